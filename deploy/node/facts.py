@@ -1,0 +1,107 @@
+"""What this host is: versions, cores, GPUs and addresses, in a tenth of a second."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from deploy.node.wire import Frame
+
+
+def facts() -> Frame:
+    """Versions, cores, GPUs and addresses of this host, without importing torch (that takes seconds)."""
+    mpirun = find_mpirun()
+    return {
+        "hostname": socket.gethostname(),
+        "home": str(Path.home()),
+        "uid": os.getuid(),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "torch": distribution_version("torch"),
+        "mpi4py": distribution_version("mpi4py"),
+        "mpirun": mpirun,
+        "mpi": mpirun_version(mpirun),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpus": gpu_count(),
+        "addresses": [address for _, address in sorted(host_addresses(), key=bridge_last)],
+        "time": time.time(),
+    }
+
+
+def distribution_version(name: str) -> str | None:
+    """The version of an installed Python distribution, None where it is missing."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def find_mpirun() -> str | None:
+    """mpirun beside this Python (a virtual environment), else on PATH, else where vendors put it."""
+    beside = Path(sys.executable).parent
+    places = [str(beside), os.environ.get("PATH", os.defpath), "/opt/openmpi/bin", "/usr/lib64/openmpi/bin"]
+    return shutil.which("mpirun", path=os.pathsep.join(places))
+
+
+def mpirun_version(mpirun: str | None) -> str | None:
+    """`5.0.7` from `mpirun (Open MPI) 5.0.7`; None for no mpirun or one that is not Open MPI's."""
+    if mpirun is None:
+        return None
+    try:
+        done = subprocess.run(
+            [mpirun, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"\(Open MPI\) (\d+\.\d+\.\d+)", done.stdout.decode(errors="replace"))
+    return match.group(1) if match else None
+
+
+def gpu_count() -> int:
+    """The number of NVIDIA GPUs, as their driver counts them."""
+    with contextlib.suppress(OSError):
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    return 0
+
+
+def host_addresses() -> list[tuple[str, str]]:
+    """(interface, address) of every address of this host beyond loopback, IPv4 before IPv6."""
+    found = [(name, address) for _, name in socket.if_nameindex() for address in ipv4_address(name)]
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as table:
+        for line in table:
+            number, _, _, scope, _, name = line.split()
+            if scope == "00":  # global
+                found.append((name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(number))))
+    return [(name, address) for name, address in found if not address.startswith("127.")]
+
+
+def ipv4_address(interface: str) -> Iterator[str]:
+    """The IPv4 address of an interface, if it has one: SIOCGIFADDR, netdevice(7)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        answer = fcntl.ioctl(probe, 0x8915, struct.pack("256s", interface.encode()[:15]))
+        yield socket.inet_ntoa(answer[20:24])
+
+
+def bridge_last(entry: tuple[str, str]) -> bool:
+    """Sort key: bridges of container engines have the same address on every host, so they come last."""
+    return entry[0].startswith(("docker", "br-", "virbr", "veth", "cni", "podman"))
+
+
+def interface_of(address: str) -> str | None:
+    """The interface that has an address."""
+    return next(
+        (name for name, own in host_addresses() if own == address),
+        "lo" if address.startswith("127.") else None,
+    )

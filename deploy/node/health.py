@@ -1,0 +1,210 @@
+"""How this host is: room, limits, GPUs, its own name, and processes that older jobs left. For `fab check`."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import getpass
+import importlib.metadata
+import importlib.util
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from deploy.node.facts import gpu_count
+from deploy.node.wire import Frame
+
+# A failing GPU can make nvidia-smi wait for ever; so can a name server that does not answer.
+SMI_SECONDS = 10.0
+RESOLVE_SECONDS = 5.0
+GPU_FIELDS = "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,uuid,driver_version"
+
+
+def health() -> Frame:
+    """What of this host may fail a job; without importing torch, and without touching a GPU."""
+    gpus, gpu_error = examine_gpus()
+    return {
+        "user": getpass.getuser(),
+        "own_addresses": own_addresses(),
+        "folders": [examine_folder(Path.home() / ".muster"), examine_folder(Path(tempfile.gettempdir()))],
+        "shm_free": free_bytes("/dev/shm"),  # noqa: S108  # not a place to write to, but to measure
+        "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "rdma": has_rdma(),
+        "gpus": gpus,
+        "gpu_error": gpu_error,
+        "driver": next((gpu["driver"] for gpu in gpus), None),
+        "driver_cuda": driver_cuda(),
+        "torch_cuda": torch_cuda(),
+        "nccl": nccl_version(),
+        "jobs": job_processes(),
+    }
+
+
+def own_addresses() -> list[str]:
+    """What the host's own name resolves to here; empty if it does not, or not in time."""
+    found: list[str] = []
+
+    def resolve() -> None:
+        with contextlib.suppress(OSError):
+            for *_, place in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
+                found.append(str(place[0]))
+
+    thread = threading.Thread(target=resolve, daemon=True)
+    thread.start()
+    thread.join(RESOLVE_SECONDS)
+    return list(found)
+
+
+# -- room --
+
+
+def examine_folder(path: Path) -> Frame:
+    """What is free where a folder is or would be, and what a write there says: quotas speak only then."""
+    frame: Frame = {"path": str(path), "free": None, "error": None}
+    try:
+        place = next(one for one in (path, *path.parents) if os.path.lexists(one))
+        frame["free"] = free_bytes(str(place))
+        with tempfile.NamedTemporaryFile(dir=str(place), prefix=".muster-check-") as file:
+            file.write(b"\0" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        frame["error"] = f"{error.strerror or error}"
+    return frame
+
+
+def free_bytes(path: str) -> int | None:
+    """What this user may still write to a file system, None if it is not there."""
+    with contextlib.suppress(OSError):
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+    return None
+
+
+def has_rdma() -> bool:
+    """Whether there is an InfiniBand or RoCE device: its drivers lock memory."""
+    with contextlib.suppress(OSError):
+        return bool(os.listdir("/sys/class/infiniband"))
+    return False
+
+
+# -- GPUs --
+
+
+def examine_gpus() -> tuple[list[Frame], str | None]:
+    """The state of every NVIDIA GPU, or what nvidia-smi said instead of it."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return [], "there is no nvidia-smi" if gpu_count() else None
+    try:
+        gpus = parse_gpus(_run(smi, f"--query-gpu={GPU_FIELDS}"))
+        running = parse_gpu_processes(_run(smi, "--query-compute-apps=gpu_uuid,pid"))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stdout", None) or b""
+        lines = said.decode(errors="replace").strip().splitlines()
+        # Without a GPU, an nvidia-smi that finds no driver is no failure: images bring one along.
+        return [], f"nvidia-smi: {lines[-1] if lines else error}" if gpu_count() else None
+    return [{**gpu, "pids": running.get(gpu["uuid"], [])} for gpu in gpus], None
+
+
+def _run(smi: str, query: str) -> str:
+    done = subprocess.run(
+        [smi, query, "--format=csv,noheader,nounits"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=SMI_SECONDS,
+        check=True,
+    )
+    return done.stdout.decode(errors="replace")
+
+
+def parse_gpus(text: str) -> list[Frame]:
+    """The GPUs in nvidia-smi's answer to GPU_FIELDS; memory in MiB, `[N/A]` counts as 0."""
+    found = []
+    for line in text.strip().splitlines():
+        index, used, total, ecc, uuid, driver = (word.strip() for word in line.split(","))
+        numbers = {"index": index, "used": used, "total": total, "ecc": ecc}
+        values = {name: int(word) if word.isdigit() else 0 for name, word in numbers.items()}
+        found.append({**values, "uuid": uuid, "driver": driver})
+    return found
+
+
+def parse_gpu_processes(text: str) -> dict[str, list[int]]:
+    """The processes on each GPU in nvidia-smi's answer to `gpu_uuid,pid`."""
+    found: dict[str, list[int]] = {}
+    for line in text.strip().splitlines():
+        uuid, _, pid = line.partition(",")
+        if pid.strip().isdigit():
+            found.setdefault(uuid.strip(), []).append(int(pid))
+    return found
+
+
+def driver_cuda() -> str | None:
+    """The newest CUDA that the driver can run: `12.4`."""
+    with contextlib.suppress(OSError, AttributeError):
+        number = ctypes.c_int()
+        # Needs no cuInit, so no GPU is woken.
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
+            return f"{number.value // 1000}.{number.value % 1000 // 10}"
+    return None
+
+
+def torch_cuda() -> str | None:
+    """The CUDA that torch was built with, read from its `version.py`: importing torch takes seconds."""
+    with contextlib.suppress(OSError, ValueError):
+        spec = importlib.util.find_spec("torch")
+        if spec and spec.origin:
+            text = (Path(spec.origin).parent / "version.py").read_text()
+            match = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+            return match.group(1) if match else None
+    return None
+
+
+def nccl_version() -> str | None:
+    """The NCCL that came with torch's wheel; None for a build that links the system's."""
+    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return None
+
+
+# -- other jobs --
+
+
+def job_processes() -> list[Frame]:
+    """Processes of this user that a job started here, by job; `kept`: whether their keeper still lives."""
+    jobs: dict[tuple[str, str], list[int]] = {}
+    for pid, environment in _own_environments():
+        keeper = environment.get(b"MUSTER_KEEPER")
+        if keeper:
+            job = environment.get(b"MUSTER_JOB", b"unknown")
+            jobs.setdefault((os.fsdecode(job), os.fsdecode(keeper)), []).append(pid)
+    return [
+        {"job": job, "kept": is_kept(keeper), "pids": sorted(pids)} for (job, keeper), pids in jobs.items()
+    ]
+
+
+def _own_environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.isdigit() and os.stat(f"/proc/{entry}").st_uid == os.getuid():
+                with open(f"/proc/{entry}/environ", "rb") as file:
+                    pairs = (word.partition(b"=") for word in file.read().split(b"\0"))
+                    yield int(entry), {name: value for name, _, value in pairs}
+
+
+def is_kept(keeper: str) -> bool:
+    """Whether a keeper answers in its private folder."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        probe.connect(os.path.join(keeper, "keeper"))
+        return True
+    return False

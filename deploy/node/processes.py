@@ -1,0 +1,114 @@
+"""Processes of this host: start, wait for, find and end everything that a job started here."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
+GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
+GIVE_UP_SECONDS = 6.0  # a process that outlives SIGKILL by this much is stuck in the kernel: report it
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2); failing is an error of the platform, not of the job."""
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def die_with_keeper() -> None:
+    """In a child, before exec: SIGKILL when the keeper is gone, however it went."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def descendants() -> list[int]:
+    """Every living process below this one. As subreaper, that is everything the job started here."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]  # the name may hold anything
+                if state not in (b"Z", b"X"):
+                    children.setdefault(int(parent), []).append(int(entry))
+    found: list[int] = []
+    queue = [os.getpid()]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def end_descendants() -> list[int]:
+    """SIGTERM, then SIGKILL to everything below; what is still there after GIVE_UP_SECONDS is returned."""
+    started = time.monotonic()
+    told: set[int] = set()
+    while True:
+        living = descendants()
+        elapsed = time.monotonic() - started
+        if not living or elapsed > GIVE_UP_SECONDS:
+            return living
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if elapsed > GRACE_SECONDS:
+                    os.kill(pid, signal.SIGKILL)
+                elif pid not in told:
+                    told.add(pid)
+                    os.kill(pid, signal.SIGTERM)
+                    os.kill(pid, signal.SIGCONT)  # a stopped process handles nothing
+        time.sleep(0.02)
+
+
+def name_of(pid: int) -> str:
+    """The name of a process, also of one that has ended but is not reaped."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return f"process {pid}"
+
+
+class Reaper:
+    """Starts children, waits for every one, also the adopted, and calls back at their end."""
+
+    def __init__(self, on_adopted_killed: Callable[[str, int], None]) -> None:
+        self._on_adopted_killed = on_adopted_killed
+        self._changed = threading.Condition()
+        self._watched: dict[int, tuple[subprocess.Popen[bytes], Callable[[int], None]]] = {}
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def start(
+        self, argv: list[str], on_end: Callable[[int], None], **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start a child; at its end call back with its exit code (negative for a signal)."""
+        with self._changed:  # held until it is registered: a child may end at once
+            process = subprocess.Popen(argv, **options)
+            self._watched[process.pid] = (process, on_end)
+            self._changed.notify()
+        return process
+
+    def _run(self) -> None:
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+                name = name_of(ended.si_pid) if ended else ""  # it has one until it is reaped
+                pid, status = os.waitpid(ended.si_pid if ended else -1, 0)
+            except ChildProcessError:
+                with self._changed:
+                    self._changed.wait(0.5)
+                continue
+            with self._changed:
+                process, on_end = self._watched.pop(pid, (None, None))
+            code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            if process and on_end:
+                process.returncode = code
+                on_end(code)
+            elif code < 0:
+                self._on_adopted_killed(name, code)

@@ -1,0 +1,161 @@
+"""Wraps one rank: keeps its output and its end, and works the same under mpirun, torchrun and anything alike.
+
+Usage: ``rank.py ARG ...`` runs ``python ARG ...`` with its own Python. A launcher starts it below the host's
+keeper as ``muster-rank``, found on PATH: one word that means the right file on every host. The output goes
+byte for byte to ``logs/rank-0007@node2.{out,err}`` on this host, and line by line to the keeper; the end,
+with the last lines and the time, to ``logs/rank-0007@node2.json``. Exits as the program does (128 + n for
+signal n).
+Standard library only, run by ``python -IS``: every rank pays for its imports.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
+TAIL_LINES = 40
+LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def place(environment: Mapping[str, str]) -> dict[str, int]:
+    """Which rank this is; torchrun's word first: its workers inherit what an outer mpirun set."""
+    if "TORCHELASTIC_RUN_ID" in environment:
+        prefix, size = "", "WORLD_SIZE"
+    else:
+        prefix, size = "OMPI_COMM_WORLD_", "SIZE"
+    return {
+        "rank": int(environment[f"{prefix}RANK"]),
+        "local_rank": int(environment[f"{prefix}LOCAL_RANK"]),
+        "world_size": int(environment[f"{prefix}{size}"]),
+        "local_world_size": int(environment[f"{prefix}LOCAL_{size}"]),
+    }
+
+
+class Keeper:
+    """The connection to this host's keeper; its end is the end of this rank."""
+
+    def __init__(self, hello: dict[str, Any]) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(os.path.join(os.environ["MUSTER_KEEPER"], "keeper"))
+        self._stream = self._socket.makefile("rwb")
+        self._lock = threading.Lock()
+        self.send(hello)
+        self.job: dict[str, Any] = json.loads(self._stream.readline())
+
+    def send(self, frame: dict[str, Any]) -> None:
+        """One JSON line; a keeper that is gone is noticed by `wait_for_loss`."""
+        with self._lock, contextlib.suppress(OSError):
+            self._stream.write(json.dumps(frame).encode() + b"\n")
+            self._stream.flush()
+
+    def wait_for_loss(self) -> None:
+        """Block until the keeper is gone."""
+        with contextlib.suppress(OSError):
+            self._socket.recv(1)
+
+
+def environment_of(job: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str, str]:
+    """The program's environment: the plan's, and torchrun's names for programs that know only those."""
+    names = {name.upper(): str(value) for name, value in ranks.items()}
+    return {**os.environ, **names, **job["env"]}
+
+
+def die_with_parent() -> None:
+    """In the child, before exec: SIGKILL when this wrapper is gone, however it went."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def pump(source: BinaryIO, path: str, name: str, keeper: Keeper, tail: collections.deque[str]) -> None:
+    r"""Copy a stream to its file byte for byte, and to the keeper in whole lines (ended by \n or \r)."""
+    pending = b""
+    with open(path, "ab", buffering=0) as file:
+        while True:
+            chunk = os.read(source.fileno(), 1 << 16)
+            file.write(chunk)
+            whole, pending = whole_lines(pending + chunk, flush=not chunk)
+            if whole:
+                text = whole.decode(errors="surrogateescape")
+                tail.extend(text.splitlines(keepends=True)[-TAIL_LINES:])
+                keeper.send({"event": "output", "stream": name, "text": text})
+            if not chunk:
+                return
+
+
+def whole_lines(text: bytes, *, flush: bool) -> tuple[bytes, bytes]:
+    """Split into whole lines and a rest; at the end, or if the rest is too long a line, that goes along."""
+    end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+    if flush or len(text) - end > LONGEST_LINE:
+        end = len(text)
+    return text[:end], text[end:]
+
+
+def run(argv: list[str]) -> int:
+    """Run Python with these arguments to its end; returns its exit code, negative for a signal."""
+    ranks = place(os.environ)
+    keeper = Keeper({"hello": "rank", "pid": os.getpid(), **ranks})
+    label = os.path.join(keeper.job["folder"], "logs", f"rank-{ranks['rank']:04d}@{keeper.job['host']}")
+    tails: dict[str, collections.deque[str]] = {
+        "out": collections.deque(maxlen=TAIL_LINES),
+        "err": collections.deque(maxlen=TAIL_LINES),
+    }
+    try:
+        child = subprocess.Popen(
+            [sys.executable, *argv],
+            cwd=keeper.job["cwd"],
+            env=environment_of(keeper.job, ranks),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=die_with_parent,  # no other thread runs yet
+        )
+    except OSError as error:
+        keeper.send({"event": "output", "stream": "err", "text": f"{error}\n"})
+        return finish(keeper, label, 127, [f"{error}\n"])
+    for number in FORWARDED:
+        signal.signal(number, lambda got, frame: child.send_signal(got))
+    threading.Thread(target=end_with_keeper, args=(keeper, child), daemon=True).start()
+    pumps = [
+        threading.Thread(
+            target=pump, args=(stream, f"{label}.{name}", name, keeper, tails[name]), daemon=True
+        )
+        for name, stream in (("out", child.stdout), ("err", child.stderr))
+    ]
+    for thread in pumps:
+        thread.start()
+    code = child.wait()
+    for thread in pumps:
+        thread.join(1.0)  # a grandchild may hold the pipe open for ever
+    return finish(keeper, label, code, list(tails["err"]) or list(tails["out"]))
+
+
+def finish(keeper: Keeper, label: str, code: int, tail: list[str]) -> int:
+    """Write the exit record here and send it to the keeper."""
+    record = {"code": code, "time": time.time(), "tail": tail}
+    with open(f"{label}.json", "w", encoding="utf-8") as file:
+        json.dump(record, file)
+    keeper.send({"event": "rank-end", **record})
+    return code
+
+
+def end_with_keeper(keeper: Keeper, child: subprocess.Popen[bytes]) -> None:
+    """Without its keeper a rank belongs to nobody: end it."""
+    keeper.wait_for_loss()
+    child.kill()
+
+
+if __name__ == "__main__":
+    status = run(sys.argv[1:])
+    sys.exit(status if status >= 0 else 128 - status)

@@ -1,0 +1,26 @@
+"""mpirun's remote shell, through the keepers: ``rsh.py HOST COMMAND ...`` runs the command on HOST.
+
+mpirun starts this instead of ssh (plm_ssh_agent, plm_rsh_agent), as ``muster-rsh`` on PATH. The command
+travels from this host's keeper through the driver to the keeper of HOST, which starts it. So Open MPI's
+daemon on every host is a child of that host's keeper, and no host needs to log in to another. Like ssh, it
+joins the words of the command with spaces, because they were quoted for a shell; exits with its status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+if __name__ == "__main__":
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(os.path.join(os.environ["MUSTER_KEEPER"], "keeper"))
+    stream = connection.makefile("rwb")
+    hello = {"hello": "shell", "host": sys.argv[1], "command": " ".join(sys.argv[2:])}
+    stream.write(json.dumps(hello).encode() + b"\n")
+    stream.flush()
+    answer = stream.readline()
+    # No answer: the keeper is gone, and with it the job. 255 is what ssh says when its connection breaks.
+    code = json.loads(answer)["code"] if answer else 255
+    sys.exit(code if code >= 0 else 128 - code)

@@ -1,0 +1,90 @@
+"""Code on this host: contents by their hash, a copy of the tree for each job, and the sweep of old ones."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+OLD_JOBS_KEPT = 20
+
+
+class Store:
+    """Files by their SHA-256 under ~/.muster/store: every content travels to a host once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, digest: str) -> Path:
+        """Where a content lies, or would lie."""
+        return self.root / digest[:2] / digest[2:]
+
+    def missing(self, digests: list[str]) -> list[str]:
+        """Those of the digests that are not here yet."""
+        return sorted({digest for digest in digests if not self.path(digest).is_file()})
+
+    def add(self, archive: bytes) -> None:
+        """Take in a tar archive whose members are named by their digest; each is verified."""
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:*") as tar:
+            for member in tar:
+                source = tar.extractfile(member)
+                content = source.read() if source else b""
+                if hashlib.sha256(content).hexdigest() != member.name:
+                    raise OSError(f"content of {member.name} was damaged on the way")
+                write_atomically(self.path(member.name), content, 0o600)
+
+    def check_out(self, files: list[list[Any]], target: Path) -> None:
+        """Put (path, executable, digest or link) under the target; each file is a copy that the job owns."""
+        for name, executable, digest, link in files:
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if link is not None:
+                with contextlib.suppress(FileExistsError):
+                    path.symlink_to(link)
+                continue
+            with open(self.path(digest), "rb") as source:
+                write_atomically(path, source.read(), 0o700 if executable else 0o600)
+
+
+def write_atomically(path: Path, content: bytes, mode: int) -> None:
+    """Write beside and rename: readers see the whole file or none, also on a home that hosts share."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=str(path.parent))
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        os.chmod(temporary, mode)
+        os.replace(temporary, str(path))
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def sweep_old_jobs(jobs: Path) -> None:
+    """Remove the code copies of old jobs that no keeper holds; whatever a job wrote itself stays."""
+    for folder in sorted((path for path in jobs.iterdir() if path.is_dir()), reverse=True)[OLD_JOBS_KEPT:]:
+        with contextlib.suppress(OSError, ValueError), held_by_nobody(folder):
+            for name, _, digest, link in json.loads((folder / "code.json").read_text()):
+                path = folder / "code" / name
+                if link is not None or hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+                    path.unlink()
+            (folder / "code.json").unlink()
+
+
+@contextlib.contextmanager
+def held_by_nobody(folder: Path) -> Iterator[None]:
+    """Hold every lock of a job's folder; OSError if a keeper has one."""
+    with contextlib.ExitStack() as held:
+        for lock in folder.glob("lock.*"):
+            descriptor = os.open(lock, os.O_RDWR)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield

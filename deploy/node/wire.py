@@ -1,0 +1,43 @@
+"""Frames: one JSON object a line; `"size": N` in it announces N raw bytes that follow the line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+Frame = dict[str, Any]
+
+
+class Readable(Protocol):
+    """A byte stream to read frames from."""
+
+    def readline(self) -> bytes: ...
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Writable(Protocol):
+    """A byte stream to write frames to."""
+
+    def write(self, content: bytes, /) -> object: ...
+    def flush(self) -> object: ...
+
+
+def read_frame(stream: Readable) -> tuple[Frame, bytes] | None:
+    """The next frame and its payload; None at the end of the stream, ValueError for what is no frame."""
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        return None
+    frame = json.loads(line)
+    if not isinstance(frame, dict):
+        raise ValueError("a frame is a JSON object")
+    size = frame.get("size", 0)
+    payload = stream.read(size) if size else b""
+    return None if len(payload) < size else (frame, payload)
+
+
+def write_frame(stream: Writable, frame: Frame, payload: bytes = b"") -> None:
+    """Write one frame. Strings may hold undecodable bytes as lone surrogates: JSON escapes keep them."""
+    if payload:
+        frame = {**frame, "size": len(payload)}
+    stream.write(json.dumps(frame).encode() + b"\n" + payload)
+    stream.flush()
