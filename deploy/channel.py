@@ -1,0 +1,158 @@
+"""The driver's end of a keeper's line: questions and answers, and events into one queue for all hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
+from queue import Queue
+from typing import Any, NamedTuple, Protocol
+
+from deploy.errors import HostError, MusterError
+from deploy.node.wire import Frame, Readable, Writable, read_frame, write_frame
+
+# Each module of the keeper, after those that it imports.
+_MODULES = ("wire", "facts", "health", "meeting", "store", "processes", "agent")
+CLOCK_ROUNDS, CLOCK_SECONDS = 8, 0.25
+FROZEN = "is it overloaded or frozen? look at its console"
+# What the node's Python is given as -c. An entry '' of sys.path would let a json.py in the home shadow ours.
+BOOTSTRAP = (
+    "# muster keeper\n"
+    "import sys; sys.path[:] = [path for path in sys.path if path]\n"
+    "import json, types\n"
+    "for name, source in json.loads(sys.stdin.buffer.readline()).items():\n"
+    "    module = sys.modules[name] = types.ModuleType(name)\n"
+    "    exec(compile(source, name, 'exec'), module.__dict__)\n"
+    "sys.modules['deploy.node.agent'].main()\n"
+)
+
+
+class Pipe(Protocol):
+    """A running keeper, as a transport gives it: two byte streams, and what it said at its end."""
+
+    @property
+    def reader(self) -> Readable: ...
+    @property
+    def writer(self) -> Writable: ...
+    def last_words(self) -> LostError:
+        """What came on stderr, and the exit status: why a keeper did not start."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Event(NamedTuple):
+    """Something that happened on a host."""
+
+    host: str
+    frame: Frame
+
+
+class LostError(HostError):
+    """The line to a host's keeper is gone."""
+
+    def __init__(self, text: str, remedy: str = "", *, kind: str = "host.lost") -> None:
+        super().__init__(kind, text, remedy)
+
+
+class Channel:
+    """Talks to the keeper of one host; a thread reads what comes back."""
+
+    def __init__(self, host: str, pipe: Pipe, events: Queue[Event]) -> None:
+        self.host = host
+        self.clock_offset = 0.0
+        """Seconds to add to a time of this host to have it on the driver's clock."""
+        self.heard = time.monotonic()
+        """When something came from this host."""
+        self._pipe, self._events = pipe, events
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Future[Frame]] = {}
+        self._lost = False
+        sources = {f"deploy.node.{name}": _source(name) for name in _MODULES}
+        with contextlib.suppress(OSError):  # a keeper that never started explains itself by its last words
+            pipe.writer.write(json.dumps(sources).encode() + b"\n")
+            pipe.writer.flush()
+        threading.Thread(target=self._read, name=f"channel-{host}", daemon=True).start()
+
+    def post(self, do: str, payload: bytes = b"", **request: Any) -> Future[Frame]:
+        """Ask the keeper for something; the future holds its answer, `LostError` or `MusterError`."""
+        number = next(self._numbers)
+        future = self._waiting[number] = Future()
+        with contextlib.suppress(OSError):  # the reader notices
+            write_frame(self._pipe.writer, {"do": do, "id": number, **request}, payload)
+        if self._lost:
+            self._fail_all()
+        return future
+
+    def ask(self, do: str, payload: bytes = b"", *, seconds: float = 30.0, **request: Any) -> Frame:
+        """Ask, and wait for the answer."""
+        return wait(self.post(do, payload, **request), self.host, seconds)
+
+    def set_clock(self, time_there: float) -> None:
+        """Note the host's clock from an answer that has just come (so it is late by its way here)."""
+        self.clock_offset = time.time() - time_there
+
+    def measure_clock(self) -> tuple[float, float]:
+        """How far the host's clock is ahead of this one, and how wrong that may be, in seconds.
+
+        Half of a round trip is the most that it can be off; the quickest of several is the best one.
+        """
+        measured: list[tuple[float, float]] = []
+        began = time.monotonic()
+        while len(measured) < CLOCK_ROUNDS and time.monotonic() - began < CLOCK_SECONDS:
+            asked = time.time()
+            there = float(self.ask("time", seconds=5.0)["time"])
+            answered = time.time()
+            measured.append(((answered - asked) / 2, there - (asked + answered) / 2))
+        uncertainty, ahead = min(measured)
+        return ahead, uncertainty
+
+    def close(self) -> None:
+        """Cut the lifeline: the keeper ends what it has started."""
+        self._pipe.close()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+            while received := read_frame(self._pipe.reader):
+                frame, _ = received
+                self.heard = time.monotonic()
+                if "reply" in frame:
+                    self._answer(frame)
+                else:
+                    self._events.put(Event(self.host, frame))
+        self._lost = True
+        self._fail_all()
+        self._events.put(Event(self.host, {"event": "lost"}))
+
+    def _answer(self, frame: Frame) -> None:
+        future = self._waiting.pop(frame["reply"], None)
+        if future is None:  # a host that answers what was not asked is not answered back
+            return
+        if "error" in frame:
+            future.set_exception(MusterError(f"{self.host}: {frame['error']}"))
+        else:
+            future.set_result(frame)
+
+    def _fail_all(self) -> None:
+        while self._waiting:
+            with contextlib.suppress(KeyError):
+                _, future = self._waiting.popitem()
+                future.set_exception(self._pipe.last_words())
+
+
+def wait(future: Future[Frame], host: str, seconds: float) -> Frame:
+    """The answer, or `LostError` if none comes in time."""
+    try:
+        return future.result(seconds)
+    except FutureTimeoutError:  # the built-in one only since Python 3.11
+        text = f"{host}: no answer within {seconds:.0f} s"
+        raise LostError(text, FROZEN) from None
+
+
+def _source(name: str) -> str:
+    return (Path(__file__).parent / "node" / f"{name}.py").read_text()

@@ -1,0 +1,44 @@
+"""Whether hosts are fit, from what is known of them. Pure: hosts and an examination in, findings out.
+
+An error: `fab launch` of the training program with this launcher would be refused, or could not work. A
+warning: it works, but slowly, or not with every program. The ids are for programs and stay the same;
+docs/check.md lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deploy.checks.finding import Finding as Finding
+from deploy.checks.finding import of_error
+from deploy.checks.group import clocks, differences
+from deploy.checks.host import of_host, own_name
+from deploy.checks.network import network, ports
+from deploy.health import Examination
+from deploy.hostfile import Host
+from deploy.plan import Launcher
+
+
+def check(hosts: Sequence[Host], examination: Examination, launcher: Launcher) -> tuple[Finding, ...]:
+    """Everything that is wrong with the hosts, in their order, errors first."""
+    examined = {host: examination.hosts[host.name] for host in hosts if host.name in examination.hosts}
+    found = [of_error(name, error) for name, error in examination.errors.items()]
+    ranks = sum(host.slots for host in hosts)
+    for host, one in examined.items():
+        found += of_host(host, one, launcher, ranks)
+        if len(hosts) > 1:
+            found += own_name(host, one)
+    by_name = {host.name: one for host, one in examined.items()}
+    found += differences(by_name, launcher)
+    found += clocks({name: one.clock for name, one in by_name.items()})
+    found += ports(hosts[0].name, by_name)
+    found += network(hosts, by_name)
+    order = [host.name for host in hosts]
+    return tuple(
+        sorted(found, key=lambda one: (order.index(one.host) if one.host in order else -1, one.severity))
+    )
+
+
+def unfit(findings: Sequence[Finding]) -> set[str]:
+    """The hosts with an error."""
+    return {finding.host for finding in findings if finding.severity == "error"}

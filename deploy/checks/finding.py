@@ -1,0 +1,49 @@
+"""One thing that is wrong with a host, and the words in which findings are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from deploy.errors import HostError
+
+Severity = Literal["error", "warning"]
+MIB, GIB = 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, where, and what to do. `peer`: the other host of a pair; no host: the driver."""
+
+    id: str
+    host: str
+    severity: Severity
+    text: str
+    remedy: str
+    peer: str = ""
+
+
+def of_error(name: str, error: HostError) -> Finding:
+    """The error of a host that cannot take part."""
+    return Finding(error.kind, name, "error", error.text, error.remedy)
+
+
+def size(number: int) -> str:
+    """`1.5 GiB`, `64 MiB`."""
+    return f"{number / GIB:.1f} GiB" if number >= GIB else f"{number // MIB} MiB"
+
+
+def have(number: int) -> str:
+    """`has` for one, `have` for more."""
+    return "has" if number == 1 else "have"
+
+
+def minor(version: str) -> str:
+    """`3.13` of `3.13.5`."""
+    return ".".join(version.split(".")[:2])
+
+
+def major(version: str) -> int:
+    """12 of `12.8`; 0 if there is no number."""
+    number = version.split(".", maxsplit=1)[0]
+    return int(number) if number.isdecimal() else 0

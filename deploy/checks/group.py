@@ -1,0 +1,83 @@
+"""What differs between hosts that should be alike: versions, users, clocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from statistics import median
+from typing import NamedTuple
+
+from deploy.checks.finding import Finding, Severity, have, minor
+from deploy.health import Clock, Examined
+from deploy.plan import Launcher, count
+
+# Makefiles, file times and people who compare logs notice a tenth of a second; NTP keeps a hundredth of it.
+CLOCK_SECONDS = 0.1
+
+
+class _Same(NamedTuple):
+    """Something that all hosts should have alike; None is passed over."""
+
+    id: str
+    severity: Severity
+    what: str
+    read: Callable[[Examined], str | None]
+    remedy: str = "install one version on all hosts"
+
+
+_ALIKE = (
+    _Same("torch.version-differs", "error", "torch", lambda one: one.facts.torch),
+    _Same("nccl.version-differs", "error", "NCCL", lambda one: one.health.nccl),
+    _Same("cuda.version-differs", "warning", "torch for CUDA", lambda one: one.health.torch_cuda),
+    _Same("driver.version-differs", "warning", "NVIDIA driver", lambda one: one.health.driver),
+    _Same("python.version-differs", "warning", "Python", lambda one: minor(one.facts.python)),
+    _Same("user.differs", "warning", "user", lambda one: one.health.user, "set user= in the hosts file"),
+)
+# Daemons of different versions do not understand each other.
+_ALIKE_FOR_MPIRUN = (
+    _Same("mpi.version-differs", "error", "Open MPI", lambda one: one.facts.mpi),
+    _Same("mpi4py.version-differs", "warning", "mpi4py", lambda one: one.facts.mpi4py),
+)
+
+
+def differences(examined: Mapping[str, Examined], launcher: Launcher) -> Iterator[Finding]:
+    """What hosts have otherwise than most of them; between as many, than the first."""
+    for same in (*_ALIKE, *(_ALIKE_FOR_MPIRUN if launcher == "mpirun" else ())):
+        values = {name: value for name, one in examined.items() if (value := same.read(one)) is not None}
+        most, among = Counter(values.values()).most_common(1)[0] if values else ("", 0)
+        for name, value in values.items():
+            if value != most:
+                text = f"{same.what} {value}, where {count(among, 'host')} {have(among)} {most}"
+                yield Finding(same.id, name, same.severity, text, same.remedy)
+    if launcher == "mpirun" and any(one.facts.mpi4py for one in examined.values()):
+        for name, one in examined.items():
+            if not one.facts.mpi4py:
+                yield Finding(
+                    "mpi4py.missing",
+                    name,
+                    "warning",
+                    "no mpi4py, which others have: an exception in one rank will not end MPI in the others",
+                    "install it, or live without it",
+                )
+    if any(one.facts.gpus for one in examined.values()):
+        for name, one in examined.items():
+            if not one.facts.gpus:
+                text = "no GPU, where others have: they would wait for it in NCCL"
+                yield Finding("gpu.missing", name, "error", text, "--exclude it, or take --backend gloo")
+
+
+def clocks(clocks: Mapping[str, Clock]) -> Iterator[Finding]:
+    """Clocks, the driver's among them, that are apart from the middle one."""
+    ahead = {"": 0.0, **{name: clock.ahead for name, clock in clocks.items()}}
+    middle = median(sorted(ahead.values()))
+    for name, seconds in ahead.items():
+        apart = seconds - middle
+        uncertainty = clocks[name].uncertainty if name else 0.0
+        if abs(apart) - uncertainty > CLOCK_SECONDS:
+            yield Finding(
+                "clock.apart",
+                name,
+                "warning",
+                f"its clock is {abs(apart):.3f} s {'ahead of' if apart > 0 else 'behind'} the others",
+                "let chrony or systemd-timesyncd keep it: timedatectl set-ntp true",
+            )

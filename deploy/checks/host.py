@@ -1,0 +1,194 @@
+"""What is wrong with one host by itself: software, slots, room, GPUs, its name, jobs left there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from deploy.checks.finding import GIB, MIB, Finding, major, of_error, size
+from deploy.facts import unfit_for_mpirun, unfit_for_torch
+from deploy.health import Examined, Gpu
+from deploy.hostfile import Host
+from deploy.plan import Launcher, count
+
+# A launch brings up to 1 GiB of code, and a copy of it; below this not even logs have room.
+DISK_FULL, DISK_LOW = 64 * MIB, 2 * GIB
+# NCCL, Open MPI and data loaders share memory there; 64 MiB, a container's default, is too little.
+SHM_PER_RANK = 128 * MIB
+# Sockets and log pipes of a rank and its launcher, on top of one to each other rank.
+NOFILE_LEAST, NOFILE_PER_RANK = 1024, 8
+# Makefiles, file times and people who compare logs notice a tenth of a second; NTP keeps a hundredth of it.
+CLOCK_SECONDS = 0.1
+GPU_IDLE_MIB = 1024  # the driver itself keeps some hundred MiB
+BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")
+PORTS = "20000-31999"
+
+
+def of_host(host: Host, one: Examined, launcher: Launcher, ranks: int) -> Iterator[Finding]:
+    """Everything that is wrong with this host, whatever the others are."""
+    yield from _software(host, one, launcher)
+    yield from _slots(host, one)
+    yield from _room(host, one, ranks)
+    yield from _gpus(host, one)
+    yield from _jobs(host, one)
+
+
+def _software(host: Host, one: Examined, launcher: Launcher) -> Iterator[Finding]:
+    if launcher == "mpirun" and (error := unfit_for_mpirun(one.facts)):
+        yield of_error(host.name, error)
+    if error := unfit_for_torch(one.facts):
+        yield of_error(host.name, error)
+
+
+def _slots(host: Host, one: Examined) -> Iterator[Finding]:
+    cores, gpus = one.facts.cores, one.facts.gpus
+    if host.slots > cores:
+        yield Finding(
+            "slots.above-cores",
+            host.name,
+            "warning",
+            f"slots={host.slots} on {count(cores, 'core')}: ranks take turns",
+            f"slots={cores} in the hosts file",
+        )
+    if 0 < gpus < host.slots:
+        yield Finding(
+            "slots.above-gpus",
+            host.name,
+            "error",
+            f"slots={host.slots} on {count(gpus, 'GPU')}: NCCL takes one rank on each",
+            f"slots={gpus} in the hosts file (more only for programs that leave the GPUs alone)",
+        )
+
+
+def _room(host: Host, one: Examined, ranks: int) -> Iterator[Finding]:
+    health = one.health
+    for folder in health.folders:
+        if folder.free is not None and folder.free < DISK_FULL:
+            text = f"{size(folder.free)} free for {folder.path}"
+            yield Finding("disk.full", host.name, "error", text, f"remove files there: df {folder.path}")
+        elif folder.error:
+            yield Finding(
+                "disk.not-writable",
+                host.name,
+                "error",
+                f"{health.user} cannot write to {folder.path}: {folder.error}",
+                f"make it {health.user}'s own, and its file system writable",
+            )
+        elif folder.free is not None and folder.free < DISK_LOW:
+            text = f"{size(folder.free)} free for {folder.path}"
+            yield Finding("disk.low", host.name, "warning", text, f"remove files there: df {folder.path}")
+    needed = host.slots * SHM_PER_RANK
+    if health.shm_free is not None and health.shm_free < needed:
+        yield Finding(
+            "shm.small",
+            host.name,
+            "warning",
+            f"{size(health.shm_free)} free in /dev/shm for {count(host.slots, 'rank')}: "
+            "too little ends in a bus error",
+            f"{size(needed)} at least: --shm-size for a container, or remove what lies there",
+        )
+    files = max(NOFILE_LEAST, ranks * NOFILE_PER_RANK)
+    if 0 <= health.nofile < files:
+        yield Finding(
+            "nofile.low",
+            host.name,
+            "warning",
+            f"{health.nofile} open files allowed; {count(ranks, 'rank')} may need {files}",
+            "raise nofile in /etc/security/limits.d or for sshd (ulimit -n)",
+        )
+    if health.rdma and health.memlock >= 0:
+        yield Finding(
+            "memlock.low",
+            host.name,
+            "warning",
+            f"{size(health.memlock)} of memory may be locked, and there is an InfiniBand or RoCE device",
+            "memlock unlimited in /etc/security/limits.d or for sshd (ulimit -l)",
+        )
+
+
+def _gpus(host: Host, one: Examined) -> Iterator[Finding]:
+    health = one.health
+    if health.gpu_error:
+        text = f"{count(one.facts.gpus, 'GPU')} that cannot be asked: {health.gpu_error}"
+        yield Finding("gpu.failing", host.name, "error", text, "run nvidia-smi there; look at dmesg for Xid")
+    elif len(health.gpus) < one.facts.gpus:
+        text = f"{len(health.gpus)} of {count(one.facts.gpus, 'GPU')} answer"
+        yield Finding("gpu.failing", host.name, "error", text, "run nvidia-smi there; look at dmesg for Xid")
+    for gpu in health.gpus:
+        yield from _gpu(host, gpu)
+    torch, driver = health.torch_cuda, health.driver_cuda
+    if one.facts.gpus and one.facts.torch and torch is None:
+        yield Finding(
+            "torch.without-cuda",
+            host.name,
+            "warning",
+            f"torch {one.facts.torch} was built without CUDA, for a host with {count(one.facts.gpus, 'GPU')}",
+            "install a CUDA build of torch, or take --backend gloo",
+        )
+    if torch and driver and major(driver) < major(torch):
+        yield Finding(
+            "driver.too-old",
+            host.name,
+            "error",
+            f"torch was built with CUDA {torch}, the driver runs CUDA up to {driver}",
+            f"install a driver for CUDA {torch}, or a torch for CUDA {driver}",
+        )
+
+
+def _gpu(host: Host, gpu: Gpu) -> Iterator[Finding]:
+    if gpu.ecc:
+        yield Finding(
+            "gpu.failing",
+            host.name,
+            "error",
+            f"GPU {gpu.index} has had {count(gpu.ecc, 'uncorrectable memory error')}",
+            "reset or replace it: nvidia-smi -q -d ECC",
+        )
+    if gpu.pids or gpu.used > GPU_IDLE_MIB:
+        whose = f"processes {', '.join(map(str, gpu.pids))}" if gpu.pids else "nobody that is seen from there"
+        yield Finding(
+            "gpu.busy",
+            host.name,
+            "warning",
+            f"GPU {gpu.index}: {gpu.used} of {gpu.total} MiB in use by {whose}",
+            "wait for them, or end them if they are left over",
+        )
+
+
+def own_name(host: Host, one: Examined) -> Iterator[Finding]:
+    """A host that other hosts must not find by its own name, or cannot."""
+    name, own = one.facts.hostname, one.health.own_addresses
+    if not own:
+        yield Finding(
+            "name.unknown",
+            host.name,
+            "warning",
+            f"its own name {name} is not known there",
+            f"add it to /etc/hosts there: {_an_address(one)} {name}",
+        )
+    elif all(address.startswith("127.") or address == "::1" for address in own):
+        yield Finding(
+            "name.loopback",
+            host.name,
+            "warning",
+            f"its own name {name} is {', '.join(own)} there: programs that publish it cannot be reached",
+            f"in /etc/hosts there: {_an_address(one)} {name}",
+        )
+
+
+def _jobs(host: Host, one: Examined) -> Iterator[Finding]:
+    for job in one.health.jobs:
+        pids = " ".join(map(str, job.pids))
+        if job.kept:
+            text = f"job {job.job} is running there ({_processes(job.pids)})"
+            yield Finding("processes.running", host.name, "warning", text, "wait for it, or stop it")
+        else:
+            text = f"{_processes(job.pids)} of job {job.job}, which nobody keeps any more: {pids}"
+            yield Finding("processes.left", host.name, "warning", text, f"there: kill {pids}")
+
+
+def _processes(pids: Sequence[int]) -> str:
+    return "1 process" if len(pids) == 1 else f"{len(pids)} processes"
+
+
+def _an_address(one: Examined) -> str:
+    return one.addresses[0] if one.addresses else "its address"

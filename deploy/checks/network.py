@@ -1,0 +1,117 @@
+"""Which hosts reach each other, and whether all reach the head at one address."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from deploy.checks.finding import Finding
+from deploy.errors import HostError
+from deploy.health import Examined
+from deploy.hostfile import Host
+
+BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")
+PORTS = "20000-31999"
+
+
+def ports(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
+    """Hosts that have no free port where others could meet them."""
+    for name, one in examined.items():
+        if isinstance(one.meeting, HostError):
+            yield Finding(
+                one.meeting.kind,
+                name,
+                "error" if name == head else "warning",
+                one.meeting.text,
+                f"free a port of {PORTS} there: ss -ltnp",
+            )
+
+
+def network(hosts: Sequence[Host], examined: Mapping[str, Examined]) -> Iterator[Finding]:
+    """Pairs that do not reach each other, and the address where ranks would meet."""
+    given = {host.name: host.addr for host in hosts}
+    wrong = {
+        name
+        for name, one in examined.items()
+        if given[name] and name in one.reached and not one.reached[name].interfaces
+    }
+    for name in sorted(wrong):
+        yield Finding(
+            "address.wrong",
+            name,
+            "error",
+            f"addr={given[name]} is no address of it: {_reason(examined[name], name)}",
+            f"give one of {', '.join(examined[name].facts.addresses)}",
+        )
+    pairs = [
+        (source, target)
+        for source in examined
+        for target in examined
+        if source != target and target not in wrong and not _reaches(examined[source], target)
+    ]
+    yield from _unreached(pairs, examined)
+    head = hosts[0].name
+    if head in examined and head not in wrong and not any(target == head for _, target in pairs):
+        yield from _data_network(head, examined)
+
+
+def _unreached(pairs: Sequence[tuple[str, str]], examined: Mapping[str, Examined]) -> Iterator[Finding]:
+    others = len(examined) - 1
+    outgoing = Counter(source for source, _ in pairs)
+    for source, times in outgoing.items():
+        if times == others > 1:
+            target = next(target for one, target in pairs if one == source)
+            yield Finding(
+                "pair.unreachable",
+                source,
+                "error",
+                f"cannot connect to any other host: {target} at {_reason(examined[source], target)}",
+                f"let it connect to the ports {PORTS} of the others, or give addr= of a network they share",
+            )
+    for source, target in pairs:
+        if outgoing[source] != others or others == 1:  # else it was named above
+            yield Finding(
+                "pair.unreachable",
+                source,
+                "error",
+                f"cannot connect to {target} port {examined[target].meeting}: "
+                f"{_reason(examined[source], target)}",
+                f"open the ports {PORTS} of {target} for it, or give {target} an addr= that all hosts reach",
+                peer=target,
+            )
+
+
+def _data_network(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
+    """The choice that a launch makes: the first address of the head that all hosts reach."""
+    reached = {name: one.reached[head].interfaces for name, one in examined.items() if head in one.reached}
+    chosen = [
+        address for address in examined[head].addresses if all(address in seen for seen in reached.values())
+    ]
+    if reached and not chosen:
+        yield Finding(
+            "network.split",
+            head,
+            "error",
+            f"no address of it is reached by all hosts: {', '.join(examined[head].addresses)}",
+            "give it an addr= that all hosts reach",
+        )
+    for name, seen in reached.items():
+        interface = seen[chosen[0]] if chosen else None
+        if interface and interface.startswith(BRIDGES):
+            yield Finding(
+                "network.bridge",
+                name,
+                "warning",
+                f"{chosen[0]}, where ranks would meet, is reached by {interface}, a container bridge",
+                f"give {head} the addr= of the data network",
+            )
+
+
+def _reaches(one: Examined, target: str) -> bool:
+    """A host that could offer no port is not counted as unreached."""
+    return target not in one.reached or bool(one.reached[target].interfaces)
+
+
+def _reason(one: Examined, target: str) -> str:
+    refused = one.reached[target].refused
+    return "; ".join(f"{address}: {reason}" for address, reason in refused.items()) or "no answer in time"

@@ -1,0 +1,141 @@
+"""The result of `fab check`: a table and what to do for people, JSON for programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from deploy.checks import Finding, unfit
+from deploy.health import Examination, Examined
+from deploy.hostfile import Host
+from deploy.plan import count
+from deploy.screen import harmless
+
+COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clock", "disk", "/dev/shm")  # noqa: S108
+
+
+def as_text(hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding]) -> str:
+    """One line a host, then every finding with what to do, equal ones of several hosts as one."""
+    lines = [*_table(hosts, examination, findings), *_explained(findings), "", _summary(hosts, findings)]
+    return "\n".join(harmless(line) for line in lines) + "\n"
+
+
+def as_json(
+    hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding], launcher: str
+) -> dict[str, Any]:
+    """The same for programs; `findings` as they are, not folded."""
+    bad = unfit(findings)
+    return {
+        "fit": not bad,
+        "launcher": launcher,
+        "hosts": [
+            {"name": host.name, "slots": host.slots, "fit": host.name not in bad}
+            | _host_json(examination.hosts.get(host.name))
+            for host in hosts
+        ],
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def _host_json(one: Examined | None) -> dict[str, Any]:
+    if one is None:
+        return {"facts": None, "health": None, "clock": None, "reached": None}
+    return {
+        "facts": asdict(one.facts),
+        "health": asdict(one.health),
+        "clock": {"ahead_s": one.clock.ahead, "uncertainty_s": one.clock.uncertainty},
+        "reached": {name: asdict(reached) for name, reached in one.reached.items()},
+    }
+
+
+def _table(hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding]) -> list[str]:
+    rows = [COLUMNS, *(_row(host, examination.hosts.get(host.name)) for host in hosts)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    verdicts = ["", *(_verdict(host.name, findings) for host in hosts)]
+    return [
+        "  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=True)), verdict]).rstrip()
+        for row, verdict in zip(rows, verdicts, strict=True)
+    ]
+
+
+def _row(host: Host, one: Examined | None) -> tuple[str, ...]:
+    if one is None:
+        return (host.name, str(host.slots), *["-"] * (len(COLUMNS) - 2))
+    facts, health = one.facts, one.health
+    return (
+        host.name,
+        str(host.slots),
+        str(facts.cores),
+        str(facts.gpus),
+        facts.mpi or "none",
+        facts.torch or "none",
+        facts.python,
+        f"{one.clock.ahead * 1e3:+.2f} ms",
+        _gibibytes(health.folders[0].free),
+        _gibibytes(health.shm_free),
+    )
+
+
+def _gibibytes(number: int | None) -> str:
+    return "none" if number is None else f"{number / (1 << 30):.1f} GiB"
+
+
+def _verdict(name: str, findings: Sequence[Finding]) -> str:
+    """`fit`, `fit, 1 warning` or `2 errors, 1 warning`."""
+    own = [finding.severity for finding in findings if finding.host == name]
+    said = [count(own.count(severity), severity) for severity in ("error", "warning") if own.count(severity)]
+    return ", ".join(said if "error" in own else ["fit", *said])
+
+
+def _explained(findings: Sequence[Finding]) -> list[str]:
+    """Errors before warnings; hosts with the same text and remedy share a line."""
+    folded: dict[tuple[str, str, str, str], list[str]] = {}
+    for finding in sorted(findings, key=lambda one: one.severity):
+        key = (finding.severity, finding.id, finding.text, finding.remedy)
+        folded.setdefault(key, []).append(finding.host)
+    lines = []
+    for (severity, kind, text, remedy), names in folded.items():
+        where = fold(names) or "this machine"
+        lines += ["", f"{severity.upper():<8}{where}: {text}  [{kind}]"]
+        lines += [f"{'':<8}do: {remedy}"] if remedy else []
+    return lines
+
+
+def _summary(hosts: Sequence[Host], findings: Sequence[Finding]) -> str:
+    bad = {host.name for host in hosts} & unfit(findings)
+    warnings = sum(finding.severity == "warning" for finding in findings)
+    text = f"{len(hosts) - len(bad)} of {count(len(hosts), 'host')} {'is' if len(hosts) == 1 else 'are'} fit"
+    return f"{text}, {count(warnings, 'warning')}" if warnings else text
+
+
+def fold(names: Iterable[str]) -> str:
+    """`node[1-3,5],head`: names that differ in their last number are written as one range, in their order."""
+    parts = [re.fullmatch(r"(.*?)(\d{1,9})(\D*)", name) or (name,) for name in dict.fromkeys(names)]
+    numbered = [part.groups() for part in parts if isinstance(part, re.Match)]
+    padded = {(stem, rest): len(number) for stem, number, rest in numbered if number.startswith("0")}
+    stems: dict[tuple[str, str, int], list[int]] = {}
+    for part in parts:
+        if isinstance(part, re.Match):
+            stem, number, rest = part.groups()
+            width = padded.get((stem, rest), 0)
+            # node1 and node01 are two hosts.
+            stems.setdefault((stem, rest, width if len(number) >= width else 0), []).append(int(number))
+        else:
+            stems.setdefault((part[0], "", 0), [])
+    return ",".join(_range(stem, rest, width, numbers) for (stem, rest, width), numbers in stems.items())
+
+
+def _range(stem: str, rest: str, width: int, numbers: list[int]) -> str:
+    if not numbers:
+        return stem
+    runs = [
+        [number for _, number in group]
+        for _, group in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
+    ]
+    words = [
+        f"{run[0]:0{width}d}" if len(run) == 1 else f"{run[0]:0{width}d}-{run[-1]:0{width}d}" for run in runs
+    ]
+    return f"{stem}{words[0]}{rest}" if len(numbers) == 1 else f"{stem}[{','.join(words)}]{rest}"

@@ -1,0 +1,108 @@
+"""The hosts of one launch: a keeper on each, what they are, and where their ranks can meet."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
+from types import TracebackType
+
+from deploy.channel import Channel, Event, Pipe, wait
+from deploy.errors import MusterError, UnfitError
+from deploy.facts import NONSENSE, ClusterFacts, Facts, Meeting, nonsense
+from deploy.hostfile import Host
+
+CONNECTIONS_AT_ONCE = 64
+REACH_SECONDS = 10.0
+EVENTS_AT_ONCE = 4096
+
+OpenPipe = Callable[[Host], Pipe]
+
+
+class Cluster:
+    """A channel to every host. Leaving the context cuts every lifeline."""
+
+    def __init__(self, hosts: Sequence[Host], open_pipe: OpenPipe) -> None:
+        self.hosts = tuple(hosts)
+        # Bounded: ranks that print faster than the driver writes are slowed down.
+        self.events: Queue[Event] = Queue(EVENTS_AT_ONCE)
+        self.channels: dict[str, Channel] = {}
+        self.facts: dict[str, Facts] = {}
+        self._open_pipe = open_pipe
+
+    def __enter__(self) -> Cluster:
+        """Connect to every host at once; `UnfitError` names all those that cannot be reached."""
+        if errors := self.connect():
+            self.close()
+            raise UnfitError((name, str(error)) for name, error in errors.items())
+        return self
+
+    def connect(self) -> dict[str, MusterError]:
+        """Connect to every host at once; the errors of those that cannot be reached."""
+        with ThreadPoolExecutor(min(len(self.hosts), CONNECTIONS_AT_ONCE)) as pool:
+            return {name: error for name, error in pool.map(self._open, self.hosts) if error}
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cut every lifeline."""
+        if self.channels:
+            with ThreadPoolExecutor(min(len(self.channels), CONNECTIONS_AT_ONCE)) as pool:
+                list(pool.map(Channel.close, self.channels.values()))
+
+    def _open(self, host: Host) -> tuple[str, MusterError | None]:
+        try:
+            channel = Channel(host.name, self._open_pipe(host), self.events)
+            self.channels[host.name] = channel
+            answer = channel.ask("facts")
+            channel.set_clock(answer["time"])
+            self.facts[host.name] = Facts.from_frame(answer)
+        except MusterError as error:
+            return host.name, error
+        except NONSENSE as error:
+            return host.name, nonsense(error)
+        return host.name, None
+
+    def survey(self) -> ClusterFacts:
+        """The facts of every host, and an address of the head that every host has just reached."""
+        head = self.hosts[0]
+        nonce = secrets.token_hex(8)
+        port = self.channels[head.name].ask("meet", nonce=nonce)["port"]
+        addresses = self.addresses(head)
+        asked = {
+            name: channel.post("reach", addresses=addresses, port=port, nonce=nonce)
+            for name, channel in self.channels.items()
+        }
+        reached = {name: wait(future, name, REACH_SECONDS)["interfaces"] for name, future in asked.items()}
+        address = next((one for one in addresses if all(one in seen for seen in reached.values())), None)
+        if address is None:
+            raise UnfitError(_explain_unreached(head.name, addresses, port, reached))
+        interfaces = {name: seen[address] for name, seen in reached.items()}
+        facts = {host.name: self.facts[host.name] for host in self.hosts}
+        return ClusterFacts(facts, Meeting(address, port, interfaces))
+
+    def addresses(self, host: Host) -> list[str]:
+        """Where other hosts may reach a host: its addr= if it has one, else all that it has itself."""
+        if host.addr:
+            return [host.addr]
+        return ["127.0.0.1"] if len(self.hosts) == 1 else list(self.facts[host.name].addresses)
+
+
+def _explain_unreached(
+    head: str, addresses: Sequence[str], port: int, reached: dict[str, dict[str, str | None]]
+) -> list[tuple[str, str]]:
+    """One line for each host that reaches the fewest addresses of the head."""
+    fewest = min(len(seen) for seen in reached.values())
+    return [
+        (
+            name,
+            f"reaches {head} at {', '.join(seen) or 'none'} of {', '.join(addresses)} (port {port}); give "
+            f"{head} an addr= that all hosts reach, or open the ports 20000-31999 between the hosts",
+        )
+        for name, seen in reached.items()
+        if len(seen) == fewest
+    ]

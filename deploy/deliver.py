@@ -1,0 +1,45 @@
+"""Brings code and files to the hosts: each content only where it is missing."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
+
+from deploy.cluster import CONNECTIONS_AT_ONCE, Cluster
+from deploy.errors import MusterError, UnfitError
+from deploy.plan import HostPlan, LaunchPlan
+
+DELIVERY_SECONDS = 600.0
+
+
+def deliver(plan: LaunchPlan, cluster: Cluster) -> None:
+    """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed."""
+    with ThreadPoolExecutor(min(len(plan.hosts), CONNECTIONS_AT_ONCE)) as pool:
+        problems = [
+            problem for problem in pool.map(lambda host: _deliver(plan, host, cluster), plan.hosts) if problem
+        ]
+    if problems:
+        raise UnfitError(problems)
+
+
+def _deliver(plan: LaunchPlan, host: HostPlan, cluster: Cluster) -> tuple[str, str] | None:
+    channel = cluster.channels[host.host.name]
+    try:
+        digests = [file.digest for file in plan.tree.files if file.link is None]
+        if missing := channel.ask("missing", digests=digests)["missing"]:
+            channel.ask("store", plan.tree.archive(missing), seconds=DELIVERY_SECONDS)
+        channel.ask(
+            "prepare",
+            seconds=DELIVERY_SECONDS,
+            host=host.host.name,
+            folder=host.folder,
+            cwd=host.cwd,
+            path=host.path,
+            env=host.env,
+            code=[[file.path, file.executable, file.digest, file.link] for file in plan.tree.files],
+            files=[astuple(file) for file in host.files],
+        )
+        channel.ask("unmeet")
+    except MusterError as error:
+        return host.host.name, str(error)
+    return None

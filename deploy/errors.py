@@ -1,0 +1,58 @@
+"""Everything that can go wrong and be explained: one base class, and the exit status of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class MusterError(Exception):
+    """Written for the reader: what was wrong, where, and what to do. Never shown with a traceback."""
+
+    exit_status = 1
+
+
+class UsageError(MusterError):
+    """What the user wrote cannot be done: arguments, hosts file, or a plan that cannot be."""
+
+    exit_status = 2
+
+
+class Problem(NamedTuple):
+    """One mistake in a text file. Lines and columns count from 1."""
+
+    source: str
+    line: int
+    column: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}:{self.column}: {self.text}"
+
+
+class HostfileError(UsageError):
+    """Every mistake of a hosts file at once, a line each."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class HostError(MusterError):
+    """Why one host cannot take part. `kind` is for programs and stays the same: `ssh.host-key-changed`."""
+
+    exit_status = 3
+
+    def __init__(self, kind: str, text: str, remedy: str = "") -> None:
+        self.kind, self.text, self.remedy = kind, text, remedy
+        super().__init__(f"{text}; {remedy}" if remedy else text)
+
+
+class UnfitError(MusterError):
+    """Hosts that cannot take part: every host at once, a line each, with its reason and what to do."""
+
+    exit_status = 3
+
+    def __init__(self, reasons: Iterable[tuple[str, str]]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__("\n".join(f"{host}: {reason}" for host, reason in self.reasons))

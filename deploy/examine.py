@@ -1,0 +1,155 @@
+"""Asks every host how it is, all at once; a host that fails meanwhile is left out and explained."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_all
+from typing import Any, TypeVar
+
+from deploy.channel import FROZEN, LostError
+from deploy.cluster import Cluster
+from deploy.errors import HostError, MusterError
+from deploy.facts import NONSENSE, from_json, nonsense
+from deploy.health import Clock, Examination, Examined, Health, Reached
+from deploy.node.wire import Frame
+
+# nvidia-smi, a name server and a slow disk may each take some seconds.
+HEALTH_SECONDS = 40.0
+# A keeper gives up an address after 3 s; so many hosts it tries at once.
+REACH_SECONDS = 15.0
+REACHED_AT_ONCE = 64
+CLOCKS_AT_ONCE = 16
+_Read = TypeVar("_Read")
+
+
+def examine(cluster: Cluster) -> Examination:
+    """Connect, and learn everything about every host that answers; leaves the cluster connected."""
+    asked = _Asked(cluster)
+    asked.connect()
+    health = asked.all("health", lambda answer: from_json(Health, answer), HEALTH_SECONDS)
+    ports = asked.ports()
+    clocks = asked.clocks()
+    reached = asked.reach(ports)
+    return Examination(
+        hosts={
+            host.name: Examined(
+                facts=cluster.facts[host.name],
+                health=health[host.name],
+                clock=clocks[host.name],
+                addresses=tuple(cluster.addresses(host)),
+                meeting=ports[host.name],
+                reached=reached[host.name],
+            )
+            for host in cluster.hosts
+            if host.name not in asked.errors
+        },
+        errors=asked.errors,
+    )
+
+
+class _Asked:
+    """Questions to all hosts; one that does not answer, or not with sense, is asked nothing more."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.errors: dict[str, HostError] = {}
+        self._nonces = {host.name: secrets.token_hex(8) for host in cluster.hosts}
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts that have answered everything so far."""
+        return [host.name for host in self.cluster.hosts if host.name not in self.errors]
+
+    def connect(self) -> None:
+        """Start a keeper on every host."""
+        self.errors = {name: _as_host_error(name, error) for name, error in self.cluster.connect().items()}
+
+    def all(
+        self,
+        do: str,
+        read: Callable[[Frame], _Read],
+        seconds: float,
+        requests: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> dict[str, _Read]:
+        """What all hosts answer to one question, as `read` understands it."""
+        channels = self.cluster.channels
+        futures = {
+            name: channels[name].post(do, **(requests[name] if requests else {})) for name in self.names
+        }
+        wait_for_all(futures.values(), seconds)
+        found = {}
+        for name, future in futures.items():
+            with self._noted(name):
+                if not future.done():
+                    raise LostError(f"no answer within {seconds:.0f} s", FROZEN)
+                found[name] = read(future.result())
+        return found
+
+    def ports(self) -> dict[str, int | HostError]:
+        """A port of each host where the others may try to reach it, or why it has none."""
+        requests = {name: {"nonce": self._nonces[name]} for name in self.names}
+        return self.all("try_to_meet", _port, REACH_SECONDS, requests)
+
+    def clocks(self) -> dict[str, Clock]:
+        """The clock of every host; not all at once, because threads that wait for each other spoil it."""
+        found = {}
+
+        def measure(name: str) -> None:
+            with self._noted(name):
+                found[name] = Clock(*self.cluster.channels[name].measure_clock())
+
+        with ThreadPoolExecutor(CLOCKS_AT_ONCE) as pool:
+            list(pool.map(measure, self.names))
+        return found
+
+    def reach(self, ports: Mapping[str, int | HostError]) -> dict[str, dict[str, Reached]]:
+        """For every host, how it reaches each one that has a port, itself included."""
+        targets = [
+            {
+                "host": host.name,
+                "addresses": self.cluster.addresses(host),
+                "port": ports[host.name],
+                "nonce": self._nonces[host.name],
+            }
+            for host in self.cluster.hosts
+            if host.name not in self.errors and not isinstance(ports[host.name], HostError)
+        ]
+        reached: dict[str, dict[str, Reached]] = {name: {} for name in self.names}
+        for first in range(0, len(targets), REACHED_AT_ONCE):
+            some = {"targets": targets[first : first + REACHED_AT_ONCE]}
+            answers = self.all("reach_hosts", _reached, REACH_SECONDS, dict.fromkeys(self.names, some))
+            for name, answer in answers.items():
+                reached[name] |= answer
+        return reached
+
+    @contextlib.contextmanager
+    def _noted(self, name: str) -> Iterator[None]:
+        """Why a host could not be asked becomes its error."""
+        try:
+            yield
+        except MusterError as error:
+            self.errors[name] = _as_host_error(name, error)
+        except NONSENSE as error:
+            self.errors[name] = nonsense(error)
+
+
+def _port(answer: Frame) -> int | HostError:
+    if answer.get("refused"):
+        return HostError("port.none-free", str(answer["refused"]))
+    port: int = from_json(int, answer["port"])
+    return port
+
+
+def _reached(answer: Frame) -> dict[str, Reached]:
+    reached: dict[str, Reached] = from_json(Mapping[str, Reached], answer["reached"])
+    return reached
+
+
+def _as_host_error(name: str, error: MusterError) -> HostError:
+    """The error of one host, without its name in front."""
+    if isinstance(error, HostError):
+        return HostError(error.kind, error.text.removeprefix(f"{name}: "), error.remedy)
+    return HostError("host.failed", str(error).removeprefix(f"{name}: "), f"try: ssh {name}")

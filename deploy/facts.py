@@ -1,0 +1,119 @@
+"""What the driver knows about the hosts before it plans. Pure: gathered by `cluster`, judged here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+from deploy.errors import HostError, UnfitError
+from deploy.hostfile import Host
+
+NONSENSE = (KeyError, TypeError, ValueError)
+"""What `from_json` raises: a host may say anything."""
+
+
+def from_json(kind: Any, value: Any) -> Any:
+    """The value as `kind`: a dataclass, a tuple or mapping of one kind, or a plain type; else an error."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind(**{name: from_json(inner, value[name]) for name, inner in _fields(kind).items()})
+    if get_origin(kind) is tuple:
+        return tuple(from_json(get_args(kind)[0], one) for one in from_json(list, value))
+    if get_origin(kind) is Mapping:
+        return {str(name): from_json(get_args(kind)[1], one) for name, one in from_json(dict, value).items()}
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind}, got {value!r}")
+    return value
+
+
+@cache
+def _fields(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def nonsense(error: Exception) -> HostError:
+    """A host whose keeper does not talk as ours do."""
+    text = f"what its keeper says makes no sense: {type(error).__name__}: {error}"
+    return HostError("host.nonsense", text, "is this host trustworthy, and its Python intact?")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One host, as its keeper describes it. None: not installed there."""
+
+    hostname: str
+    home: str
+    uid: int
+    python: str
+    executable: str
+    torch: str | None
+    mpi4py: str | None
+    mpirun: str | None
+    mpi: str | None
+    cores: int
+    gpus: int
+    addresses: tuple[str, ...]
+
+    @staticmethod
+    def from_frame(frame: Mapping[str, Any]) -> Facts:
+        """From the keeper's answer; what it says beyond these fields is ignored."""
+        facts: Facts = from_json(Facts, frame)
+        return facts
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the ranks meet: an address and port of the head, and each host's interface on the way there."""
+
+    address: str
+    port: int
+    interfaces: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """The facts of every host by its name, and where the ranks meet."""
+
+    hosts: Mapping[str, Facts]
+    meeting: Meeting
+
+
+def require(hosts: Iterable[Host], facts: Mapping[str, Facts], *, launcher: str) -> None:
+    """Raise `UnfitError` that names every host which the launcher cannot use, and what to do there."""
+    judge = unfit_for_mpirun if launcher == "mpirun" else unfit_for_torch
+    reasons = [(host.name, str(reason)) for host in hosts if (reason := judge(facts[host.name]))]
+    if launcher == "mpirun" and not reasons:
+        reasons = _mixed_versions({host.name: facts[host.name].mpi or "" for host in hosts})
+    if reasons:
+        raise UnfitError(reasons)
+
+
+def unfit_for_mpirun(facts: Facts) -> HostError | None:
+    """Why a host cannot run Open MPI's part of a job."""
+    if facts.mpirun is None:
+        text = f"no mpirun beside {facts.executable} nor on PATH"
+        return HostError("mpi.missing", text, "install Open MPI 4.1 or 5.0 there")
+    if facts.mpi is None:
+        text = f"{facts.mpirun} is not Open MPI's"
+        return HostError("mpi.foreign", text, "put Open MPI 4.1 or 5.0 first on PATH")
+    if not facts.mpi.startswith(("4.1.", "5.0.")):
+        return HostError("mpi.unsupported", f"Open MPI {facts.mpi} is not supported", "install 4.1 or 5.0")
+    return None
+
+
+def unfit_for_torch(facts: Facts) -> HostError | None:
+    """Why a host cannot run a PyTorch program."""
+    if facts.torch is None:
+        text = f"{facts.executable} has no torch"
+        return HostError("torch.missing", text, "install it, or name another interpreter with --python")
+    return None
+
+
+def _mixed_versions(versions: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Daemons of different versions do not understand each other: every host must have the same."""
+    if len(set(versions.values())) < 2:
+        return []
+    return [
+        (host, f"Open MPI {version}; install one version on all hosts") for host, version in versions.items()
+    ]

@@ -1,0 +1,69 @@
+"""A result as the short block that a launch ends with."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from deploy.plan import HostPlan, count
+from deploy.records import RunFolder
+from deploy.result import Failure, LaunchResult
+from deploy.screen import harmless
+
+TAIL_LINES = 20
+
+
+def verdict(result: LaunchResult, folder: RunFolder) -> str:
+    """What ran where, or what failed first, its last lines and where to read on."""
+    plan, failure = result.plan, result.failure
+    seconds = result.ended - result.started
+    what = f"{count(len(plan.ranks), 'rank')} on {count(len(plan.hosts), 'host')}, {plan.spec.launcher}"
+    if failure is None:
+        lines = [f"DONE    {what}, {seconds:.1f} s", *(f"        {_ranks_of(host)}" for host in plan.hosts)]
+    else:
+        lines = [f"FAILED  {_headline(failure)}"]
+        lines += [f"        | {harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
+        lines.append(f"        after {seconds:.1f} s of {what}")
+        if others := _others(result, failure):
+            lines.append(f"        ended with it: {others}")
+    lines += [f"        {host}: {left} processes could not be ended" for host, left in result.left.items()]
+    lines += [f"        note: {note}" for note in result.notes]
+    lines.append(f"        logs: {_where(failure, folder)}")
+    if failure is None and result.last_line:
+        lines.append(harmless(result.last_line))
+    return "\n".join(["", *lines])
+
+
+def _ranks_of(host: HostPlan) -> str:
+    return f"{host.host.name}: {_span([place.rank for place in host.ranks])}"
+
+
+def _headline(failure: Failure) -> str:
+    if failure.kind == "rank":
+        return f"rank {failure.rank} on {failure.host}: {failure.reason}"
+    if failure.kind == "interrupted":
+        return f"interrupted by {failure.reason}; the job was ended on every host"
+    return f"{failure.host}: {failure.reason}" if failure.host else failure.reason
+
+
+def _others(result: LaunchResult, failure: Failure) -> str:
+    """The ranks that did not end well after the first failure: `ranks 0-3,5`."""
+    ended_well = {rank for rank, end in result.ends.items() if end.code == 0}
+    return _span([place.rank for place in result.plan.ranks if place.rank not in {failure.rank} | ended_well])
+
+
+def _where(failure: Failure | None, folder: RunFolder) -> str:
+    if failure and failure.rank is not None and failure.host:
+        for stream in ("err", "out"):
+            path = folder.log_of(failure.rank, failure.host, stream)
+            if path.is_file() and path.stat().st_size:
+                return str(path)
+    return str(folder.logs)
+
+
+def _span(ranks: list[int]) -> str:
+    """`ranks 0-3,5` for 0, 1, 2, 3, 5; `rank 4`; nothing for none."""
+    runs = [
+        [rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])
+    ]
+    text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}" if ranks else ""

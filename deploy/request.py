@@ -1,0 +1,96 @@
+"""From the words of a command line to values: every mistake is a `UsageError` that says what to write."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from deploy.errors import UsageError
+from deploy.hostfile import Host
+from deploy.plan import LaunchSpec, Program, check_shape, place_ranks
+from deploy.tree import Tree
+
+BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
+DEFAULT_MODULE = "train"
+_Word = TypeVar("_Word", bound=str)
+
+
+def new_job() -> str:
+    """A name that sorts by time and that two launches at once do not share."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def one_of(option: str, word: str, allowed: Sequence[_Word]) -> _Word:
+    """The word, if it is one of those allowed."""
+    for one in allowed:
+        if one == word:
+            return one
+    raise UsageError(f"{option} {word}: must be one of {', '.join(allowed)}")
+
+
+def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> Program:
+    """What the ranks run; a script must be a file of the tree, because only the tree travels."""
+    try:
+        words = tuple(shlex.split(args))
+    except ValueError as error:
+        raise UsageError(
+            f"--args {args!r}: {error}; quote it as in a shell: --args=\"--name 'a b'\""
+        ) from None
+    if script and module:
+        raise UsageError("--script and --module exclude each other; give one")
+    if script:
+        return Program(script=_script(tree, place, script), args=words)
+    if not module and not any(_below(file.path, tree.within, DEFAULT_MODULE) for file in tree.files):
+        raise UsageError(f"no {DEFAULT_MODULE}/ here to run by default; give --script PATH or --module NAME")
+    return Program(module=module or DEFAULT_MODULE, args=words)
+
+
+def _script(tree: Tree, place: Path, script: str) -> str:
+    """The script's path as the ranks see it: below the folder where the user stands, or relative to it."""
+    path = (place / script).resolve()
+    if not path.is_file():
+        raise UsageError(f"--script {script}: no such file")
+    root = tree.root.resolve()
+    if not path.is_relative_to(root):
+        raise UsageError(
+            f"--script {script}: outside {root}, which is what a launch takes along; move it there"
+        )
+    if str(path.relative_to(root)) not in {file.path for file in tree.files}:
+        raise UsageError(
+            f"--script {script}: ignored by git, so no host would get it; take it out of .gitignore"
+        )
+    return script if not Path(script).is_absolute() else os.path.relpath(path, place.resolve())
+
+
+def _below(path: str, within: str, folder: str) -> bool:
+    return PurePosixPath(path).is_relative_to(PurePosixPath(within, folder))
+
+
+def environment(settings: Iterable[str], own: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """`K=V` as it stands, and `K` with the driver's own value: a secret need not be on the command line."""
+    found = []
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UsageError(f"--env {setting}: write NAME=value, or NAME to take its value from here")
+        if not equals and name not in own:
+            raise UsageError(f"--env {name}: not set here; write {name}=value")
+        if "\0" in (value := value if equals else own[name]):
+            raise UsageError(f"--env {name}: a value cannot hold a NUL character")
+        found.append((name, value))
+    return tuple(found)
+
+
+def used_hosts(hosts: Sequence[Host], spec: LaunchSpec) -> tuple[Host, ...]:
+    """The hosts that get a rank; the others are not even asked."""
+    places = place_ranks(hosts, spec.np)
+    names = {place.host for place in places}
+    used = tuple(host for host in hosts if host.name in names)
+    check_shape(spec, used, places)
+    return used

@@ -1,0 +1,118 @@
+"""What a launch came to, as values."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from deploy.plan import LaunchPlan, Place
+
+Kind = Literal["rank", "host", "launcher", "start", "placement", "interrupted"]
+
+
+def describe_code(code: int) -> str:
+    """`exit status 3`, or `SIGKILL (9)` for -9."""
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return f"{signal.Signals(-code).name} ({-code})"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def status_of(code: int) -> int:
+    """The exit status that a shell gives to an exit code: 128 + n for signal n."""
+    return code if code >= 0 else 128 - code
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a launch failed: the first thing that went wrong, not what followed from it."""
+
+    kind: Kind
+    reason: str
+    exit_status: int
+    host: str | None = None
+    rank: int | None = None
+    at: float = 0.0
+    """On the driver's clock, seconds since the epoch."""
+    tail: tuple[str, ...] = ()
+    """The last lines that explain it."""
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended: its exit code (negative for a signal), when, and its last lines."""
+
+    place: Place
+    code: int
+    at: float
+    tail: tuple[str, ...] = ()
+
+    def as_failure(self) -> Failure:
+        """The end as the reason of a failed launch."""
+        return Failure(
+            kind="rank",
+            reason=describe_code(self.code),
+            exit_status=status_of(self.code),
+            host=self.place.host,
+            rank=self.place.rank,
+            at=self.at,
+            tail=self.tail,
+        )
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """The end of a launch. `left`: processes on each host that even SIGKILL did not end."""
+
+    plan: LaunchPlan
+    started: float
+    ended: float
+    failure: Failure | None
+    ends: Mapping[int, RankEnd]
+    left: Mapping[str, int] = field(default_factory=dict)
+    last_line: str = ""
+    """What rank 0 said last on stdout."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """0, or that of the first failure."""
+        return self.failure.exit_status if self.failure else 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of result.json."""
+        failure = self.failure
+        return {
+            "job": self.plan.spec.job,
+            "launcher": self.plan.spec.launcher,
+            "hosts": [host.host.name for host in self.plan.hosts],
+            "ranks": [self._rank_json(place) for place in self.plan.ranks],
+            "first_failure": None
+            if failure is None
+            else {
+                "kind": failure.kind,
+                "rank": failure.rank,
+                "host": failure.host,
+                "reason": failure.reason,
+                "time": failure.at,
+                "tail": list(failure.tail),
+            },
+            "left": dict(self.left),
+            "started": self.started,
+            "ended": self.ended,
+            "exit_status": self.exit_status,
+        }
+
+    def _rank_json(self, place: Place) -> dict[str, Any]:
+        end = self.ends.get(place.rank)
+        return {
+            "rank": place.rank,
+            "host": place.host,
+            "local_rank": place.local_rank,
+            "code": end.code if end else None,
+            "ended": end.at if end else None,
+        }

@@ -1,0 +1,178 @@
+"""A keeper over SSH: the command of a session, whose end is the keeper's."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import shlex
+import socket
+from typing import TYPE_CHECKING, Any
+
+import paramiko
+from paramiko.ssh_exception import (
+    AuthenticationException,
+    BadHostKeyException,
+    NoValidConnectionsError,
+    SSHException,
+)
+
+from deploy.channel import BOOTSTRAP, LostError
+from deploy.errors import HostError
+from deploy.node.wire import Readable, Writable
+from deploy.transports.route import Route
+from deploy.transports.trust import PinnedConnection, UnknownHostKey, fingerprint
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+KEEPALIVE_SECONDS = 5
+
+
+class _Incoming(io.RawIOBase):
+    """What a paramiko channel receives, as a raw stream (its own files write when they are collected)."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer)
+        received = self._channel.recv(len(view))
+        view[: len(received)] = received
+        return len(received)
+
+
+class _Outgoing:
+    """What is sent through a paramiko channel, at once."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+
+    def write(self, content: bytes, /) -> None:
+        self._channel.sendall(content)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+
+class SshPipe:
+    """A keeper as the command of an SSH session; the session's end is the keeper's."""
+
+    def __init__(self, route: Route, python: str) -> None:
+        self._connection = PinnedConnection(route)
+        command = shlex.join([python, "-c", BOOTSTRAP])
+        try:
+            self._connection.open()
+            transport = self._connection.transport
+            transport.set_keepalive(KEEPALIVE_SECONDS)
+            self._channel: Any = transport.open_session(timeout=route.connect_seconds)
+            self._channel.exec_command(command)
+        except (SSHException, OSError) as error:
+            self._connection.close()
+            raise _explain(error, route) from None
+        self._reader = io.BufferedReader(_Incoming(self._channel), 1 << 16)
+        self._writer = _Outgoing(self._channel)
+        self._python = python
+
+    @property
+    def reader(self) -> Readable:
+        """The keeper's stdout."""
+        return self._reader
+
+    @property
+    def writer(self) -> Writable:
+        """The keeper's stdin: its lifeline."""
+        return self._writer
+
+    def last_words(self) -> LostError:
+        """The last line of stderr and the exit status, or that the connection broke."""
+        if not self._channel.status_event.wait(1.0) or self._channel.exit_status == -1:
+            return LostError("the SSH connection broke", "look at the host's console and its network")
+        status = self._channel.exit_status
+        if status == 127:
+            return LostError(
+                f"no {self._python} there",
+                "install Python 3.9 or newer, or name another with --python",
+                kind="python.missing",
+            )
+        self._channel.settimeout(1.0)
+        text = ""
+        with contextlib.suppress(socket.timeout):
+            text = self._channel.recv_stderr(1 << 16).decode(errors="replace").strip()
+        return LostError(
+            f"the keeper ended with status {status}: {text.splitlines()[-1] if text else 'no message'}",
+            "a keeper needs Python 3.9 or newer; --python names another",
+            kind="python.failed",
+        )
+
+    def close(self) -> None:
+        """Cut the lifeline: sshd closes the keeper's stdin."""
+        self._connection.close()
+
+
+def _explain(error: Exception, route: Route) -> HostError:
+    """What failed between here and a host, and what to do."""
+    place = f"{route.hostname} port {route.port}"
+    known = ", ".join(route.known_hosts_files) or "known_hosts"
+    match error:
+        case BadHostKeyException():
+            explained = (
+                "ssh.host-key-changed",
+                f"HOST KEY CHANGED: {place} shows {fingerprint(error.key)}, {known} has "
+                f"{fingerprint(error.expected_key)}",
+                "either the host was installed anew, or someone is in between; if you know why: "
+                f"ssh-keygen -R {shlex.quote(route.known_as)}, then pin the new key",
+            )
+        case UnknownHostKey():
+            explained = (
+                "ssh.host-key-unknown",
+                f"host key of {place} is not known ({error}, looked in {known})",
+                f"compare the fingerprint with the host's own, and confirm it once with: ssh {route.name}",
+            )
+        case AuthenticationException():
+            keys = ", ".join(route.identity_files) or "none"
+            explained = (
+                "ssh.login-refused",
+                f"{route.user} may not log in at {place} with the keys {keys} ({_plain(error)})",
+                "add the public key there",
+            )
+        case socket.gaierror():
+            explained = (
+                "ssh.name-unknown",
+                f"the name {route.hostname} is not known",
+                "correct the hosts file, or give it a HostName in ~/.ssh/config",
+            )
+        case TimeoutError():
+            explained = (
+                "ssh.unreachable",
+                f"no answer from {place} within {route.connect_seconds} s",
+                "is the host up, the port open?",
+            )
+        case NoValidConnectionsError():
+            reasons = {str(getattr(reason, "strerror", reason)) for reason in error.errors.values()}
+            explained = (
+                "ssh.port-refused" if reasons == {os.strerror(errno.ECONNREFUSED)} else "ssh.unreachable",
+                f"cannot connect to {place}: {'; '.join(sorted(reasons))}",
+                "does sshd run there? (port= sets another port)",
+            )
+        case SSHException() if "banner" in str(error) or "No existing session" in str(error):
+            explained = (
+                "ssh.silent",
+                f"{place} accepts connections but does not speak SSH within {route.connect_seconds} s",
+                "is the host overloaded or frozen, or another service there? look at its console",
+            )
+        case _:
+            explained = (
+                "ssh.failed",
+                f"cannot connect to {place}: {_plain(error)}",
+                f"try: ssh {route.name}",
+            )
+    return HostError(*explained)
+
+
+def _plain(error: Exception) -> str:
+    return str(error).strip().rstrip(".")
