@@ -1,0 +1,1 @@
+"""A complete data-parallel training program: start reading at main.py."""

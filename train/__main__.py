@@ -1,0 +1,5 @@
+"""`python -m train`."""
+
+from train.main import main
+
+main()

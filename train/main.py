@@ -1,0 +1,54 @@
+"""Train a network on real handwritten digits, in one process or on a cluster.
+
+    python -m train                                     # alone
+    mpirun -np 4 python -m train --epochs 30            # four ranks, started by Open MPI
+    torchrun --nproc-per-node 4 -m train                # four ranks, started by torchrun
+    python -m train --resume runs/alone/checkpoint.pt --epochs 30
+
+With the same options the loss is the same at every number of ranks. This file is the table of contents:
+config.py has what can be chosen, ranks.py who this process is, group.py how the ranks work together,
+trainer.py a step of the training, loop.py the whole of it, failure.py how a job ends when something goes
+wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import torch
+
+from train.config import TrainConfig
+from train.data import load_digits
+from train.failure import fail_together
+from train.group import Group, process_group
+from train.hardware import use_fair_share_of_cores
+from train.loop import fit
+from train.progress import Progress
+from train.ranks import Ranks
+from train.report import headline, verdict
+
+
+def main() -> None:
+    """Run the program; failure.py says with which exit status it ends."""
+    with fail_together():
+        config = TrainConfig.from_argv(sys.argv[1:], os.environ)
+        ranks = Ranks.from_env(os.environ)
+        use_fair_share_of_cores(ranks)
+        with process_group(config.backend, ranks) as group:
+            train(config, group)
+
+
+def train(config: TrainConfig, group: Group) -> None:
+    """Train on the digits, and say what runs and what came of it."""
+    started = time.perf_counter()
+    progress = Progress(group.ranks, os.environ)
+    digits, held_out = load_digits(getattr(torch, config.dtype), group.device)
+    digits = digits.at(slice(config.limit or None))
+    progress.line(
+        f"{headline(group)}, global batch {config.batch_size}, "
+        f"{len(digits)} training and {len(held_out)} held-out digits"
+    )
+    accuracy = fit(config, group, digits, held_out, progress)
+    progress.line(verdict(group, accuracy, time.perf_counter() - started))
