@@ -1,0 +1,70 @@
+#!/bin/sh
+# Makes the keys of the practice cluster, once, and pins them everywhere. Runs as root in the service `keys`.
+#   /trust/NODE  the volume that NODE alone mounts: its host key, the cluster's key, who may log in, known hosts
+#   /muster      .muster/ of the user's machine, whose path there is $MUSTER_DIR
+#   $NODES       "node1:2201 node2:2202": every node, and its port on the user's machine
+# The volumes hold the truth and everything else is written again each time, so `down --volumes` and `up` leave
+# nothing stale. Files are moved into place: a node that is running never reads half of one.
+set -eu
+umask 077
+
+case $MUSTER_DIR in
+  /*) ;;
+  *) echo "MUSTER_DIR must be an absolute path, got '$MUSTER_DIR'" >&2; exit 2 ;;
+esac
+
+names=$(for node in $NODES; do echo "${node%:*}"; done)
+new=$(mktemp -d)
+trap 'rm -rf "$new"' EXIT
+
+# The cluster's key lives in the first node's volume; every node gets it, as mpirun starts ranks from any of them.
+key=/trust/$(echo "$names" | head -n 1)/id_ed25519
+[ -s "$key" ] || ssh-keygen -q -t ed25519 -N '' -C muster-cluster -f "$key"
+cp "$key" "$key.pub" "$new"
+# restrict: no terminal, no forwarding; commands are all that a launcher needs.
+echo "restrict $(cat "$key.pub")" >"$new/authorized_keys"
+
+for name in $names; do
+  host_key=/trust/$name/ssh_host_ed25519_key
+  [ -s "$host_key" ] || ssh-keygen -q -t ed25519 -N '' -C "$name" -f "$host_key"
+  echo "$name,[$name]:2222 $(cut -d' ' -f1,2 "$host_key.pub")"
+done >"$new/known_hosts"
+
+for name in $names; do
+  for file in id_ed25519 id_ed25519.pub authorized_keys known_hosts; do
+    cp "$new/$file" "/trust/$name/.$file"
+    mv "/trust/$name/.$file" "/trust/$name/$file"
+  done
+  chown -R muster:muster "/trust/$name"
+done
+
+# The user's side. Published ports rather than container addresses: those are out of reach on Docker Desktop.
+for node in $NODES; do
+  name=${node%:*} port=${node#*:}
+  sed -n "s/^$name,/[127.0.0.1]:$port,$name,/p" "$new/known_hosts" >>"$new/host_known_hosts"
+  cat >>"$new/ssh_config" <<END
+Host $name
+    HostName 127.0.0.1
+    Port $port
+    User muster
+    IdentityFile "$MUSTER_DIR/id_ed25519"
+    IdentitiesOnly yes
+    UserKnownHostsFile "$MUSTER_DIR/known_hosts"
+    StrictHostKeyChecking yes
+    BatchMode yes
+END
+done
+{
+  echo "# Every other name is yours, as it was."
+  # shellcheck disable=SC2086 # one word a name
+  echo "Host *$(printf ' !%s' $names)"
+  echo "    Include ~/.ssh/config"
+} >>"$new/ssh_config"
+
+mv "$new/host_known_hosts" "$new/known_hosts"
+for file in id_ed25519 id_ed25519.pub known_hosts ssh_config; do
+  cp "$new/$file" "/muster/.$file"
+  chown --reference=/muster "/muster/.$file" # so the user can read them, and remove them
+  mv "/muster/.$file" "/muster/$file"
+done
+echo "keys: $(echo "$names" | wc -l) nodes, ssh -F $MUSTER_DIR/ssh_config $(echo "$names" | head -n 1)"
