@@ -1,0 +1,64 @@
+"""hosts.txt as Ansible's inventory: groups and variables over the project's one parser, deploy.hostfile."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ansible.errors import AnsibleParserError
+from ansible.inventory.data import InventoryData
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.inventory import BaseInventoryPlugin
+
+# The checkout, so that any Ansible will do, not only one in the project's own environment.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from deploy import hostfile
+from deploy.errors import MusterError
+
+DOCUMENTATION = """
+name: hosts_file
+short_description: Muster's hosts file as an inventory
+description:
+  - Reads an Open MPI hostfile by the rules of C(deploy.hostfile), which says what is wrong with it.
+  - Groups are C(cluster), and in it C(head), the first host, and C(workers), the others.
+  - >-
+    Variables of a host are C(muster_slots) and, where the file says so, C(muster_user) (the account that jobs
+    run as), C(muster_port) with C(ansible_port), and C(muster_addr) (its address on the data network).
+  - >-
+    Variables of all hosts are C(muster_hosts_file) and C(muster_folder), the folder C(.muster) beside it.
+options: {}
+"""
+
+
+class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  # Ansible has no types
+    """Ansible finds an inventory plugin by this name."""
+
+    NAME = "hosts_file"
+
+    def verify_file(self, path: str) -> bool:
+        """Every path is a hosts file: one that is missing gets the parser's own message."""
+        return bool(path)
+
+    def parse(self, inventory: InventoryData, loader: DataLoader, path: str, cache: bool = True) -> None:
+        """Fill the inventory from the hosts file, or say all that is wrong with it."""
+        super().parse(inventory, loader, path, cache)
+        try:
+            hosts = hostfile.load(Path(path))
+        except MusterError as error:
+            raise AnsibleParserError(str(error)) from error
+        if local := [host.name for host in hosts if host.is_local]:
+            raise AnsibleParserError(
+                f"{path}: {local[0]} is this machine, which is used as it is; setup is for hosts behind SSH"
+            )
+        for group in ("cluster", "head", "workers"):
+            inventory.add_group(group)
+        inventory.add_child("cluster", "head")
+        inventory.add_child("cluster", "workers")
+        for index, host in enumerate(hosts):
+            inventory.add_host(host.name, group="workers" if index else "head", port=host.port)
+            for key in ("slots", "user", "port", "addr"):
+                if (value := getattr(host, key)) is not None:
+                    inventory.set_variable(host.name, f"muster_{key}", value)
+        inventory.set_variable("all", "muster_hosts_file", str(Path(path).resolve()))
+        inventory.set_variable("all", "muster_folder", str(Path(path).resolve().parent / ".muster"))

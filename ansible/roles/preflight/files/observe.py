@@ -1,0 +1,165 @@
+"""What a host is, in one question: run by `python3 -` on it with the question as JSON.
+
+It only reads. One question instead of ten is what makes a run over hosts that are right already a short one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import pwd
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SYS_RESOURCE, SYS_TIME = 24, 25  # capabilities(7)
+
+
+def said(*argv: str) -> str:
+    """What a command printed; nothing, where it is missing."""
+    try:
+        return subprocess.run(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def text(path: str) -> str:
+    """A file's text; nothing, where it is missing."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def release() -> dict[str, str]:
+    """/etc/os-release."""
+    pairs = (line.partition("=") for line in text("/etc/os-release").splitlines())
+    return {key: value.strip('"') for key, _, value in pairs}
+
+
+def operator() -> dict[str, str]:
+    """Who logged in, from where and to which port: from our parents' environment, for sudo hides it."""
+    process = os.getpid()
+    while process > 1:
+        entries = text(f"/proc/{process}/environ").split("\0")
+        environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+        if "SSH_CONNECTION" in environment:
+            client, _, _, port = environment["SSH_CONNECTION"].split()
+            return {"login": environment.get("USER", ""), "client": client, "port": port}
+        match = re.search(r"^PPid:\s*(\d+)", text(f"/proc/{process}/status"), re.MULTILINE)
+        process = int(match.group(1)) if match else 0
+    return {"login": "", "client": "", "port": "22"}
+
+
+def resolved(name: str) -> list[str]:
+    """The addresses that a name has on this host."""
+    try:
+        return sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
+    except OSError:
+        return []
+
+
+def host_keys() -> dict[str, str]:
+    """Public host keys by type."""
+    lines = (text(str(path)).split() for path in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")))
+    return {words[0]: words[1] for words in lines if len(words) > 1}
+
+
+def hard_limits() -> dict[str, int]:
+    """How far a limit can be raised here; -1 for as far as one likes."""
+    found = {}
+    for name, label in (("memlock", "Max locked memory"), ("nofile", "Max open files")):
+        match = re.search(rf"^{label}\s+\S+\s+(\S+)", text("/proc/1/limits"), re.MULTILINE)
+        value = match.group(1) if match else "unlimited"
+        found[name] = -1 if value == "unlimited" else int(value)
+    if may(SYS_RESOURCE):  # then all that the kernel has; no one gets more files than nr_open
+        return {"memlock": -1, "nofile": int(text("/proc/sys/fs/nr_open") or 1 << 20)}
+    return found
+
+
+def may(capability: int) -> bool:
+    """Whether init could ever have this capability."""
+    match = re.search(r"^CapBnd:\s*(\S+)", text("/proc/1/status"), re.MULTILINE)
+    return bool(match and int(match.group(1), 16) >> capability & 1)
+
+
+def installed(packages: list[str]) -> list[str]:
+    """Those of the packages that are installed."""
+    answer = said("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}${binary:Package}\n", *packages)
+    return sorted({line[3:].partition(":")[0] for line in answer.splitlines() if line.startswith("ii ")})
+
+
+def account(name: str) -> dict[str, object]:
+    """The account that jobs run as, if it is there, and whether setup made it."""
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        return {}
+    return {"uid": entry.pw_uid, "ours": entry.pw_gecos.split(",")[0] == "Muster jobs"}
+
+
+def new_packages() -> dict[str, object]:
+    """What the role `packages` wrote down, by the role that asked for it."""
+    return {path.stem: json.loads(path.read_text()) for path in Path("/var/lib/muster").glob("*.json")}
+
+
+def unit(name: str, files: list[str], stamp: str) -> dict[str, bool]:
+    """Whether a service runs, and whether its files have changed since it started (or wrote `stamp`)."""
+    wanted = "ActiveState,UnitFileState,ActiveEnterTimestampMonotonic"
+    answer = said("systemctl", "show", name, f"--property={wanted}")
+    properties = dict(line.split("=", 1) for line in answer.splitlines() if "=" in line)
+    entered = int(properties.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
+    started = time.time() - time.monotonic() + entered
+    times = [path.stat().st_mtime for path in map(Path, files) if path.exists()]
+    read = max([started, *(path.stat().st_mtime for path in [Path(stamp)] if stamp and path.exists())])
+    return {
+        "active": properties.get("ActiveState") == "active",
+        "enabled": properties.get("UnitFileState") == "enabled",
+        "stale": any(changed > read for changed in times),
+    }
+
+
+def main() -> None:
+    """Print it all as JSON."""
+    asked = json.loads(sys.argv[1])
+    system = release()
+    print(
+        json.dumps(
+            {
+                "os": {"id": system.get("ID", ""), "version": system.get("VERSION_ID", "")},
+                "python": platform.python_version(),
+                "architecture": platform.machine(),
+                "hostname": socket.gethostname(),
+                "operator": operator(),
+                "account": account(asked["user"]),
+                "addresses": said("hostname", "--all-ip-addresses").split(),
+                "names": {name: resolved(name) for name in asked["names"]},
+                "disk_free_mb": shutil.disk_usage("/var").free >> 20,
+                "systemd": Path("/run/systemd/system").is_dir(),
+                "container": Path("/run/systemd/container").exists(),
+                "may_set_clock": may(SYS_TIME),
+                "hard_limits": hard_limits(),
+                "host_keys": host_keys(),
+                "pins_host_keys": "Muster" in text("/etc/ssh/ssh_known_hosts"),
+                "node_host_key": " ".join(text("/etc/muster/ssh/ssh_host_ed25519_key.pub").split()[:2]),
+                "sshd": (re.findall(r"OpenSSH_(\d+\.\d+)", said("ssh", "-V")) or ["0"])[0],
+                "gpu": Path("/proc/driver/nvidia/gpus").is_dir(),
+                "infiniband": Path("/dev/infiniband").is_dir(),
+                "packages": installed(asked["packages"]),
+                "folders": [folder for folder in asked["folders"] if Path(folder).is_dir()],
+                "units": {name: unit(name, **watched) for name, watched in asked["units"].items()},
+                "new_packages": new_packages(),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

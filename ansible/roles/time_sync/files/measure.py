@@ -1,0 +1,49 @@
+"""How far a host's clock is from its source: run by `python3 -` on it with SECONDS to wait and the bound."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+
+def tracking() -> list[str]:
+    """The fields of `chronyc -c tracking`; none while chronyd does not answer."""
+    argv = ["chronyc", "-c", "tracking"]
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.strip().split(",") if done.returncode == 0 else []
+
+
+def measure() -> dict[str, Any]:
+    """The clock against its source: `offset` in seconds, positive if it is ahead."""
+    fields = tracking()
+    if len(fields) < 14:
+        return {"synchronised": False, "offset": 0.0, "distance": 0.0, "source": "chronyd does not answer"}
+    offset = -float(fields[4])  # chronyc says how much the clock must be corrected
+    return {
+        "synchronised": fields[13] != "Not synchronised",
+        "offset": offset,
+        "distance": abs(offset),
+        "source": fields[1] or fields[0] if fields[13] != "Not synchronised" else "no source yet",
+    }
+
+
+def main() -> None:
+    """Print it as JSON: once it is within the bound, or as it is when the time is over."""
+    seconds, bound = float(sys.argv[1]), float(sys.argv[2])
+    deadline = time.monotonic() + seconds
+    while True:
+        clock = measure()
+        if (clock["synchronised"] and clock["distance"] <= bound) or time.monotonic() >= deadline:
+            break
+        time.sleep(0.25)
+    print(json.dumps(clock))
+
+
+if __name__ == "__main__":
+    main()
