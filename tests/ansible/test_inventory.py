@@ -1,0 +1,85 @@
+"""hosts.txt as Ansible's inventory, and that an empty one is never a success."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.ansible.conftest import BOOKS, PATH, ROOT, run
+
+pytest.importorskip("ansible.plugins.inventory", reason="Ansible is not installed")
+
+
+def ansible(*argv: str, folder: Path = BOOKS) -> tuple[int, str, str]:
+    done = run(*argv, cwd=folder, env={"PATH": PATH, "ANSIBLE_NOCOLOR": "1", "HOME": str(Path.home())})
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_groups_and_variables_come_from_the_hosts_file(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.txt"
+    path.write_text("gpu-a slots=8 addr=10.0.0.7  # the head\nnode[01-02] slots=4 user=ml port=2200\n")
+    status, out, err = ansible("ansible-inventory", "--inventory", str(path), "--list")
+    assert status == 0, err
+    listed = json.loads(out)
+    assert listed["head"]["hosts"] == ["gpu-a"]
+    assert listed["workers"]["hosts"] == ["node01", "node02"]
+    assert sorted(listed["cluster"]["children"]) == ["head", "workers"]
+    own = {
+        name: {key: plain(value) for key, value in variables.items() if key in OWN}
+        for name, variables in listed["_meta"]["hostvars"].items()
+    }
+    worker = {"muster_slots": 4, "muster_user": "ml", "muster_port": 2200, "ansible_port": 2200}
+    assert own == {
+        "gpu-a": {"muster_slots": 8, "muster_addr": "10.0.0.7", "muster_user": "muster"},
+        "node01": worker,
+        "node02": worker,
+    }
+
+
+def plain(value: object) -> object:
+    """Ansible marks text from outside, which it will not take for a template, in its listings."""
+    return value["__ansible_unsafe"] if isinstance(value, dict) else value
+
+
+OWN = {"muster_slots", "muster_user", "muster_port", "muster_addr", "ansible_port"}
+
+
+def test_the_example_hosts_file_is_the_inventory_without_being_asked_for() -> None:
+    status, out, err = ansible("ansible-inventory", "--graph")
+    assert status == 0, err
+    assert "@head" in out
+    assert "node1" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("node1 slots=8x\n", "hosts.txt:1:7: slots must be a positive integer, got '8x'"),
+        ("# nothing\n", "no hosts; write one line a host"),
+        ("localhost slots=2\n", "localhost is this machine, which is used as it is"),
+        (None, "no such hosts file"),
+    ],
+    ids=["mistake", "empty", "this machine", "missing"],
+)
+def test_what_is_wrong_with_a_hosts_file_stops_setup(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "hosts.txt"
+    if text is not None:
+        path.write_text(text)
+    status, out, err = ansible("ansible-playbook", "setup.yml", "--inventory", str(path))
+    assert status != 0
+    assert message in " ".join((out + err).split())
+
+
+@pytest.mark.parametrize("book", ["setup", "verify", "rotate-keys", "teardown"])
+def test_without_the_hosts_file_every_playbook_fails(book: str) -> None:
+    status, out, err = ansible("ansible-playbook", f"ansible/{book}.yml", folder=ROOT)
+    assert status != 0
+    assert "No hosts. Run it in the folder of ansible.cfg" in out + err
+
+
+def test_a_limit_that_names_no_host_fails() -> None:
+    status, _, err = ansible("ansible-playbook", "setup.yml", "--limit", "elsewhere")
+    assert status != 0
+    assert "no hosts to target" in err

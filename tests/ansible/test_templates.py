@@ -1,0 +1,152 @@
+"""What the templates make of many inventories, judged by the programs that read it: sshd, ssh and chronyd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.ansible.conftest import BOOKS, run
+
+if TYPE_CHECKING:
+    from tests.ansible.conftest import Hosts
+
+pytest.importorskip("ansible.template", reason="Ansible is not installed")
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIHugDaPm3Yt7vICHzFMUnB8nSkFeVR6SJMSlgh4Wsq+m"
+INVENTORIES: dict[str, dict[str, dict[str, Any]]] = {
+    "one host": {"node1": {"addresses": ["10.0.0.1"]}},
+    "names with dots": {f"gpu-{n}.example.org": {"addresses": [f"10.0.0.{n}"]} for n in range(1, 4)},
+    "IPv6": {f"node{n}": {"addresses": [f"10.0.0.{n}", f"fd00::{n:x}"]} for n in range(1, 4)},
+    "other ports, users and a data network": {
+        "a": {"addresses": ["192.168.7.1", "10.0.0.1"], "port": 2200, "muster_addr": "192.168.7.1"},
+        "b": {"addresses": ["b-data", "10.0.0.2"], "muster_user": "ml", "muster_addr": "b-data"},
+    },
+    "256 hosts": {f"node{n:03}": {"addresses": [f"10.0.{n // 250}.{n % 250 + 1}"]} for n in range(256)},
+}
+
+
+def render(role: str, template: str, inventory: dict[str, dict[str, Any]], **variables: object) -> str:
+    """A template of a role, as Ansible renders it for the last host of an inventory."""
+    from ansible.parsing.dataloader import DataLoader
+    from ansible.template import Templar, trust_as_template
+
+    loader = DataLoader()
+    folder = BOOKS / "roles" / role
+    names = list(inventory)
+    own = {"muster_user": "muster"}
+    key = {
+        "host_keys": {"ssh-ed25519": "AAAAC3NzaC1lZDI1NTE5AAAAIHugDaPm3Yt7vICHzFMUnB8nSkFeVR6SJMSlgh4Wsq+m"}
+    }
+    given: dict[str, Any] = {
+        "groups": {"cluster": names, "head": names[:1]},
+        "hostvars": {name: own | host for name, host in inventory.items()},
+        "inventory_hostname": names[-1],
+        "ansible_check_mode": False,
+        "muster_stack": "bare",
+        "muster_folder": "/nowhere/.muster",
+        "muster_key": "/nowhere/.muster/id_ed25519",
+        "muster_known": {
+            name: {"hostname": name.partition(".")[0], "port": 22, "node_host_key": ""} | key | host
+            for name, host in inventory.items()
+        },
+        "muster_seen": {
+            "sshd": "10.0",
+            "operator": {"client": "192.0.2.9", "login": "root"},
+            "container": True,
+            "may_set_clock": False,
+            "hard_limits": {"memlock": -1, "nofile": 1 << 20},
+        },
+    }
+    files = [BOOKS / "group_vars/all.yml", folder / "defaults/main.yml", folder / "vars/main.yml"]
+    for file in (file for file in files if file.exists()):
+        given = loader.load_from_file(str(file), trusted_as_template=True) | given
+    templar = Templar(loader=loader, variables=given | own | inventory[names[-1]] | variables)
+    text = (folder / "templates" / template).read_text()
+    return str(templar.template(trust_as_template(text)))
+
+
+@pytest.fixture(scope="module")
+def judge(hosts: Hosts) -> Hosts:
+    """The hosts, the first of which has sshd and chronyd, whatever was done to it before."""
+    hosts.on("node1", "apt-get", "install", "--yes", "--no-install-recommends", "chrony")
+    return hosts
+
+
+def accepts(hosts: Hosts, text: str, *argv: str) -> None:
+    """A program on a host reads the text as its configuration without a complaint."""
+    done = run("docker", "exec", "--interactive", hosts.container("node1"), *argv, stdin=text)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture(params=list(INVENTORIES))
+def inventory(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+    return INVENTORIES[request.param]
+
+
+@pytest.mark.parametrize("algorithms", ["current", "stock"])
+def test_sshd_accepts_its_drop_in(
+    judge: Hosts, inventory: dict[str, dict[str, Any]], algorithms: str
+) -> None:
+    variables = {"ssh_trust_algorithms": algorithms, "ssh_trust_allow_users": ["root", "ml"]}
+    text = render("ssh_trust", "sshd.conf.j2", inventory, **variables)
+    accepts(judge, text, "/usr/sbin/sshd", "-t", "-f", "/dev/stdin")
+
+
+def test_an_older_sshd_is_not_told_what_it_does_not_know() -> None:
+    seen = {"sshd": "9.2", "operator": {"client": "192.0.2.9", "login": "root"}}
+    text = render("ssh_trust", "sshd.conf.j2", INVENTORIES["IPv6"], muster_seen=seen)
+    assert "PerSourcePenalt" not in text
+
+
+def test_ssh_reads_the_drivers_and_the_nodes_configuration(
+    inventory: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    for template, user in (("ssh_config.j2", "muster"), ("client.conf.j2", "root")):
+        path = tmp_path / template
+        path.write_text(render("ssh_trust", template, inventory, muster_user=user))
+        for name, host in list(inventory.items())[-2:]:
+            done = run("ssh", "-T", "-G", "-F", str(path), name)
+            assert (done.returncode, done.stderr) == (0, "")
+            said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+            assert said["stricthostkeychecking"] == "true"
+            assert said["batchmode"] == "yes"
+            assert said["user"] == host.get("muster_user", "muster")
+
+
+def test_ssh_finds_every_name_and_address_among_the_known_hosts(
+    inventory: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    path = tmp_path / "known_hosts"
+    path.write_text(render("ssh_trust", "known_hosts.j2", inventory))
+    for name, host in list(inventory.items())[-2:]:
+        places = [name, *host["addresses"]]
+        places += [f"[{place}]:{host['port']}" for place in places if "port" in host]
+        for place in places:
+            assert run("ssh-keygen", "-F", place, "-f", str(path)).returncode == 0, place
+
+
+@pytest.mark.parametrize("mode", ["public", "head", "isolated"])
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_chronyd_accepts_its_configuration(
+    judge: Hosts, inventory: dict[str, dict[str, Any]], mode: str, role: str
+) -> None:
+    name = list(inventory)[0 if role == "head" else -1]
+    text = render("time_sync", "chrony.conf.j2", inventory, time_sync_mode=mode, inventory_hostname=name)
+    accepts(judge, text, "/usr/sbin/chronyd", "-p", "-f", "/dev/stdin")
+
+
+@pytest.mark.parametrize(
+    ("hard", "expected"),
+    [
+        ({"memlock": -1, "nofile": 1 << 20}, {"memlock": "unlimited", "nofile": "1048576"}),
+        ({"memlock": 8 << 20, "nofile": 20000}, {"memlock": "8192", "nofile": "20000"}),
+    ],
+    ids=["a host", "a container that cannot raise them"],
+)
+def test_limits_go_as_far_as_the_host_lets_them(hard: dict[str, int], expected: dict[str, str]) -> None:
+    text = render("limits", "limits.conf.j2", INVENTORIES["one host"], muster_seen={"hard_limits": hard})
+    lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    assert {name: value for _, _, name, value in lines} == expected
+    assert {user for user, *_ in lines} == {"muster"}

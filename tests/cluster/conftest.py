@@ -1,0 +1,172 @@
+"""The practice cluster of compose.yaml as a fixture, with a project, keys and ports of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.launching import Project, make_project
+
+ROOT = Path(__file__).parents[2]
+NODES = ("node1", "node2", "node3")
+KEEP = os.environ.get("MUSTER_KEEP_CLUSTER") == "1"  # for work on the tests: up in 1 s instead of 6
+
+# What is on a node without a job: the way in, and the container's health check, which logs in as well.
+SSHD = {"tini", "sshd", "sshd-session", "sshd-auth"}
+HEALTH_CHECK = {"runc init", "true", "bash -c true", "hostname", 'sh -c exec ssh "$(hostname)" true'}
+HEALTH_CHECK |= {f"ssh {node} true" for node in NODES}
+
+
+class Process(NamedTuple):
+    """A process on a node."""
+
+    pid: int
+    args: str
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Three nodes that `ssh -F {ssh_config}` reaches by name, and what can happen to them."""
+
+    muster_dir: Path
+    hosts_file: Path
+    env: Mapping[str, str]
+    nodes: tuple[str, ...] = NODES
+
+    @property
+    def ssh_config(self) -> Path:
+        return self.muster_dir / "ssh_config"
+
+    def compose(self, *args: str, timeout: float = 120) -> str:
+        command = ("docker", "compose", *args)
+        done = subprocess.run(
+            command, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        assert done.returncode == 0, f"{' '.join(command)}: status {done.returncode}\n{done.stderr}"
+        return done.stdout
+
+    def container(self, node: str) -> str:
+        return self.compose("ps", "--all", "--quiet", node).strip()
+
+    def exec(
+        self, node: str, argv: Sequence[str], user: str = "muster", stdin: str = "", timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run argv on a node without SSH. Its environment is the image's, not that of a login."""
+        command = ("docker", "exec", "--interactive", "--user", user, self.container(node), *argv)
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def ssh(self, node: str, command: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run a shell command on a node, from this machine, as a user would."""
+        argv = ("ssh", "-F", str(self.ssh_config), node, command)
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def processes(self, node: str) -> list[Process]:
+        """Everything alive on a node that belongs to a job; zombies are not alive."""
+        listing = self.exec(node, ("ps", "-e", "-o", "pid=,ppid=,stat=,comm=,args="), user="root")
+        assert listing.returncode == 0, listing.stderr
+        found = []
+        for line in listing.stdout.splitlines():
+            pid, parent, state, name, args = line.split(maxsplit=4)
+            this_listing = name == "ps" and parent == "0"  # `docker exec` enters from outside: no parent here
+            if state.startswith("Z") or name in SSHD or args in HEALTH_CHECK or this_listing:
+                continue
+            found.append(Process(int(pid), args))
+        return found
+
+    def kill(self, node: str) -> None:
+        """Power off, with no goodbye."""
+        self.compose("kill", node)
+
+    def stop(self, node: str) -> None:
+        """Shut down: sshd gets SIGTERM."""
+        self.compose("stop", "--timeout", "2", node)
+
+    def pause(self, node: str) -> None:
+        """Freeze every process; the kernel still answers for them."""
+        self.compose("pause", node)
+
+    def unpause(self, node: str) -> None:
+        self.compose("unpause", node)
+
+    def health(self, node: str) -> str:
+        inspect = ("docker", "inspect", "--format", "{{.State.Health.Status}}", self.container(node))
+        return subprocess.run(inspect, capture_output=True, text=True, check=True).stdout.strip()
+
+    def start(self, *nodes: str) -> None:
+        """Bring nodes (all of them by default) up, healthy, whatever happened to them; keys are kept."""
+        paused = self.compose("ps", "--quiet", "--status", "paused").split()
+        for node in [node for node in nodes or self.nodes if self.container(node) in paused]:
+            self.unpause(node)
+            # A paused container counts as unhealthy until its next check, and `up` would not wait for that.
+            deadline = time.monotonic() + 30
+            while self.health(node) == "unhealthy" and time.monotonic() < deadline:
+                time.sleep(0.2)
+        self.compose("up", "--detach", "--wait", *nodes)
+
+
+def _missing_engine() -> str | None:
+    for command in (("docker", "info"), ("docker", "compose", "version")):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        if done.returncode:
+            return f"`{' '.join(command)}`: {done.stderr.strip()}"
+    return None
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    if missing := _missing_engine():
+        reason = f"no container engine with compose answers: {missing}"
+        if os.environ.get("REQUIRE_CLUSTER") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    # Nodes are kept only as long as their keys' folder is the same one.
+    folder = pytestconfig.cache.mkdir("muster") if KEEP else tmp_path_factory.mktemp("muster")
+    muster_dir = folder / ".muster"
+    muster_dir.mkdir(exist_ok=True)
+    hosts_file = folder / "hosts.txt"
+    hosts_file.write_text("".join(f"{node} slots=2\n" for node in NODES))
+    ports = {f"MUSTER_PORT{number}": str(2210 + number) for number in (1, 2, 3)}
+    env = os.environ | ports | {"COMPOSE_PROJECT_NAME": "muster-test", "MUSTER_DIR": str(muster_dir)}
+    cluster = Cluster(muster_dir, hosts_file, env)
+    # Compose writes the project's name into the image: built under the tests' own name it would be another
+    # image, and have the user's nodes replaced at their next `up`.
+    build = ("docker", "compose", "build", "--quiet")
+    subprocess.run(build, cwd=ROOT, check=True, timeout=1500, stdin=subprocess.DEVNULL)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        if not KEEP:
+            cluster.compose("down", "--volumes", "--timeout", "1")
+
+
+@pytest.fixture
+def project(tmp_path: Path, cluster: Cluster) -> Project:
+    """A project beside the cluster's keys."""
+    made = make_project(tmp_path / "project")
+    (made.path / "hosts.txt").write_text(cluster.hosts_file.read_text())
+    (made.path / ".gitignore").write_text("runs/\n.muster\n")
+    (made.path / ".muster").symlink_to(cluster.muster_dir)
+    return made
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in here:
+        item.add_marker(pytest.mark.cluster)
+    for item in here[:1]:  # it may have to build the image, which downloads PyTorch
+        item.add_marker(pytest.mark.timeout(1800))

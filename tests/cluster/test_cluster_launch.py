@@ -1,0 +1,294 @@
+"""`fab launch` on three nodes over SSH: training, failures, stops, and hosts that are wrong in some way."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.launching import ROOT, Launched, Project
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Cluster
+
+both = pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+CLEAN_SECONDS = 5.0
+
+
+def job_processes(cluster: Cluster) -> list[str]:
+    return [f"{node}: {process.args}" for node in cluster.nodes for process in cluster.processes(node)]
+
+
+def wait_until_clean(cluster: Cluster) -> float:
+    began = time.monotonic()
+    while left := job_processes(cluster):
+        assert time.monotonic() - began < CLEAN_SECONDS, f"still there after {CLEAN_SECONDS} s: {left}"
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
+def train(cluster: Cluster, *words: str) -> str:
+    """`fab launch` of the project's own training program, as the README says; returns its last line."""
+    env = {**cluster.env}
+    command = [str(ROOT / ".venv/bin/fab"), "launch", "--hosts", str(cluster.hosts_file), *words]
+    done = subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "backend", "words"),
+    [
+        ("mpirun", "gloo", []),
+        ("torchrun", "gloo", ["--launcher", "torchrun"]),
+        ("mpirun", "mpi", ["--backend", "mpi"]),
+    ],
+)
+def test_six_ranks_on_three_hosts_train_to_the_same_accuracy(
+    cluster: Cluster, launcher: str, backend: str, words: list[str], tmp_path: Path
+) -> None:
+    line = train(cluster, "--runs", str(tmp_path), *words)
+    found = re.fullmatch(
+        rf"accuracy=(0\.\d+) ranks=6 hosts=3 backend={backend} launcher={launcher} seconds=\S+", line
+    )
+    assert found, line
+    assert float(found.group(1)) >= 0.97
+    (run,) = tmp_path.iterdir()
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 15
+    result = json.loads((run / "result.json").read_text())
+    assert [rank["host"] for rank in result["ranks"]] == [
+        "node1",
+        "node1",
+        "node2",
+        "node2",
+        "node3",
+        "node3",
+    ]
+    assert {path.name for path in (run / "logs").glob("rank-*.out")} == {"rank-0000@node1.out"}
+
+
+@both
+def test_every_rank_is_where_the_plan_says_and_meets_at_one_address(project: Project, launcher: str) -> None:
+    done = project.launch("--launcher", launcher, "--script", "program.py")
+    assert done.status == 0, done.output
+    places = [("node1", 0), ("node1", 1), ("node2", 2), ("node2", 3), ("node3", 4), ("node3", 5)]
+    said = [done.said(rank, host)["env"] for host, rank in places]
+    assert [env["RANK"] for env in said] == ["0", "1", "2", "3", "4", "5"]
+    assert len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in said}) == 1
+    assert not said[0]["MASTER_ADDR"].startswith("127.")
+
+
+@both
+@pytest.mark.parametrize(
+    ("deed", "status", "explanation"),
+    [
+        ("raise", 1, ["FAILED  rank 4 on node3: exit status 1", "ValueError: boom"]),
+        ("exit", 3, ["FAILED  rank 4 on node3: exit status 3"]),
+        ("kill", 137, ["FAILED  rank 4 on node3: SIGKILL (9)"]),
+    ],
+)
+def test_a_failing_rank_ends_the_job_on_every_host_though_the_others_only_sleep(
+    project: Project, cluster: Cluster, launcher: str, deed: str, status: int, explanation: list[str]
+) -> None:
+    done = project.launch("--launcher", launcher, "--script", "program.py", f"--args={deed} 4")
+    assert done.status == status, done.output
+    for text in explanation:
+        assert text in done.output
+    assert "ended with it: ranks 0-3,5" in done.output
+    wait_until_clean(cluster)
+
+
+@both
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_driver_that_is_stopped_or_killed_leaves_nothing(
+    project: Project, cluster: Cluster, launcher: str, number: signal.Signals, status: int
+) -> None:
+    with project.start("--launcher", launcher, "--script", "program.py", "--args=wait") as process:
+        assert process.stdout is not None
+        waiting = 0
+        while waiting < 6:
+            waiting += "waiting" in process.stdout.readline()
+        assert len(job_processes(cluster)) > 12
+        process.send_signal(number)
+        wait_until_clean(cluster)
+        process.wait(10)
+    assert process.returncode == status
+
+
+@both
+def test_a_host_that_dies_is_named(project: Project, cluster: Cluster, launcher: str) -> None:
+    try:
+        with project.start("--launcher", launcher, "--script", "program.py", "--args=wait") as process:
+            assert process.stdout is not None
+            waiting = 0
+            while waiting < 6:
+                waiting += "waiting" in process.stdout.readline()
+            cluster.kill("node3")
+            output = process.communicate(timeout=30)[0]
+    finally:
+        cluster.start("node3")
+    assert process.returncode == 3, output
+    assert "FAILED  node3: the line to its keeper is gone" in output
+    wait_until_clean(cluster)
+
+
+def test_a_job_of_somebody_else_is_not_touched(project: Project, cluster: Cluster) -> None:
+    with project.start("--script", "program.py", "--args=wait") as other:
+        assert other.stdout is not None
+        waiting = 0
+        while waiting < 6:
+            waiting += "waiting" in other.stdout.readline()
+        assert project.launch("--script", "program.py", "--args=exit 4").status == 3
+        assert other.poll() is None
+        other.send_signal(signal.SIGINT)
+        other.communicate(timeout=20)
+    wait_until_clean(cluster)
+
+
+# ---- hosts that are wrong ---------------------------------------------------------------------------------
+
+
+def refused(project: Project, *words: str) -> Launched:
+    done = project.launch("--script", "program.py", *words, timeout=40)
+    assert "Traceback" not in done.output
+    assert not (project.path / "runs").exists()
+    return done
+
+
+@contextmanager
+def known_hosts(project: Project, cluster: Cluster, old: str, new: str) -> Iterator[None]:
+    """A `.muster` of the project's own, with something else in its known hosts."""
+    own = project.path / ".muster"
+    own.unlink()
+    own.mkdir()
+    for name in ("ssh_config", "known_hosts", "id_ed25519"):
+        text = (cluster.muster_dir / name).read_text()
+        changed = text.replace(str(cluster.muster_dir), str(own))
+        (own / name).write_text(changed.replace(old, new) if name == "known_hosts" else changed)
+        (own / name).chmod(0o600)
+    yield
+
+
+def key_of(cluster: Cluster, node: str) -> str:
+    lines = (cluster.muster_dir / "known_hosts").read_text().splitlines()
+    return next(line.split()[2] for line in lines if node in line)
+
+
+def test_a_changed_host_key_stops_the_launch(project: Project, cluster: Cluster) -> None:
+    with known_hosts(project, cluster, key_of(cluster, "node2"), key_of(cluster, "node1")):
+        done = refused(project)
+    assert done.status == 3
+    assert "node2: HOST KEY CHANGED: 127.0.0.1 port" in done.output
+    assert "ssh-keygen -R" in done.output
+    assert "node1:" not in done.output
+
+
+@pytest.mark.parametrize("key", ["", "AAAAC3NzaC1lZDI1NTE5AAAA"], ids=["missing", "broken"])
+def test_an_unknown_host_key_stops_the_launch(project: Project, cluster: Cluster, key: str) -> None:
+    with known_hosts(project, cluster, key_of(cluster, "node3"), key):
+        done = refused(project)
+    assert done.status == 3
+    assert "node3: host key of 127.0.0.1 port" in done.output
+    assert "is not known (ssh-ed25519 SHA256:" in done.output
+
+
+def test_between_nodes_a_changed_host_key_is_refused_too(cluster: Cluster) -> None:
+    """Muster itself needs no way from node to node; mpirun by hand does, and its trust is pinned as well."""
+    wrong = cluster.exec("node1", ["cat", "/etc/muster/ssh/known_hosts"]).stdout.replace(
+        key_of(cluster, "node2"), key_of(cluster, "node1")
+    )
+    cluster.exec("node1", ["sh", "-c", "cat > /tmp/wrong_hosts"], stdin=wrong)
+    done = cluster.exec("node1", ["ssh", "-o", "GlobalKnownHostsFile=/tmp/wrong_hosts", "node2", "true"])
+    assert done.returncode == 255
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in done.stderr
+
+
+def test_every_host_that_cannot_be_reached_is_named_at_once(project: Project, cluster: Cluster) -> None:
+    hosts = "node1 slots=2\nnode2 slots=2 port=1\nnowhere.invalid slots=2\nnode3 slots=2 user=stranger\n"
+    (project.path / "hosts.txt").write_text(hosts)
+    done = refused(project)
+    assert done.status == 3
+    assert re.search(r"node2: cannot connect to 127.0.0.1 port 1: .*refused", done.output)
+    assert "nowhere.invalid: the name nowhere.invalid is not known" in done.output
+    assert "node3: stranger may not log in at 127.0.0.1" in done.output
+
+
+def test_a_frozen_host_is_named(project: Project, cluster: Cluster) -> None:
+    cluster.pause("node3")
+    try:
+        done = refused(project)
+    finally:
+        cluster.start("node3")
+    assert done.status == 3
+    assert "node3: 127.0.0.1 port" in done.output
+    assert "does not speak SSH within 10 s" in done.output
+    assert done.seconds < 20
+
+
+@contextmanager
+def replaced(cluster: Cluster, node: str, path: str, script: str | None) -> Iterator[None]:
+    """Another file in place of one of a node; None for none at all."""
+    cluster.exec(node, ["mv", path, f"{path}.away"], user="root")
+    try:
+        if script is not None:
+            cluster.exec(node, ["sh", "-c", f"cat > {path}; chmod 755 {path}"], user="root", stdin=script)
+        yield
+    finally:
+        cluster.exec(node, ["mv", f"{path}.away", path], user="root")
+
+
+def test_a_host_without_mpirun_is_named(project: Project, cluster: Cluster) -> None:
+    with replaced(cluster, "node2", "/usr/bin/mpirun", None):
+        done = refused(project)
+    assert (done.status, done.output.startswith("node2: no mpirun beside /usr/bin/python3")) == (3, True), (
+        done.output
+    )
+
+
+def test_two_versions_of_open_mpi_are_refused(project: Project, cluster: Cluster) -> None:
+    with replaced(cluster, "node3", "/usr/bin/mpirun", '#!/bin/sh\necho "mpirun (Open MPI) 4.1.6"\n'):
+        done = refused(project)
+    assert done.status == 3
+    assert "node3: Open MPI 4.1.6; install one version on all hosts" in done.output
+
+
+def test_a_host_without_torch_is_named(project: Project, cluster: Cluster) -> None:
+    packages = "/usr/lib/python3/dist-packages"
+    found = cluster.exec("node2", ["sh", "-c", f"ls -d {packages}/torch-*info"]).stdout.strip()
+    with replaced(cluster, "node2", found, None):
+        done = refused(project, "--launcher", "torchrun")
+    assert done.status == 3
+    assert "node2: /usr/bin/python3 has no torch" in done.output
+
+
+def test_a_host_without_that_python_is_named(project: Project) -> None:
+    done = refused(project, "--python", "/opt/python")
+    assert done.status == 3
+    assert (
+        "node1: no /opt/python there; install Python 3.9 or newer, or name another with --python"
+        in done.output
+    )
+
+
+def test_uneven_slots_under_torchrun_are_refused_before_any_host_is_asked(project: Project) -> None:
+    (project.path / "hosts.txt").write_text("nowhere1 slots=2\nnowhere2 slots=1\n")
+    done = refused(project, "--launcher", "torchrun")
+    assert (done.status, "got nowhere1 2, nowhere2 1" in done.output) == (2, True)
+
+
+def test_uneven_slots_under_mpirun_are_fine(project: Project) -> None:
+    (project.path / "hosts.txt").write_text("node2 slots=1\nnode1 slots=3\n")
+    done = project.launch("--script", "program.py")
+    assert done.status == 0, done.output
+    assert [rank["host"] for rank in done.result["ranks"]] == ["node2", "node1", "node1", "node1"]
+    assert done.said(0, "node2")["env"]["LOCAL_RANK"] == "0"

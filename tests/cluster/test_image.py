@@ -1,0 +1,263 @@
+"""The image and the trust that compose.yaml sets up: what every node promises to the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import subprocess
+import tarfile
+from itertools import product
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.conftest import Cluster
+
+NODES = ("node1", "node2", "node3")
+
+ALL_REDUCE = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group(sys.argv[1])
+total = torch.ones(1)
+dist.all_reduce(total)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()} on {os.uname().nodename}: {total.item():.0f}")
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def script(cluster: Cluster) -> str:
+    path = "/tmp/all_reduce.py"
+    for node in cluster.nodes:
+        put = cluster.exec(node, ("sh", "-c", f"cat >{path}"), stdin=ALL_REDUCE)
+        assert put.returncode == 0, put.stderr
+    return path
+
+
+def ranks(output: str) -> dict[int, str]:
+    """Rank -> node, of the ranks whose all_reduce had the right result."""
+    return {int(rank): node for rank, node in re.findall(r"rank (\d+) of 6 on (\w+): 6", output)}
+
+
+SIX_ON_THREE = {0: "node1", 1: "node1", 2: "node2", 3: "node2", 4: "node3", 5: "node3"}
+
+
+# The nodes
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_node_is_healthy_and_nothing_on_it_is_root_or_can_become_root(cluster: Cluster, node: str) -> None:
+    assert cluster.health(node) == "healthy"
+    assert set(cluster.exec(node, ("ps", "-e", "-o", "user=")).stdout.split()) == {"muster"}
+    status = cluster.exec(node, ("cat", "/proc/1/status")).stdout
+    assert re.search(r"^CapBnd:\s0+$", status, re.MULTILINE)
+    assert re.search(r"^NoNewPrivs:\s1$", status, re.MULTILINE)
+
+
+def test_idle_node_has_no_process_of_a_job_and_a_running_one_shows(cluster: Cluster) -> None:
+    assert cluster.processes("node3") == []
+    with subprocess.Popen(
+        ("ssh", "-F", str(cluster.ssh_config), "node3", "echo up; exec sleep 30"), stdout=-1
+    ) as job:
+        assert job.stdout and job.stdout.readline() == b"up\n"
+        assert [process.args for process in cluster.processes("node3")] == ["sleep 30"]
+        cluster.exec("node3", ("kill", str(cluster.processes("node3")[0].pid)))
+    assert cluster.processes("node3") == []
+
+
+def test_login_of_a_session_finds_the_training_stack_without_the_images_environment(cluster: Cluster) -> None:
+    done = cluster.ssh("node1", "mpirun --version && df --output=size --block-size=M /dev/shm && pwd")
+    assert "5.0.7" in done.stdout
+    assert "1024M" in done.stdout
+    assert done.stdout.endswith("/home/muster\n")
+
+
+# Trust
+
+
+@pytest.mark.parametrize(("source", "target"), list(product(NODES, NODES)))
+def test_every_node_reaches_every_node_with_pinned_host_keys(
+    cluster: Cluster, source: str, target: str
+) -> None:
+    done = cluster.exec(source, ("ssh", "-o", "StrictHostKeyChecking=yes", target, "hostname"))
+    assert (done.stdout, done.stderr) == (f"{target}\n", "")
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_this_machine_reaches_every_node_with_the_generated_ssh_config(cluster: Cluster, node: str) -> None:
+    done = cluster.ssh(node, "hostname")
+    assert (done.stdout, done.stderr) == (f"{node}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("-o", "GlobalKnownHostsFile=/dev/null"), "Host key verification failed"),
+        (("-o", "HostKeyAlias=node3"), "REMOTE HOST IDENTIFICATION HAS CHANGED"),
+        (("-o", "PubkeyAuthentication=no", "-o", "BatchMode=no"), "Permission denied (publickey)"),
+        (("-l", "root"), "Permission denied (publickey)"),
+    ],
+    ids=["unknown host key", "another node's host key", "no key, so a password", "root"],
+)
+def test_ssh_refuses(cluster: Cluster, options: tuple[str, ...], reason: str) -> None:
+    done = cluster.exec("node1", ("ssh", *options, "node2", "true"))
+    assert done.returncode == 255
+    assert reason in done.stderr
+
+
+def test_ssh_refuses_a_key_that_is_not_the_clusters(cluster: Cluster) -> None:
+    attempt = "rm -f /tmp/other; ssh-keygen -q -t ed25519 -N '' -f /tmp/other; "
+    attempt += "grep -v IdentityFile /etc/ssh/ssh_config.d/muster.conf >/tmp/other.conf; "
+    attempt += "ssh -F /tmp/other.conf -i /tmp/other node2 true"
+    done = cluster.exec("node1", ("sh", "-c", attempt))
+    assert done.returncode == 255
+    assert "Permission denied (publickey)" in done.stderr
+
+
+def test_each_node_has_a_host_key_of_its_own_and_sees_no_other(cluster: Cluster) -> None:
+    volumes, keys = [], []
+    for node in cluster.nodes:
+        inspect = ("docker", "inspect", "--format", "{{json .Mounts}}", cluster.container(node))
+        mounts = json.loads(subprocess.run(inspect, capture_output=True, text=True, check=True).stdout)
+        volumes += [(mount["Destination"], mount["RW"], mount["Name"]) for mount in mounts]
+        keys.append(cluster.exec(node, ("cat", "/etc/muster/ssh/ssh_host_ed25519_key")).stdout)
+    assert [volume[:2] for volume in volumes] == [("/etc/muster/ssh", False)] * 3
+    assert len({name for _, _, name in volumes}) == 3
+    assert all(key.startswith("-----BEGIN OPENSSH PRIVATE KEY-----") for key in keys)
+    assert len(set(keys)) == 3
+
+
+def test_a_second_up_keeps_the_keys(cluster: Cluster) -> None:
+    names = ("id_ed25519", "known_hosts", "ssh_config")
+    before = [(cluster.muster_dir / name).read_text() for name in names]
+    cluster.start()
+    assert [(cluster.muster_dir / name).read_text() for name in names] == before
+
+
+def test_new_volumes_get_new_keys_and_leave_nothing_stale(cluster: Cluster, tmp_path: Path) -> None:
+    muster = tmp_path / "a place"  # a path with a space is a path
+    muster.mkdir()
+
+    def make_keys(volumes: str) -> str:
+        options = ["--env", f"MUSTER_DIR={muster}", "--env", "NODES=node1:2211 node2:2212", "--user", "root"]
+        options += ["--volume", f"{muster}:/muster", "--volume", f"{tmp_path / volumes}/node1:/trust/node1"]
+        options += ["--volume", f"{tmp_path / volumes}/node2:/trust/node2", "--network", "none"]
+        image = cluster.compose("config", "--images", "keys").strip()
+        command = ("docker", "run", "--rm", *options, image, "/usr/libexec/muster/make-keys")
+        subprocess.run(command, check=True, capture_output=True)
+        return (muster / "known_hosts").read_text() + (muster / "id_ed25519").read_text()
+
+    first = make_keys("one")
+    assert make_keys("one") == first
+    assert not set(make_keys("two").splitlines()[:2]) & set(first.splitlines()[:2])
+    own = (muster / "known_hosts").stat()
+    assert (own.st_uid, own.st_mode & 0o777) == (muster.stat().st_uid, 0o600)
+    lookup = ("ssh-keygen", "-f", str(muster / "known_hosts"), "-F", "[127.0.0.1]:2212")
+    found = subprocess.run(lookup, capture_output=True, text=True, check=True).stdout.splitlines()[1]
+    host_key = (tmp_path / "two/node2/ssh_host_ed25519_key.pub").read_text()
+    assert found.split()[1:] == host_key.split()[:2]
+    settings = subprocess.run(
+        ("ssh", "-G", "-F", str(muster / "ssh_config"), "node2"), capture_output=True, text=True, check=True
+    ).stdout
+    assert f"identityfile {muster}/id_ed25519\n" in settings
+    assert "port 2212\n" in settings
+
+
+def test_dead_and_frozen_nodes_come_back_with_the_same_keys(cluster: Cluster) -> None:
+    cluster.kill("node2")
+    cluster.pause("node3")
+    assert cluster.ssh("node2", "true").returncode == 255
+    cluster.start()
+    pairs = product(cluster.nodes, cluster.nodes)
+    assert [cluster.exec(a, ("ssh", b, "hostname")).stdout for a, b in pairs] == [
+        "node1\n",
+        "node2\n",
+        "node3\n",
+    ] * 3
+
+
+# No secret in the image
+
+KEY_NAME = re.compile(r"(^|/)(ssh_host_\w+_key|id_(rsa|ecdsa|ed25519)|authorized_keys)$")
+KEY_TEXT = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\r?\n[A-Za-z0-9+/=]{16}"
+)  # programs hold the first line
+
+
+def secrets(layer: IO[bytes]) -> Iterator[str]:
+    """Names of the files in a layer that are keys by name, or small files that hold one."""
+    with tarfile.open(fileobj=layer, mode="r|*") as files:
+        for file in files:
+            content = files.extractfile(file) if file.isfile() and file.size < 65536 else None
+            if KEY_NAME.search(file.name) or (content and KEY_TEXT.search(content.read())):
+                yield file.name
+
+
+def test_no_layer_of_the_image_holds_a_key(cluster: Cluster) -> None:
+    image = cluster.compose("config", "--images", "keys").strip()
+    inspect = ("docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", image)
+    layers = set(json.loads(subprocess.run(inspect, capture_output=True, text=True, check=True).stdout))
+    scanned: list[list[str]] = []
+    with (
+        subprocess.Popen(("docker", "save", image), stdout=subprocess.PIPE) as save,
+        tarfile.open(fileobj=save.stdout, mode="r|") as parts,
+    ):
+        for part in parts:
+            if blob := parts.extractfile(part) if part.isfile() else None:
+                with contextlib.suppress(
+                    tarfile.ReadError
+                ):  # the image's JSON files; layers are counted below
+                    scanned.append(list(secrets(blob)))
+    assert save.returncode == 0
+    assert scanned == [[]] * len(layers)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("etc/ssh/ssh_host_rsa_key", b""),
+        ("home/muster/.ssh/authorized_keys", b""),
+        ("opt/notes", b"x\n-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n"),
+    ],
+)
+def test_the_scan_finds_a_planted_key(name: str, text: bytes) -> None:
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as files:
+        planted = tarfile.TarInfo(name)
+        planted.size = len(text)
+        files.addfile(planted, io.BytesIO(text))
+    layer.seek(0)
+    assert list(secrets(layer)) == [name]
+
+
+# Training, by hand and without one environment variable
+
+
+def test_mpirun_by_hand_runs_6_ranks_on_3_nodes(cluster: Cluster, script: str) -> None:
+    hosts = ",".join(f"{node}:2" for node in cluster.nodes)
+    done = cluster.ssh("node1", f"mpirun --timeout 60 -n 6 --host {hosts} python3 {script} mpi")
+    assert done.returncode == 0, done.stderr
+    assert ranks(done.stdout) == SIX_ON_THREE
+
+
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+def test_torchrun_by_hand_runs_6_ranks_on_3_nodes(cluster: Cluster, script: str, rendezvous: str) -> None:
+    options = f"--nnodes=3 --nproc-per-node=2 --rdzv-backend={rendezvous} --rdzv-endpoint=node1:29400"
+    agents = []
+    for node_rank, node in enumerate(cluster.nodes):
+        # Only static rendezvous takes places from --node-rank; c10d gives them by order of arrival.
+        torchrun = f"python3 -m torch.distributed.run {options} --rdzv-id=by-hand --node-rank={node_rank}"
+        command = f"timeout 90 {torchrun} {script} gloo 2>&1"
+        argv = ("ssh", "-F", str(cluster.ssh_config), node, command)
+        agents.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True))
+    output = "".join(agent.communicate(timeout=100)[0] for agent in agents)
+    assert [agent.returncode for agent in agents] == [0, 0, 0], output
+    placed = ranks(output)
+    assert sorted(placed) == [0, 1, 2, 3, 4, 5]
+    assert sorted(placed.values()) == sorted(SIX_ON_THREE.values())

@@ -1,0 +1,135 @@
+"""Launches for tests: a project with a program that knows nothing of Muster, and `fab` to start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+FAB = Path(sys.executable).parent / "fab"
+
+# A program that knows nothing of Muster: says who and where it is, then does what its first argument says.
+PROGRAM = """
+import json, os, signal, sys, time
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MUSTER_JOB", "GREETING")
+env = {name: os.environ.get(name) for name in names}
+print(json.dumps({"argv": sys.argv[1:], "env": env, "cwd": os.getcwd()}))
+deed, who = (sys.argv[1:] + ["", ""])[:2]
+if env["RANK"] == (who or "1"):
+    if deed == "raise":
+        raise ValueError("boom")
+    if deed == "exit":
+        sys.exit(3)
+    if deed == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+if deed in ("raise", "exit", "kill", "wait"):
+    print("waiting", file=sys.stderr)
+    time.sleep(120)
+"""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch that has ended."""
+
+    status: int
+    output: str
+    seconds: float
+    project: Path
+
+    @property
+    def job(self) -> str:
+        found = re.search(r"job (\S+):", self.output)
+        assert found, self.output
+        return found.group(1)
+
+    @property
+    def folder(self) -> Path:
+        return self.project / "runs" / self.job
+
+    @property
+    def result(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
+        return loaded
+
+    def said(self, rank: int, host: str = "localhost") -> dict[str, Any]:
+        """What the rank of PROGRAM printed first."""
+        log = self.folder / "logs" / f"rank-{rank:04d}@{host}.out"
+        loaded: dict[str, Any] = json.loads(log.read_text().splitlines()[0])
+        return loaded
+
+
+@dataclass(frozen=True)
+class Project:
+    """A git tree with a program, hosts files and a home folder."""
+
+    path: Path
+    env: dict[str, str]
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start `fab launch` with these words; Ctrl-C works, whatever the test runner did with it."""
+        return subprocess.Popen(
+            [str(FAB), "launch", *words],
+            cwd=self.path,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+        )
+
+    def launch(self, *words: str, timeout: float = 90) -> Launched:
+        began = time.monotonic()
+        with self.start(*words) as process:
+            try:
+                output, _ = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return Launched(process.returncode, output, time.monotonic() - began, self.path)
+
+
+def make_project(path: Path) -> Project:
+    path.mkdir(parents=True)
+    (path / "program.py").write_text(PROGRAM)
+    (path / "fabfile.py").write_text((ROOT / "fabfile.py").read_text())
+    (path / "hosts.txt").write_text("localhost slots=2\n")
+    (path / ".gitignore").write_text("runs/\nignored.py\n")
+    (path / "ignored.py").write_text("")
+    subprocess.run(["git", "init", "-q", str(path)], check=True)
+    home = path.parent / "home"
+    home.mkdir()
+    return Project(path, {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)})
+
+
+def processes_of(job: str) -> Sequence[str]:
+    """Every process on this machine that has the job's name in its environment or arguments."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and folder.name != str(os.getpid()):
+            try:
+                stat = (folder / "stat").read_text()
+                text = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if job.encode() in text and stat.rpartition(")")[2].split()[0] not in "ZX":
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def wait_until_clean(job: str, seconds: float = 5.0) -> float:
+    """Wait until no process of the job is left; returns how long that took."""
+    began = time.monotonic()
+    while left := processes_of(job):
+        assert time.monotonic() - began < seconds, f"still there after {seconds} s: {left}"
+        time.sleep(0.05)
+    return time.monotonic() - began

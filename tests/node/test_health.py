@@ -1,0 +1,149 @@
+"""What a keeper measures on its host, with the real /proc, a false nvidia-smi, and folders of the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.facts import from_json
+from deploy.health import Health
+from deploy.node import health
+
+GPUS = """\
+0, 4, 143771, 0, GPU-aaaa, 570.86.15
+1, 70123, 143771, 2, GPU-bbbb, 570.86.15
+2, 12, 24564, [N/A], GPU-cccc, 570.86.15
+"""
+
+
+def test_everything_of_this_host_is_what_the_driver_reads() -> None:
+    known = from_json(Health, json.loads(json.dumps(health.health())))
+    assert [folder.path for folder in known.folders] == [str(Path.home() / ".muster"), "/tmp"]
+    assert known.nofile > 0
+    assert known.shm_free is None or known.shm_free > 0
+
+
+def test_a_folder_that_is_not_there_yet_is_tried_where_it_would_be(tmp_path: Path) -> None:
+    frame = health.examine_folder(tmp_path / "home" / ".muster")
+    assert (frame["error"], frame["free"] > 0) == (None, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_says_why() -> None:
+    error = health.examine_folder(Path("/proc/self"))["error"]  # not even by root
+    assert error in {"No such file or directory", "Permission denied", "Operation not permitted"}
+
+
+def test_a_folder_in_place_of_a_file_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert health.examine_folder(tmp_path / "file")["error"] == "Not a directory"
+
+
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / ".muster").symlink_to("/nowhere/at/all")
+    assert health.examine_folder(tmp_path / ".muster")["error"] == "No such file or directory"
+
+
+# -- nvidia-smi --
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An nvidia-smi whose answers the test writes, on a host with 3 GPUs."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(health, "gpu_count", lambda: 3)
+    return tmp_path / "nvidia-smi"
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+
+
+def test_the_state_of_gpus_and_who_is_on_them(smi: Path) -> None:
+    script(
+        smi,
+        f"case $1 in *compute-apps*) echo 'GPU-bbbb, 41'; echo 'GPU-bbbb, 42';; *) cat <<X\n{GPUS}X\n;; esac",
+    )
+    gpus, error = health.examine_gpus()
+    assert error is None
+    assert [(gpu["index"], gpu["used"], gpu["ecc"], gpu["pids"]) for gpu in gpus] == [
+        (0, 4, 0, []),
+        (1, 70123, 2, [41, 42]),
+        (2, 12, 0, []),
+    ]
+    assert gpus[0]["driver"] == "570.86.15"
+
+
+def test_a_failing_driver_is_quoted(smi: Path) -> None:
+    script(smi, "echo 'Unable to determine the device handle for GPU0: Unknown Error'; exit 255")
+    assert health.examine_gpus() == (
+        [],
+        "nvidia-smi: Unable to determine the device handle for GPU0: Unknown Error",
+    )
+
+
+def test_a_driver_that_hangs_is_given_up(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "SMI_SECONDS", 0.2)
+    script(smi, "exec sleep 20")
+    gpus, error = health.examine_gpus()
+    assert gpus == []
+    assert error is not None and "timed out after 0.2 seconds" in error
+
+
+def test_an_image_with_nvidia_smi_on_a_host_without_gpus_is_fine(
+    smi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "gpu_count", lambda: 0)
+    script(smi, "echo 'NVIDIA-SMI has failed because it could not communicate with the driver'; exit 9")
+    assert health.examine_gpus() == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("cuda: Optional[str] = '12.4'\n", "12.4"),
+        ("cuda = '12.1'\n", "12.1"),
+        ("cuda: str = None\n", None),
+        ("", None),
+    ],
+)
+def test_the_cuda_of_torch_is_read_without_importing_torch(
+    text: str, version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (tmp_path / "torch" / "version.py").write_text(f"__version__ = '2.6.0'\n{text}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert health.torch_cuda() == version
+
+
+# -- older jobs --
+
+
+def of_job(name: str) -> list[dict[str, Any]]:
+    return [job for job in health.job_processes() if job["job"] == name]
+
+
+def test_processes_of_an_older_job_are_told_from_a_running_one(tmp_path: Path) -> None:
+    keeper = socket.socket(socket.AF_UNIX)
+    keeper.bind(str(tmp_path / "keeper"))
+    name = f"test-{os.getpid()}"
+    env = {**os.environ, "MUSTER_JOB": name, "MUSTER_KEEPER": str(tmp_path)}
+    with subprocess.Popen(["sleep", "30"], env=env) as process:
+        try:
+            assert of_job(name) == [{"job": name, "kept": False, "pids": [process.pid]}]
+            keeper.listen()
+            assert of_job(name) == [{"job": name, "kept": True, "pids": [process.pid]}]
+        finally:
+            process.kill()
+            keeper.close()
+    assert of_job(name) == []

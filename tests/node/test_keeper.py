@@ -1,0 +1,143 @@
+"""The keeper of a host, run as the driver runs it: whatever happens, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Queue
+
+import pytest
+
+from deploy.channel import Channel, Event
+from deploy.errors import MusterError
+from deploy.transports.local import LocalPipe
+from tests.processes import is_alive, wait_until_gone
+
+# Leaves its process group and session, ignores SIGTERM, and is adopted by the keeper.
+DAEMON = (
+    "import os,signal,sys,time\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "if os.fork(): sys.exit()\n"
+    "os.setsid()\n"
+    "if os.fork(): sys.exit()\n"
+    "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+    "time.sleep(60)\n"
+)
+
+
+class Host:
+    """A keeper on this machine, prepared for a job in a folder of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.events: Queue[Event] = Queue()
+        self.pipe = LocalPipe(None)
+        self.channel = Channel("here", self.pipe, self.events)
+        self.folder = folder
+        self.channel.ask(
+            "prepare",
+            host="here",
+            folder=str(folder),
+            cwd=str(folder),
+            path=["/bin"],
+            env={},
+            code=[],
+            files=[],
+        )
+
+    def start_daemon(self) -> int:
+        note = self.folder / "pid"
+        self.channel.ask("start", argv=["python3", "-c", DAEMON, str(note)])
+        assert self.next_event("command-end")["code"] == 0
+        deadline = time.monotonic() + 5
+        while not note.exists() or not note.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return int(note.read_text())
+
+    def next_event(self, name: str) -> dict[str, object]:
+        while True:
+            event = self.events.get(timeout=10)
+            if event.frame["event"] == name:
+                return event.frame
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    one = Host(tmp_path / "jobs" / "job")
+    yield one
+    one.channel.close()
+
+
+def test_even_a_daemon_that_ignores_sigterm_is_ended(host: Host) -> None:
+    pid = host.start_daemon()
+    assert is_alive(pid)
+    assert host.channel.ask("stop")["left"] == []
+    assert not is_alive(pid)
+
+
+def test_a_closed_lifeline_ends_everything(host: Host) -> None:
+    pid = host.start_daemon()
+    host.channel.close()
+    wait_until_gone(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_for_the_keeper_ends_everything(host: Host, number: signal.Signals) -> None:
+    pid = host.start_daemon()
+    os.kill(host.pipe.pid, number)
+    wait_until_gone(pid)
+
+
+def test_other_processes_of_the_same_user_are_not_touched(host: Host) -> None:
+    other = LocalPipe(None)
+    host.start_daemon()
+    host.channel.ask("stop")
+    assert is_alive(other.pid)
+    other.close()
+
+
+def test_a_command_that_does_not_exist_is_an_error_with_its_name(host: Host) -> None:
+    with pytest.raises(MusterError, match="No such file or directory: 'no-such-program'"):
+        host.channel.ask("start", argv=["no-such-program"])
+
+
+def test_what_a_command_prints_comes_with_its_status(host: Host) -> None:
+    host.channel.ask("start", argv=["sh", "-c", "echo out; echo err >&2; exit 7"])
+    events = [host.events.get(timeout=10).frame for _ in range(3)]  # the end may come before the last line
+    assert {event["text"] for event in events if event["event"] == "launcher"} == {"out\n", "err\n"}
+    assert [event["code"] for event in events if event["event"] == "command-end"] == [7]
+
+
+def test_the_environment_of_other_launchers_does_not_leak_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMPI_COMM_WORLD_RANK", "RANK", "SLURM_JOB_ID", "SSH_CONNECTION", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "leaked")
+    host = Host(tmp_path / "jobs" / "job")
+    host.channel.ask("start", argv=["sh", "-c", "env | grep -c =leaked || true"])
+    assert host.next_event("launcher")["text"] == "0\n"
+    host.channel.close()
+
+
+def test_the_temporary_folder_of_a_job_goes_with_it(host: Host) -> None:
+    host.channel.ask("start", argv=["sh", "-c", 'touch "$TMPDIR/debris"; echo "$TMPDIR"'])
+    folder = Path(str(host.next_event("launcher")["text"]).strip())
+    assert (folder / "debris").exists()
+    host.channel.close()
+    assert not folder.exists()
+
+
+def test_the_folder_of_a_job_is_closed_to_other_users(host: Host) -> None:
+    assert (host.folder.stat().st_mode & 0o777) == 0o700
+
+
+def test_a_keeper_that_cannot_start_says_why(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho 'no such interpreter' >&2\nexit 9\n")
+    broken.chmod(0o700)
+    channel = Channel("here", LocalPipe(str(broken)), Queue())
+    with pytest.raises(MusterError, match="ended with status 9: no such interpreter"):
+        channel.ask("facts")

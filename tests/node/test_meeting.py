@@ -1,0 +1,62 @@
+"""Where ranks meet: ports that two launches never share, and addresses that were really reached."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+import pytest
+
+from deploy.node import meeting
+from deploy.node.meeting import Meeting, reach, reach_all, reach_hosts
+
+
+def test_a_meeting_is_reached_by_its_nonce() -> None:
+    own = Meeting("secret")
+    assert reach("127.0.0.1", own.port, "secret", 1.0) == "127.0.0.1"
+    assert reach("127.0.0.1", own.port, "others", 1.0) is None
+    own.close_listener()
+
+
+def test_only_addresses_that_lead_there_count() -> None:
+    own = Meeting("secret")
+    found = reach_all(["127.0.0.1", "127.0.0.2", "203.0.113.1"], own.port, "secret", seconds=1.0)
+    assert found == {"127.0.0.1": "lo", "127.0.0.2": "lo"}
+    own.close_listener()
+
+
+def test_the_port_is_free_for_rank_0_and_reserved_against_other_launches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = Meeting("secret")
+    own.close_listener()
+    with socket.create_server(("", own.port)):
+        pass
+    # The next launch draws the same port first.
+    monkeypatch.setattr(random, "sample", lambda ports, count: [own.port, own.port + 1, own.port + 2])
+    assert Meeting("another").port != own.port
+
+
+def test_no_port_left_is_an_error_that_says_which_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("", 0)) as taken:
+        monkeypatch.setattr(meeting, "PORTS", range(taken.getsockname()[1], taken.getsockname()[1] + 1))
+        with pytest.raises(OSError, match="no free port between"):
+            Meeting("secret")
+
+
+def test_every_host_is_reached_or_it_is_said_why_not() -> None:
+    own, other = Meeting("secret"), Meeting("another")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        free = closed.getsockname()[1]
+    targets = [
+        {"host": "good", "addresses": ["127.0.0.1", "127.0.0.2"], "port": own.port, "nonce": "secret"},
+        {"host": "else", "addresses": ["127.0.0.1"], "port": other.port, "nonce": "secrets"},
+        {"host": "closed", "addresses": ["127.0.0.1"], "port": free, "nonce": "secret"},
+    ]
+    assert reach_hosts(targets, seconds=1.0) == {
+        "good": {"interfaces": {"127.0.0.1": "lo", "127.0.0.2": "lo"}, "refused": {}},
+        "else": {"interfaces": {}, "refused": {"127.0.0.1": "another machine answers there"}},
+        "closed": {"interfaces": {}, "refused": {"127.0.0.1": "Connection refused"}},
+    }
+    own.close_listener()
+    other.close_listener()

@@ -1,0 +1,137 @@
+"""The wrapper of a rank, run as it runs on a node, with the test as its keeper."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.node import rank
+from tests.processes import wait_until_gone
+
+MPIRUN = {
+    f"OMPI_COMM_WORLD_{name}": "0" if "RANK" in name else "1"
+    for name in ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")
+}
+
+
+class Keeper:
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self.folder = folder
+        self.job = {"cwd": str(folder), "env": env, "folder": str(folder), "host": "node1"}
+        (folder / "logs").mkdir()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / "keeper"))
+        self._listener.listen()
+
+    def start(self, *argv: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **MPIRUN, "MUSTER_KEEPER": str(self.folder)}
+        process = subprocess.Popen([sys.executable, "-IS", rank.__file__, *argv], env=environment)
+        self.connection, _ = self._listener.accept()
+        self.stream = self.connection.makefile("rwb")
+        self.hello = json.loads(self.stream.readline())
+        self.stream.write(json.dumps(self.job).encode() + b"\n")
+        self.stream.flush()
+        return process
+
+    def frames(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream]
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[Keeper]:
+    yield Keeper(tmp_path, {"GREETING": "it's $HOME"})
+
+
+def test_a_rank_says_who_it_is_what_it_prints_and_how_it_ends(keeper: Keeper) -> None:
+    process = keeper.start("-c", "import os,sys; print(os.environ['GREETING']); sys.exit('no')")
+    assert (keeper.hello["rank"], keeper.hello["world_size"]) == (0, 1)
+    *lines, end = keeper.frames()
+    assert sorted((line["stream"], line["text"]) for line in lines) == [
+        ("err", "no\n"),
+        ("out", "it's $HOME\n"),
+    ]
+    assert (end["event"], end["code"], end["tail"]) == ("rank-end", 1, ["no\n"])
+    assert process.wait() == 1
+    assert json.loads((keeper.folder / "logs" / "rank-0000@node1.json").read_text())["code"] == 1
+
+
+def test_output_is_kept_byte_for_byte(keeper: Keeper) -> None:
+    content = b"a\r\nprogress 1\rprogress 2\rbroken \xff\xfe\x00 bytes\nno end"
+    keeper.start("-c", f"import sys; sys.stdout.buffer.write({content!r})")
+    lines = [frame["text"] for frame in keeper.frames() if frame["event"] == "output"]
+    assert "".join(lines).encode(errors="surrogateescape") == content
+    assert (keeper.folder / "logs" / "rank-0000@node1.out").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "rest"),
+    [
+        (b"a\nb\nc", b"a\nb\n", b"c"),
+        (b"10 %\r20 %\r30", b"10 %\r20 %\r", b"30"),
+        (b"no end", b"", b"no end"),
+        (b"", b"", b""),
+        (b"x" * 70000, b"x" * 70000, b""),
+    ],
+)
+def test_only_whole_lines_are_passed_on(text: bytes, whole: bytes, rest: bytes) -> None:
+    assert rank.whole_lines(text, flush=False) == (whole, rest)
+    assert rank.whole_lines(text, flush=True) == (text, b"")
+
+
+def test_a_long_line_is_passed_on_in_pieces(keeper: Keeper) -> None:
+    keeper.start("-c", "print('x' * 300000)")
+    lines = [frame["text"] for frame in keeper.frames() if frame["event"] == "output"]
+    assert len(lines) > 1
+    assert "".join(lines) == "x" * 300000 + "\n"
+
+
+def test_a_signal_is_told_as_such(keeper: Keeper) -> None:
+    process = keeper.start("-c", "import os; os.kill(os.getpid(), 9)")
+    assert keeper.frames()[-1]["code"] == -signal.SIGKILL
+    assert process.wait() == 137
+
+
+def test_a_signal_for_the_wrapper_reaches_the_program(keeper: Keeper) -> None:
+    handler = "import signal,time; signal.signal(15, lambda *a: exit(5)); "
+    process = keeper.start("-c", handler + "print('ready', flush=True); time.sleep(60)")
+    keeper.stream.readline()
+    process.terminate()
+    assert process.wait(10) == 5
+
+
+@pytest.mark.parametrize("who", ["keeper", "wrapper"])
+def test_a_rank_does_not_outlive(keeper: Keeper, who: str) -> None:
+    process = keeper.start("-c", "import os,time; print(os.getpid(), flush=True); time.sleep(60)")
+    pid = int(json.loads(keeper.stream.readline())["text"])
+    if who == "wrapper":
+        process.kill()
+    else:
+        keeper.stream.close()
+        keeper.connection.close()
+    wait_until_gone(pid)
+    process.wait(5)
+
+
+def test_torchruns_word_counts_over_an_outer_mpiruns() -> None:
+    torchrun = {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "5",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "6",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    assert rank.place({**MPIRUN, **torchrun}) == {
+        "rank": 5,
+        "local_rank": 1,
+        "world_size": 6,
+        "local_world_size": 2,
+    }

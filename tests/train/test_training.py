@@ -1,0 +1,66 @@
+"""The same training, whoever starts the ranks and however many there are."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.train.conftest import Job, Launch
+
+# 193 = 3 * 64 + 1: nothing divides, and of the last batch, one digit, all ranks but the first have none.
+SHORT = ("-m", "train", "--epochs", "6", "--limit", "193", "--batch-size", "64")
+
+
+@pytest.fixture(scope="module")
+def alone(launch: Launch) -> Job:
+    return launch("single", 1, *SHORT)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "meet"),
+    [
+        ("mpirun", 1, False),
+        ("mpirun", 2, True),  # at MASTER_ADDR
+        ("mpirun", 3, False),  # where MPI says
+        ("mpirun", 4, False),
+        ("torchrun", 2, False),
+    ],
+)
+def test_the_loss_curve_does_not_depend_on_the_ranks(
+    launch: Launch, alone: Job, launcher: str, ranks: int, meet: bool
+) -> None:
+    job = launch(launcher, ranks, *SHORT, meet=meet)
+    assert job.status == 0, job.stderr
+    assert (job.verdict["launcher"], job.verdict["ranks"]) == (launcher, str(ranks))
+    assert len(job.losses) == 6
+    assert job.losses == pytest.approx(alone.losses, abs=1e-5)
+    assert job.verdict["accuracy"] == alone.verdict["accuracy"]
+
+
+def test_the_default_training_reads_97_of_100_digits(launch: Launch) -> None:
+    job = launch("mpirun", 2, "-m", "train")
+    assert job.status == 0, job.stderr
+    lines = job.stdout.splitlines()
+    assert lines[0] == (
+        "2 ranks on 1 host, backend gloo, launched by mpirun, "
+        "global batch 64, 1437 training and 360 held-out digits"
+    )
+    assert len(lines) == 1 + 15 + 1
+    verdict = r"accuracy=0\.\d{4} ranks=2 hosts=1 backend=gloo launcher=mpirun seconds=\d+\.\d"
+    assert re.fullmatch(verdict, lines[-1])
+    assert float(job.verdict["accuracy"]) >= 0.97
+
+
+def test_a_backend_that_torch_lacks_is_one_plain_error(launch: Launch) -> None:
+    import torch.distributed
+
+    if torch.distributed.is_mpi_available():
+        pytest.skip("this torch has the MPI backend")
+    job = launch("single", 1, "-m", "train", "--backend", "mpi")
+    assert job.status == 2
+    assert job.stderr.startswith("error: backend mpi is not built into this torch")
+    assert "use --backend gloo" in job.stderr
+    assert "Traceback" not in job.stderr

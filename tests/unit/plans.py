@@ -1,0 +1,56 @@
+"""Plans of imagined hosts, for tests of what is done with a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deploy import hostfile
+from deploy.facts import ClusterFacts, Facts, Meeting
+from deploy.plan import LaunchPlan, LaunchSpec, Program, plan
+from deploy.request import used_hosts
+from deploy.tree import Tree, TreeFile
+
+TREE = Tree(Path("/work/digits"), ".", (TreeFile("train/__main__.py", False, "ab" * 32, size=2500),))
+NODE = Facts(
+    hostname="node1",
+    home="/home/ml",
+    uid=1000,
+    python="3.13.5",
+    executable="/usr/bin/python3",
+    torch="2.6.0",
+    mpi4py="4.0.3",
+    mpirun="/usr/bin/mpirun",
+    mpi="5.0.7",
+    cores=8,
+    gpus=0,
+    addresses=("10.0.0.1",),
+)
+OWN_HOME: dict[str, Any] = {
+    "home": "/home/a b",
+    "executable": "/home/a b/venv/bin/python",
+    "mpirun": "/opt/mpi/bin/mpirun",
+}
+
+
+def make_plan(
+    text: str, *, facts: Mapping[str, Mapping[str, Any]] | None = None, **spec: object
+) -> LaunchPlan:
+    hosts = hostfile.parse(text)
+    defaults: dict[str, Any] = {
+        "job": "20261120-120000-abcd",
+        "program": Program(module="train", args=("--epochs", "3")),
+    }
+    request = LaunchSpec(**{**defaults, **spec})
+    chosen = used_hosts(hosts, request)
+    changes = facts or {}
+    by_host = {host.name: dataclasses.replace(NODE, **changes.get(host.name, {})) for host in chosen}
+    single = len(chosen) == 1
+    meeting = Meeting(
+        "127.0.0.1" if single else "10.0.0.1",
+        20123,
+        {host.name: "lo" if single else "eth0" for host in chosen},
+    )
+    return plan(request, chosen, ClusterFacts(by_host, meeting), TREE)

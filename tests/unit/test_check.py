@@ -1,0 +1,289 @@
+"""Which findings follow from what is known of the hosts: one table, and what keeps quiet."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy import hostfile
+from deploy.checks import Finding, check, unfit
+from deploy.errors import HostError
+from deploy.health import Clock, Examination, Examined, Folder, Gpu, Health, JobProcesses, Reached
+from deploy.plan import Launcher
+from tests.unit.plans import NODE
+
+ROOT = Path(__file__).parents[2]
+GIB = 1 << 30
+HOME, TMP = Folder("/home/ml/.muster", 50 * GIB, None), Folder("/tmp", 50 * GIB, None)
+HEALTHY = Health(
+    user="ml",
+    own_addresses=("10.0.0.1",),
+    folders=(HOME, TMP),
+    shm_free=8 * GIB,
+    nofile=1 << 20,
+    memlock=-1,
+    rdma=False,
+    gpus=(),
+    gpu_error=None,
+    driver=None,
+    driver_cuda=None,
+    torch_cuda=None,
+    nccl=None,
+    jobs=(),
+)
+IDLE = Gpu(index=0, used=4, total=81920, ecc=0, pids=())
+TWO_GPUS = {"gpus": (IDLE, dataclasses.replace(IDLE, index=1)), "torch_cuda": "12.4", "driver_cuda": "12.8"}
+THREE = "node[1-3] slots=2"
+Change = Mapping[str, Any]
+
+
+def reach(hosts: Sequence[str], source: str, cut: Mapping[tuple[str, str], str]) -> dict[str, Reached]:
+    """How one host reaches all, less the pairs that are cut."""
+    address = {name: f"10.0.0.{number}" for number, name in enumerate(hosts, start=1)}
+    return {
+        target: Reached(refused={address[target]: cut[source, target]})
+        if (source, target) in cut
+        else Reached({address[target]: "eth0"})
+        for target in hosts
+    }
+
+
+def examine(
+    text: str,
+    facts: Mapping[str, Change] | None = None,
+    health: Mapping[str, Change] | None = None,
+    other: Mapping[str, Change] | None = None,
+    cut: Mapping[tuple[str, str], str] | None = None,
+    errors: Mapping[str, HostError] | None = None,
+) -> Examination:
+    """Healthy hosts, with changes to what is known of some of them; `"*"` changes all."""
+
+    def changes(of: Mapping[str, Change] | None, name: str) -> dict[str, Any]:
+        return {**(of or {}).get("*", {}), **(of or {}).get(name, {})}
+
+    names = [host.name for host in hostfile.parse(text) if host.name not in (errors or {})]
+    examined = {
+        name: dataclasses.replace(
+            Examined(
+                facts=dataclasses.replace(NODE, hostname=name, **changes(facts, name)),
+                health=dataclasses.replace(HEALTHY, **changes(health, name)),
+                clock=Clock(0.0, 0.0001),
+                addresses=(f"10.0.0.{number}",),
+                meeting=20000 + number,
+                reached=reach(names, name, cut or {}),
+            ),
+            **changes(other, name),
+        )
+        for number, name in enumerate(names, start=1)
+    }
+    return Examination(examined, errors or {})
+
+
+def found(text: str, launcher: Launcher = "mpirun", **changes: Any) -> tuple[Finding, ...]:
+    return check(hostfile.parse(text), examine(text, **changes), launcher)
+
+
+def one_host(**changes: Any) -> dict[str, Any]:
+    """Changes to node2's health."""
+    return {"health": {"node2": changes}}
+
+
+def gpus(node2: Change, **facts: Any) -> dict[str, Any]:
+    """Two good GPUs on every host, and something else on node2."""
+    return {
+        "facts": {"*": {"gpus": 2}, "node2": facts},
+        "health": {"*": {**TWO_GPUS, "driver": "570.1", "nccl": "2.21.5"}, "node2": node2},
+    }
+
+
+OTHER_JOB = JobProcesses("20261119-080000-beef", (41, 42), kept=False)
+DROPPED = "timed out"
+# id, severity, host, words of the text, words of the remedy, hosts file, what is wrong
+TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
+    ("mpi.missing", "error", "node2", "no mpirun beside", "install Open MPI 4.1 or 5.0",
+     THREE, {"facts": {"node2": {"mpirun": None, "mpi": None}}}),
+    ("mpi.foreign", "error", "node2", "is not Open MPI's", "first on PATH",
+     THREE, {"facts": {"node2": {"mpi": None}}}),
+    ("mpi.unsupported", "error", "node2", "Open MPI 3.1.6 is not supported", "install 4.1 or 5.0",
+     "node2", {"facts": {"node2": {"mpi": "3.1.6"}}}),
+    ("mpi.version-differs", "error", "node3", "Open MPI 4.1.6, where 2 hosts have 5.0.7", "one version",
+     THREE, {"facts": {"node3": {"mpi": "4.1.6"}}}),
+    ("mpi4py.missing", "warning", "node1", "no mpi4py, which others have", "install it",
+     THREE, {"facts": {"node1": {"mpi4py": None}}}),
+    ("mpi4py.version-differs", "warning", "node1", "mpi4py 3.1.6, where 2 hosts have 4.0.3", "one version",
+     THREE, {"facts": {"node1": {"mpi4py": "3.1.6"}}}),
+    ("torch.missing", "error", "node2", "/usr/bin/python3 has no torch", "--python",
+     THREE, {"facts": {"node2": {"torch": None}}}),
+    ("torch.version-differs", "error", "node2", "torch 2.5.1, where 2 hosts have 2.6.0", "one version",
+     THREE, {"facts": {"node2": {"torch": "2.5.1"}}}),
+    ("torch.without-cuda", "warning", "node2", "without CUDA, for a host with 2 GPUs", "--backend gloo",
+     THREE, gpus({"torch_cuda": None})),
+    ("python.version-differs", "warning", "node3", "Python 3.11, where 2 hosts have 3.13", "one version",
+     THREE, {"facts": {"node3": {"python": "3.11.2"}}}),
+    ("cuda.version-differs", "warning", "node2", "torch for CUDA 12.1, where 2 hosts", "one version",
+     THREE, gpus({"torch_cuda": "12.1"})),
+    ("nccl.version-differs", "error", "node2", "NCCL 2.20.5, where 2 hosts have 2.21.5", "one version",
+     THREE, gpus({"nccl": "2.20.5"})),
+    ("driver.version-differs", "warning", "node2", "driver 550.5, where 2 hosts have 570.1", "one version",
+     THREE, gpus({"driver": "550.5"})),
+    ("driver.too-old", "error", "node2", "the driver runs CUDA up to 11.8", "install a driver for CUDA 12.4",
+     THREE, gpus({"driver_cuda": "11.8"})),
+    ("user.differs", "warning", "node2", "user root, where 2 hosts have ml", "user= in the hosts file",
+     THREE, one_host(user="root")),
+    ("slots.above-cores", "warning", "node2", "slots=9 on 8 cores", "slots=8 in the hosts file",
+     "node1 slots=2\nnode2 slots=9", {}),
+    ("slots.above-gpus", "error", "node2", "slots=4 on 2 GPUs", "slots=2 in the hosts file",
+     "node1 slots=2\nnode2 slots=4", gpus({})),
+    ("gpu.missing", "error", "node2", "no GPU, where others have", "--exclude",
+     THREE, gpus({"gpus": (), "driver": None}, gpus=0)),
+    ("gpu.failing", "error", "node2", "nvidia-smi: Unable to determine", "run nvidia-smi there",
+     THREE, gpus({"gpus": (), "driver": None, "gpu_error": "nvidia-smi: Unable to determine"})),
+    ("gpu.failing", "error", "node2", "1 of 2 GPUs answer", "run nvidia-smi there",
+     THREE, gpus({"gpus": (IDLE,)})),
+    ("gpu.failing", "error", "node2", "GPU 0 has had 3 uncorrectable memory errors", "replace it",
+     THREE, gpus({"gpus": (dataclasses.replace(IDLE, ecc=3), IDLE)})),
+    ("gpu.busy", "warning", "node2", "GPU 0: 70000 of 81920 MiB in use by processes 41, 42", "wait for them",
+     THREE, gpus({"gpus": (dataclasses.replace(IDLE, used=70000, pids=(41, 42)), IDLE)})),
+    ("disk.full", "error", "node2", "12 MiB free for /home/ml/.muster", "df /home/ml/.muster",
+     THREE, one_host(folders=(Folder(HOME.path, 12 << 20, None), TMP))),
+    ("disk.full", "error", "node2", "0 MiB free for /home/ml/.muster", "remove files",
+     THREE, one_host(folders=(Folder(HOME.path, 0, "No space left on device"), TMP))),
+    ("disk.low", "warning", "node2", "1.5 GiB free for /tmp", "df /tmp",
+     THREE, one_host(folders=(HOME, Folder("/tmp", 3 * GIB // 2, None)))),
+    ("disk.not-writable", "error", "node2", "ml cannot write to /home/ml/.muster: Permission denied", "own",
+     THREE, one_host(folders=(Folder(HOME.path, 50 * GIB, "Permission denied"), TMP))),
+    ("disk.not-writable", "error", "node2", "Disk quota exceeded", "own",
+     THREE, one_host(folders=(Folder(HOME.path, 50 * GIB, "Disk quota exceeded"), TMP))),
+    ("shm.small", "warning", "node2", "64 MiB free in /dev/shm for 2 ranks", "256 MiB at least: --shm-size",
+     THREE, one_host(shm_free=64 << 20)),
+    ("nofile.low", "warning", "node2", "256 open files allowed; 6 ranks may need 1024", "ulimit -n",
+     THREE, one_host(nofile=256)),
+    ("nofile.low", "warning", "node2", "1024 open files allowed; 256 ranks may need 2048", "ulimit -n",
+     "node[1-32] slots=8", one_host(nofile=1024)),
+    ("memlock.low", "warning", "node2", "8 MiB of memory may be locked", "ulimit -l",
+     THREE, one_host(memlock=8 << 20, rdma=True)),
+    ("name.unknown", "warning", "node2", "its own name node2 is not known", "there: 10.0.0.2 node2",
+     THREE, one_host(own_addresses=())),
+    ("name.loopback", "warning", "node2", "its own name node2 is 127.0.1.1 there", "10.0.0.2 node2",
+     THREE, one_host(own_addresses=("127.0.1.1",))),
+    ("processes.left", "warning", "node2", "2 processes of job 20261119-080000-beef", "there: kill 41 42",
+     THREE, one_host(jobs=(OTHER_JOB,))),
+    ("processes.running", "warning", "node2", "job 20261119-080000-beef is running there", "wait for it",
+     THREE, one_host(jobs=(dataclasses.replace(OTHER_JOB, kept=True),))),
+    ("clock.apart", "warning", "node2", "its clock is 5.000 s ahead of the others", "set-ntp true",
+     THREE, {"other": {"node2": {"clock": Clock(5.0, 0.001)}}}),
+    ("clock.apart", "warning", "node2", "its clock is 0.250 s behind the others", "chrony",
+     THREE, {"other": {"node2": {"clock": Clock(-0.25, 0.001)}}}),
+    ("clock.apart", "warning", "", "its clock is 9.000 s ahead of the others", "chrony",
+     THREE, {"other": {"*": {"clock": Clock(-9.0, 0.001)}}}),
+    ("port.none-free", "error", "node1", "no free port", "free a port of 20000-31999",
+     THREE, {"other": {"node1": {"meeting": HostError("port.none-free", "no free port")}}}),
+    ("port.none-free", "warning", "node2", "no free port", "ss -ltnp",
+     THREE, {"other": {"node2": {"meeting": HostError("port.none-free", "no free port")}}}),
+    ("pair.unreachable", "error", "node2", "cannot connect to node3 port 20003: 10.0.0.3: timed out",
+     "open the ports 20000-31999 of node3", THREE, {"cut": {("node2", "node3"): DROPPED}}),
+    ("pair.unreachable", "error", "node2", "cannot connect to any other host: node1 at 10.0.0.1: timed out",
+     "addr=", THREE, {"cut": {("node2", "node1"): DROPPED, ("node2", "node3"): DROPPED}}),
+    ("address.wrong", "error", "node2", "addr=10.9.9.9 is no address of it", "give one of 10.0.0.1",
+     "node1\nnode2 addr=10.9.9.9",
+     {"cut": dict.fromkeys([("node1", "node2"), ("node2", "node2")], "No route to host")}),
+    ("network.split", "error", "node1", "reached by all hosts: 10.0.0.1, 10.1.0.1", "addr=",
+     "node[1-2]", {"other": {
+         "node1": {"addresses": ("10.0.0.1", "10.1.0.1"),
+                   "reached": {"node1": Reached({"10.0.0.1": "eth0"})}},
+         "node2": {"reached": {"node1": Reached({"10.1.0.1": "eth1"})}}}}),
+    ("network.bridge", "warning", "node2", "10.0.0.1, where ranks would meet, is reached by docker0", "addr=",
+     THREE, {"other": {"node2": {"reached": {"node1": Reached({"10.0.0.1": "docker0"})}}}}),
+    ("ssh.port-refused", "error", "node2", "cannot connect", "does sshd run there?",
+     THREE, {"errors": {"node2": HostError("ssh.port-refused", "cannot connect", "does sshd run there?")}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "host", "text", "remedy", "hosts", "changes"),
+    TABLE,
+    ids=[f"{row[0]}-{number}" for number, row in enumerate(TABLE)],
+)
+def test_what_is_wrong_is_found_alone_on_its_host_with_its_remedy(
+    kind: str, severity: str, host: str, text: str, remedy: str, hosts: str, changes: dict[str, Any]
+) -> None:
+    (finding,) = found(hosts, **changes)
+    assert (finding.id, finding.severity, finding.host) == (kind, severity, host)
+    assert text in finding.text
+    assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+@pytest.mark.parametrize("text", [THREE, "node1", "localhost slots=2"])
+def test_healthy_hosts_have_no_findings(text: str, launcher: Launcher) -> None:
+    assert found(text, launcher) == ()
+    assert found(text, launcher, **gpus({})) == ()
+
+
+def test_torchrun_needs_no_mpi() -> None:
+    changes = {"facts": {"node2": {"mpirun": None, "mpi": None, "mpi4py": None}, "node3": {"mpi": "4.1.6"}}}
+    assert found(THREE, "torchrun", **changes) == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        one_host(memlock=65536),  # without RDMA nothing locks memory
+        {"facts": {"node2": {"python": "3.13.1"}}},
+        {"other": {"node2": {"clock": Clock(0.3, 0.25)}}},  # a slow line cannot tell
+        {"facts": {"*": {"mpi4py": None}}},
+        {"facts": {"*": {"cores": 64}}},
+    ],
+)
+def test_what_does_no_harm_is_no_finding(changes: dict[str, Any]) -> None:
+    assert found(THREE, **changes) == ()
+
+
+def test_a_single_host_may_call_itself_by_loopback() -> None:
+    assert found("localhost", health={"localhost": {"own_addresses": ("127.0.0.1",)}}) == ()
+
+
+def test_every_failure_is_found_at_once_in_the_order_of_the_hosts_file_errors_first() -> None:
+    findings = found(
+        "node[1-4] slots=2",
+        facts={"node3": {"mpi": "4.1.6", "cores": 1}},
+        health={"node2": {"nofile": 64}},
+        errors={"node4": HostError("ssh.unreachable", "no answer"), "node1": HostError("ssh.silent", "…")},
+    )
+    assert [(one.host, one.id) for one in findings] == [
+        ("node1", "ssh.silent"),
+        ("node2", "nofile.low"),
+        ("node3", "mpi.version-differs"),
+        ("node3", "slots.above-cores"),
+        ("node4", "ssh.unreachable"),
+    ]
+    assert unfit(findings) == {"node1", "node3", "node4"}
+
+
+def test_a_host_that_nobody_reaches_is_named_by_each_pair_and_direction() -> None:
+    findings = found(THREE, cut={("node1", "node3"): DROPPED, ("node2", "node3"): "No route to host"})
+    assert [(one.host, one.peer) for one in findings] == [("node1", "node3"), ("node2", "node3")]
+
+
+def test_hosts_that_cannot_be_asked_are_no_excuse_for_the_others() -> None:
+    gone = {name: HostError("ssh.unreachable", "no answer") for name in ("node1", "node2", "node3")}
+    assert len(found(THREE, errors=gone)) == 3
+
+
+def test_the_ids_are_those_of_the_document() -> None:
+    listed = set(re.findall(r"^\| `([a-z0-9.-]+)` ", (ROOT / "docs/check.md").read_text(), re.MULTILINE))
+    sources = [
+        *(ROOT / "deploy" / "checks").glob("*.py"),
+        *(ROOT / "deploy" / "transports").glob("*.py"),
+        *(ROOT / "deploy" / f"{name}.py" for name in ("facts", "channel", "examine", "node/meeting")),
+    ]
+    texts = [path.read_text() for path in sources]
+    used = {kind for text in texts for kind in re.findall(r'"([a-z0-9]+\.[a-z][a-z-]+)"', text)}
+    assert used == listed
+    elsewhere = ("ssh.", "python.missing", "python.failed", "host.")  # tests/unit/test_ssh.py, tests/cluster
+    assert {row[0] for row in TABLE} >= {kind for kind in used if not kind.startswith(elsewhere)}

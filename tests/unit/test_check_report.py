@@ -1,0 +1,93 @@
+"""What `fab check` shows: a table, what to do, and JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from deploy import hostfile
+from deploy.checks import check
+from deploy.checks import report as check_report
+from deploy.checks.report import fold
+from deploy.errors import HostError
+from tests.unit.test_check import THREE, examine
+
+TEXT = """\
+host   slots  cores  GPUs  Open MPI  torch  Python  clock     disk      /dev/shm
+node1  2      8      0     5.0.7     2.6.0  3.13.5  +0.00 ms  50.0 GiB  8.0 GiB   fit, 1 warning
+node2  2      8      0     5.0.7     none   3.13.5  +0.00 ms  50.0 GiB  8.0 GiB   1 error, 1 warning
+node3  2      -      -     -         -      -       -         -         -         1 error
+
+ERROR   node2: /usr/bin/python3 has no torch  [torch.missing]
+        do: install it, or name another interpreter with --python
+
+ERROR   node3: no answer␛[2J  [ssh.unreachable]
+        do: is it up?
+
+WARNING node[1-2]: 256 open files allowed; 6 ranks may need 1024  [nofile.low]
+        do: raise nofile in /etc/security/limits.d or for sshd (ulimit -n)
+
+1 of 3 hosts are fit, 2 warnings
+"""
+
+
+def report(as_json: bool) -> str:
+    hosts = hostfile.parse(THREE)
+    examination = examine(
+        THREE,
+        facts={"node2": {"torch": None}},
+        health={"*": {"nofile": 256}},
+        errors={"node3": HostError("ssh.unreachable", "no answer\x1b[2J", "is it up?")},
+    )
+    findings = check(hosts, examination, "mpirun")
+    if as_json:
+        return json.dumps(check_report.as_json(hosts, examination, findings, "mpirun"))
+    return check_report.as_text(hosts, examination, findings)
+
+
+def test_the_table_has_a_line_a_host_and_each_cause_with_its_remedy_once() -> None:
+    assert report(as_json=False) == TEXT
+
+
+def test_json_has_every_finding_of_every_host() -> None:
+    said = json.loads(report(as_json=True))
+    assert (said["fit"], said["launcher"]) == (False, "mpirun")
+    assert [(host["name"], host["fit"]) for host in said["hosts"]] == [
+        ("node1", True),
+        ("node2", False),
+        ("node3", False),
+    ]
+    assert [(one["host"], one["id"]) for one in said["findings"]] == [
+        ("node1", "nofile.low"),
+        ("node2", "torch.missing"),
+        ("node2", "nofile.low"),
+        ("node3", "ssh.unreachable"),
+    ]
+    assert said["hosts"][0]["facts"]["mpi"] == "5.0.7"
+    assert said["hosts"][0]["clock"] == {"ahead_s": 0.0, "uncertainty_s": 0.0001}
+    assert said["hosts"][2]["facts"] is None
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        (["node1"], "node1"),
+        (["node1", "node2", "node3", "node5"], "node[1-3,5]"),
+        (["node08", "node09", "node10", "node11"], "node[08-11]"),
+        (["node1", "node01", "node02"], "node1,node[01-02]"),
+        (["gpu-a", "node2", "gpu-b", "node3"], "gpu-a,node[2-3],gpu-b"),
+        (["rack1-n1", "rack1-n2", "rack2-n1"], "rack1-n[1-2],rack2-n1"),
+        (["n1.example", "n2.example"], "n[1-2].example"),
+        (["10.0.0.7", "10.0.0.8"], "10.0.0.[7-8]"),
+        ([""], ""),
+        ([], ""),
+    ],
+)
+def test_names_fold_into_ranges_that_the_hosts_file_reads(names: list[str], folded: str) -> None:
+    assert fold(names) == folded
+    if names and names[0]:
+        assert {
+            host.name
+            for host in hostfile.parse(folded.replace(",n", "\nn").replace(",g", "\ng").replace(",r", "\nr"))
+        } == set(names)

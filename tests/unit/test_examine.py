@@ -1,0 +1,199 @@
+"""Asking real keepers on this machine, each as a host of its own; one that fails spoils nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy import hostfile
+from deploy.channel import Channel, LostError, Pipe
+from deploy.checks import check
+from deploy.cluster import Cluster
+from deploy.errors import HostError
+from deploy.examine import examine
+from deploy.health import Examination
+from deploy.hostfile import Host
+from deploy.node.wire import Frame, read_frame, write_frame
+from deploy.transports.local import LocalPipe
+from tests.unit.plans import NODE
+from tests.unit.test_check import HEALTHY
+
+
+def examined(text: str, broken: dict[str, str] | None = None) -> Examination:
+    """Hosts that are this machine; those in `broken` have another Python."""
+
+    def open_pipe(host: Host) -> Pipe:
+        if host.name == "unknown":
+            raise HostError("ssh.name-unknown", "the name unknown is not known", "correct the hosts file")
+        return LocalPipe((broken or {}).get(host.name))
+
+    cluster = Cluster(hostfile.parse(text), open_pipe)
+    try:
+        return examine(cluster)
+    finally:
+        cluster.close()
+
+
+def test_every_host_is_known_and_reaches_every_other_and_itself() -> None:
+    one = examined("node[1-3] slots=1")
+    assert one.errors == {}
+    for host in one.hosts.values():
+        assert set(host.reached) == {"node1", "node2", "node3"}
+        assert all(reached.interfaces for reached in host.reached.values())
+        assert abs(host.clock.ahead) <= host.clock.uncertainty + 0.001
+        assert host.clock.uncertainty < 0.05
+
+
+class Simulated:
+    """A host as a thread, which thinks before it says what it is and how it is."""
+
+    def __init__(self, other: Mapping[str, Frame], seconds: float) -> None:
+        self._other, self._seconds = other, seconds
+        mine, theirs = socket.socketpair()
+        self._stream = mine.makefile("rwb")
+        self.reader = self.writer = self._stream
+        threading.Thread(target=self._serve, args=(theirs.makefile("rwb"),), daemon=True).start()
+
+    def _serve(self, stream: Any) -> None:
+        stream.readline()
+        while received := read_frame(stream):
+            request, _ = received
+            if request["do"] in ("facts", "health"):
+                time.sleep(self._seconds)
+            do = request["do"]
+            answer = self._other[do] if do in self._other else self._answer(request)
+            write_frame(stream, {"reply": request["id"], **answer})
+
+    def _answer(self, request: Frame) -> Frame:
+        now = {"time": time.time()}
+        match request["do"]:
+            case "facts":
+                return dataclasses.asdict(NODE) | now
+            case "health":
+                return dataclasses.asdict(HEALTHY)
+            case "try_to_meet":
+                return {"port": 20123}
+            case "reach_hosts":
+                seen = {"interfaces": {"10.0.0.1": "eth0"}, "refused": {}}
+                return {"reached": {target["host"]: seen for target in request["targets"]}}
+        return now
+
+    def last_words(self) -> LostError:
+        return LostError("ended")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def simulated(text: str, seconds: float = 0.0, **answers: Frame) -> Examination:
+    """Hosts that are threads; those in `answers` say something else."""
+    return examine(Cluster(hostfile.parse(text), lambda host: Simulated(answers.get(host.name, {}), seconds)))
+
+
+def test_64_hosts_take_the_time_of_the_slowest_and_at_most_a_second() -> None:
+    hosts = "node[01-64] slots=2"
+    began = time.monotonic()
+    one = simulated(hosts, seconds=0.5)
+    findings = check(hostfile.parse(hosts), one, "mpirun")
+    seconds = time.monotonic() - began
+    assert (len(one.hosts), findings) == (64, ())
+    assert len(one.hosts["node64"].reached) == 64
+    assert seconds < 0.5 + 0.5 + 1.0
+
+
+def test_hosts_that_fail_are_explained_and_the_others_examined(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'no such interpreter' >&2\nexit 9\n")
+    python.chmod(0o700)
+    one = examined("node1\nunknown\nnode3\nnode4", broken={"node3": str(python), "node4": "/no/python"})
+    assert {name: error.kind for name, error in one.errors.items()} == {
+        "unknown": "ssh.name-unknown",
+        "node3": "python.failed",
+        "node4": "python.missing",
+    }
+    assert one.errors["node3"].text == "the keeper ended with status 9: no such interpreter"
+    assert list(one.hosts) == ["node1"]
+    assert set(one.hosts["node1"].reached) == {"node1"}
+
+
+def test_a_host_that_is_lost_meanwhile_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = Channel.measure_clock
+
+    def lose(channel: Channel) -> tuple[float, float]:
+        if channel.host == "node2":
+            raise LostError("the SSH connection broke", "look at the host's console")
+        return measure(channel)
+
+    monkeypatch.setattr(Channel, "measure_clock", lose)
+    one = examined("node[1-3]")
+    assert one.errors["node2"].kind == "host.lost"
+    assert list(one.hosts) == ["node1", "node3"]
+    hosts = hostfile.parse("node[1-3]")
+    assert "host.lost" in {finding.id for finding in check(hosts, one, "mpirun") if finding.host == "node2"}
+
+
+def test_an_address_that_is_not_the_hosts_own_is_found() -> None:
+    one = examined("node1\nnode2 addr=192.0.2.1")
+    findings = check(hostfile.parse("node1\nnode2 addr=192.0.2.1"), one, "torchrun")
+    assert [finding.host for finding in findings if finding.id == "address.wrong"] == ["node2"]
+    assert not [finding for finding in findings if finding.id == "pair.unreachable"]
+
+
+def test_a_host_without_a_free_port_says_so_and_is_examined() -> None:
+    one = simulated("node[1-2]", node2={"try_to_meet": {"refused": "no free port between 20000 and 31999"}})
+    meeting = one.hosts["node2"].meeting
+    assert isinstance(meeting, HostError)
+    assert (meeting.kind, meeting.text) == ("port.none-free", "no free port between 20000 and 31999")
+    assert set(one.hosts["node1"].reached) == {"node1"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"facts": {"time": "now"}},
+        {"facts": {"time": 1.0, "hostname": 7}},
+        {"health": {}},
+        {"health": {**dataclasses.asdict(HEALTHY), "nofile": "many"}},
+        {"health": {**dataclasses.asdict(HEALTHY), "folders": {"path": "/"}}},
+        {
+            "health": {
+                **dataclasses.asdict(HEALTHY),
+                "jobs": [{"job": "x", "pids": ["; rm -rf ~"], "kept": False}],
+            }
+        },
+        {"try_to_meet": {"port": "22"}},
+        {"time": {"time": None}},
+        {"reach_hosts": {"reached": {"node1": ["eth0"]}}},
+        {"reach_hosts": {"reached": None}},
+    ],
+    ids="-".join,
+)
+def test_a_host_that_talks_nonsense_is_named_and_the_others_examined(answer: dict[str, Frame]) -> None:
+    one = simulated("node[1-3]", node2=answer)
+    assert {name: error.kind for name, error in one.errors.items()} == {"node2": "host.nonsense"}
+    assert list(one.hosts) == ["node1", "node3"]
+
+
+def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.examine.HEALTH_SECONDS", 1.0)
+    post = Channel.post
+
+    def freeze(channel: Channel, do: str, payload: bytes = b"", **request: object) -> object:
+        future = post(channel, do, payload, **request)
+        return type(future)() if do == "health" and channel.host != "node1" else future
+
+    monkeypatch.setattr(Channel, "post", freeze)
+    began = time.monotonic()
+    one = simulated("node[1-9]")
+    assert time.monotonic() - began < 1.0 + 3.0
+    assert {(error.kind, error.text) for error in one.errors.values()} == {
+        ("host.lost", "no answer within 1 s")
+    }
+    assert list(one.hosts) == ["node1"]

@@ -1,0 +1,286 @@
+"""What follows from what hosts report: which failure was first, and when a launch has succeeded."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deploy import execute as execution
+from deploy.channel import Event
+from deploy.node.wire import Frame
+from deploy.plan import LaunchPlan
+from deploy.records import RunFolder
+from deploy.report import verdict
+from deploy.result import LaunchResult
+from tests.unit.plans import make_plan
+
+
+class FakeChannel:
+    """A keeper that does as told: it answers at once, and reports what the test says."""
+
+    clock_offset = 0.0
+
+    def __init__(self) -> None:
+        self.heard = time.monotonic()
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def post(self, do: str, payload: bytes = b"", **request: Any) -> Future[Frame]:
+        self.asked.append((do, request))
+        future: Future[Frame] = Future()
+        future.set_result({"left": []})
+        return future
+
+    def ask(self, do: str, payload: bytes = b"", **request: Any) -> Frame:
+        return self.post(do, payload, **request).result()
+
+
+class Hosts:
+    """Hosts of a plan, and the story that they tell."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self.plan = plan
+        self.channels = {host.host.name: FakeChannel() for host in plan.hosts}
+        self.events: Queue[Event] = Queue()
+
+    def tell(self, teller: str, event: str, **frame: Any) -> None:
+        self.events.put(Event(teller, {"event": event, **frame}))
+
+    def start_all(self) -> None:
+        for place in self.plan.ranks:
+            self.start(place.rank)
+
+    def start(self, rank: int, **other: Any) -> None:
+        place = self.plan.ranks[rank]
+        said = {"rank": rank, "local_rank": place.local_rank, "world_size": len(self.plan.ranks), **other}
+        self.tell(said.pop("host", place.host), "rank-start", **said)
+
+    def end(self, *ranks: int, code: int = 0, at: float = 0.0, tail: tuple[str, ...] = ()) -> None:
+        for rank in ranks:
+            self.tell(
+                self.plan.ranks[rank].host,
+                "rank-end",
+                rank=rank,
+                code=code,
+                time=at or time.time(),
+                tail=tail,
+            )
+
+    def run(self, start_timeout: float = 5.0) -> LaunchResult:
+        cluster: Any = SimpleNamespace(channels=self.channels, events=self.events)
+        return execution._Run(self.plan, cluster, (), start_timeout).run()
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    monkeypatch.setattr(execution, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(execution, "LATE_SECONDS", 0.05)
+    monkeypatch.setattr(execution, "LAUNCHER_EXIT_SECONDS", 0.05)
+    return Hosts(make_plan("node[1-2] slots=2"))
+
+
+def test_a_launch_succeeds_when_every_rank_and_the_launcher_ended_with_0(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.end(0, 1, 2, 3)
+    hosts.tell("node1", "command-end", code=0)
+    result = hosts.run()
+    assert (result.exit_status, result.failure) == (0, None)
+
+
+def test_an_mpirun_that_exits_0_is_not_believed(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.end(0, 1)
+    hosts.tell("node1", "command-end", code=0)
+    result = hosts.run()
+    assert result.failure is not None
+    assert result.exit_status == 1
+    assert "without an end of rank 2 (node2), rank 3 (node2)" in result.failure.reason
+
+
+def test_ends_that_come_after_the_launchers_are_counted(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.tell("node1", "command-end", code=0)
+    hosts.end(0, 1, 2, 3)
+    assert hosts.run().exit_status == 0
+
+
+def test_fewer_hosts_than_planned_is_a_failure(hosts: Hosts) -> None:
+    for rank in range(4):
+        hosts.start(rank, host="node1", local_rank=rank)
+    hosts.end(0, 1, 2, 3)
+    hosts.tell("node1", "command-end", code=0)
+    result = hosts.run()
+    assert result.failure is not None
+    assert result.failure.kind == "placement"
+    assert "rank 2 started as local rank 2 on node1" in result.failure.reason
+    assert "local rank 0 on node2" in result.failure.reason
+
+
+def test_four_worlds_of_one_rank_are_a_failure(hosts: Hosts) -> None:
+    hosts.start(0, world_size=1)
+    result = hosts.run()
+    assert result.failure is not None
+    assert "in a world of 1; the plan says local rank 0 on node1 in a world of 4" in result.failure.reason
+
+
+def test_the_first_failure_is_the_one_that_happened_first_not_the_one_reported_first(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.end(0, code=1, at=1000.2, tail=("Connection closed by peer",))
+    hosts.end(3, code=3, at=1000.1)
+    result = hosts.run()
+    assert result.failure is not None
+    assert (result.failure.rank, result.failure.host, result.exit_status) == (3, "node2", 3)
+
+
+def test_the_clocks_of_hosts_may_differ(hosts: Hosts) -> None:
+    hosts.channels["node2"].clock_offset = 3600.0
+    hosts.start_all()
+    hosts.end(0, code=1, at=5000.0)
+    hosts.end(3, code=3, at=5000.0 - 3600.1)
+    result = hosts.run()
+    assert result.failure is not None
+    assert result.failure.rank == 3
+
+
+def test_a_signal_has_the_status_that_a_shell_gives_it(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.end(2, code=-9)
+    result = hosts.run()
+    assert result.failure is not None
+    assert (result.failure.reason, result.exit_status) == ("SIGKILL (9)", 137)
+
+
+def test_after_the_first_failure_every_host_is_told_to_stop(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.end(2, code=1)
+    hosts.run()
+    assert all(("stop", {}) in channel.asked for channel in hosts.channels.values())
+
+
+def test_what_ends_because_it_was_stopped_is_no_failure_of_its_own(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.end(2, code=1, at=1000.0)
+    hosts.tell("node1", "command-end", code=1)
+    result = hosts.run()
+    assert result.failure is not None
+    assert result.failure.rank == 2
+
+
+def test_a_launcher_that_ends_before_any_rank_is_quoted(hosts: Hosts) -> None:
+    hosts.tell("node1", "launcher", text="There are not enough slots available\n")
+    hosts.tell("node1", "command-end", code=213)
+    result = hosts.run()
+    assert result.failure is not None
+    assert result.exit_status == 213
+    assert result.failure.tail == ("There are not enough slots available",)
+    assert "without a start of rank 0 (node1), rank 1 (node1)" in result.failure.reason
+
+
+def test_ranks_that_do_not_start_in_time_are_named(hosts: Hosts) -> None:
+    hosts.start(0)
+    result = hosts.run(start_timeout=0.1)
+    assert result.failure is not None
+    assert result.exit_status == 3
+    assert result.failure.reason.startswith("rank 1 (node1), rank 2 (node2), rank 3 (node2) had not started")
+
+
+def test_a_launcher_that_hangs_at_its_exit_is_ended_and_noted(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.end(0, 1, 2, 3)
+    result = hosts.run()
+    assert result.exit_status == 0
+    assert "was still there" in result.notes[0]
+
+
+def test_a_lost_host_is_a_failure_with_its_name(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.tell("node2", "lost")
+    result = hosts.run()
+    assert result.failure is not None
+    assert (result.failure.kind, result.failure.host, result.exit_status) == ("host", "node2", 3)
+
+
+def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: Hosts) -> None:
+    hosts.channels["node2"].heard -= execution.SILENCE_SECONDS + 1
+    hosts.start_all()
+    result = hosts.run()
+    assert result.failure is not None
+    assert (result.failure.host, result.exit_status) == ("node2", 3)
+    assert "silent for 10 s" in result.failure.reason
+    assert ("stop", {}) not in hosts.channels["node2"].asked
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"event": "output", "rank": 0, "stream": "/../../../../.bashrc", "text": "evil\n"},
+        {"event": "output", "rank": "../0", "stream": "out", "text": "evil\n"},
+        {"event": "output", "rank": 99, "stream": "out", "text": "evil\n"},
+        {"event": "output", "rank": 0, "stream": "out", "text": 7},
+        {"event": "shell-end", "number": "elsewhere/1", "code": 0},
+        {"event": "rank-end", "rank": 0},
+        {"event": "unheard of"},
+        {},
+    ],
+)
+def test_a_host_that_reports_nonsense_is_a_failure_and_writes_nothing(
+    hosts: Hosts, report: dict[str, Any]
+) -> None:
+    hosts.events.put(Event("node2", report))
+    result = hosts.run()
+    assert result.failure is not None
+    assert (result.failure.host, result.exit_status) == ("node2", 3)
+    assert "sent a report that no keeper sends" in result.failure.reason
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"event": "command-end", "code": -9}, "mpirun ended with SIGKILL (9)"),
+        ({"event": "daemon-end", "name": "orted", "code": -9}, "orted ended with SIGKILL (9)"),
+        (
+            {"event": "shell-end", "number": "node1/3", "code": 255},
+            "mpirun's daemon ended with exit status 255",
+        ),
+    ],
+)
+def test_a_killed_launcher_is_the_cause_and_its_ranks_are_not(
+    hosts: Hosts, event: dict[str, Any], said: str
+) -> None:
+    hosts.start_all()
+    hosts.events.put(Event("node1", event))
+    hosts.end(2, code=-15, at=time.time() + 0.2)
+    result = hosts.run()
+    assert result.failure is not None
+    assert (result.failure.kind, result.failure.host, result.failure.reason) == ("launcher", "node1", said)
+
+
+def test_mpirun_reaches_only_the_hosts_of_its_job(hosts: Hosts) -> None:
+    hosts.tell("node1", "shell", number=7, host="node2", command="prted")
+    hosts.tell("node2", "shell-end", number="node1/7", code=0)
+    hosts.tell("node1", "shell", number=8, host="elsewhere", command="prted")
+    result = hosts.run()
+    assert ("shell", {"number": "node1/7", "command": "prted"}) in hosts.channels["node2"].asked
+    assert ("shell_end", {"number": 7, "code": 0}) in hosts.channels["node1"].asked
+    assert result.failure is not None
+    assert "elsewhere, which is not a host of this job" in result.failure.reason
+
+
+def test_the_verdict_names_rank_host_end_last_lines_and_log(hosts: Hosts, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "job")
+    folder.create(hosts.plan)
+    folder.output(3, "node2", "err", "ValueError: boom\n")
+    hosts.start_all()
+    hosts.end(3, code=1, tail=("ValueError: boom\x1b[2J\n",))
+    text = verdict(hosts.run(), folder)
+    assert text.splitlines()[1:3] == [
+        "FAILED  rank 3 on node2: exit status 1",
+        "        | ValueError: boom␛[2J",
+    ]
+    assert "ended with it: ranks 0-2" in text
+    assert f"logs: {tmp_path}/job/logs/rank-0003@node2.err" in text

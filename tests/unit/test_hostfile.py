@@ -1,0 +1,141 @@
+"""The hosts file: what is read from it, and what is said of every mistake in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy import hostfile
+from deploy.errors import HostfileError, UsageError
+from deploy.hostfile import Host
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("node1 slots=4", [Host("node1", 4)]),
+        ("node1", [Host("node1", 1)]),
+        ("# nothing here\n\n  node1 slots=2   # comment, with apostrophe's\n", [Host("node1", 2)]),
+        ("node1 slots=2\r\nnode2 slots=2\r\n", [Host("node1", 2), Host("node2", 2)]),
+        ("\tnode1\tslots=2", [Host("node1", 2)]),
+        ("a user=ml port=2222 addr=10.0.0.7", [Host("a", 1, "ml", 2222, "10.0.0.7")]),
+        ("a addr=fe80::1", [Host("a", addr="fe80::1")]),
+        ("node[8-11] slots=2", [Host(f"node{number}", 2) for number in (8, 9, 10, 11)]),
+        ("node[08-10]", [Host("node08"), Host("node09"), Host("node10")]),
+        ("n[1,3-4]-ib", [Host("n1-ib"), Host("n3-ib"), Host("n4-ib")]),
+        ("r[1-2]n[1-2]", [Host("r1n1"), Host("r1n2"), Host("r2n1"), Host("r2n2")]),
+        ("n[1-2] addr=10.0.0.[11-12]", [Host("n1", addr="10.0.0.11"), Host("n2", addr="10.0.0.12")]),
+        ("10.1.2.3 slots=2", [Host("10.1.2.3", 2)]),
+        ("gpu-a.example.org", [Host("gpu-a.example.org")]),
+    ],
+)
+def test_it_reads(text: str, hosts: list[Host]) -> None:
+    assert list(hostfile.parse(text)) == hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("node1 slots=8x", "hosts.txt:1:7: slots must be a positive integer, got '8x'"),
+        ("node1 slots=0", "hosts.txt:1:7: slots must be a positive integer, got '0'"),
+        ("node1 slots=-1", "hosts.txt:1:7: slots must be a positive integer, got '-1'"),
+        ("node1 slots=", "hosts.txt:1:7: slots must be a positive integer, got ''"),
+        ("node1 slots=٣", "hosts.txt:1:7: slots must be a positive integer, got '٣'"),
+        ("node1 slots=9999", "hosts.txt:1:7: slots must be a positive integer, got '9999'"),
+        ("node1 slots = 4", "hosts.txt:1:7: no spaces around '=': write slots=4"),
+        ("node1 port=70000", "hosts.txt:1:7: port must be between 1 and 65535, got '70000'"),
+        ("node1 sluts=4", "hosts.txt:1:7: expected slots=, user=, port= or addr=, got 'sluts=4'"),
+        ("node1 4", "hosts.txt:1:7: expected slots=, user=, port= or addr=, got '4'"),
+        ("node1 slots=4 slots=2", "hosts.txt:1:15: slots is given twice"),
+        ("node1 user=a;b", "hosts.txt:1:7: user must be a login name, got 'a;b'"),
+        ("node1 addr=$(id)", "hosts.txt:1:7: addr must be an IP address or a name, got '$(id)'"),
+        ("ml@node1", "hosts.txt:1:1: write 'node1 user=ml', got 'ml@node1'"),
+        ("node1:4", "hosts.txt:1:1: write 'node1 slots=4', got 'node1:4'"),
+        ("-oProxyCommand=x", "hosts.txt:1:1: a host name has letters"),
+        ("node1;reboot", "hosts.txt:1:1: a host name has letters"),
+        ("node[3-1]", "hosts.txt:1:1: a range goes upwards, got [3-1]"),
+        ("node[1-99999]", "hosts.txt:1:1: [1-99999] is more than 4096 hosts"),
+        ("node[1-100][1-100]", "hosts.txt:1:1: node[1-100][1-100] is more than 4096 hosts"),
+        ("node[1-", "hosts.txt:1:1: a range is written node[01-16], got 'node[1-'"),
+        ("node[a-b]", "hosts.txt:1:1: a range is written [01-16] or [1,3,5-7], got [a-b]"),
+        ("n[1-3] addr=10.0.0.[1-2]", "hosts.txt:1:1: 3 hosts but 2 addresses in addr="),
+        ("a\nb\na slots=2", "hosts.txt:3:1: a is already on line 1"),
+        ("n[1-3]\nn2", "hosts.txt:2:1: n2 is already on line 1"),
+        ("# only comments\n", "hosts.txt:1:1: no hosts"),
+    ],
+)
+def test_it_refuses(text: str, complaint: str) -> None:
+    with pytest.raises(HostfileError) as caught:
+        hostfile.parse(text)
+    assert str(caught.value).startswith(complaint)
+    assert len(caught.value.problems) == 1
+    assert caught.value.exit_status == 2
+
+
+def test_every_mistake_is_reported_at_once() -> None:
+    with pytest.raises(HostfileError) as caught:
+        hostfile.parse("node1 slots=8x port=0\n\nnode2 slots=2\nnode2\n")
+    assert [(problem.line, problem.column) for problem in caught.value.problems] == [(1, 7), (1, 16), (4, 1)]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "no such hosts file"),
+        (b"", "no hosts"),
+        (b"\x7fELF\x00\x01", "is not a text file"),
+        (b"node1 slots=\xff\xfe", "is not a text file"),
+    ],
+)
+def test_a_file_that_cannot_be_one(tmp_path: Path, content: bytes | None, complaint: str) -> None:
+    path = tmp_path / "hosts.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=complaint) as caught:
+        hostfile.load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_is_not_a_hosts_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a directory"):
+        hostfile.load(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.txt"
+    path.write_bytes(b"\xef\xbb\xbfnode1 slots=2\r\n")
+    assert hostfile.load(path) == (Host("node1", 2),)
+
+
+def test_what_is_rendered_is_read_back() -> None:
+    hosts = hostfile.parse("n[1-2] slots=3 user=ml\ngpu port=2222 addr=10.0.0.1")
+    assert hostfile.parse(hostfile.render(hosts)) == hosts
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "names"),
+    [
+        ("", "", "n1 n2 n3 gpu"),
+        ("n[1-2]", "", "n1 n2"),
+        ("gpu,n1", "", "n1 gpu"),
+        ("n[1,3],gpu", "n3", "n1 gpu"),
+        ("", "n[1-3]", "gpu"),
+    ],
+)
+def test_hosts_are_selected_in_the_order_of_the_file(include: str, exclude: str, names: str) -> None:
+    hosts = hostfile.parse("n[1-3]\ngpu")
+    assert [host.name for host in hostfile.select(hosts, include, exclude)] == names.split()
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "complaint"),
+    [
+        ("n9", "", "--include: n9 not in the hosts file, which has n1, n2"),
+        ("", "n[1-2]", "leave no host"),
+        ("n[2", "", "--include n.2: a range"),
+    ],
+)
+def test_a_selection_that_cannot_be(include: str, exclude: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        hostfile.select(hostfile.parse("n[1-2]"), include, exclude)

@@ -1,0 +1,118 @@
+"""The layers of the project, as its imports have them."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Inside deploy, imports go one way: a module imports only what stands before it.
+ORDER = (
+    "errors",
+    "hostfile",
+    "tree",
+    "facts",
+    "health",
+    "openmpi",
+    "torchrun",
+    "plan",
+    "request",
+    "result",
+    "screen",
+    "records",
+    "report",
+    "checks.finding",
+    "checks.host",
+    "checks.group",
+    "checks.network",
+    "checks",
+    "checks.report",
+    "channel",
+    "transports.local",
+    "transports.route",
+    "transports.trust",
+    "transports.ssh",
+    "transports",
+    "cluster",
+    "examine",
+    "deliver",
+    "execute",
+    "tasks",
+)
+PURE = (
+    "errors",
+    "hostfile",
+    "facts",
+    "health",
+    "openmpi",
+    "torchrun",
+    "plan",
+    "result",
+    "checks.finding",
+    "checks.host",
+    "checks.group",
+    "checks.network",
+    "checks/__init__",
+    "checks.report",
+)
+IMPURE = {"os", "socket", "subprocess", "threading", "time", "fabric", "invoke", "paramiko"}
+ON_THE_NODE = ("wire", "facts", "health", "meeting", "store", "processes", "agent")
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", modules("train"), ids=name_of)
+def test_train_runs_without_deploy(path: Path) -> None:
+    assert not {name for name in imports(path) if name.split(".")[0] == "deploy"}
+
+
+@pytest.mark.parametrize("path", modules("deploy"), ids=name_of)
+def test_deploy_runs_without_torch(path: Path) -> None:
+    assert not {name for name in imports(path) if name.split(".")[0] in {"torch", "train", "mpi4py", "numpy"}}
+
+
+def test_every_module_of_deploy_has_its_place_in_the_order() -> None:
+    here = {name_of(path).removeprefix("deploy.") for path in modules("deploy") if "node" not in path.parts}
+    assert here - {"deploy"} == set(ORDER)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_imports_go_one_way(name: str) -> None:
+    path = ROOT / "deploy" / name.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    allowed = {f"deploy.{one}" for one in ORDER[: ORDER.index(name)]} | {"deploy", "deploy.node.wire"}
+    used = {one for one in imports(path) if one.startswith("deploy.")}
+    assert not {one for one in used if one not in allowed and one.rpartition(".")[0] not in allowed}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_what_plans_touches_nothing(name: str) -> None:
+    assert not imports(ROOT / "deploy" / f"{name.replace('.', '/')}.py") & IMPURE
+
+
+@pytest.mark.parametrize("name", [*ON_THE_NODE, "rank", "rsh"])
+def test_what_runs_on_a_node_needs_the_standard_library_alone(name: str) -> None:
+    before = ON_THE_NODE[: ON_THE_NODE.index(name)] if name in ON_THE_NODE else ()
+    allowed = {f"deploy.node.{one}" for one in before}
+    for one in imports(ROOT / "deploy" / "node" / f"{name}.py"):
+        own = one in allowed or one.rpartition(".")[0] in allowed
+        assert own or one.split(".")[0] in {*sys.stdlib_module_names, "__future__"}, one

@@ -1,0 +1,106 @@
+"""The plan: what a launch will do, compared word for word with the files in tests/golden."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy import hostfile
+from deploy.errors import MusterError, UnfitError, UsageError
+from deploy.plan import Place, Program, place_ranks
+from tests.unit.plans import OWN_HOME, make_plan
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+NASTY = Program(script="my script.py", args=("a b", "$HOME", "'; rm -rf ~", 'say "hi"', "two\nlines", ""))
+PLANS = {
+    "mpirun-5.0-2x2": lambda: make_plan("node[1-2] slots=2", facts={"node2": OWN_HOME}),
+    "mpirun-4.1-2x2": lambda: make_plan(
+        "node[1-2] slots=2", facts={name: {"mpi": "4.1.8"} for name in ("node1", "node2")}
+    ),
+    "mpirun-uneven-root": lambda: make_plan(
+        "node1 slots=3\nnode2 slots=1", facts={name: {"uid": 0} for name in ("node1", "node2")}, np=4
+    ),
+    "torchrun-2x2": lambda: make_plan("node[1-2] slots=2", launcher="torchrun", facts={"node2": OWN_HOME}),
+    "local-2": lambda: make_plan("localhost slots=2", columns=100),
+    "nasty-words": lambda: make_plan(
+        "node1 slots=2", program=NASTY, env=(("GREETING", "it's $HOME;\n"), ("HF_TOKEN", "hf_secret"))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_plan_is_the_golden_file(name: str) -> None:
+    path = GOLDEN / f"{name}.txt"
+    text = str(PLANS[name]())
+    if os.environ.get("ACCEPT_GOLDEN") == "1":
+        path.write_text(text)
+    assert text == path.read_text(), f"if the new plan is right: ACCEPT_GOLDEN=1 pytest {__file__}"
+
+
+def test_planning_twice_gives_the_same_plan() -> None:
+    assert PLANS["mpirun-5.0-2x2"]() == PLANS["mpirun-5.0-2x2"]()
+
+
+def test_a_secret_is_in_the_environment_and_in_no_text() -> None:
+    made = PLANS["nasty-words"]()
+    assert made.hosts[0].env["HF_TOKEN"] == "hf_secret"  # noqa: S105  # not one
+    assert "hf_secret" not in str(made)
+
+
+def test_ranks_fill_the_slots_of_each_host_in_order() -> None:
+    hosts = hostfile.parse("a slots=2\nb slots=1\nc slots=4")
+    assert place_ranks(hosts, 4) == (Place(0, 0, "a"), Place(1, 1, "a"), Place(2, 0, "b"), Place(3, 0, "c"))
+
+
+def test_a_host_that_gets_no_rank_is_not_in_the_plan() -> None:
+    assert [host.host.name for host in make_plan("a slots=2\nb slots=2", np=2).hosts] == ["a"]
+
+
+def test_words_of_the_user_win_over_the_defaults() -> None:
+    made = make_plan("node1 slots=2", env=(("OMP_NUM_THREADS", "7"),))
+    assert made.hosts[0].env["OMP_NUM_THREADS"] == "7"
+
+
+def test_without_mpi4py_a_program_is_started_plainly() -> None:
+    made = make_plan("node1 slots=2", facts={"node1": {"mpi4py": None}})
+    assert made.hosts[0].command is not None
+    assert "mpi4py" not in made.hosts[0].command
+
+
+TWO = "node[1-2] slots=2"
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "facts", "error", "complaint"),
+    [
+        (TWO, {"np": 5}, {}, UsageError, "--np 5: the hosts have 4 slots"),
+        (TWO, {"np": -1}, {}, UsageError, "--np -1"),
+        ("a slots=2\nb slots=3", {"launcher": "torchrun"}, {}, UsageError, "got a 2, b 3"),
+        (TWO, {"launcher": "torchrun", "np": 3}, {}, UsageError, "got node1 2, node2 1"),
+        (TWO, {"launcher": "torchrun", "backend": "mpi"}, {}, UsageError, "use --launcher mpirun"),
+        ("localhost\nnode2", {}, {}, UsageError, "localhost means another machine on every host"),
+        (TWO, {}, {"node2": {"mpirun": None, "mpi": None}}, UnfitError, "node2: no mpirun"),
+        (TWO, {}, {"node1": {"mpi": None}}, UnfitError, "node1: /usr/bin/mpirun is not Open MPI's"),
+        (TWO, {}, {"node1": {"mpi": "3.1.6"}}, UnfitError, "node1: Open MPI 3.1.6 is not supported"),
+        (TWO, {}, {"node2": {"mpi": "4.1.8"}}, UnfitError, "node1: Open MPI 5.0.7; install one version"),
+        (TWO, {"launcher": "torchrun"}, {"node2": {"torch": None}}, UnfitError, "node2: .* has no torch"),
+    ],
+)
+def test_a_plan_that_cannot_be(
+    text: str,
+    spec: dict[str, object],
+    facts: dict[str, dict[str, object]],
+    error: type[MusterError],
+    complaint: str,
+) -> None:
+    with pytest.raises(error, match=complaint):
+        make_plan(text, facts=facts, **spec)
+
+
+def test_every_unfit_host_is_named_at_once() -> None:
+    with pytest.raises(UnfitError) as caught:
+        make_plan(TWO, facts={"node1": {"mpi": None}, "node2": {"mpirun": None}})
+    assert [host for host, _ in caught.value.reasons] == ["node1", "node2"]
+    assert caught.value.exit_status == 3

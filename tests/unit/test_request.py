@@ -1,0 +1,86 @@
+"""From the words of a command line to values."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deploy import request
+from deploy.errors import UsageError
+from deploy.plan import Program
+from deploy.tree import scan
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "train").mkdir()
+    for name in ("train/__main__.py", "their.py", "secret.py"):
+        (tmp_path / name).write_text("")
+    (tmp_path / ".gitignore").write_text("secret.py\n")
+    return tmp_path
+
+
+def program(place: Path, script: str = "", module: str = "", args: str = "") -> Program:
+    return request.program(scan(place), place, script=script, module=module, args=args)
+
+
+def test_without_words_the_module_train_runs(project: Path) -> None:
+    assert program(project) == Program(module="train")
+
+
+def test_a_script_and_its_arguments_as_a_shell_would_split_them(project: Path) -> None:
+    assert program(project, script="their.py", args="--name 'a b' \"$HOME\" x\\;y") == Program(
+        script="their.py", args=("--name", "a b", "$HOME", "x;y")
+    )
+
+
+def test_a_script_is_named_from_where_the_user_stands(project: Path) -> None:
+    assert program(project / "train", script="../their.py").script == "../their.py"
+    assert program(project / "train", script=str(project / "their.py")).script == "../their.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ({"script": "missing.py"}, "--script missing.py: no such file"),
+        ({"script": "train"}, "--script train: no such file"),
+        ({"script": "/etc/hostname"}, "outside .*, which is what a launch takes along"),
+        ({"script": "secret.py"}, "ignored by git"),
+        ({"script": "their.py", "module": "train"}, "exclude each other"),
+        ({"args": "'open"}, "--args .*No closing quotation"),
+    ],
+)
+def test_a_program_that_cannot_be(project: Path, words: dict[str, str], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        program(project, **words)
+
+
+def test_without_a_train_folder_there_is_no_default(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match="no train/ here to run by default; give --script PATH or --module NAME"
+    ):
+        program(tmp_path)
+
+
+def test_the_environment_is_given_or_taken_from_here() -> None:
+    own = {"HF_TOKEN": "hf_x"}
+    assert request.environment(["A=1", "B=x=y z", "C=", "HF_TOKEN"], own) == (
+        ("A", "1"),
+        ("B", "x=y z"),
+        ("C", ""),
+        ("HF_TOKEN", "hf_x"),
+    )
+
+
+@pytest.mark.parametrize("setting", ["UNSET", "1A=2", "A B=1", "=1", "A;B=1"])
+def test_an_environment_that_cannot_be(setting: str) -> None:
+    with pytest.raises(UsageError, match="--env"):
+        request.environment([setting], {})
+
+
+def test_a_word_out_of_a_list() -> None:
+    with pytest.raises(UsageError, match="--launcher mpirum: must be one of mpirun, torchrun"):
+        request.one_of("--launcher", "mpirum", ("mpirun", "torchrun"))

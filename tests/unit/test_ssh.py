@@ -1,0 +1,126 @@
+"""How a host is reached: OpenSSH's own reading of its configuration, and the keys that are known."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import paramiko
+import pytest
+from paramiko.ssh_exception import NoValidConnectionsError
+
+from deploy.errors import UsageError
+from deploy.hostfile import Host
+from deploy.transports.route import Route, resolve
+from deploy.transports.ssh import _explain
+from deploy.transports.trust import PinnedConnection, UnknownHostKey, known_keys
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJTWkmrHdDTOh9hcHwDh6xOdKmHxYkfsLwBXqFZE2nlF"
+
+
+def route_of(tmp_path: Path, configuration: str, host: Host) -> Route:
+    (tmp_path / "config").write_text(configuration)
+    return resolve(host, tmp_path / "config")
+
+
+def test_what_ssh_would_do_is_done(tmp_path: Path) -> None:
+    (tmp_path / "included").write_text("Host node1\n  Port 2201\n")
+    route = route_of(
+        tmp_path,
+        f"Include {tmp_path}/included\nHost node*\n  HostName 127.0.0.1\n  User ml\n  ConnectTimeout 3\n"
+        "  ProxyJump gate\n  HostKeyAlias the-node\n  IdentitiesOnly yes\n",
+        Host("node1"),
+    )
+    assert (route.hostname, route.port, route.user) == ("127.0.0.1", 2201, "ml")
+    assert (route.connect_seconds, route.host_key_alias) == (3, "the-node")
+    assert route.proxy_command == f"ssh -F {tmp_path}/config -W '[%h]:%p' gate"
+
+
+def test_the_hosts_file_wins_over_the_configuration(tmp_path: Path) -> None:
+    route = route_of(tmp_path, "Host *\n  User x\n  Port 22\n", Host("n", user="ml", port=2222))
+    assert (route.user, route.port) == ("ml", 2222)
+
+
+def test_a_broken_configuration_is_explained_in_sshs_words(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Bad configuration option: prot"):
+        route_of(tmp_path, "Host n\n  Prot 22\n", Host("n"))
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        (f"[10.0.0.1]:2222 {KEY}", True),
+        (f"other,[10.0.0.1]:2222 {KEY} a comment", True),
+        (f"[10.0.0.*]:2222 {KEY}", True),
+        (f"10.0.0.1 {KEY}", False),
+        (f"[10.0.0.1]:22 {KEY}", False),
+        ("[10.0.0.1]:2222 ssh-ed25519 broken", False),
+        ("[10.0.0.1]:2222", False),
+        ("", False),
+    ],
+)
+def test_a_host_is_known_by_address_and_port(tmp_path: Path, line: str, known: bool) -> None:
+    (tmp_path / "known").write_text(f"# comment\nbroken line\n{line}\n")
+    configuration = f"Host *\n  UserKnownHostsFile {tmp_path}/known\n"
+    route = route_of(tmp_path, configuration, Host("10.0.0.1", port=2222))
+    assert bool(list(known_keys(route))) is known
+
+
+def test_hashed_names_and_aliases_are_known(tmp_path: Path) -> None:
+    (tmp_path / "known").write_text(f"the-node {KEY}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(tmp_path / "known")], check=True, capture_output=True)
+    assert "the-node" not in (tmp_path / "known").read_text()
+    configuration = f"Host *\n  HostKeyAlias the-node\n  UserKnownHostsFile {tmp_path}/known\n"
+    route = route_of(tmp_path, configuration, Host("10.0.0.1"))
+    connection = PinnedConnection(route)
+    assert connection.client.get_host_keys().lookup("10.0.0.1") is not None
+
+
+def test_an_unknown_key_is_never_taken(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host *\n  UserKnownHostsFile none\n")
+    client = PinnedConnection(resolve(Host("node1"), tmp_path / "config")).client
+    with pytest.raises(UnknownHostKey, match="SHA256:"):
+        client._policy.missing_host_key(client, "node1", paramiko.RSAKey.generate(2048))
+
+
+def no_connection(number: int) -> NoValidConnectionsError:
+    return NoValidConnectionsError({("10.0.0.1", 22): OSError(number, os.strerror(number))})
+
+
+CHANGED = paramiko.BadHostKeyException("n", paramiko.RSAKey.generate(1024), paramiko.RSAKey.generate(1024))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "remedy"),
+    [
+        (CHANGED, "ssh.host-key-changed", "ssh-keygen -R 10.0.0.1, then pin the new key"),
+        (UnknownHostKey("ssh-ed25519 SHA256:x"), "ssh.host-key-unknown", "confirm it once with: ssh node1"),
+        (
+            paramiko.AuthenticationException("Authentication failed."),
+            "ssh.login-refused",
+            "add the public key",
+        ),
+        (
+            paramiko.PasswordRequiredException("private key is encrypted"),
+            "ssh.login-refused",
+            "add the public key",
+        ),
+        (socket.gaierror(-2, "Name or service not known"), "ssh.name-unknown", "correct the hosts file"),
+        (TimeoutError("timed out"), "ssh.unreachable", "is the host up"),
+        (no_connection(errno.ECONNREFUSED), "ssh.port-refused", "does sshd run there?"),
+        (no_connection(errno.EHOSTUNREACH), "ssh.unreachable", "does sshd run there?"),
+        (paramiko.SSHException("Error reading SSH protocol banner"), "ssh.silent", "look at its console"),
+        (paramiko.SSHException("Incompatible ssh peer"), "ssh.failed", "try: ssh node1"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
+)
+def test_each_failure_has_an_id_for_programs_and_a_remedy(
+    tmp_path: Path, error: Exception, kind: str, remedy: str
+) -> None:
+    explained = _explain(error, route_of(tmp_path, "Host node1\n  HostName 10.0.0.1\n", Host("node1")))
+    assert explained.kind == kind
+    assert remedy in explained.remedy
+    assert str(explained) == f"{explained.text}; {explained.remedy}"
