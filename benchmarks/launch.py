@@ -1,0 +1,164 @@
+"""How long a launch takes to its ranks: `fab launch` against mpirun and torchrun started by hand over SSH.
+
+    make cluster && .venv/bin/python benchmarks/launch.py --rounds 9
+
+On the nodes of a hosts file, in one run, the contestants in turn (A B C D A B C D ...), medians and ratios.
+Each starts the same program: a line at once, without torch. By hand means: the code is there already, and
+one `ssh` to the first host runs mpirun, or one to each host runs torchrun. Times are from the command to the
+first line of the first rank, to that of the last, and to the end of the command; `fab launch` runs with
+unchanged files, so it sends nothing, after one round that is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import selectors
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from deploy import hostfile  # noqa: E402  # the checkout's own, installed or not
+
+PROGRAM = "import time; print('started', flush=True); time.sleep(1)\n"
+FAB = Path(sys.executable).parent / "fab"
+Commands = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds from the command to the first line of the first rank, of the last rank, and to the end."""
+
+    first: float
+    last: float
+    end: float
+    peak_mib: float
+    """Resident memory of the largest process of the command on this machine."""
+
+
+def measure(commands: Commands, ranks: int, place: Path) -> Times:
+    """Start the commands together, and time the lines `started` that come back."""
+    began = time.perf_counter()
+    processes = [
+        subprocess.Popen(command, cwd=place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        for command in commands
+    ]
+    seen: list[float] = []
+    with selectors.DefaultSelector() as selector:
+        for process in processes:
+            assert process.stdout is not None  # noqa: S101  # stdout=PIPE
+            selector.register(process.stdout, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select(60):
+                chunk = os.read(key.fd, 1 << 16)
+                seen += [time.perf_counter() - began] * chunk.count(b"started")
+                if not chunk:
+                    selector.unregister(key.fileobj)
+    ends = [os.wait4(process.pid, 0) for process in processes]
+    end = time.perf_counter() - began
+    if any(status for _, status, _ in ends) or len(seen) < ranks:
+        sys.exit(f"{shlex.join(commands[0])}: {len(seen)} of {ranks} ranks started")
+    return Times(seen[0], seen[ranks - 1], end, max(usage.ru_maxrss for _, _, usage in ends) / 1024)
+
+
+def contestants(hosts_file: Path, ssh: Sequence[str]) -> dict[str, Commands]:
+    """The commands of each contestant; the port of torchrun by hand is drawn anew each round."""
+    hosts = hostfile.load(hosts_file)
+    ranks = sum(host.slots for host in hosts)
+    by_hand = (
+        "mpirun --np {ranks} --hostfile bench/hosts.txt --map-by slot --bind-to none python3 bench/program.py"
+    )
+    agent = (
+        "python3 -m torch.distributed.run --nnodes {nodes} --node-rank {index} --nproc-per-node {slots} "
+        "--master-addr {head} --master-port {port} bench/program.py"
+    )
+    port = random.randint(20000, 31000)  # noqa: S311  # spreads, does not protect
+    fab = (str(FAB), "launch", "--hosts", str(hosts_file), "--script", "program.py", "--launcher")
+    return {
+        "mpirun by hand": ((*ssh, hosts[0].name, by_hand.format(ranks=ranks)),),
+        "fab launch --launcher mpirun": ((*fab, "mpirun"),),
+        "torchrun by hand": tuple(
+            (
+                *ssh,
+                host.name,
+                agent.format(nodes=len(hosts), index=index, slots=host.slots, head=hosts[0].name, port=port),
+            )
+            for index, host in enumerate(hosts)
+        ),
+        "fab launch --launcher torchrun": ((*fab, "torchrun"),),
+    }
+
+
+def prepare(hosts_file: Path, ssh: Sequence[str], place: Path) -> None:
+    """Put the program where it is launched from: here for fab, on every host for by hand."""
+    (place / "program.py").write_text(PROGRAM)
+    (place / "fabfile.py").write_text((ROOT / "fabfile.py").read_text())
+    for host in hostfile.load(hosts_file):
+        for name, text in (("program.py", PROGRAM), ("hosts.txt", hosts_file.read_text())):
+            command = (*ssh, host.name, f"mkdir -p bench && cat > bench/{name}")
+            subprocess.run(command, input=text.encode(), check=True)
+
+
+def report(times: Mapping[str, Sequence[Times]]) -> str:
+    """A table of medians with minimum and maximum, and what `fab launch` adds to each launcher by hand."""
+    cores = os.cpu_count()
+    load = os.getloadavg()[0]
+    lines = [
+        f"{platform.machine()}, {cores} cores, load {load:.1f} at the end; "
+        f"{len(next(iter(times.values())))} rounds, contestants in turn",
+        "",
+        "| command | first rank, s | last rank, s | end, s | peak MiB here |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in times.items():
+        cells = [_spread([getattr(one, field) for one in row]) for field in ("first", "last", "end")]
+        peak = statistics.median(one.peak_mib for one in row)
+        lines.append(f"| {name} | {' | '.join(cells)} | {peak:.0f} |")
+    lines += ["", *(_compare(times, launcher) for launcher in ("mpirun", "torchrun"))]
+    return "\n".join(lines)
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+
+
+def _compare(times: Mapping[str, Sequence[Times]], launcher: str) -> str:
+    pairs = list(zip(times[f"fab launch --launcher {launcher}"], times[f"{launcher} by hand"], strict=True))
+    added = [ours.last - theirs.last for ours, theirs in pairs]
+    ratio = statistics.median(ours.last / theirs.last for ours, theirs in pairs)
+    return f"{launcher}: fab launch adds {_spread(added)} s to the last rank's first line (x {ratio:.2f})"
+
+
+def main() -> None:
+    """Run the rounds and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--hosts", type=Path, default=Path("hosts.txt"))
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    hosts_file = options.hosts.resolve()
+    ssh = ("ssh", "-F", str(hosts_file.parent / ".muster" / "ssh_config"))
+    ranks = sum(host.slots for host in hostfile.load(hosts_file))
+    times: dict[str, list[Times]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(hosts_file, ssh, Path(folder))
+        for round_number in range(options.rounds + 1):
+            for name, commands in contestants(hosts_file, ssh).items():
+                taken = measure(commands, ranks, Path(folder))
+                if round_number > 0:  # the first round sends the code and warms the caches
+                    times.setdefault(name, []).append(taken)
+    sys.stdout.write(report(times) + "\n")
+
+
+if __name__ == "__main__":
+    main()
