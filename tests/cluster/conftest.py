@@ -17,6 +17,7 @@ from tests.launching import Project, make_project
 ROOT = Path(__file__).parents[2]
 NODES = ("node1", "node2", "node3")
 KEEP = os.environ.get("MUSTER_KEEP_CLUSTER") == "1"  # for work on the tests: up in 1 s instead of 6
+NUMBER = int(os.environ.get("MUSTER_TEST_CLUSTER", "0"))  # for a second run beside the first: its own nodes
 
 # What is on a node without a job: the way in, and the container's health check, which logs in as well.
 SSHD = {"tini", "sshd", "sshd-session", "sshd-auth"}
@@ -139,8 +140,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
     muster_dir.mkdir(exist_ok=True)
     hosts_file = folder / "hosts.txt"
     hosts_file.write_text("".join(f"{node} slots=2\n" for node in NODES))
-    ports = {f"MUSTER_PORT{number}": str(2210 + number) for number in (1, 2, 3)}
-    env = os.environ | ports | {"COMPOSE_PROJECT_NAME": "muster-test", "MUSTER_DIR": str(muster_dir)}
+    ports = {f"MUSTER_PORT{number}": str(2210 + 10 * NUMBER + number) for number in (1, 2, 3)}
+    name = f"muster-test{NUMBER or ''}"
+    env = os.environ | ports | {"COMPOSE_PROJECT_NAME": name, "MUSTER_DIR": str(muster_dir)}
     cluster = Cluster(muster_dir, hosts_file, env)
     # Compose writes the project's name into the image: built under the tests' own name it would be another
     # image, and have the user's nodes replaced at their next `up`.
