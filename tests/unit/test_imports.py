@@ -40,6 +40,9 @@ ORDER = (
     "examine",
     "deliver",
     "execute",
+    "tasks.shared",
+    "tasks.check",
+    "tasks.launch",
     "tasks",
 )
 PURE = (

@@ -1,0 +1,14 @@
+"""The commands of `fab`, a file each. The only package that prints or exits.
+
+fab has a core flag --hosts (comma-separated names); a task's own --hosts wins only after the task's name, and
+only if it has a default and is not positional. So every task has `hosts`, and says so when it is misused.
+"""
+
+from __future__ import annotations
+
+from invoke import Collection
+
+from deploy.tasks.check import check
+from deploy.tasks.launch import launch
+
+namespace = Collection(check, launch)

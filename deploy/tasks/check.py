@@ -1,0 +1,52 @@
+"""`fab check`: whether hosts are fit."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from json import dumps
+from pathlib import Path
+
+from invoke import Context, Exit, task
+
+from deploy import hostfile, request
+from deploy.checks import check as judge
+from deploy.checks import report as check_report
+from deploy.checks import unfit
+from deploy.errors import UnfitError
+from deploy.examine import examine
+from deploy.plan import LAUNCHERS, LaunchSpec, Program
+from deploy.tasks.shared import HELP, cluster_of, explained
+
+_HELP = {
+    **HELP,
+    "launcher": "which launcher the hosts must be fit for: mpirun (default) or torchrun",
+    "json": "for programs: everything that was measured, and every finding with its id",
+}
+
+
+@task(help=_HELP, positional=[], auto_shortflags=False)
+def check(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    hosts: str = "hosts.txt",
+    launcher: str = "mpirun",
+    include: str = "",
+    exclude: str = "",
+    python: str = "",
+    json: bool = False,
+) -> None:
+    """Whether every host is fit for a launch, and if not, which one and what fixes it."""
+    with explained(context):
+        named = request.one_of("--launcher", launcher, LAUNCHERS)
+        chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
+        request.used_hosts(chosen, LaunchSpec(job="", program=Program(), launcher=named))
+        with contextlib.closing(cluster_of(chosen, Path(hosts), python)) as cluster:
+            examination = examine(cluster)
+        findings = judge(chosen, examination, named)
+        if json:
+            said = dumps(check_report.as_json(chosen, examination, findings, named), indent=2) + "\n"
+        else:
+            said = check_report.as_text(chosen, examination, findings)
+        sys.stdout.write(said)
+        if unfit(findings):
+            raise Exit(code=UnfitError.exit_status)
