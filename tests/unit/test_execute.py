@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from deploy import execute as execution
 from deploy.channel import Event
+from deploy.execute import heartbeat, reports, run, state
 from deploy.node.wire import Frame
 from deploy.plan import LaunchPlan
 from deploy.records import RunFolder
@@ -73,14 +73,14 @@ class Hosts:
 
     def run(self, start_timeout: float = 5.0) -> LaunchResult:
         cluster: Any = SimpleNamespace(channels=self.channels, events=self.events)
-        return execution._Run(self.plan, cluster, (), start_timeout).run()
+        return run.Run(self.plan, cluster, (), start_timeout).run()
 
 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Hosts:
-    monkeypatch.setattr(execution, "SETTLE_SECONDS", 0.05)
-    monkeypatch.setattr(execution, "LATE_SECONDS", 0.05)
-    monkeypatch.setattr(execution, "LAUNCHER_EXIT_SECONDS", 0.05)
+    monkeypatch.setattr(state, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(reports, "LATE_SECONDS", 0.05)
+    monkeypatch.setattr(reports, "LAUNCHER_EXIT_SECONDS", 0.05)
     return Hosts(make_plan("node[1-2] slots=2"))
 
 
@@ -206,7 +206,7 @@ def test_a_lost_host_is_a_failure_with_its_name(hosts: Hosts) -> None:
 
 
 def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: Hosts) -> None:
-    hosts.channels["node2"].heard -= execution.SILENCE_SECONDS + 1
+    hosts.channels["node2"].heard -= heartbeat.SILENCE_SECONDS + 1
     hosts.start_all()
     result = hosts.run()
     assert result.failure is not None

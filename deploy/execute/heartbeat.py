@@ -1,0 +1,33 @@
+"""Driver and keepers let each other know that they are there."""
+
+from __future__ import annotations
+
+import time
+
+from deploy.cluster import Cluster
+from deploy.execute.state import State
+from deploy.result import Failure
+
+HEARTBEAT_SECONDS = 2.0
+# A host that says nothing for so long is frozen or cut off; its own patience is a little longer, so that the
+# driver's verdict comes first (deploy/node/agent.py).
+SILENCE_SECONDS = 10.0
+
+
+class Heartbeat:
+    """Pings every keeper, and notices a host that says nothing."""
+
+    def __init__(self, state: State, cluster: Cluster) -> None:
+        self.silent: set[str] = set()
+        self._state, self._cluster = state, cluster
+
+    def beat(self) -> None:
+        """One round; the next one follows by itself."""
+        now = time.monotonic()
+        for name, channel in self._cluster.channels.items():
+            if now - channel.heard > SILENCE_SECONDS and name not in self.silent:
+                self.silent.add(name)
+                reason = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
+                self._state.fail(Failure("host", reason, 3, host=name, at=time.time()))
+            channel.post("ping")
+        self._state.deadlines.after(HEARTBEAT_SECONDS, self.beat)

@@ -1,0 +1,170 @@
+"""What hosts report of a running launch, and what follows from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from deploy.cluster import Cluster
+from deploy.execute.state import State
+from deploy.node.wire import Frame
+from deploy.result import Failure, RankEnd, describe_code, status_of
+
+# After the launcher's end, reports of ranks on other hosts may still be on their way.
+LATE_SECONDS = 2.0
+# Open MPI 5.0 may hang at its exit when all ranks have ended well (ompi#12064); the job is done by then.
+LAUNCHER_EXIT_SECONDS = 10.0
+STREAMS = ("out", "err")
+
+
+class Watcher(Protocol):
+    """Is shown what happens, as it happens."""
+
+    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+        """What a rank printed: whole lines, or at the end of its output what is left."""
+        ...
+
+    def launcher(self, host: str, text: str) -> None:
+        """A line of mpirun or torchrun itself."""
+        ...
+
+
+class Reports:
+    """Takes in the events of every host, one at a time."""
+
+    def __init__(self, state: State, cluster: Cluster, watchers: Sequence[Watcher]) -> None:
+        self.state, self.cluster, self.watchers = state, cluster, watchers
+        self._handlers: dict[str, Callable[[str, Frame], None]] = {
+            "rank-start": self._rank_start,
+            "output": self._output,
+            "rank-end": self._rank_end,
+            "launcher": self._launcher,
+            "command-end": self._command_end,
+            "shell": self._shell,
+            "shell-end": self._shell_end,
+            "daemon-end": self._daemon_end,
+            "lost": self._host_lost,
+        }
+
+    def take(self, host: str, frame: Frame) -> None:
+        """One event; what no keeper sends is a failure of its host."""
+        try:
+            self._handlers[frame["event"]](host, frame)
+        except (KeyError, TypeError, ValueError, AttributeError):  # a keeper is ours, but its host may not be
+            reason = "sent a report that no keeper sends"
+            self.state.fail(Failure("host", reason, 3, host=host, at=time.time()))
+
+    # -- ranks --
+
+    def _rank_start(self, host: str, frame: Frame) -> None:
+        rank, places = frame["rank"], self.state.places
+        planned = places.get(rank)
+        real = (host, frame["local_rank"], frame["world_size"])
+        if planned is None or real != (planned.host, planned.local_rank, len(places)):
+            expected = f"local rank {planned.local_rank} on {planned.host}" if planned else "not planned"
+            reason = (
+                f"rank {rank} started as local rank {real[1]} on {host} in a world of {real[2]}; "
+                f"the plan says {expected} in a world of {len(places)}"
+            )
+            self.state.fail(Failure("placement", reason, 1, host=host, rank=rank, at=time.time()))
+        self.state.started.add(rank)
+
+    def _output(self, host: str, frame: Frame) -> None:
+        rank, stream, text = frame["rank"], frame["stream"], frame["text"]
+        if rank not in self.state.places or stream not in STREAMS:
+            raise ValueError("output is of a rank's out or err")  # both become part of a path here
+        if rank == 0 and stream == "out" and (said := text.rstrip().rpartition("\n")[2]):
+            self.state.last_line = said.rpartition("\r")[2]
+        for watcher in self.watchers:
+            watcher.output(rank, host, stream, text)
+
+    def _rank_end(self, host: str, frame: Frame) -> None:
+        rank, ends = frame["rank"], self.state.ends
+        if rank not in self.state.places or rank in ends:
+            return
+        at = frame["time"] + self.cluster.channels[host].clock_offset
+        ends[rank] = RankEnd(self.state.places[rank], frame["code"], at, tuple(frame["tail"]))
+        if frame["code"] != 0:
+            self.state.fail(ends[rank].as_failure())
+        elif not self.state.missing:
+            self.state.deadlines.after(LAUNCHER_EXIT_SECONDS, self._launcher_stays)
+        self._check_done()
+
+    # -- launchers --
+
+    def _launcher(self, host: str, frame: Frame) -> None:
+        self.state.launcher_said(frame["text"])
+        for watcher in self.watchers:
+            watcher.launcher(host, frame["text"])
+
+    def _command_end(self, host: str, frame: Frame) -> None:
+        codes = self.state.launcher_codes
+        codes[host] = frame["code"]
+        if frame["code"] < 0:  # killed: what ranks do now follows from it
+            self._launcher_failed(host, frame["code"], "")
+        elif frame["code"] != 0 or codes.keys() == self.state.commands:
+            self.state.deadlines.after(LATE_SECONDS, self._ranks_are_missing)
+        self._check_done()
+
+    def _shell(self, host: str, frame: Frame) -> None:
+        """mpirun on `host` wants a command run on another: only on a host of this job."""
+        target = self.cluster.channels.get(frame["host"])
+        if target is None:
+            reason = f"mpirun asked for {frame['host']}, which is not a host of this job"
+            self.state.fail(Failure("launcher", reason, 1, host=host, at=time.time()))
+            return
+        target.post("shell", number=f"{host}/{frame['number']}", command=frame["command"])
+
+    def _shell_end(self, host: str, frame: Frame) -> None:
+        if frame["code"] != 0:
+            self._daemon_end(host, {"name": "mpirun's daemon", **frame})
+        asker, _, number = frame["number"].rpartition("/")
+        self.cluster.channels[asker].post("shell_end", number=int(number), code=frame["code"])
+
+    def _daemon_end(self, host: str, frame: Frame) -> None:
+        """Open MPI's daemon on a host was killed: what its ranks do now follows from it."""
+        self._blame_launcher(host, f"{frame['name']} ended with", frame["code"], "")
+
+    def _host_lost(self, host: str, frame: Frame) -> None:
+        self.state.fail(Failure("host", "the line to its keeper is gone", 3, host=host, at=time.time()))
+
+    # -- what follows --
+
+    def _check_done(self) -> None:
+        """All well when every rank has ended with 0 and every launcher command has ended."""
+        state = self.state
+        if state.failures or state.missing or state.launcher_codes.keys() != state.commands:
+            return
+        for host, code in state.launcher_codes.items():
+            if code != 0:
+                self._launcher_failed(host, code, "though every rank ended with status 0")
+        if not state.failures:
+            state.finish()
+
+    def _ranks_are_missing(self) -> None:
+        state = self.state
+        if not state.missing or state.failures:
+            return
+        host, code = max(state.launcher_codes.items(), key=lambda item: item[1] != 0)
+        unstarted = [rank for rank in state.missing if rank not in state.started]
+        said = (
+            f"a start of {state.name(unstarted)}" if unstarted else f"an end of {state.name(state.missing)}"
+        )
+        self._launcher_failed(host, code, f"without {said}")
+
+    def _launcher_failed(self, host: str, code: int, circumstance: str) -> None:
+        self._blame_launcher(host, f"{self.state.plan.spec.launcher} ended with", code, circumstance)
+
+    def _blame_launcher(self, host: str, what: str, code: int, circumstance: str) -> None:
+        reason = f"{what} {describe_code(code)} {circumstance}".rstrip()
+        tail = tuple(self.state.launcher_tail)
+        failure = Failure("launcher", reason, status_of(code) or 1, host=host, at=time.time(), tail=tail)
+        self.state.fail(failure)
+
+    def _launcher_stays(self) -> None:
+        launcher = self.state.plan.spec.launcher
+        self.state.notes.append(
+            f"{launcher} was still there {LAUNCHER_EXIT_SECONDS:.0f} s after all ranks had ended"
+        )
+        self.state.finish()

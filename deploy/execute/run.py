@@ -1,0 +1,121 @@
+"""One launch: start it, take in what is reported until it is over, end it everywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from queue import Empty
+
+from deploy.channel import LostError, wait
+from deploy.cluster import Cluster
+from deploy.deliver import deliver
+from deploy.errors import MusterError
+from deploy.execute.heartbeat import Heartbeat
+from deploy.execute.reports import Reports, Watcher
+from deploy.execute.state import State
+from deploy.node.wire import Frame
+from deploy.plan import LaunchPlan
+from deploy.result import Failure, LaunchResult, describe_code
+
+STOP_SECONDS = 15.0
+
+
+def execute(
+    plan: LaunchPlan, cluster: Cluster, watchers: Sequence[Watcher], *, start_timeout: float
+) -> LaunchResult:
+    """Carry out the plan; returns how it ended, also when it was interrupted."""
+    deliver(plan, cluster)
+    return Run(plan, cluster, watchers, start_timeout).run()
+
+
+class Run:
+    """The loop of a launch, and its end on every host."""
+
+    def __init__(
+        self, plan: LaunchPlan, cluster: Cluster, watchers: Sequence[Watcher], start_timeout: float
+    ) -> None:
+        self.plan, self.cluster = plan, cluster
+        self.state = State(plan)
+        self.reports = Reports(self.state, cluster, watchers)
+        self.heartbeat = Heartbeat(self.state, cluster)
+        self.start_timeout = start_timeout
+        self.began = time.time()
+
+    def run(self) -> LaunchResult:
+        """From the start to the end, whatever that is."""
+        state = self.state
+        try:
+            self._start()
+            while not state.over:
+                state.deadlines.do_what_is_due()
+                if not state.over:
+                    self._take(state.deadlines.seconds_left())
+        except KeyboardInterrupt as interrupt:
+            number = interrupt.args[0] if interrupt.args else 2
+            state.failures = [Failure("interrupted", describe_code(-number), 128 + number, at=time.time())]
+        except MusterError as error:
+            state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=time.time()))
+        left = self._stop()
+        return LaunchResult(
+            plan=self.plan,
+            started=self.began,
+            ended=time.time(),
+            failure=min(state.failures, key=lambda one: one.at, default=None),
+            ends=state.ends,
+            left=left,
+            last_line=state.last_line,
+            notes=tuple(state.notes),
+        )
+
+    def _start(self) -> None:
+        """The command of each host that has one; then every rank has its time to start."""
+        self.state.deadlines.after(self.start_timeout, self._start_timed_out)
+        self.heartbeat.beat()
+        for host in self.plan.hosts:
+            if host.command:
+                self.cluster.channels[host.host.name].ask("start", argv=host.command)
+
+    def _start_timed_out(self) -> None:
+        state = self.state
+        if state.all_started:
+            return
+        unstarted = sorted(state.places.keys() - state.started)
+        reason = f"{state.name(unstarted)} had not started after {self.start_timeout:.0f} s"
+        state.fail(Failure("start", reason, 3, at=time.time(), tail=tuple(state.launcher_tail)))
+
+    def _take(self, seconds: float) -> bool:
+        """Handle the next event, if one comes in this time."""
+        try:
+            event = self.cluster.events.get(timeout=seconds or 0.001)
+        except Empty:
+            return False
+        self.reports.take(*event)
+        return True
+
+    def _stop(self) -> dict[str, int]:
+        """End the job on every host; returns the number of processes that are left, where there are any."""
+        asked: dict[str, Future[Frame]] = {
+            name: channel.post("stop")
+            for name, channel in self.cluster.channels.items()
+            if name not in self.heartbeat.silent  # that one's keeper ends everything by itself, when it can
+        }
+        deadline = time.monotonic() + STOP_SECONDS
+        while any(not future.done() for future in asked.values()) and time.monotonic() < deadline:
+            self._drain(0.05)
+        self._drain(0.0)
+        return {name: left for name, future in asked.items() if (left := _left(future, name))}
+
+    def _drain(self, seconds: float) -> None:
+        """Take in last lines and ends; nothing that comes now is a failure of its own."""
+        failures = list(self.state.failures)
+        while self._take(seconds):
+            seconds = 0.0
+        self.state.failures = failures
+
+
+def _left(future: Future[Frame], host: str) -> int:
+    try:
+        return len(wait(future, host, 0.0)["left"])
+    except (LostError, MusterError):
+        return 0  # the lifeline is cut there: its keeper ends everything by itself

@@ -1,0 +1,59 @@
+"""What is known of a running launch, and the failures that were seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from deploy.execute.deadlines import Deadlines
+from deploy.plan import LaunchPlan
+from deploy.result import Failure, RankEnd
+
+# Failures that come this close together are compared by their own time: victims often report first.
+SETTLE_SECONDS = 0.3
+LAUNCHER_TAIL = 40
+
+
+class State:
+    """One launch from its start to its end."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self.plan = plan
+        self.deadlines = Deadlines()
+        self.places = {place.rank: place for place in plan.ranks}
+        self.commands = {host.host.name for host in plan.hosts if host.command}
+        self.started: set[int] = set()
+        self.ends: dict[int, RankEnd] = {}
+        self.failures: list[Failure] = []
+        self.notes: list[str] = []
+        self.last_line = ""
+        """What rank 0 said last on stdout."""
+        self.launcher_tail: list[str] = []
+        self.launcher_codes: dict[str, int] = {}
+        self.over = False
+
+    def fail(self, failure: Failure) -> None:
+        """Something went wrong: the launch ends, when what happened just before has been heard of too."""
+        self.failures.append(failure)
+        self.deadlines.after(SETTLE_SECONDS, self.finish)
+
+    def finish(self) -> None:
+        """The launch is over."""
+        self.over = True
+
+    def launcher_said(self, text: str) -> None:
+        """Keep the last lines of mpirun or torchrun."""
+        self.launcher_tail = [*self.launcher_tail[1 - LAUNCHER_TAIL :], text.rstrip("\n")]
+
+    @property
+    def all_started(self) -> bool:
+        """Whether every planned rank has said so."""
+        return len(self.started) == len(self.places)
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks whose end has not been heard of."""
+        return sorted(self.places.keys() - self.ends.keys())
+
+    def name(self, ranks: Iterable[int]) -> str:
+        """`rank 2 (node2), rank 3 (node2)`."""
+        return ", ".join(f"rank {rank} ({self.places[rank].host})" for rank in ranks)
