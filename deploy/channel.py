@@ -17,7 +17,7 @@ from deploy.errors import HostError, MusterError
 from deploy.node.wire import Frame, Readable, Writable, read_frame, write_frame
 
 # Each module of the keeper, after those that it imports.
-_MODULES = ("wire", "facts", "health", "meeting", "store", "processes", "agent")
+_MODULES = ("wire", "facts", "health", "meeting", "store", "processes", "jobs", "detaching", "agent")
 CLOCK_ROUNDS, CLOCK_SECONDS = 8, 0.25
 FROZEN = "is it overloaded or frozen? look at its console"
 # What the node's Python is given as -c. An entry '' of sys.path would let a json.py in the home shadow ours.
@@ -119,7 +119,8 @@ class Channel:
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             while received := read_frame(self._pipe.reader):
-                frame, _ = received
+                frame, payload = received
+                frame["payload"] = payload
                 self.heard = time.monotonic()
                 if "reply" in frame:
                     self._answer(frame)

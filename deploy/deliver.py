@@ -36,6 +36,7 @@ def _deliver(plan: LaunchPlan, host: HostPlan, cluster: Cluster) -> tuple[str, s
             cwd=host.cwd,
             path=host.path,
             env=host.env,
+            attempt=plan.spec.attempt,
             code=[[file.path, file.executable, file.digest, file.link] for file in plan.tree.files],
             files=[astuple(file) for file in host.files],
         )

@@ -56,6 +56,9 @@ class LaunchSpec:
     env: tuple[tuple[str, str], ...] = ()
     columns: int | None = None
     """Width of the driver's terminal; None if its output is no terminal."""
+    attempt: int = 0
+    """How often this job was started before."""
+    may_restart: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,6 +211,8 @@ def _environment(
     if spec.launcher == "mpirun" and ranks >= own.cores:
         # MPI waits in a busy loop; on a full host that takes the core another rank needs.
         env["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    if spec.may_restart:
+        env["MUSTER_RESTART"] = str(spec.attempt)
     if spec.columns:
         env["MUSTER_TERMINAL"] = str(spec.columns)
     return {**env, **dict(spec.env)}
@@ -233,8 +238,9 @@ def _title(spec: LaunchSpec, hosts: Sequence[HostPlan], facts: ClusterFacts) -> 
         f"mpirun (Open MPI {own.mpi})" if spec.launcher == "mpirun" else f"torchrun (torch {own.torch})"
     )
     ranks = sum(len(host.ranks) for host in hosts)
+    job = f"job {spec.job}, restart {spec.attempt}" if spec.attempt else f"job {spec.job}"
     return (
-        f"job {spec.job}: {count(ranks, 'rank')} on {count(len(hosts), 'host')} with {launcher}, "
+        f"{job}: {count(ranks, 'rank')} on {count(len(hosts), 'host')} with {launcher}, "
         f"meeting at {facts.meeting.address} port {facts.meeting.port}"
     )
 

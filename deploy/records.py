@@ -3,40 +3,75 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import fcntl
 import json
+import os
 import resource
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from deploy.errors import UsageError
+from deploy.node.jobs import identity
 from deploy.plan import LaunchPlan
-from deploy.result import LaunchResult
+from deploy.result import Failure, LaunchResult
 
 
 class RunFolder:
     """Every path of a run, and a watcher that writes its logs: the same layout for every launcher."""
 
-    def __init__(self, runs: Path, job: str) -> None:
+    def __init__(self, runs: Path, job: str, *, detached: bool = False) -> None:
         self.path = runs / job
         self.logs = self.path / "logs"
+        self.detached = detached
+        self.record: dict[str, Any] = {}
+        """What says which job this is: the content of job.json."""
+        self._attempt = 0
         self._open: dict[str, IO[bytes]] = {}
+        self._lock: int | None = None
 
-    def create(self, plan: LaunchPlan) -> None:
-        """Make the folder and write the plan."""
+    def begin(self, plan: LaunchPlan) -> None:
+        """Make the folder, for the first attempt, and write the plan and what says which job this is."""
+        if self._lock is None:
+            self._create()
+        self._attempt = plan.spec.attempt
+        (self.path / f"plan{self._suffix}.txt").write_text(str(plan))
+        self.record = {
+            "job": plan.spec.job,
+            "launcher": plan.spec.launcher,
+            "hosts": [host.host.name for host in plan.hosts],
+            "ranks": len(plan.ranks),
+            "attempt": plan.spec.attempt,
+            "started": self.record.get("started", time.time()),
+            "detached": self.detached,
+            "driver": identity(),
+            "driver_folder": str(self.path.resolve()),
+        }
+        self._replace("job.json", json.dumps(self.record, indent=2) + "\n")
+
+    def _create(self) -> None:
         try:
             self.logs.mkdir(parents=True)
             self.path.chmod(0o700)
         except OSError as error:
             raise UsageError(f"--runs {self.path.parent}: {error.strerror}") from None
-        (self.path / "plan.txt").write_text(str(plan))
+        # Held until this process ends, however it does: that is how others know that it lives.
+        self._lock = os.open(self.path / "lock.driver", os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         # Two files a rank: the soft limit of 1024 would do for 500 ranks.
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
+    @property
+    def _suffix(self) -> str:
+        return f".restart-{self._attempt}" if self._attempt else ""
+
     def log_of(self, rank: int, host: str, stream: str) -> Path:
-        """The log of one stream of a rank: `logs/rank-0007@node2.err`."""
-        return self.logs / f"rank-{rank:04d}@{host}.{stream}"
+        """The log of one stream of a rank: `logs/rank-0007@node2.err`, `...node2.restart-1.err`."""
+        return self.logs / f"rank-{rank:04d}@{host}{self._suffix}.{stream}"
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         """Append what a rank printed, byte for byte."""
@@ -44,19 +79,47 @@ class RunFolder:
 
     def launcher(self, host: str, text: str) -> None:
         """Append a line of mpirun or torchrun itself."""
-        self._append(self.logs / f"launcher@{host}.log", text)
+        self._append(self.logs / f"launcher@{host}{self._suffix}.log", text)
 
-    def finish(self, result: LaunchResult, metrics: str | None) -> None:
-        """Close the logs; write the result, whole or not at all, and the metrics if there are any."""
+    def say(self, text: str) -> None:
+        """Append a line of the driver's own."""
+        self._append(self.logs / "driver.log", f"{text}\n")
+
+    def stopped(self, result: LaunchResult) -> LaunchResult:
+        """The result; if `fab stop` interrupted the driver, it says so."""
+        order = self.path / "stop.json"
+        if not result.failure or result.failure.kind != "interrupted" or not order.is_file():
+            return result
+        asked = json.loads(order.read_text())["by"]
+        failure = Failure(
+            "stopped", f"stopped by fab stop, {asked}", result.exit_status, at=result.failure.at
+        )
+        return dataclasses.replace(result, failure=failure)
+
+    def finish(
+        self, result: LaunchResult, metrics: str | None, verdict: str, earlier: Sequence[LaunchResult] = ()
+    ) -> None:
+        """Close the logs; write metrics, the verdict, and last the result, all of it or nothing."""
         for file in self._open.values():
             file.close()
         if metrics is not None:
             (self.path / "metrics.jsonl").write_text(metrics)
-        draft = self.path / "result.json.new"
-        draft.write_text(json.dumps(result.as_json(), indent=2) + "\n")
-        draft.replace(self.path / "result.json")
+        (self.path / "verdict.txt").write_text(f"{verdict}\n")
+        content = {**result.as_json(), "earlier_attempts": [one.as_json() for one in earlier]}
+        self._replace("result.json", json.dumps(content, indent=2) + "\n")
+
+    def _replace(self, name: str, text: str) -> None:
+        draft = self.path / f"{name}.new"
+        draft.write_text(text)
+        draft.replace(self.path / name)
 
     def _append(self, path: Path, text: str) -> None:
+        """Append to a log, and to the order of all logs (deploy/node/jobs.py reads both)."""
+        content = text.encode(errors="surrogateescape")
+        self._file(path).write(content)
+        self._file(self.logs / "order").write(f"{len(content)} {path.name}\n".encode())
+
+    def _file(self, path: Path) -> IO[bytes]:
         if path.name not in self._open:
             self._open[path.name] = path.open("ab", buffering=0)
-        self._open[path.name].write(text.encode(errors="surrogateescape"))
+        return self._open[path.name]

@@ -20,7 +20,7 @@ def verdict(result: LaunchResult, folder: RunFolder) -> str:
     if failure is None:
         lines = [f"DONE    {what}, {seconds:.1f} s", *(f"        {_ranks_of(host)}" for host in plan.hosts)]
     else:
-        lines = [f"FAILED  {_headline(failure)}"]
+        lines = [f"FAILED  {failure.headline}"]
         lines += [f"        | {harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
         lines.append(f"        after {seconds:.1f} s of {what}")
         if others := _others(result, failure):
@@ -35,14 +35,6 @@ def verdict(result: LaunchResult, folder: RunFolder) -> str:
 
 def _ranks_of(host: HostPlan) -> str:
     return f"{host.host.name}: {_span([place.rank for place in host.ranks])}"
-
-
-def _headline(failure: Failure) -> str:
-    if failure.kind == "rank":
-        return f"rank {failure.rank} on {failure.host}: {failure.reason}"
-    if failure.kind == "interrupted":
-        return f"interrupted by {failure.reason}; the job was ended on every host"
-    return f"{failure.host}: {failure.reason}" if failure.host else failure.reason
 
 
 def _others(result: LaunchResult, failure: Failure) -> str:

@@ -94,3 +94,10 @@ def used_hosts(hosts: Sequence[Host], spec: LaunchSpec) -> tuple[Host, ...]:
     used = tuple(host for host in hosts if host.name in names)
     check_shape(spec, used, places)
     return used
+
+
+def min_hosts(number: int, used: Sequence[Host]) -> int:
+    """The fewest hosts to start again on: all that the job has, if nothing else is said."""
+    if not 0 <= number <= len(used):
+        raise UsageError(f"--min-hosts {number}: the job has {len(used)} hosts")
+    return number or len(used)

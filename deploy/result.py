@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from deploy.plan import LaunchPlan, Place
 
-Kind = Literal["rank", "host", "launcher", "start", "placement", "interrupted"]
+Kind = Literal["rank", "host", "launcher", "start", "placement", "interrupted", "stopped"]
 
 
 def describe_code(code: int) -> str:
@@ -40,6 +40,17 @@ class Failure:
     """On the driver's clock, seconds since the epoch."""
     tail: tuple[str, ...] = ()
     """The last lines that explain it."""
+
+    @property
+    def headline(self) -> str:
+        """`rank 4 on node3: exit status 1`."""
+        if self.kind == "rank":
+            return f"rank {self.rank} on {self.host}: {self.reason}"
+        if self.kind == "interrupted":
+            return f"interrupted by {self.reason}; the job was ended on every host"
+        if self.kind == "stopped":
+            return f"{self.reason}; the job was ended on every host"
+        return f"{self.host}: {self.reason}" if self.host else self.reason
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,7 @@ class LaunchResult:
         return {
             "job": self.plan.spec.job,
             "launcher": self.plan.spec.launcher,
+            "attempt": self.plan.spec.attempt,
             "hosts": [host.host.name for host in self.plan.hosts],
             "ranks": [self._rank_json(place) for place in self.plan.ranks],
             "first_failure": None

@@ -28,8 +28,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from deploy.node.detaching import Detaching
 from deploy.node.facts import facts
 from deploy.node.health import health
+from deploy.node.jobs import Jobs, make_private
 from deploy.node.meeting import Meeting, reach_all, reach_hosts
 from deploy.node.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
 from deploy.node.store import Store, sweep_old_jobs, write_atomically
@@ -50,6 +52,8 @@ class Keeper:
         self._writing = threading.Lock()
         self.home = Path.home() / ".muster"
         self.store = Store(self.home / "store")
+        jobs = Jobs(self.home / "jobs")
+        self.parts = (self, jobs, Detaching(jobs.root, self.store, self.send))
         self.job: Frame = {}
         self.meeting: Meeting | None = None
         self.private: Path | None = None
@@ -66,7 +70,8 @@ class Keeper:
                 if received is None:
                     break
                 request, payload = received
-                self.send(self.answer(request, payload))
+                answer = self.answer(request, payload)
+                self.send(answer, answer.pop("payload", b""))
         finally:
             end_descendants()
             if self.private:
@@ -75,7 +80,8 @@ class Keeper:
     def answer(self, request: Frame, payload: bytes) -> Frame:
         """The reply to one request; the driver explains what went wrong, no traceback here."""
         try:
-            return {"reply": request["id"], **getattr(self, "do_" + request["do"])(request, payload)}
+            do = next(found for part in self.parts if (found := getattr(part, "do_" + request["do"], None)))
+            return {"reply": request["id"], **do(request, payload)}
         except (OSError, KeyError, ValueError, tarfile.TarError) as error:
             return {"reply": request["id"], "error": f"{type(error).__name__}: {error}"}
 
@@ -136,9 +142,7 @@ class Keeper:
     def do_prepare(self, request: Frame, payload: bytes) -> Frame:
         """Make the job's folder: the code, the plan's files, and the lock that says it is in use."""
         folder = Path(request["folder"])
-        for path in (self.home, folder.parent, folder, folder / "logs", folder / "out"):
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o700)
+        make_private(self.home, folder.parent, folder, folder / "logs", folder / "out")
         self._job_lock = os.open(folder / f"lock.{request['host']}", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._job_lock, fcntl.LOCK_SH)
         self.store.check_out(request["code"], folder / "code")
@@ -259,7 +263,8 @@ class Keeper:
                 {"event": "shell", "number": number, "host": hello["host"], "command": hello["command"]}
             )
             return
-        write_frame(stream, {name: self.job[name] for name in ("cwd", "env", "folder", "host")})
+        told = ("attempt", "cwd", "env", "folder", "host")
+        write_frame(stream, {name: self.job[name] for name in told if name in self.job})
         rank = hello["rank"]
         self.send({**hello, "event": "rank-start"})
         ended = False

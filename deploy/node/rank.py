@@ -106,7 +106,9 @@ def run(argv: list[str]) -> int:
     """Run Python with these arguments to its end; returns its exit code, negative for a signal."""
     ranks = place(os.environ)
     keeper = Keeper({"hello": "rank", "pid": os.getpid(), **ranks})
-    label = os.path.join(keeper.job["folder"], "logs", f"rank-{ranks['rank']:04d}@{keeper.job['host']}")
+    attempt = f".restart-{keeper.job['attempt']}" if keeper.job.get("attempt") else ""
+    name = f"rank-{ranks['rank']:04d}@{keeper.job['host']}{attempt}"
+    label = os.path.join(keeper.job["folder"], "logs", name)
     tails: dict[str, collections.deque[str]] = {
         "out": collections.deque(maxlen=TAIL_LINES),
         "err": collections.deque(maxlen=TAIL_LINES),

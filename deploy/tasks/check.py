@@ -13,10 +13,11 @@ from deploy import hostfile, request
 from deploy.checks import check as judge
 from deploy.checks import report as check_report
 from deploy.checks import unfit
+from deploy.cluster import Cluster
 from deploy.errors import UnfitError
 from deploy.examine import examine
 from deploy.plan import LAUNCHERS, LaunchSpec, Program
-from deploy.tasks.shared import HELP, cluster_of, explained
+from deploy.tasks.shared import HELP, explained, opener
 
 _HELP = {
     **HELP,
@@ -40,7 +41,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
         named = request.one_of("--launcher", launcher, LAUNCHERS)
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         request.used_hosts(chosen, LaunchSpec(job="", program=Program(), launcher=named))
-        with contextlib.closing(cluster_of(chosen, Path(hosts), python)) as cluster:
+        with contextlib.closing(Cluster(chosen, opener(Path(hosts), python))) as cluster:
             examination = examine(cluster)
         findings = judge(chosen, examination, named)
         if json:

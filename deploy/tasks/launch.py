@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Iterable
@@ -11,15 +10,14 @@ from pathlib import Path
 from invoke import Context, Exit, task
 
 from deploy import hostfile, request
-from deploy.channel import LostError
+from deploy.attempts import Attempts, make_plan
 from deploy.cluster import Cluster
-from deploy.execute import execute
-from deploy.plan import LAUNCHERS, LaunchPlan, LaunchSpec, plan
+from deploy.job import Job
+from deploy.plan import LAUNCHERS, LaunchSpec
 from deploy.records import RunFolder
 from deploy.report import verdict
-from deploy.result import LaunchResult
 from deploy.screen import Screen
-from deploy.tasks.shared import HELP, cluster_of, explained
+from deploy.tasks.shared import HELP, explained, opener
 from deploy.tree import scan
 
 _HELP = {
@@ -32,6 +30,8 @@ _HELP = {
     "np": "number of ranks (default: all slots)",
     "env": "K=V for every rank, or K to take its value from here; may be repeated",
     "dry-run": "print every file and every command, and touch nothing",
+    "max-restarts": "how often to start again after a failure, on the hosts that are still fit (default: 0)",
+    "min-hosts": "start again only on so many hosts or more (default: all)",
     "start-timeout": "seconds until every rank must have started (default: 60)",
     "runs": "where the folder of this run is made (default: runs)",
 }
@@ -51,14 +51,17 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     include: str = "",
     exclude: str = "",
     dry_run: bool = False,
+    max_restarts: int = 0,
+    min_hosts: int = 0,
     start_timeout: int = 60,
     runs: str = "runs",
     python: str = "",
 ) -> None:
     """Run a program on every host: its ranks, their logs here, and a verdict."""
-    with explained(context):
+    with explained(context, "interrupted; the job is ended on every host"):
         here, screen = Path.cwd(), Screen(sys.stdout)
         tree = scan(here)
+        listed = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         spec = LaunchSpec(
             job=request.new_job(),
             program=request.program(tree, here, script=script, module=module, args=args),
@@ -67,34 +70,36 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             backend=request.one_of("--backend", backend, request.BACKENDS),
             env=request.environment(env or (), os.environ),
             columns=screen.columns,
+            may_restart=max_restarts > 0,
         )
-        listed = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-        chosen = request.used_hosts(listed, spec)
-        with cluster_of(chosen, Path(hosts), python) as cluster:
-            the_plan = plan(spec, chosen, cluster.survey(), tree)
-            if dry_run or context.config.run.dry:
-                sys.stdout.write(str(the_plan))
-                return
-            folder = RunFolder(Path(runs), spec.job)
-            result = _carry_out(the_plan, cluster, folder, screen, start_timeout)
-        screen.say(verdict(result, folder))
-        if result.exit_status:
-            raise Exit(code=result.exit_status)
+        job = Job(
+            spec=spec,
+            hosts=listed,
+            tree=tree,
+            start_timeout=float(start_timeout),
+            max_restarts=max_restarts,
+            min_hosts=request.min_hosts(min_hosts, request.used_hosts(listed, spec)),
+            python=python,
+        )
+        if dry_run or context.config.run.dry:
+            _show(job, Path(hosts))
+        else:
+            _carry_out(job, Path(hosts), RunFolder(Path(runs), spec.job), screen)
 
 
-def _carry_out(
-    the_plan: LaunchPlan, cluster: Cluster, folder: RunFolder, screen: Screen, start_timeout: int
-) -> LaunchResult:
-    """Execute the plan with its records and its screen."""
-    folder.create(the_plan)
-    screen.say(the_plan.title)
+def _show(job: Job, hosts_file: Path) -> None:
+    """The plan, and nothing is touched."""
+    used = request.used_hosts(job.hosts, job.spec)
+    with Cluster(used, opener(hosts_file, job.python)) as cluster:
+        sys.stdout.write(str(make_plan(job, used, 0, cluster)))
+
+
+def _carry_out(job: Job, hosts_file: Path, folder: RunFolder, screen: Screen) -> None:
+    """The job with its records and its screen, to its verdict."""
     try:
-        result = execute(the_plan, cluster, (folder, screen), start_timeout=start_timeout)
+        result = Attempts(job, opener(hosts_file, job.python), folder, (folder, screen)).run()
     finally:
         screen.close()
-    metrics = None
-    with contextlib.suppress(LostError):
-        head = cluster.channels[the_plan.ranks[0].host]
-        metrics = head.ask("fetch", path="out/metrics.jsonl", seconds=5)["text"]
-    folder.finish(result, metrics)
-    return result
+    screen.say(verdict(result, folder))
+    if result.exit_status:
+        raise Exit(code=result.exit_status)

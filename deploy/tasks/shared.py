@@ -11,10 +11,13 @@ from types import FrameType
 from fabric import Connection
 from invoke import Context, Exit
 
-from deploy.cluster import Cluster
+from deploy.channel import Pipe
+from deploy.cluster import OpenPipe
 from deploy.errors import MusterError
 from deploy.hostfile import Host
-from deploy.transports import open_pipe
+from deploy.transports.local import LocalPipe
+from deploy.transports.route import resolve
+from deploy.transports.ssh import SshPipe
 
 HELP = {
     "hosts": "the hosts file (default: hosts.txt)",
@@ -24,16 +27,22 @@ HELP = {
 }
 
 
-def cluster_of(hosts: tuple[Host, ...], hosts_file: Path, python: str) -> Cluster:
-    """The hosts, by the SSH configuration made for them beside the hosts file, else by the user's own."""
+def opener(hosts_file: Path, python: str) -> OpenPipe:
+    """The way to a host: the SSH configuration beside the hosts file if there is one, else the user's own."""
     made = hosts_file.parent / ".muster" / "ssh_config"
     ssh_config = made if made.is_file() else None
-    return Cluster(hosts, lambda host: open_pipe(host, python=python or None, ssh_config=ssh_config))
+
+    def open_pipe(host: Host) -> Pipe:
+        if host.is_local:
+            return LocalPipe(python or None)
+        return SshPipe(resolve(host, ssh_config), python or "python3")
+
+    return open_pipe
 
 
 @contextlib.contextmanager
-def explained(context: Context) -> Iterator[None]:
-    """Errors leave as plain lines with their exit status; SIGTERM and SIGHUP stop the job as Ctrl-C does."""
+def explained(context: Context, interrupted: str = "interrupted") -> Iterator[None]:
+    """Errors leave as plain lines with their exit status; SIGTERM and SIGHUP are as Ctrl-C is."""
     if isinstance(context, Connection):
         raise Exit("--hosts comes after the task: fab launch --hosts hosts.txt", 2)
 
@@ -48,4 +57,4 @@ def explained(context: Context) -> Iterator[None]:
     except MusterError as error:
         raise Exit(str(error), error.exit_status) from None
     except KeyboardInterrupt as stop:
-        raise Exit("interrupted; the job is ended on every host", 128 + (stop.args or (2,))[0]) from None
+        raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None

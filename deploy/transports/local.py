@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import sys
 
 from deploy.channel import BOOTSTRAP, LostError
 from deploy.errors import HostError
-from deploy.node.wire import Readable, Writable
+from deploy.transports.process import ProcessPipe
 
 
-class LocalPipe:
-    """A keeper as a child process. Its own session: a Ctrl-C on the terminal is the driver's to handle."""
+class LocalPipe(ProcessPipe):
+    """A keeper as a child process."""
 
     def __init__(self, python: str | None) -> None:
         try:
-            self._process = subprocess.Popen(
-                [python or sys.executable, "-c", BOOTSTRAP],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            super().__init__([python or sys.executable, "-c", BOOTSTRAP])
         except OSError as error:
             raise HostError(
                 "python.missing",
@@ -30,38 +22,11 @@ class LocalPipe:
                 "install Python 3.9 or newer, or name another with --python",
             ) from None
 
-    @property
-    def pid(self) -> int:
-        """The keeper's process."""
-        return self._process.pid
-
-    @property
-    def reader(self) -> Readable:
-        """The keeper's stdout."""
-        assert self._process.stdout is not None  # noqa: S101  # stdout=PIPE
-        return self._process.stdout
-
-    @property
-    def writer(self) -> Writable:
-        """The keeper's stdin: its lifeline."""
-        assert self._process.stdin is not None  # noqa: S101  # stdin=PIPE
-        return self._process.stdin
-
     def last_words(self) -> LostError:
         """The last line of stderr, and the exit status."""
-        self._process.wait()
-        assert self._process.stderr is not None  # noqa: S101  # stderr=PIPE
-        lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
-        status, said = self._process.returncode, lines[-1] if lines else "no message"
+        status, said = self.end()
         return LostError(
             f"the keeper ended with status {status}: {said}",
             "a keeper needs Python 3.9 or newer; --python names another",
             kind="python.failed",
         )
-
-    def close(self) -> None:
-        """Close the lifeline, and wait until the keeper has ended everything."""
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()  # type: ignore[union-attr]  # stdin=PIPE
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)

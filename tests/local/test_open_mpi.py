@@ -52,9 +52,9 @@ def launch(
     with Cluster(hosts, lambda host: LocalPipe(pythons[host.name])) as cluster:
         made = plan(request, hosts, cluster.survey(), scan(project.path))
         folder = RunFolder(project.path / "runs", request.job)
-        folder.create(made)
+        folder.begin(made)
         result = execute(made, cluster, (folder, *watchers), start_timeout=30)
-    folder.finish(result, None)
+    folder.finish(result, None, "")
     return result, folder
 
 

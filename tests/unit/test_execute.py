@@ -273,7 +273,7 @@ def test_mpirun_reaches_only_the_hosts_of_its_job(hosts: Hosts) -> None:
 
 def test_the_verdict_names_rank_host_end_last_lines_and_log(hosts: Hosts, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "job")
-    folder.create(hosts.plan)
+    folder.begin(hosts.plan)
     folder.output(3, "node2", "err", "ValueError: boom\n")
     hosts.start_all()
     hosts.end(3, code=1, tail=("ValueError: boom\x1b[2J\n",))

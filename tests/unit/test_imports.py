@@ -20,7 +20,9 @@ ORDER = (
     "torchrun",
     "plan",
     "request",
+    "job",
     "result",
+    "restart",
     "screen",
     "records",
     "report",
@@ -31,7 +33,9 @@ ORDER = (
     "checks",
     "checks.report",
     "channel",
+    "transports.process",
     "transports.local",
+    "transports.openssh",
     "transports.route",
     "transports.trust",
     "transports.ssh",
@@ -45,6 +49,7 @@ ORDER = (
     "execute.reports",
     "execute.run",
     "execute",
+    "attempts",
     "tasks.shared",
     "tasks.check",
     "tasks.launch",
@@ -58,7 +63,9 @@ PURE = (
     "openmpi",
     "torchrun",
     "plan",
+    "job",
     "result",
+    "restart",
     "checks.finding",
     "checks.host",
     "checks.group",
@@ -67,7 +74,9 @@ PURE = (
     "checks.report",
 )
 IMPURE = {"os", "socket", "subprocess", "threading", "time", "fabric", "invoke", "paramiko"}
-ON_THE_NODE = ("wire", "facts", "health", "meeting", "store", "processes", "agent")
+# Of the keeper's modules, those that the driver uses too.
+SHARED = {"deploy.node.wire", "deploy.node.jobs"}
+ON_THE_NODE = ("wire", "facts", "health", "meeting", "store", "processes", "jobs", "detaching", "agent")
 
 
 def modules(package: str) -> list[Path]:
@@ -107,7 +116,7 @@ def test_every_module_of_deploy_has_its_place_in_the_order() -> None:
 def test_imports_go_one_way(name: str) -> None:
     path = ROOT / "deploy" / name.replace(".", "/")
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    allowed = {f"deploy.{one}" for one in ORDER[: ORDER.index(name)]} | {"deploy", "deploy.node.wire"}
+    allowed = {f"deploy.{one}" for one in ORDER[: ORDER.index(name)]} | {"deploy", *SHARED}
     used = {one for one in imports(path) if one.startswith("deploy.")}
     assert not {one for one in used if one not in allowed and one.rpartition(".")[0] not in allowed}
 

@@ -1,0 +1,130 @@
+"""A job from its first attempt to its last: each asks the hosts anew, plans anew and executes its plan."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from deploy import request, restart
+from deploy.channel import Channel, LostError
+from deploy.cluster import Cluster, OpenPipe
+from deploy.errors import MusterError, UnfitError
+from deploy.execute import Watcher, execute
+from deploy.hostfile import Host
+from deploy.job import Job
+from deploy.plan import LaunchPlan, LaunchSpec, plan
+from deploy.records import RunFolder
+from deploy.report import verdict
+from deploy.restart import Decision, Policy
+from deploy.result import LaunchResult
+
+
+class Observer(Watcher, Protocol):
+    """Is told also what the driver itself does."""
+
+    def say(self, text: str) -> None:
+        """A line of the driver's own."""
+        ...
+
+
+def make_plan(job: Job, hosts: Sequence[Host], attempt: int, cluster: Cluster) -> LaunchPlan:
+    """The plan of one attempt, on hosts that are connected."""
+    return plan(spec_of(job, hosts, attempt), cluster.hosts, cluster.survey(), job.tree)
+
+
+def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
+    """What is asked of one attempt: with fewer hosts there may be fewer ranks than at first."""
+    ranks = job.spec.np
+    if ranks and attempt:
+        ranks = min(ranks, sum(host.slots for host in hosts))
+    return dataclasses.replace(job.spec, np=ranks, attempt=attempt)
+
+
+class Attempts:
+    """Carries out a job, and everything that has to be said and kept of it."""
+
+    def __init__(
+        self,
+        job: Job,
+        open_pipe: OpenPipe,
+        folder: RunFolder,
+        observers: Sequence[Observer],
+        on_start: Callable[[LaunchPlan], None] = lambda plan: None,
+    ) -> None:
+        self.job, self.folder, self.observers = job, folder, observers
+        self._open_pipe, self._on_start = open_pipe, on_start
+        self._policy = Policy(job.max_restarts, job.min_hosts)
+        self._results: list[LaunchResult] = []
+        self._metrics: str | None = None
+
+    def run(self) -> LaunchResult:
+        """Returns how the last attempt ended; raises what kept the first one from starting."""
+        hosts: tuple[Host, ...] = self.job.hosts
+        try:
+            while hosts:
+                hosts = self._attempt(hosts, len(self._results))
+        except (MusterError, KeyboardInterrupt) as error:
+            if not self._results:
+                raise
+            self._give_up(error)
+        return self._finish(self._results[-1])
+
+    def _attempt(self, hosts: tuple[Host, ...], attempt: int) -> tuple[Host, ...]:
+        """One attempt; returns the hosts of the next one, if there is to be one."""
+        try:
+            used = request.used_hosts(hosts, spec_of(self.job, hosts, attempt))
+            with Cluster(used, self._open_pipe) as cluster:
+                result = self._execute(make_plan(self.job, hosts, attempt, cluster), cluster)
+        except UnfitError as error:
+            if not attempt:
+                raise
+            unfit = dict(error.reasons)
+            return self._next(restart.without(unfit, hosts, attempt - 1, self._policy), attempt - 1)
+        self._results.append(result)
+        return self._next(restart.decide(result.failure, hosts, attempt, self._policy), attempt)
+
+    def _execute(self, the_plan: LaunchPlan, cluster: Cluster) -> LaunchResult:
+        head = cluster.channels[the_plan.hosts[0].host.name]
+        self.folder.begin(the_plan)
+        self._record(head, "job.json", self.folder.record)
+        self._on_start(the_plan)
+        self._say(the_plan.title)
+        result = execute(the_plan, cluster, self.observers, start_timeout=self.job.start_timeout)
+        result = self.folder.stopped(result)
+        with contextlib.suppress(LostError):
+            self._metrics = head.ask("fetch", path="out/metrics.jsonl", seconds=5)["text"]
+        self._record(head, "result.json", result.as_json())
+        return result
+
+    def _record(self, head: Channel, name: str, content: object) -> None:
+        """Let the head know too, so that it can be asked from anywhere; a detached driver is there anyway."""
+        if not self.folder.detached:
+            with contextlib.suppress(MusterError):
+                text = json.dumps(content, indent=2) + "\n"
+                head.ask("record", job=self.job.spec.job, name=name, text=text, seconds=5)
+
+    def _next(self, decision: Decision, attempt: int) -> tuple[Host, ...]:
+        if decision.said:
+            self._say(decision.said)
+        if decision.again:
+            time.sleep(restart.backoff(attempt))
+        return decision.hosts
+
+    def _give_up(self, error: BaseException) -> None:
+        """An attempt after the first could not even start: the one before it was the last."""
+        reason = str(error) or "interrupted"
+        self._say(f"no restart: {reason}")
+        last = self._results[-1]
+        self._results[-1] = dataclasses.replace(last, notes=(*last.notes, f"no restart: {reason}"))
+
+    def _finish(self, result: LaunchResult) -> LaunchResult:
+        self.folder.finish(result, self._metrics, verdict(result, self.folder), self._results[:-1])
+        return result
+
+    def _say(self, text: str) -> None:
+        for observer in self.observers:
+            observer.say(text)

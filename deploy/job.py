@@ -1,0 +1,39 @@
+"""A job as a value: what is asked for, before any host is; it travels to the head of a detached job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from deploy.facts import from_json
+from deploy.hostfile import Host
+from deploy.plan import LaunchSpec
+from deploy.tree import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A launch and what may be done again when it fails."""
+
+    spec: LaunchSpec
+    hosts: tuple[Host, ...]
+    """All that it may use, in the order of the hosts file; some may get no rank."""
+    tree: Tree
+    start_timeout: float
+    max_restarts: int = 0
+    min_hosts: int = 1
+    python: str = ""
+    """The Python of the hosts, if it is not the one that is found there."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, the environment among them: never for a file or a command line."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        return plain
+
+    @staticmethod
+    def of_json(value: Mapping[str, Any]) -> Job:
+        """The job that `as_json` made this of."""
+        job: Job = from_json(Job, value)
+        return job

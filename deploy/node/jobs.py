@@ -1,0 +1,229 @@
+"""Jobs as their folders tell of them: which there are, what they print, how they ended; and the end of one.
+
+A run's folder is `runs/JOB` on the machine of its driver, and `~/.muster/jobs/JOB/run` on the job's head:
+
+    job.json         what was started, by which driver
+    lock.driver      held by that driver as long as it lives (flock(2)); absent where the driver is elsewhere
+    logs/order       which log got how many bytes next, so that all logs together are one story again
+    result.json      how it ended, written last; verdict.txt is the same for people
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from deploy.node.store import write_atomically
+from deploy.node.wire import Frame
+
+LAST_BYTES = 4096
+
+
+class Jobs:
+    """The jobs below one folder. `inside` is where a job's folder has its run."""
+
+    def __init__(self, root: Path, inside: str = "run") -> None:
+        self.root, self.inside = root, inside
+        self._outputs: dict[str, Output] = {}
+
+    def run(self, job: str) -> Path:
+        """The folder of a job's run."""
+        return self.root / job / self.inside
+
+    def do_jobs(self, request: Frame, payload: bytes) -> Frame:
+        """What every job here is and how it is going; only one, if the request names it."""
+        names = [request["job"]] if request.get("job") else _folders(self.root)
+        return {
+            "jobs": [describe(self.run(name)) for name in names if (self.run(name) / "job.json").is_file()]
+        }
+
+    def do_output(self, request: Frame, payload: bytes) -> Frame:
+        """The next that ranks printed, `[[log, text], ...]`; nothing if that was all so far.
+
+        `skip` passes over what there is already; `rank` leaves out the others.
+        """
+        job = request["job"]
+        output = self._outputs.setdefault(job, Output(self.run(job) / "logs"))
+        if request.get("skip"):
+            output.skip()
+        printed, more = output.take(request.get("rank"))
+        return {"output": printed, "more": more}
+
+    def do_record(self, request: Frame, payload: bytes) -> Frame:
+        """Keep something about a run whose driver is elsewhere."""
+        make_private(self.root.parent, self.root, self.root / request["job"], self.run(request["job"]))
+        write_atomically(self.run(request["job"]) / request["name"], request["text"].encode(), 0o600)
+        return {}
+
+    def do_end_driver(self, request: Frame, payload: bytes) -> Frame:
+        """Have the driver of a job end it; says whether it is there."""
+        return {
+            "told": end_driver(self.run(request["job"]), request["by"], force=request.get("force", False))
+        }
+
+    def do_files(self, request: Frame, payload: bytes) -> Frame:
+        """The files of a run with their sizes."""
+        run = self.run(request["job"])
+        paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name != "lock.driver"]
+        return {"files": [[str(path.relative_to(run)), path.stat().st_size] for path in paths]}
+
+    def do_read(self, request: Frame, payload: bytes) -> Frame:
+        """A part of a file of a run."""
+        with open(self.run(request["job"]) / request["name"], "rb") as file:
+            file.seek(request["start"])
+            return {"payload": file.read(request["size"])}
+
+
+class Output:
+    """Reads the logs of a run in the order in which they were written."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._order = 0
+        self._read: dict[str, int] = {}
+
+    def skip(self) -> None:
+        """Pass over everything that is there."""
+        for size, name in self._next(1 << 62):
+            self._read[name] = self._read.get(name, 0) + size
+
+    def take(self, rank: int | None = None, most: int = 1 << 18) -> tuple[list[tuple[str, str]], bool]:
+        """The next texts, about `most` bytes of them, and whether there is more."""
+        found: list[tuple[str, str]] = []
+        taken = 0
+        for size, name in self._next(most):
+            start = self._read.get(name, 0)
+            self._read[name] = start + size
+            taken += size
+            if rank is None or re.match(rf"rank-0*{rank}@", name):
+                with open(self._logs / name, "rb") as file:
+                    file.seek(start)
+                    found.append((name, file.read(size).decode(errors="surrogateescape")))
+        return found, taken > 0
+
+    def _next(self, most: int) -> Iterator[tuple[int, str]]:
+        """Entries of the order, until they stand for `most` bytes; the last may be half written."""
+        with contextlib.suppress(FileNotFoundError), open(self._logs / "order", "rb") as file:
+            file.seek(self._order)
+            while most > 0 and (line := file.readline()).endswith(b"\n"):
+                self._order += len(line)
+                size, _, name = line.decode().rstrip("\n").partition(" ")
+                most -= int(size)
+                yield int(size), os.path.basename(name)
+
+
+def describe(run: Path) -> Frame:
+    """What a run is and how it is going: running, done, failed, or lost with its driver."""
+    record: dict[str, Any] = json.loads((run / "job.json").read_text())
+    alive = is_held(run)  # asked first: a driver writes its result before it goes
+    result = _load(run / "result.json")
+    if result.get("attempt", 0) != record.get("attempt", 0):
+        result = {}  # of an attempt before this one
+    state = ("failed" if result["exit_status"] else "done") if result else "running" if alive else "lost"
+    return {
+        **record,
+        "state": state,
+        "folder": str(run.resolve()),
+        "ended": result.get("ended"),
+        "exit_status": result.get("exit_status"),
+        "why": _why_lost(run, record) if state == "lost" else _why_failed(result.get("first_failure") or {}),
+        "last_line": _last_line(run),
+    }
+
+
+def is_held(run: Path) -> bool:
+    """Whether the run's driver lives; where it is elsewhere, whether a keeper of the job is here."""
+    own = run / "lock.driver"
+    return any(not _is_free(lock) for lock in ([own] if own.exists() else run.parent.glob("lock.*")))
+
+
+def identity() -> Frame:
+    """Which process this is, so that no other can be taken for it: host, boot, pid and start time."""
+    return {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "start": start_of(os.getpid())}
+
+
+def start_of(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot (proc(5), stat field 22); None if unknown."""
+    with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+    return None
+
+
+def end_driver(run: Path, by: str, *, force: bool = False) -> bool:
+    """Tell the driver of a run to stop its job, if it lives and is on this machine; else False."""
+    driver = json.loads((run / "job.json").read_text())["driver"]
+    if not (run / "lock.driver").exists() or not is_held(run) or start_of(driver["pid"]) != driver["start"]:
+        return False
+    write_atomically(run / "stop.json", json.dumps({"by": by, "time": time.time()}).encode(), 0o600)
+    os.kill(driver["pid"], signal.SIGKILL if force else signal.SIGTERM)
+    return True
+
+
+def make_private(*folders: Path) -> None:
+    """Make folders that only their user can enter."""
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+
+
+def _folders(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+
+
+def _is_free(lock: Path) -> bool:
+    with open(lock, "rb") as file, contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _load(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(FileNotFoundError):
+        loaded: dict[str, Any] = json.loads(path.read_text())
+        return loaded
+    return {}
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    return ""
+
+
+def _why_failed(failure: dict[str, Any]) -> str:
+    where = [f"rank {failure['rank']}"] if failure.get("rank") is not None else []
+    where += [f"on {failure['host']}" if where else failure["host"]] if failure.get("host") else []
+    return ": ".join(part for part in (" ".join(where), failure.get("reason", "")) if part)
+
+
+def _why_lost(run: Path, record: dict[str, Any]) -> str:
+    driver = record["driver"]
+    if driver["host"] == socket.gethostname() and driver["boot"] != _boot():
+        return f"{driver['host']} was restarted while the job ran there"
+    said = _tail(run / "driver.log")
+    gone = f"its driver on {driver['host']} (process {driver['pid']}) went without a result"
+    return f"{gone}: {said}" if said else gone
+
+
+def _last_line(run: Path) -> str:
+    """What rank 0 printed last; its host is the head, which has its log in any case."""
+    logs = [path for folder in (run, run.parent) for path in (folder / "logs").glob("rank-0000@*.out")]
+    return _tail(max(logs, key=lambda path: path.stat().st_mtime)) if logs else ""
+
+
+def _tail(path: Path) -> str:
+    """The last line of a file that says something."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
+        lines = file.read().decode(errors="replace").replace("\r", "\n").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ""

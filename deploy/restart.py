@@ -1,0 +1,74 @@
+"""Whether a job that failed starts again, and on which hosts. Pure: `attempts` does what this says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from deploy.hostfile import Host
+from deploy.plan import count
+from deploy.result import Failure
+
+# Nothing that another attempt would change: the user's own word, and a launcher that places ranks wrongly.
+FINAL = frozenset({"interrupted", "stopped", "placement"})
+FINAL_STATUS = 2  # what the user wrote
+BACKOFF_SECONDS = (1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How often a job may start again, and on how few hosts."""
+
+    max_restarts: int
+    min_hosts: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The hosts of the next attempt, none for no more; and the line that says it."""
+
+    hosts: tuple[Host, ...]
+    said: str = ""
+
+    @property
+    def again(self) -> bool:
+        """Whether there is a next attempt."""
+        return bool(self.hosts)
+
+
+def decide(failure: Failure | None, hosts: Sequence[Host], attempt: int, policy: Policy) -> Decision:
+    """What follows from the end of an attempt, the first of which is number 0.
+
+    A host's failure takes it out of the job. A rank's does not: what it met, it may not meet again.
+    """
+    if failure is None or policy.max_restarts == 0 or failure.kind in FINAL:
+        return Decision(())
+    if failure.kind == "launcher" and failure.exit_status == FINAL_STATUS:
+        return Decision(())
+    if attempt >= policy.max_restarts:
+        return Decision((), f"no restart: that was the last of {count(attempt, 'restart')}")
+    if failure.kind == "host" and failure.host:
+        return without({failure.host: failure.reason}, hosts, attempt, policy)
+    return Decision(tuple(hosts), f"{failure.headline}; {_next(hosts, attempt, policy)}")
+
+
+def without(lost: Mapping[str, str], hosts: Sequence[Host], attempt: int, policy: Policy) -> Decision:
+    """The next attempt without these hosts, each with its reason; none, if too few are left."""
+    left = tuple(host for host in hosts if host.name not in lost)
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in lost.items())
+    if len(left) < policy.min_hosts:
+        return Decision(
+            (),
+            f"no restart: {count(len(left), 'host')} left, --min-hosts {policy.min_hosts} ({reasons})",
+        )
+    return Decision(left, f"{reasons}; {_next(left, attempt, policy)}")
+
+
+def _next(hosts: Sequence[Host], attempt: int, policy: Policy) -> str:
+    names = ", ".join(host.name for host in hosts)
+    return f"restart {attempt + 1} of {policy.max_restarts} on {names}"
+
+
+def backoff(attempt: int) -> float:
+    """Seconds to wait after this attempt: what failed at once may need a moment."""
+    return BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)]

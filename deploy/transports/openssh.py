@@ -1,0 +1,60 @@
+"""A keeper over the OpenSSH client, for a driver that has nothing but the standard library: a detached one.
+
+It runs on the job's head, and goes from there to the other hosts by the head's own SSH configuration.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from deploy.channel import BOOTSTRAP, LostError
+from deploy.errors import HostError
+from deploy.hostfile import Host
+from deploy.transports.process import ProcessPipe
+
+# No question, no unknown host key, no connection shared with others, and an end when a host is silent.
+OPTIONS = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "ConnectTimeout": "10",
+    "ControlPath": "none",
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    "LogLevel": "ERROR",
+}
+SSH_FAILED = 255  # ssh(1): its own exit status when it is ssh that failed
+
+
+def command(host: Host, python: str) -> list[str]:
+    """The argv that starts a keeper on the host; its last word is quoted, as sshd gives it to a shell."""
+    options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
+    user = ["-l", host.user] if host.user else []
+    port = ["-p", str(host.port)] if host.port else []
+    return ["ssh", "-T", *options, *user, *port, "--", host.name, shlex.join([python, "-c", BOOTSTRAP])]
+
+
+class OpenSshPipe(ProcessPipe):
+    """A keeper as the command of `ssh HOST`."""
+
+    def __init__(self, host: Host, python: str, head: str) -> None:
+        self._name, self._python, self._head = host.name, python, head
+        try:
+            super().__init__(command(host, python))
+        except OSError as error:
+            text = f"no ssh on {head}: {error.strerror}"
+            raise HostError("ssh.failed", text, "install the OpenSSH client there") from None
+
+    def last_words(self) -> LostError:
+        """ssh's own reason, or how Python ended there."""
+        status, said = self.end()
+        if status == SSH_FAILED:
+            return LostError(
+                f"{self._head} cannot log in there: {said}",
+                f"a detached job needs that: try ssh {self._name} on {self._head}; setup.yml sets it up",
+                kind="ssh.failed",
+            )
+        return LostError(
+            f"the keeper ended with status {status}: {said}",
+            f"has it {self._python}, 3.9 or newer? --python names another",
+            kind="python.failed",
+        )

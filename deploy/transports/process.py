@@ -1,0 +1,55 @@
+"""A keeper at the end of a child process's pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Sequence
+
+from deploy.node.wire import Readable, Writable
+
+CLOSE_SECONDS = 10.0
+
+
+class ProcessPipe:
+    """A child process, in a session of its own: a Ctrl-C on the terminal is the driver's to handle."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The child."""
+        return self._process.pid
+
+    @property
+    def reader(self) -> Readable:
+        """The keeper's stdout."""
+        assert self._process.stdout is not None  # noqa: S101  # stdout=PIPE
+        return self._process.stdout
+
+    @property
+    def writer(self) -> Writable:
+        """The keeper's stdin: its lifeline."""
+        assert self._process.stdin is not None  # noqa: S101  # stdin=PIPE
+        return self._process.stdin
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the child's end; its exit status, and the last line of its stderr."""
+        self._process.wait()
+        assert self._process.stderr is not None  # noqa: S101  # stderr=PIPE
+        lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+        return self._process.returncode, lines[-1].strip() if lines else "no message"
+
+    def close(self) -> None:
+        """Close the lifeline, and wait until the keeper has ended everything; it may be out of reach."""
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()  # type: ignore[union-attr]  # stdin=PIPE
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSE_SECONDS)

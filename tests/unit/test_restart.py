@@ -1,0 +1,77 @@
+"""Whether a job that failed starts again, and on which hosts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from deploy import hostfile
+from deploy.restart import Policy, backoff, decide, without
+from deploy.result import Failure
+
+HOSTS = hostfile.parse("node[1-3] slots=2")
+RANK = Failure("rank", "exit status 7", 7, host="node2", rank=3)
+LOST = Failure("host", "the line to its keeper is gone", 3, host="node3")
+POLICY = Policy(max_restarts=2, min_hosts=2)
+
+
+def names(failure: Failure | None, attempt: int = 0, policy: Policy = POLICY) -> list[str]:
+    return [host.name for host in decide(failure, HOSTS, attempt, policy).hosts]
+
+
+def test_after_success_there_is_nothing_to_do_or_say() -> None:
+    decision = decide(None, HOSTS, 0, POLICY)
+    assert not decision.again
+    assert not decision.said
+
+
+def test_a_ranks_failure_leaves_the_hosts_as_they_are() -> None:
+    decision = decide(RANK, HOSTS, 0, POLICY)
+    assert decision.hosts == HOSTS
+    assert decision.said == "rank 3 on node2: exit status 7; restart 1 of 2 on node1, node2, node3"
+
+
+def test_a_hosts_failure_takes_it_out() -> None:
+    decision = decide(LOST, HOSTS, 1, POLICY)
+    assert [host.name for host in decision.hosts] == ["node1", "node2"]
+    assert decision.said == "node3: the line to its keeper is gone; restart 2 of 2 on node1, node2"
+
+
+def test_too_few_hosts_are_the_end() -> None:
+    decision = decide(LOST, HOSTS, 0, Policy(max_restarts=2, min_hosts=3))
+    assert not decision.again
+    assert decision.said == (
+        "no restart: 2 hosts left, --min-hosts 3 (node3: the line to its keeper is gone)"
+    )
+
+
+def test_no_more_restarts_than_were_allowed() -> None:
+    assert names(RANK, attempt=1)
+    assert decide(RANK, HOSTS, 2, POLICY).said == "no restart: that was the last of 2 restarts"
+    assert not names(RANK, policy=Policy(0, 1))
+
+
+@pytest.mark.parametrize("kind", ["interrupted", "stopped", "placement"])
+def test_what_another_attempt_would_not_change_is_final(kind: str) -> None:
+    assert not names(dataclasses.replace(RANK, kind=kind))  # type: ignore[arg-type]
+
+
+def test_what_the_user_wrote_is_final_but_a_rank_may_exit_with_2() -> None:
+    assert not names(Failure("launcher", "--np 9: the hosts have 6 slots", 2))
+    assert names(dataclasses.replace(RANK, exit_status=2))
+
+
+@pytest.mark.parametrize("kind", ["launcher", "start"])
+def test_a_launcher_may_do_better_on_the_same_hosts(kind: str) -> None:
+    assert len(names(Failure(kind, "mpirun ended", 1, host="node1"))) == 3  # type: ignore[arg-type]
+
+
+def test_every_host_that_is_unfit_now_is_named() -> None:
+    decision = without({"node1": "no answer", "node3": "refused"}, HOSTS, 0, Policy(3, 1))
+    assert [host.name for host in decision.hosts] == ["node2"]
+    assert decision.said == "node1: no answer; node3: refused; restart 1 of 3 on node2"
+
+
+def test_the_pause_before_a_restart_is_short() -> None:
+    assert [backoff(attempt) for attempt in (0, 1, 7)] == [1.0, 2.0, 2.0]
