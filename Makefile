@@ -43,6 +43,7 @@ lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy docker/*.py
 	$(BIN)/shellcheck $$(git ls-files '*.sh' '.ci/run')
 	$(BIN)/yamllint .
 

@@ -182,6 +182,29 @@ def test_dead_and_frozen_nodes_come_back_with_the_same_keys(cluster: Cluster) ->
     ] * 3
 
 
+# What is in the image
+
+
+def test_image_is_small_enough_to_send_to_every_host(cluster: Cluster) -> None:
+    image = cluster.compose("config", "--images", "keys").strip()
+    inspect = ("docker", "image", "inspect", "--format", "{{.Size}}", image)
+    size = int(subprocess.run(inspect, capture_output=True, text=True, check=True).stdout)
+    assert size < 0.85e9, "docs/image.md says what each package takes"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import torch; torch.compile(lambda x: x + 1, backend='aot_eager')(torch.ones(1))",
+        "import torch.distributed.run, torch.distributed.checkpoint, torch.testing",
+        "import networkx, numpy.testing, sympy",
+    ],
+)
+def test_what_the_image_leaves_out_is_missed_by_nobody(cluster: Cluster, program: str) -> None:
+    done = cluster.exec("node1", ("python3", "-c", program))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # No secret in the image
 
 KEY_NAME = re.compile(r"(^|/)(ssh_host_\w+_key|id_(rsa|ecdsa|ed25519)|authorized_keys)$")

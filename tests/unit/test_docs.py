@@ -16,7 +16,7 @@ from deploy.tasks import namespace
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
-DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "architecture.md"]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def commands(word: str) -> Iterator[str]:
