@@ -2,4 +2,5 @@
 
 from train.main import main
 
-main()
+if __name__ == "__main__":  # spawned ranks import this file too
+    main()

@@ -6,54 +6,79 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
+from train.backend import BACKENDS, check_name
 from train.errors import TrainError
+from train.ranks import LAUNCHERS
+from train.rendezvous import FORMS
 
-BACKENDS = ("auto", "gloo", "mpi", "nccl")
+T = TypeVar("T")
+
+LEARNING = "learning", "what decides the result: the same on every rank, and at any number of ranks"
+RANKS = "ranks", "who takes part and how they find each other; a launcher says it, so defaults do"
+OUTPUT = "output", "what is left of a run; rank 0 alone reads and writes files"
+
+
+def option(section: tuple[str, str], default: T, text: str, **argument: Any) -> T:
+    """Declare a field: its default, and how the command line's help puts it in `section`."""
+    made: T = field(default=default, metadata={"section": section, "help": text, **argument})
+    return made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """Everything that decides the result; the same on every rank."""
+    """Train a network on handwritten digits, on any number of ranks, with the same result."""
 
-    epochs: int = field(default=15, metadata={"help": "passes over the training digits"})
-    batch_size: int = field(
-        default=64, metadata={"help": "GLOBAL batch: digits per step of all ranks together, not of each"}
+    epochs: int = option(LEARNING, 15, "passes over the training digits")
+    batch_size: int = option(LEARNING, 64, "GLOBAL batch: digits per step of all ranks together, not of each")
+    lr: float = option(LEARNING, 0.05, "peak learning rate: reached in the first epoch, then a cosine to 0")
+    seed: int = option(LEARNING, 0, "of the initial weights and of the order of the digits")
+    dtype: str = option(LEARNING, "float32", "of weights and images", choices=("float32", "float64"))
+    limit: int = option(LEARNING, 0, "train on this many digits only; 0: on all")
+
+    launcher: str = option(
+        RANKS, "auto", "whose variables say which rank this is: torchrun's, Open MPI's ...", choices=LAUNCHERS
     )
-    lr: float = field(
-        default=0.05, metadata={"help": "peak learning rate: reached in the first epoch, then a cosine to 0"}
+    spawn: int = option(RANKS, 0, "start this many ranks on this host, without a launcher; 0: do not")
+    init: str = option(RANKS, "auto", f"where the ranks meet: {FORMS}")
+    backend: str = option(
+        RANKS,
+        "auto",
+        f"of torch.distributed: {' '.join(BACKENDS)}; auto is hccl with an Ascend NPU, nccl with a GPU, else "
+        "gloo; default $MUSTER_BACKEND or auto",
     )
-    seed: int = field(default=0, metadata={"help": "of the initial weights and of the order of the digits"})
-    backend: str = field(
-        default="auto",
-        metadata={"help": "default $MUSTER_BACKEND or auto: nccl with a GPU, else gloo", "choices": BACKENDS},
+    timeout: float = option(RANKS, 300.0, "seconds to wait for other ranks, to join and in each collective")
+
+    out: Path = option(
+        OUTPUT,
+        Path("runs/alone"),
+        "directory of metrics.jsonl, checkpoint.pt and errors/, default $MUSTER_OUT or runs/alone",
     )
-    dtype: str = field(
-        default="float32", metadata={"help": "of weights and images", "choices": ("float32", "float64")}
-    )
-    limit: int = field(default=0, metadata={"help": "train on this many digits only; 0: on all"})
-    out: Path = field(
-        default=Path("runs/alone"),
-        metadata={"help": "directory of metrics.jsonl and checkpoint.pt, default $MUSTER_OUT or runs/alone"},
-    )
-    resume: Path | None = field(
-        default=None, metadata={"help": "checkpoint to continue from; only rank 0 reads it", "type": Path}
-    )
+    resume: Path | None = option(OUTPUT, None, "checkpoint to continue from", type=Path)
 
     def __post_init__(self) -> None:
         rules = (
-            ("--backend", self.backend, self.backend in BACKENDS, f"one of {', '.join(BACKENDS)}"),
             ("--epochs", self.epochs, self.epochs >= 1, "at least 1"),
             ("--batch-size", self.batch_size, self.batch_size >= 1, "at least 1"),
             ("--lr", self.lr, 0 < self.lr < math.inf, "above 0"),
             ("--seed", self.seed, 0 <= self.seed < 2**32, "from 0 to 4294967295"),
             ("--limit", self.limit, self.limit >= 0, "0 or more"),
+            ("--spawn", self.spawn, self.spawn >= 0, "0 or more"),
+            ("--timeout", self.timeout, 0 < self.timeout < 1e8, "above 0"),
         )
         wrong = [f"{name} must be {rule}, got {value}" for name, value, holds, rule in rules if not holds]
+        if reason := check_name(self.backend):
+            wrong.append(reason)
         if wrong:
             raise TrainError("\n".join(wrong))
+
+    @property
+    def patience(self) -> timedelta:
+        """How long a rank waits for the others."""
+        return timedelta(seconds=self.timeout)
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:
@@ -61,23 +86,37 @@ class TrainConfig:
 
         Raises TrainError for an unknown option, a bad value or one out of range.
         """
-        parser = _Parser(prog="python -m train", description=cls.__doc__, allow_abbrev=False)
-        for each in fields(cls):
-            name = f"--{each.name.replace('_', '-')}"
-            parser.add_argument(name, default=each.default, **{"type": type(each.default), **each.metadata})
-        if environ.get("MUSTER_OUT"):
-            parser.set_defaults(out=Path(environ["MUSTER_OUT"]))
-        if environ.get("MUSTER_BACKEND"):
-            parser.set_defaults(backend=environ["MUSTER_BACKEND"])
-        # torch.distributed.launch adds this argument to say what LOCAL_RANK says too.
-        parser.add_argument("--local-rank", "--local_rank", help=argparse.SUPPRESS)
-        options = vars(parser.parse_args(argv))
-        options.pop("local_rank")
-        return cls(**options)
+        defaults = {
+            "out": Path(environ["MUSTER_OUT"]) if environ.get("MUSTER_OUT") else None,
+            "backend": environ.get("MUSTER_BACKEND") or None,
+        }
+        return parse(cls, "python -m train", argv, **defaults)
 
     def as_text(self) -> dict[str, str]:
         """Return the options as text, to keep beside a result."""
         return {name: str(value) for name, value in asdict(self).items()}
+
+
+def parse(config: type[T], program: str, argv: Sequence[str], **defaults: object) -> T:
+    """Build `config`, a dataclass of options, from a command line; defaults that are None do not count."""
+    parser = _Parser(prog=program, description=config.__doc__, allow_abbrev=False)
+    sections: dict[str, Any] = {}
+    for each in fields(config):  # type: ignore[arg-type]  # a dataclass, which typing cannot say
+        argument = dict(each.metadata)
+        title, text = argument.pop("section")
+        group = sections.setdefault(title, None) or parser.add_argument_group(title, text)
+        sections[title] = group
+        names = (f"--{each.name.replace('_', '-')}", *argument.pop("also", ()))
+        if isinstance(each.default, bool):
+            group.add_argument(*names, action="store_true", **argument)
+        else:
+            group.add_argument(*names, default=each.default, **{"type": type(each.default), **argument})
+    parser.set_defaults(**{name: value for name, value in defaults.items() if value is not None})
+    # torch.distributed.launch adds this argument to say what LOCAL_RANK says too.
+    parser.add_argument("--local-rank", "--local_rank", help=argparse.SUPPRESS)
+    options = vars(parser.parse_args(argv))
+    options.pop("local_rank")
+    return config(**options)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,23 +1,32 @@
-"""The ranks of a job, joined: `with process_group("auto", ranks) as group`."""
+"""The ranks of a job, joined: `with process_group(ranks, backend="gloo") as group`."""
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from train.backend import available, device_for
+from train.crosscheck import Card, exchange, verify
 from train.errors import TrainError
 from train.failure import fail_together
-from train.hardware import device_for
 from train.ranks import Ranks
-from train.rendezvous import join
+from train.rendezvous import meeting
 
 T = TypeVar("T")
+# How long a rank waits for the others, to join and in each collective; torch's own default is 30 minutes.
+TIMEOUT = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,15 @@ class Group:
         """On how many hosts they really run."""
         return len(set(self.hosts))
 
+    @property
+    def node_rank(self) -> int:
+        """The number of this host, from 0, in the order of the ranks; few launchers say it: it is counted."""
+        return list(dict.fromkeys(self.hosts)).index(self.hosts[self.rank])
+
+    def mesh(self) -> DeviceMesh:
+        """Return all ranks as a DeviceMesh of one dimension, for fully_shard and DTensor."""
+        return init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("data",))
+
     def all_reduce_sum(self, *values: float) -> list[float]:
         """Add up each value over all ranks, in float64; every rank gets the sums."""
         sums = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -58,30 +76,68 @@ class Group:
 
 
 @contextmanager
-def process_group(backend: str, ranks: Ranks) -> Iterator[Group]:
+def process_group(
+    ranks: Ranks,
+    *,
+    backend: str = "auto",
+    init: str = "auto",
+    timeout: timedelta = TIMEOUT,
+    environ: Mapping[str, str] = os.environ,
+) -> Iterator[Group]:
     """Join the group for the block, then leave it; if the block raises, the whole job ends: see failure.py.
 
-    A backend that is not there or ranks that cannot find each other are a TrainError, with the same end.
+    `init` is where the ranks meet: see rendezvous.py. A backend that is not there, ranks that cannot find
+    each other, or an environment that makes no job of them, are a TrainError on every rank, and the same end.
     """
     with fail_together():
         backend = available(backend)
         device = device_for(backend, ranks)
-        join(backend, ranks)
-        hosts = [""] * ranks.world_size
-        dist.all_gather_object(hosts, socket.gethostname())
-        yield Group(ranks, backend, device, tuple(hosts))
-        dist.destroy_process_group()
+        with meeting(init, ranks, timeout, environ) as store:
+            cards = exchange(store, _card(ranks, environ), timeout)
+            verify(cards)
+            _join(backend, ranks, device, timeout, store)
+            hosts = {card.rank: card.host.partition("/")[0] for card in cards}
+            yield Group(ranks, backend, device, tuple(hosts[rank] for rank in range(ranks.world_size)))
+            dist.destroy_process_group()
 
 
-def available(backend: str) -> str:
-    """Resolve "auto", and refuse a backend that cannot work here; returns gloo, nccl or mpi."""
-    if backend == "auto":
-        return "nccl" if torch.cuda.is_available() else "gloo"
-    if backend == "nccl" and not torch.cuda.is_available():
-        raise TrainError("backend nccl needs a GPU that torch can see; without one use --backend gloo")
-    if backend == "mpi" and not dist.is_mpi_available():
-        raise TrainError(
-            f"backend mpi is not built into this torch ({torch.__version__})\n"
-            "use --backend gloo, also under mpirun, or a torch built with MPI, such as Debian's python3-torch"
+def _card(ranks: Ranks, environ: Mapping[str, str]) -> Card:
+    mpi = sys.modules.get("mpi4py.MPI")
+    return Card(
+        ranks.rank,
+        ranks.world_size,
+        ranks.local_rank,
+        _this_host(),
+        os.getpid(),
+        ranks.launcher,
+        # torchrun --virtual-local-rank: every local rank is 0, and each process sees another device.
+        environ.get("CUDA_VISIBLE_DEVICES"),
+        mpi.COMM_WORLD.size if mpi is not None and ranks.from_mpi else None,
+    )
+
+
+def _this_host() -> str:
+    """Return a name that no other host has: two may be called localhost, two containers are one machine."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()}/{boot.read_text().strip() if boot.exists() else ''}"
+
+
+def _join(backend: str, ranks: Ranks, device: torch.device, timeout: timedelta, store: Store) -> None:
+    """Initialise torch's default process group; torch's own MPI backend numbers the ranks itself."""
+    if backend == "mpi":
+        dist.init_process_group("mpi")
+    else:
+        dist.init_process_group(
+            backend,
+            timeout=timeout,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            store=store,
+            device_id=device if device.type == "cuda" else None,
         )
-    return backend
+    joined = dist.get_rank(), dist.get_world_size()
+    if joined != (ranks.rank, ranks.world_size):
+        raise TrainError(
+            f"{ranks.launcher} says {ranks}, but MPI says rank {joined[0]} of {joined[1]}\n"
+            "backend mpi needs the mpirun of the MPI that torch was built with"
+        )

@@ -1,4 +1,4 @@
-"""What a rank may use of its host: which device, how many cores."""
+"""How many cores of its host a rank may use."""
 
 from __future__ import annotations
 
@@ -6,23 +6,7 @@ import os
 
 import torch
 
-from train.errors import TrainError
 from train.ranks import Ranks
-
-
-def device_for(backend: str, ranks: Ranks) -> torch.device:
-    """Return the GPU numbered by the local rank for nccl, which needs one each; else the CPU."""
-    if backend != "nccl":
-        return torch.device("cpu")
-    gpus = torch.cuda.device_count()
-    if ranks.local_rank >= gpus:
-        raise TrainError(
-            f"{ranks}: no GPU left, this host has {gpus} and nccl needs one for each rank\n"
-            "start fewer ranks here, or use --backend gloo"
-        )
-    device = torch.device("cuda", ranks.local_rank)
-    torch.cuda.set_device(device)
-    return device
 
 
 def use_fair_share_of_cores(ranks: Ranks) -> None:

@@ -3,6 +3,7 @@
     python -m train                                     # alone
     mpirun -np 4 python -m train --epochs 30            # four ranks, started by Open MPI
     torchrun --nproc-per-node 4 -m train                # four ranks, started by torchrun
+    python -m train --spawn 4                           # four ranks, started by themselves
     python -m train --resume runs/alone/checkpoint.pt --epochs 30
 
 With the same options the loss is the same at every number of ranks. This file is the table of contents:
@@ -21,22 +22,31 @@ import torch
 
 from train.config import TrainConfig
 from train.data import load_digits
-from train.failure import fail_together
+from train.failure import fail_together, keep_records_in
 from train.group import Group, process_group
 from train.hardware import use_fair_share_of_cores
 from train.loop import fit
 from train.progress import Progress
-from train.ranks import Ranks
+from train.ranks import Ranks, remark
 from train.report import headline, verdict
+from train.spawn import spawn
 
 
 def main() -> None:
     """Run the program; failure.py says with which exit status it ends."""
     with fail_together():
         config = TrainConfig.from_argv(sys.argv[1:], os.environ)
-        ranks = Ranks.from_env(os.environ)
+        if config.spawn:
+            sys.exit(spawn(run_rank, config.spawn, config))
+        run_rank(Ranks.from_env(os.environ, config.launcher), config)
+
+
+def run_rank(ranks: Ranks, config: TrainConfig) -> None:
+    """Be one rank of the job, from joining the others to leaving them."""
+    with fail_together():
+        keep_records_in(config.out, ranks.rank)
         use_fair_share_of_cores(ranks)
-        with process_group(config.backend, ranks) as group:
+        with process_group(ranks, backend=config.backend, init=config.init, timeout=config.patience) as group:
             train(config, group)
 
 
@@ -44,6 +54,8 @@ def train(config: TrainConfig, group: Group) -> None:
     """Train on the digits, and say what runs and what came of it."""
     started = time.perf_counter()
     progress = Progress(group.ranks, os.environ)
+    if line := remark(os.environ, group.ranks):
+        progress.line(line)
     digits, held_out = load_digits(getattr(torch, config.dtype), group.device)
     digits = digits.at(slice(config.limit or None))
     progress.line(

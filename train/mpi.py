@@ -19,7 +19,7 @@ def broadcast(value: T, ranks: Ranks) -> T:
     """
     if MPI.COMM_WORLD.size != ranks.world_size:
         raise TrainError(
-            f"mpirun started {ranks.world_size} ranks, but to mpi4py the job has {MPI.COMM_WORLD.size}\n"
+            f"{ranks.launcher} started {ranks.world_size} ranks, to MPI the job has {MPI.COMM_WORLD.size}\n"
             "use the mpirun of the MPI that mpi4py loads, or set MASTER_ADDR and MASTER_PORT"
         )
     told: T = MPI.COMM_WORLD.bcast(value)

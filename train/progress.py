@@ -52,6 +52,6 @@ def _columns(ranks: Ranks, environ: Mapping[str, str]) -> int:
     given = environ.get("MUSTER_TERMINAL", "")
     if given.isdecimal():
         return int(given)
-    if ranks.launcher == "mpirun" or not sys.stdout.isatty():
+    if ranks.from_mpi or not sys.stdout.isatty():
         return 0
     return shutil.get_terminal_size().columns

@@ -1,33 +1,72 @@
 """Which process of how many this is, read from what the launcher left in the environment.
 
-Launchers run inside each other (`mpirun -np 1 torchrun ...`), and then a process inherits the variables of
-both. So a launcher's variables are a family, taken whole or not at all: one's rank and the other's size
-name nothing.
+Launchers run inside each other (`mpirun -np 1 torchrun ...`, mpirun in a Slurm job), and then a process
+inherits the variables of both. So a launcher's variables are a family, taken whole or not at all: one's rank
+and the other's size name nothing. The families are tried in this order:
+
+1. torchrun and torch.distributed.launch: a process with TORCHELASTIC_RUN_ID only inherited the others;
+2. MPI: Open MPI's mpirun, Hydra (MPICH, Intel MPI), MVAPICH2;
+3. bare RANK, WORLD_SIZE and LOCAL_RANK; where they and MPI name different processes, neither is believed;
+4. a Slurm step, that is srun. A Slurm batch script has a SLURM_PROCID too, but it is one process;
+5. none of them: one process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from train.errors import TrainError
+from train.slurm import tasks_on_this_host
 
-Launcher = Literal["torchrun", "mpirun", "env", "single"]
 
-_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The names of the variables by which a launcher tells a process its place."""
+
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+
+    @property
+    def names(self) -> tuple[str, str, str, str]:
+        return self.rank, self.size, self.local_rank, self.local_size
+
+    def present(self, environ: Mapping[str, str]) -> list[str]:
+        """Return the names that are set; an empty variable is unset."""
+        return [name for name in self.names if environ.get(name)]
+
+
+# https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html; PMIX_RANK comes with no size.
+MPI_FAMILIES = {
+    "mpirun": Family(*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
+    "hydra": Family("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "mvapich2": Family(*(f"MV2_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
+}
+_TORCH = Family("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+FAMILIES = {
+    "torchrun": _TORCH,
+    **MPI_FAMILIES,
+    "env": _TORCH,
+    # Not SLURM_NTASKS: a batch script has that, and SLURM_PROCID=0, without being a step.
+    "srun": Family("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+}
+LAUNCHERS = ("auto", *FAMILIES, "single")
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """A process's place among all (`rank` of `world_size`) and among those on its host (`local_...`)."""
+    """A process's place among all (`rank` of `world_size`) and among those on its host (`local_...`).
+
+    `launcher` is a key of FAMILIES, or "spawn" or "single".
+    """
 
     rank: int
     world_size: int
     local_rank: int
     local_world_size: int
-    launcher: Launcher
+    launcher: str
 
     def __post_init__(self) -> None:
         if not (0 <= self.rank < self.world_size and 0 <= self.local_rank < self.local_world_size):
@@ -37,45 +76,85 @@ class Ranks:
         place = f"rank {self.rank} of {self.world_size}"
         return f"{place}, local rank {self.local_rank} of {self.local_world_size}"
 
+    @property
+    def from_mpi(self) -> bool:
+        """Whether an MPI started this process, so that mpi4py joins it to the others."""
+        return self.launcher in MPI_FAMILIES
+
     @classmethod
-    def from_env(cls, environ: Mapping[str, str]) -> Ranks:
-        """Read torchrun's variables, or Open MPI's, or bare RANK, WORLD_SIZE and LOCAL_RANK, or be alone.
+    def from_env(cls, environ: Mapping[str, str], launcher: str = "auto") -> Ranks:
+        """Read the family of `launcher`, one of LAUNCHERS; "auto" takes the first that is there.
 
-        torchrun's come first: a process that has TORCHELASTIC_RUN_ID only inherited the others.
-        Raises TrainError if a family is incomplete or not of numbers, or if bare variables contradict mpirun.
+        Raises TrainError if a family is incomplete and no other is whole, if it is not of numbers, or if bare
+        variables contradict MPI's.
         """
+        if launcher == "single":
+            return cls(0, 1, 0, 1, "single")
+        if launcher != "auto":
+            return _read(environ, launcher)
         if "TORCHELASTIC_RUN_ID" in environ:
-            return _read(environ, _TORCH, "torchrun")
-        mpirun = _read(environ, _OPEN_MPI, "mpirun") if _any(environ, _OPEN_MPI) else None
-        bare_names = _TORCH if environ.get("LOCAL_WORLD_SIZE") else _TORCH[:3]
-        bare = _read(environ, bare_names, "env") if _any(environ, _TORCH[:3]) else None
-        if mpirun and bare and mpirun.world_size > 1 and _place(mpirun) != _place(bare):
-            raise TrainError(
-                f"mpirun says {mpirun}, but RANK, WORLD_SIZE and LOCAL_RANK say {bare}\n"
-                "unset those three, or start the program with the launcher that set them"
-            )
-        if bare and (mpirun is None or mpirun.world_size < bare.world_size):
-            return bare
-        return mpirun or cls(0, 1, 0, 1, "single")
+            return _read(environ, "torchrun")
+        whole = {name: _read(environ, name) for name in FAMILIES if _is_whole(environ, name)}
+        mpi = next((whole[name] for name in MPI_FAMILIES if name in whole), None)
+        return _agreed(mpi, whole.get("env")) or whole.get("srun") or _alone(environ)
 
 
-def _read(environ: Mapping[str, str], names: tuple[str, ...], launcher: Launcher) -> Ranks:
-    """Read a family: rank, size, local rank, local size; without the last, all may share this host."""
-    present = [name for name in names if environ.get(name)]
-    if len(present) < len(names):
-        missing = ", ".join(name for name in names if name not in present)
-        raise TrainError(f"{', '.join(present) or 'TORCHELASTIC_RUN_ID'} set without {missing}")
+def _agreed(mpi: Ranks | None, bare: Ranks | None) -> Ranks | None:
+    """Choose between MPI's word and bare variables; an MPI job of one process is only a shell around."""
+    if mpi is None or bare is None:
+        return mpi or bare
+    if _place(mpi) == _place(bare):
+        return mpi
+    if mpi.world_size > 1:
+        raise TrainError(
+            f"{mpi.launcher} says {mpi}, but RANK, WORLD_SIZE and LOCAL_RANK say {bare}\n"
+            f"unset those three, or say which is right: --launcher {mpi.launcher} or --launcher env"
+        )
+    return bare if bare.world_size > 1 else mpi
+
+
+def _alone(environ: Mapping[str, str]) -> Ranks:
+    """Return the only process, unless a launcher has left a part of its variables."""
+    for family in (*MPI_FAMILIES.values(), _TORCH):
+        if present := family.present(environ):
+            raise TrainError(_incomplete(family, present))
+    return Ranks(0, 1, 0, 1, "single")
+
+
+def _is_whole(environ: Mapping[str, str], launcher: str) -> bool:
+    names, present = FAMILIES[launcher].names, FAMILIES[launcher].present(environ)
+    needed = names[:3] if launcher == "env" else names
+    return set(needed) <= set(present) and (launcher != "srun" or "SLURM_STEP_ID" in environ)
+
+
+def _read(environ: Mapping[str, str], launcher: str) -> Ranks:
+    """Read a family; bare variables may lack the local size: then all may share this host."""
+    family = FAMILIES[launcher]
+    if not _is_whole(environ, launcher):
+        raise TrainError(f"launched by {launcher}? {_incomplete(family, family.present(environ))}")
     try:
-        rank, size, local_rank, *local_size = (int(environ[name]) for name in names)
+        rank, size, local_rank = (int(environ[name]) for name in family.names[:3])
+        local_size = tasks_on_this_host(environ) if launcher == "srun" else environ.get(family.local_size)
+        return Ranks(rank, size, local_rank, int(local_size or size), launcher)
     except ValueError:
-        values = ", ".join(f"{name}={environ[name]!r}" for name in names)
+        values = ", ".join(f"{name}={environ.get(name)!r}" for name in family.names)
         raise TrainError(f"ranks must be whole numbers, got {values}") from None
-    return Ranks(rank, size, local_rank, local_size[0] if local_size else size, launcher)
 
 
-def _any(environ: Mapping[str, str], names: tuple[str, ...]) -> bool:
-    return any(environ.get(name) for name in names)
+def _incomplete(family: Family, present: list[str]) -> str:
+    missing = ", ".join(name for name in family.names if name not in present)
+    return f"{', '.join(present) or 'none of its variables'} set without {missing}"
 
 
 def _place(ranks: Ranks) -> tuple[int, int, int]:
     return ranks.rank, ranks.world_size, ranks.local_rank
+
+
+def remark(environ: Mapping[str, str], ranks: Ranks) -> str | None:
+    """Return a line on what a user may not expect of `ranks` in this environment, if there is anything."""
+    if ranks.launcher == "single" and environ.get("SLURM_JOB_ID"):
+        return "one process: this is a Slurm job but no step of it; start it with srun or mpirun for more"
+    inherited = [name for name in (*MPI_FAMILIES, "srun") if _is_whole(environ, name)]
+    if ranks.launcher == "torchrun" and inherited:
+        return f"launched by torchrun; what it inherited from {' and '.join(inherited)} is ignored"
+    return None

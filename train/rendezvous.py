@@ -1,6 +1,10 @@
-"""How the ranks find each other: a key-value store on rank 0, at MASTER_ADDR and MASTER_PORT.
+"""How the ranks find each other: a key-value store that all of them reach.
 
-torchrun sets these two. Where they are not set, under mpirun, rank 0 chooses and tells the others over MPI.
+    env://              on rank 0, at MASTER_ADDR and MASTER_PORT; torchrun sets these two
+    tcp://HOST:PORT     on rank 0, whose host HOST must be
+    file:///SHARED/F    in a file on a disk that all hosts share; a new one for every run, removed afterwards
+    mpi://              on rank 0, which takes a free port and tells the others over MPI
+    auto                env:// where those two are set, else by what started the ranks: MPI, or Slurm
 
 Debian builds torch without libuv, which torch's stores ask for unless told not to. The older server is as
 good below some thousands of ranks, so every store here is of that kind.
@@ -8,61 +12,130 @@ good below some thousands of ranks, so every store here is of that kind.
 
 from __future__ import annotations
 
-import os
 import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
 
-import torch.distributed as dist
-from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]  # torch has no __all__
+from torch.distributed import (
+    DistNetworkError,
+    DistStoreError,
+    FileStore,
+    HashStore,
+    Store,
+    TCPStore,
+    rendezvous,
+)
 
+from train import slurm
 from train.errors import TrainError
 from train.ranks import Ranks
 
-# How long a rank waits for the others, to join and in each collective; torch's own default is 30 minutes.
-TIMEOUT = timedelta(minutes=5)
+FORMS = "auto, env://, tcp://HOST:PORT, file:///SHARED/PATH or mpi://"
+Opener = Callable[[str, Ranks, timedelta, Mapping[str, str]], Store]
 
 
-def join(backend: str, ranks: Ranks) -> None:
-    """Initialise torch's default process group with `backend`, which is gloo, nccl or mpi.
+@contextmanager
+def meeting(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str, str]) -> Iterator[Store]:
+    """Open the store of this job for the block; `init` is one of FORMS.
 
-    Raises TrainError if the ranks cannot find each other, or if MPI does not number them as `ranks` does.
+    Raises TrainError if `init` is none of them, lacks something, or cannot be reached within `timeout`.
     """
-    if backend == "mpi":
-        dist.init_process_group("mpi")  # MPI knows rank and size, and needs no store
-    else:
-        _join_at_store(backend, ranks)
-    joined = dist.get_rank(), dist.get_world_size()
-    if joined != (ranks.rank, ranks.world_size):
-        raise TrainError(
-            f"{ranks.launcher} says {ranks}, but MPI says rank {joined[0]} of {joined[1]}\n"
-            "backend mpi needs the mpirun of the MPI that torch was built with"
-        )
-
-
-def _join_at_store(backend: str, ranks: Ranks) -> None:
-    store = _store(ranks)
-    method = None if store else "env://?use_libuv=0"
+    init = init if init != "auto" else _choose(ranks, environ)
+    opener = _OPENERS.get(init.partition("://")[0])
+    if opener is None:
+        raise TrainError(f"--init must be {FORMS}, got {init}")
     try:
-        dist.init_process_group(
-            backend, method, TIMEOUT, rank=ranks.rank, world_size=ranks.world_size, store=store
-        )
-    except (dist.DistNetworkError, dist.DistStoreError) as error:
-        raise TrainError(f"{ranks}: could not join the others: {error}") from error
+        store = HashStore() if ranks.world_size == 1 else opener(init, ranks, timeout, environ)
+    except (DistNetworkError, DistStoreError) as error:
+        raise TrainError(f"{ranks}: could not join the others at {init}: {error}") from error
+    try:
+        yield store
+    finally:
+        if init.startswith("file://") and ranks.rank == 0:
+            _file_of(init, environ).unlink(missing_ok=True)
 
 
-def _store(ranks: Ranks) -> Store | None:
-    """Return the store where the ranks meet; None where MASTER_ADDR and MASTER_PORT say which."""
-    if ranks.world_size == 1:
-        return HashStore()
-    given = [name for name in ("MASTER_ADDR", "MASTER_PORT") if os.environ.get(name)]
-    if len(given) == 2:
-        return None
-    if given or ranks.launcher != "mpirun":
-        raise TrainError("set both MASTER_ADDR, the address of rank 0, and MASTER_PORT, a free port there")
-    return _store_told_over_mpi(ranks)
+def _choose(ranks: Ranks, environ: Mapping[str, str]) -> str:
+    given = [name for name in ("MASTER_ADDR", "MASTER_PORT") if environ.get(name)]
+    if ranks.world_size == 1 or len(given) == 2:
+        return "env://"
+    if not given and ranks.from_mpi:
+        return "mpi://"
+    if not given and ranks.launcher == "srun":
+        host, port = slurm.meeting_point(environ)
+        return f"tcp://{host}:{port}"
+    raise TrainError(
+        "set both MASTER_ADDR, the address of rank 0, and MASTER_PORT, a free port there, or say --init"
+    )
 
 
-def _store_told_over_mpi(ranks: Ranks) -> Store:
+def _at_master(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str, str]) -> Store:
+    """Meet at MASTER_ADDR; torch knows when torchrun's agent holds that store, and which attempt this is."""
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not environ.get(name):
+            raise TrainError(f"--init env:// needs {name} in the environment")
+    store: Store
+    store, _, _ = next(rendezvous(f"{init}?use_libuv=0", ranks.rank, ranks.world_size, timeout=timeout))
+    return store
+
+
+def _at_address(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str, str]) -> Store:
+    place = urlsplit(init)
+    try:
+        host, port = place.hostname, place.port
+    except ValueError:
+        host = port = None
+    if not (host and port):
+        raise TrainError(f"--init must be tcp://HOST:PORT, got {init}")
+    return _tcp(host, port, ranks, timeout)
+
+
+def _in_file(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str, str]) -> Store:
+    """Meet in a file, which must be new: torch's FileStore would take an old run's entries for this one's."""
+    path = _file_of(init, environ)
+    if ranks.rank == 0:
+        _create(path)
+    deadline = time.monotonic() + timeout.total_seconds()
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TrainError(f"{ranks}: rank 0 has not made {path}; is that folder shared by all hosts?")
+        time.sleep(0.05)
+    return FileStore(str(path), ranks.world_size)
+
+
+def _file_of(init: str, environ: Mapping[str, str]) -> Path:
+    """Return the file that `init` names, with the launcher's name of this run, if any, at its end."""
+    path = Path(urlsplit(init).path)
+    if not (path.is_absolute() and path.parent.is_dir()):
+        raise TrainError(f"--init file:///SHARED/PATH needs a path in a folder that is there, got {init}")
+    return path.with_name(path.name + run_name(environ))
+
+
+def _create(path: Path) -> None:
+    try:
+        path.open("x").close()
+    except FileExistsError:
+        raise TrainError(
+            f"{path} is there already: left by an earlier run that was killed, or in use by another run\n"
+            "remove it if no run uses it, or name another file"
+        ) from None
+    except OSError as error:
+        raise TrainError(f"--init cannot make {path}: {error.strerror}") from error
+
+
+def run_name(environ: Mapping[str, str]) -> str:
+    """Return what tells this run from others, the same on every rank: from the launcher, or nothing."""
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MUSTER_JOB", "PMIX_NAMESPACE")
+    slurm_names = ("SLURM_JOB_ID", "SLURM_STEP_ID")
+    values = [environ[name] for name in (*names, *slurm_names) if environ.get(name)]
+    return "".join(f".{''.join(c if c.isalnum() else '-' for c in value)}" for value in values)
+
+
+def _told_over_mpi(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str, str]) -> Store:
     """Open a store on rank 0, on a port that the kernel chooses, and connect the other ranks to it."""
     try:
         from train.mpi import broadcast  # noqa: PLC0415 - initialises MPI, so only where it is needed
@@ -72,11 +145,24 @@ def _store_told_over_mpi(ranks: Ranks) -> Store:
             "install mpi4py, or: mpirun -x MASTER_ADDR=<address of rank 0> -x MASTER_PORT=<free port there>"
         ) from error
     if ranks.rank == 0:
-        store = TCPStore("127.0.0.1", 0, None, True, TIMEOUT, wait_for_workers=False, use_libuv=False)
+        store = _tcp("127.0.0.1", 0, ranks, timeout)
         broadcast((_address(ranks), store.port), ranks)
         return store
     address, port = broadcast(("", 0), ranks)
-    return TCPStore(address, port, None, False, TIMEOUT, wait_for_workers=False, use_libuv=False)
+    return _tcp(address, port, ranks, timeout)
+
+
+_OPENERS: dict[str, Opener] = {
+    "env": _at_master,
+    "tcp": _at_address,
+    "file": _in_file,
+    "mpi": _told_over_mpi,
+}
+
+
+def _tcp(host: str, port: int, ranks: Ranks, timeout: timedelta) -> TCPStore:
+    """Open a store on rank 0, or connect to rank 0's; crosscheck.py waits for the others."""
+    return TCPStore(host, port, None, ranks.rank == 0, timeout, wait_for_workers=False, use_libuv=False)
 
 
 def _address(ranks: Ranks) -> str:

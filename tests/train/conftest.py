@@ -18,17 +18,18 @@ from pathlib import Path
 
 import pytest
 
+ROOT = str(Path(__file__).parents[2])  # of this checkout, whichever is installed
 TIME_LIMIT = 60.0  # seconds; a job that hangs is ended, and its test fails
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job that has ended; `seconds` is how long it ran."""
+    """A job that has ended, and when."""
 
     status: int
     stdout: str
     stderr: str
-    seconds: float
+    ended: float  # seconds since 1970
     out: Path
 
     @property
@@ -49,10 +50,9 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
 
     def run(launcher: str, ranks: int, *program: str, meet: bool = False) -> Job:
         out = tmp_path_factory.mktemp("run")
-        started = time.monotonic()
         process = subprocess.Popen(
             [*_prefix(launcher, ranks), *program],
-            env=environment(MUSTER_OUT=str(out), **(_meeting_point() if meet else {})),
+            env=environment(MUSTER_OUT=str(out), **(at_free_port() if meet else {})),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -63,7 +63,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
             process.terminate()  # mpirun and torchrun end their ranks on SIGTERM; on SIGKILL they could not
             process.communicate()
             pytest.fail(f"{launcher} with {ranks} ranks hung for {TIME_LIMIT} s")
-        return Job(process.returncode, stdout, stderr, time.monotonic() - started, out)
+        return Job(process.returncode, stdout, stderr, time.time(), out)
 
     return run
 
@@ -74,12 +74,15 @@ def environment(**more: str) -> dict[str, str]:
         r"OMPI_|PMIX_|PRTE_|PMI_|TORCHELASTIC_|MUSTER_|MASTER_|(LOCAL_)?RANK$|(LOCAL_)?WORLD_SIZE$"
     )
     kept = {name: value for name, value in os.environ.items() if not launchers.match(name)}
-    return {**kept, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
+    return {**kept, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": ROOT, **more}
 
 
 def _prefix(launcher: str, ranks: int) -> list[str]:
-    if launcher == "single":
+    if launcher in {"single", "spawn"}:  # --spawn is the program's own
         return [sys.executable]
+    if launcher == "torch.distributed.launch":
+        standalone = ["--standalone", "--nproc-per-node", str(ranks)]
+        return [sys.executable, "-m", "torch.distributed.launch", *standalone]
     if launcher == "torchrun":
         return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     mpirun = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
@@ -88,9 +91,13 @@ def _prefix(launcher: str, ranks: int) -> list[str]:
     return [mpirun, *as_root, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), sys.executable]
 
 
-def _meeting_point() -> dict[str, str]:
+def at_free_port() -> dict[str, str]:
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+
+def free_port() -> int:
     """A free port below the ephemeral range, from which mpirun takes ports before rank 0 gets to it."""
     for port in random.sample(range(20000, 32000), 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            return port
     raise OSError("no free port between 20000 and 31999")

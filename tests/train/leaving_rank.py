@@ -1,15 +1,20 @@
-"""The job of test_failure.py: rank 1 leaves as the argument says, while rank 0 waits for it.
+"""The job of test_failure.py: rank 1 leaves as the argument says, while the others wait for it.
 
-Where MPI is initialised, rank 0 waits in a barrier of MPI's: there it would wait for ever.
+Where MPI is initialised, they wait in a barrier of MPI's: there they would wait for ever.
 """
 
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from train.errors import TrainError
+from train.failure import keep_records_in
 from train.group import process_group
 from train.ranks import Ranks
+from train.spawn import spawn
 
 
 def _raise(error: BaseException) -> Callable[[], None]:
@@ -19,16 +24,28 @@ def _raise(error: BaseException) -> Callable[[], None]:
     return leave
 
 
-WAYS = {
+WAYS: dict[str, Callable[[], None]] = {
     "exception": _raise(RuntimeError("out of paper")),
     "exit": _raise(SystemExit(3)),
     "mistake": _raise(TrainError("no paper in the tray\nput some in")),
-    "interrupt": _raise(KeyboardInterrupt()),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
 }
 
-with process_group("gloo", Ranks.from_env(os.environ)) as group:
-    if group.rank == 1:
-        WAYS[sys.argv[1]]()
-    if "mpi4py.MPI" in sys.modules:
-        sys.modules["mpi4py.MPI"].COMM_WORLD.Barrier()
-    group.all_reduce_sum(1.0)
+
+def be_a_rank(ranks: Ranks, way: str) -> None:
+    keep_records_in(Path(os.environ["MUSTER_OUT"]), ranks.rank)
+    with process_group(ranks, backend="gloo") as group:
+        group.all_reduce_sum(1.0)
+        if group.rank == 1:
+            Path(os.environ["MUSTER_OUT"], "left").write_text(str(time.time()))
+            WAYS[way]()
+        if "mpi4py.MPI" in sys.modules:
+            sys.modules["mpi4py.MPI"].COMM_WORLD.Barrier()
+        group.all_reduce_sum(1.0)
+
+
+if __name__ == "__main__":
+    if sys.argv[2:] == ["spawn"]:
+        sys.exit(spawn(be_a_rank, 2, sys.argv[1]))
+    be_a_rank(Ranks.from_env(os.environ), sys.argv[1])

@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from train.errors import TrainError
-from train.failure import report
+from train.failure import fail_together, report, write_record
 
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
 LEAVING_RANK = str(Path(__file__).with_name("leaving_rank.py"))
+PROMPTLY = 2.0  # seconds
+SAYS = {
+    ("mpirun", "exception"): "RuntimeError: out of paper",
+    ("mpirun", "exit"): "Exit code:    3",
+    ("mpirun", "kill"): "signal 9",
+    ("torchrun", "exception"): "RuntimeError: out of paper",
+    ("spawn", "exit"): "error: rank 1 of 2 was the first to fail: exit status 3",
+    ("spawn", "crash"): "Fatal Python error: Segmentation fault",
+}
+RECORDED = {"exception": "RuntimeError: out of paper", "exit": "SystemExit: 3"}
 
 
-@pytest.mark.parametrize("meet", [True, False], ids=["without MPI", "with MPI initialised"])
-@pytest.mark.parametrize(("way", "status"), [("exception", 1), ("exit", 3)])
-def test_a_rank_that_leaves_ends_an_mpirun_job(launch: Launch, way: str, status: int, meet: bool) -> None:
-    job = launch("mpirun", 2, LEAVING_RANK, way, meet=meet)
+@pytest.mark.parametrize(
+    ("launcher", "way", "status", "meet"),
+    [
+        pytest.param("mpirun", "exception", 1, False, id="mpirun, exception, in MPI"),
+        pytest.param("mpirun", "exit", 3, True, id="mpirun, exit, without MPI"),
+        pytest.param("mpirun", "kill", 137, False, id="mpirun, kill, in MPI"),
+        pytest.param("torchrun", "exception", 1, False, id="torchrun, exception"),
+        pytest.param("spawn", "exit", 3, False, id="spawn, exit"),
+        pytest.param("spawn", "crash", 139, False, id="spawn, crash"),
+    ],
+)
+def test_a_rank_that_leaves_ends_the_job_and_is_the_one_reported(
+    launch: Launch, launcher: str, way: str, status: int, meet: bool
+) -> None:
+    words = [way, "spawn"] if launcher == "spawn" else [way]
+    job = launch(launcher, 2, LEAVING_RANK, *words, meet=meet)
     assert job.status == status, job.stderr
-    assert ("RuntimeError: out of paper" in job.stderr) == (way == "exception")
-    assert job.seconds < 30
-
-
-def test_a_rank_that_raises_ends_a_torchrun_job(launch: Launch) -> None:
-    job = launch("torchrun", 2, LEAVING_RANK, "exception")
-    assert job.status == 1
-    assert "RuntimeError: out of paper" in job.stderr
+    assert job.ended - float((job.out / "left").read_text()) < PROMPTLY
+    assert SAYS[launcher, way] in job.stderr
+    assert "by peer" not in job.stderr  # what the other rank met is a consequence
+    if way in {"exception", "exit"} and launcher != "torchrun":  # torchrun has a place of its own
+        (record,) = (job.out / "errors").iterdir()
+        assert record.name == "rank-0001.json"
+        assert json.loads(record.read_text())["message"]["message"].startswith(RECORDED[way])
 
 
 @pytest.mark.parametrize(
@@ -52,3 +75,24 @@ def test_each_kind_of_end_has_its_status_and_its_words(
 ) -> None:
     assert report(error) == status
     assert capsys.readouterr().err == says
+
+
+def test_the_record_is_what_torchrun_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.elastic.multiprocessing.api import ProcessFailure
+
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "deep" / "error.json"))
+    write_record(ValueError("no paper"))
+    failure = ProcessFailure(
+        local_rank=1, pid=7, exitcode=1, error_file=str(tmp_path / "deep" / "error.json")
+    )
+    assert "'message': 'ValueError: no paper'" in str(failure.message)
+    assert abs(failure.timestamp - time.time()) < 60
+
+
+def test_a_victim_lets_the_first_failure_speak(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr("train.failure.end_job", lambda status: None)
+    with pytest.raises(RuntimeError), fail_together():
+        raise RuntimeError("[pair.cc:547] Connection closed by peer [127.0.0.1]:9")
+    assert waited == [1.0]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from train import slurm
 from train.errors import TrainError
-from train.ranks import Ranks
+from train.ranks import Ranks, remark
 
 
 def _torch(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
@@ -47,6 +48,48 @@ def _mpirun(rank: int, size: int, local_rank: int, local_size: int) -> dict[str,
     }
 
 
+def _hydra(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+    """mpiexec of MPICH 5.0; Intel MPI's sets the four alike."""
+    return {
+        "PMI_RANK": str(rank),
+        "PMI_SIZE": str(size),
+        "PMI_FD": "9",
+        "PMI_HOSTNAME": "node1",
+        "MPI_LOCALRANKID": str(local_rank),
+        "MPI_LOCALNRANKS": str(local_size),
+        "HYDI_CONTROL_FD": "8",
+    }
+
+
+def _mvapich2(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+    values = {"RANK": rank, "SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
+    return {f"MV2_COMM_WORLD_{name}": str(value) for name, value in values.items()}
+
+
+BATCH = {  # a Slurm batch script, before any srun: it looks like the first of four, and is alone
+    "SLURM_JOB_ID": "4711",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_JOB_NODELIST": "node[03-05]",
+}
+
+
+def _srun(rank: int, size: int, local_rank: int, node: int, per_node: str) -> dict[str, str]:
+    return {
+        **BATCH,
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(local_rank),
+        "SLURM_NODEID": str(node),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": str(size),
+        "SLURM_STEP_TASKS_PER_NODE": per_node,
+        "SLURM_STEP_NODELIST": "node[03-05]",
+        "SLURM_STEP_NUM_NODES": "3",
+    }
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
@@ -78,10 +121,96 @@ def _mpirun(rank: int, size: int, local_rank: int, local_size: int) -> dict[str,
         pytest.param(
             _mpirun(0, 1, 0, 1) | _torch(1, 4, 1, 2), Ranks(1, 4, 1, 2, "env"), id="bare inside mpirun -np 1"
         ),
+        pytest.param(_hydra(3, 4, 1, 2), Ranks(3, 4, 1, 2, "hydra"), id="MPICH and Intel MPI"),
+        pytest.param(_mvapich2(3, 4, 1, 2), Ranks(3, 4, 1, 2, "mvapich2"), id="MVAPICH2"),
+        pytest.param(_srun(4, 5, 0, 2, "2(x2),1"), Ranks(4, 5, 0, 1, "srun"), id="srun, unequal hosts"),
+        pytest.param(_srun(3, 5, 1, 1, "2(x2),1"), Ranks(3, 5, 1, 2, "srun"), id="srun, a host of two"),
+        pytest.param(BATCH, Ranks(0, 1, 0, 1, "single"), id="a Slurm batch script is one process"),
+        pytest.param(
+            BATCH | _mpirun(3, 4, 1, 2), Ranks(3, 4, 1, 2, "mpirun"), id="mpirun in a batch script, head"
+        ),
+        pytest.param(
+            # Open MPI starts its daemons on the other hosts as a Slurm step, one task per host.
+            _srun(0, 2, 0, 0, "1(x2)") | _mpirun(3, 4, 1, 2),
+            Ranks(3, 4, 1, 2, "mpirun"),
+            id="mpirun in a batch script, another host",
+        ),
+        pytest.param(
+            _srun(1, 2, 0, 1, "1(x2)") | _torchrun(3, 4, 1, 2),
+            Ranks(3, 4, 1, 2, "torchrun"),
+            id="srun with one torchrun per host",
+        ),
+        pytest.param(
+            _srun(1, 4, 1, 0, "2(x2)") | {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_FD": "17"},
+            Ranks(1, 4, 1, 2, "srun"),
+            id="srun --mpi=pmi2: PMI without local ranks is no family",
+        ),
+        pytest.param(
+            _srun(1, 4, 1, 0, "2(x2)") | {"PMIX_RANK": "1"}, Ranks(1, 4, 1, 2, "srun"), id="srun --mpi=pmix"
+        ),
+        pytest.param(
+            _hydra(0, 1, 0, 1) | _torchrun(1, 2, 1, 2), Ranks(1, 2, 1, 2, "torchrun"), id="mpiexec torchrun"
+        ),
     ],
 )
 def test_the_environment_says_who_this_process_is(environ: dict[str, str], expected: Ranks) -> None:
     assert Ranks.from_env(environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("launcher", "expected"),
+    [
+        ("mpirun", Ranks(1, 2, 1, 2, "mpirun")),
+        ("env", Ranks(0, 4, 0, 4, "env")),
+        ("single", Ranks(0, 1, 0, 1, "single")),
+    ],
+)
+def test_a_named_launcher_settles_a_contradiction(launcher: str, expected: Ranks) -> None:
+    environ = _mpirun(1, 2, 1, 2) | {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}
+    assert Ranks.from_env(environ, launcher) == expected
+
+
+def test_a_named_launcher_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(TrainError, match=r"launched by hydra\? none of its variables set without PMI_RANK"):
+        Ranks.from_env(_mpirun(0, 2, 0, 2), "hydra")
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        (BATCH, "no step of it; start it with srun or mpirun"),
+        (_mpirun(0, 1, 0, 1) | _torchrun(1, 2, 1, 2), "inherited from mpirun is ignored"),
+        (_srun(1, 2, 0, 1, "1(x2)") | _torchrun(3, 4, 1, 2), "inherited from srun is ignored"),
+    ],
+)
+def test_what_may_surprise_is_said(environ: dict[str, str], says: str) -> None:
+    assert says in (remark(environ, Ranks.from_env(environ)) or "")
+
+
+def test_what_is_as_expected_needs_no_remark() -> None:
+    for environ in ({}, _torchrun(1, 2, 1, 2), _mpirun(1, 2, 1, 2), _srun(1, 4, 1, 0, "2(x2)")):
+        assert remark(environ, Ranks.from_env(environ)) is None
+
+
+@pytest.mark.parametrize(
+    ("hostlist", "first"),
+    [
+        ("node3", "node3"),
+        ("node3,node4", "node3"),
+        ("node[03-05,7],login1", "node03"),
+        ("rack[2-3]node[08,11]", "rack2node08"),
+        ("node[1-2]-ib,x", "node1-ib"),
+    ],
+)
+def test_the_first_host_of_a_slurm_hostlist(hostlist: str, first: str) -> None:
+    assert slurm.first_host(hostlist) == first
+
+
+def test_the_tasks_of_a_slurm_step_meet_where_all_can_work_out() -> None:
+    places = {slurm.meeting_point(_srun(rank, 2, 0, rank, "1(x2)")) for rank in range(2)}
+    assert places == {("node03", 20000 + (4711 * 8) % 10000)}
+    with pytest.raises(TrainError, match="set MASTER_ADDR and MASTER_PORT"):
+        slurm.meeting_point(BATCH)
 
 
 def _without(environ: dict[str, str], name: str) -> dict[str, str]:
@@ -115,6 +244,15 @@ def _without(environ: dict[str, str], name: str) -> dict[str, str]:
             _mpirun(1, 2, 1, 2) | _torch(0, 2, 0, 2),
             "mpirun says rank 1 of 2, local rank 1 of 2, but .* say rank 0 of 2, local rank 0 of 2",
             id="mpirun and bare variables disagree",
+        ),
+        pytest.param(
+            _hydra(1, 2, 1, 2) | _torch(0, 2, 0, 2),
+            "(?s)hydra says .*--launcher hydra",
+            id="hydra and bare too",
+        ),
+        pytest.param({"PMI_RANK": "0", "PMI_SIZE": "2"}, "without MPI_LOCALRANKID", id="half of Hydra's"),
+        pytest.param(
+            _srun(0, 2, 0, 0, "some"), "SLURM_STEP_TASKS_PER_NODE='some'", id="a count that is none"
         ),
     ],
 )

@@ -27,8 +27,21 @@ def test_muster_backend_is_the_default_of_backend_and_is_checked_too() -> None:
     environ = {"MUSTER_BACKEND": "mpi"}
     assert TrainConfig.from_argv([], environ).backend == "mpi"
     assert TrainConfig.from_argv(["--backend", "gloo"], environ).backend == "gloo"
-    with pytest.raises(TrainError, match="--backend must be one of auto, gloo, mpi, nccl, got hccl"):
-        TrainConfig.from_argv([], {"MUSTER_BACKEND": "hccl"})
+    with pytest.raises(TrainError, match=r"--backend must be one of auto gloo .*, got smoke"):
+        TrainConfig.from_argv([], {"MUSTER_BACKEND": "smoke"})
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("tcp", "use gloo; to choose where ranks meet, --init"),
+        ("mpi4py", "--sync mpi4py"),
+        ("horovod", "nccl"),
+    ],
+)
+def test_a_backend_of_old_tutorials_is_told_its_successor(name: str, says: str) -> None:
+    with pytest.raises(TrainError, match=f"got {name}: .*{says}"):
+        TrainConfig.from_argv(["--backend", name], {})
 
 
 @pytest.mark.parametrize("argument", ["--local-rank=1", "--local_rank=1"])

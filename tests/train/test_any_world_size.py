@@ -1,0 +1,49 @@
+"""What holds at any number of ranks, in whatever way they are started.
+
+    pytest tests/train/test_any_world_size.py
+    mpirun -n 2 pytest tests/train/test_any_world_size.py
+    torchrun --nproc-per-node 3 -m pytest tests/train/test_any_world_size.py
+
+Every rank runs every test, in the same order, so each test may use collectives.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from train.group import Group, process_group
+from train.ranks import Ranks
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    """Join all ranks; a rank whose test failed may not keep the others for long."""
+    with process_group(Ranks.from_env(os.environ), timeout=timedelta(seconds=60)) as joined:
+        yield joined
+
+
+def test_the_ranks_are_those_of_the_launcher(group: Group) -> None:
+    assert (group.rank, group.world_size) == (dist.get_rank(), dist.get_world_size())
+    assert len(group.hosts) == group.world_size
+    assert group.node_rank < group.host_count
+
+
+def test_values_are_added_up_over_the_ranks(group: Group) -> None:
+    count = group.world_size
+    assert group.all_reduce_sum(1.0, group.rank) == [count, count * (count - 1) / 2]
+
+
+def test_rank_0_tells_the_others(group: Group) -> None:
+    assert group.broadcast({"from": group.rank, "weights": torch.ones(3)})["from"] == 0
+
+
+def test_the_mesh_has_every_rank(group: Group) -> None:
+    mesh = group.mesh()
+    assert mesh.size() == group.world_size
+    assert mesh.get_local_rank() == group.rank

@@ -1,0 +1,113 @@
+"""Ranks of a wrong environment find out, all of them, what is wrong with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed import FileStore, Store, TCPStore
+
+from train.crosscheck import Card, exchange, verify
+from train.errors import TrainError
+
+SHORT = timedelta(seconds=0.5)
+
+
+def _card(rank: int, size: int, local_rank: int | None = None, **more: str | int) -> Card:
+    local_rank = rank if local_rank is None else local_rank
+    card = {"host": "node1/boot", "pid": 100 + rank, "launcher": "env", **more}
+    return Card(rank, size, local_rank, **card)  # type: ignore[arg-type]
+
+
+GOOD = [_card(0, 3), _card(1, 3), _card(2, 3, 0, host="node2/boot")]
+
+
+@pytest.mark.parametrize(
+    ("cards", "says"),
+    [
+        pytest.param([_card(0, 1), _card(0, 2)], "disagree on how many they are", id="sizes"),
+        pytest.param([_card(0, 2), _card(0, 2, 1)], "rank 0 is there more than once", id="a rank twice"),
+        pytest.param([_card(0, 2), _card(1, 2, 0)], "local rank 0 is there more than once", id="local ranks"),
+        pytest.param([_card(1, 2), _card(2, 2)], "not numbered from 0 to 1", id="no rank 0"),
+        pytest.param([_card(0, 2, mpi_size=1), _card(1, 2, mpi_size=1)], "of different MPIs", id="two MPIs"),
+    ],
+)
+def test_ranks_that_are_no_job_are_named(cards: list[Card], says: str) -> None:
+    with pytest.raises(TrainError, match=says) as caught:
+        verify(cards)
+    assert f"process {cards[0].pid} on node1" in str(caught.value)
+
+
+def test_the_ranks_of_one_job_pass_in_any_order() -> None:
+    verify(GOOD)
+    verify(list(reversed(GOOD)))
+
+
+def test_virtual_local_ranks_are_told_apart_by_their_devices() -> None:
+    verify([_card(0, 2, 0, devices="0"), _card(1, 2, 0, devices="1")])
+
+
+def test_a_job_of_many_shows_the_first_eight() -> None:
+    with pytest.raises(TrainError) as caught:
+        verify([_card(0, 100, number) for number in range(100)])
+    assert len(str(caught.value).splitlines()) == 1 + 8 + 1 + 1
+    assert "and 92 more" in str(caught.value)
+
+
+Stores = Callable[[int], Store]
+
+
+@pytest.fixture(params=["tcp", "file"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
+    """Return `stores(rank)`, which opens the store as that rank would."""
+    if request.param == "file":
+        # Of one rank more than ever comes: the last to go would remove the file.
+        return lambda rank: FileStore(str(tmp_path / "meet"), 5)
+    server = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, use_libuv=False)
+    return lambda rank: TCPStore("127.0.0.1", server.port, None, False, use_libuv=False)
+
+
+def _meet(stores: Stores, cards: Sequence[Card]) -> list[list[Card] | str]:
+    """Let each card come at once; returns what each got, cards or an error."""
+
+    def come(card: Card) -> list[Card] | str:
+        try:
+            return exchange(stores(card.rank), card, SHORT)
+        except TrainError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(cards)) as pool:
+        return list(pool.map(come, cards))
+
+
+def test_each_rank_gets_the_cards_of_all(stores: Stores) -> None:
+    for got in _meet(stores, GOOD):
+        assert isinstance(got, list)
+        assert sorted(card.rank for card in got) == [0, 1, 2]
+
+
+def test_the_ranks_that_came_name_each_other_when_one_does_not(stores: Stores) -> None:
+    began = time.monotonic()
+    for got in _meet(stores, GOOD[:2]):
+        assert isinstance(got, str)
+        assert got.startswith("2 of 3 ranks came within 0 s:")
+        assert "rank 0 of 3" in got
+        assert "rank 1 of 3" in got
+    assert time.monotonic() - began < 20
+
+
+def test_the_same_rank_twice_is_named_before_the_missing_one(stores: Stores) -> None:
+    for got in _meet(stores, [_card(1, 3), _card(1, 3)]):
+        assert isinstance(got, str)
+        assert got.startswith("rank 1 is there more than once")
+
+
+def test_one_rank_too_many_learns_that_the_place_is_taken(stores: Stores) -> None:
+    _meet(stores, GOOD)
+    (got,) = _meet(stores, [_card(0, 3)])
+    assert isinstance(got, str)
+    assert "is number 4 to arrive, of 3\nanother job meets at the same place" in got

@@ -1,0 +1,102 @@
+"""The ranks of a job find each other, wherever they are told to meet, or say why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from torch.distributed import TCPStore
+
+from tests.train.conftest import TIME_LIMIT, environment, free_port
+from train.errors import TrainError
+from train.ranks import Ranks
+from train.rendezvous import meeting
+
+if TYPE_CHECKING:
+    from tests.train.conftest import Launch
+
+MEETING_PLACES = str(Path(__file__).with_name("meeting_places.py"))
+ANY_WORLD_SIZE = str(Path(__file__).with_name("test_any_world_size.py"))
+FIRST = Ranks(0, 2, 0, 2, "env")
+SHORT = timedelta(seconds=0.5)
+
+
+def test_the_same_ranks_meet_at_every_kind_of_place(launch: Launch, tmp_path: Path) -> None:
+    places = ("mpi://", f"file://{tmp_path}/meeting", f"tcp://127.0.0.1:{free_port()}", "auto")
+    job = launch("mpirun", 2, MEETING_PLACES, *places)
+    assert job.status == 0, job.stderr
+    assert job.stdout.splitlines() == [f"2 ranks met at {place}" for place in places]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 2), ("torchrun", 3)])
+def test_one_file_of_tests_runs_at_any_world_size(launch: Launch, launcher: str, ranks: int) -> None:
+    job = launch(launcher, ranks, "-m", "pytest", "-q", "-p", "no:cacheprovider", ANY_WORLD_SIZE)
+    assert job.status == 0, job.stdout + job.stderr
+    assert job.stdout.count(" passed") == ranks
+
+
+def test_the_argument_of_torch_distributed_launch_is_understood(launch: Launch) -> None:
+    job = launch("torch.distributed.launch", 2, "-m", "train", "--epochs", "1", "--limit", "64")
+    assert job.status == 0, job.stderr
+    assert job.verdict["launcher"] == "torchrun"
+    assert job.verdict["ranks"] == "2"
+
+
+def test_two_processes_that_are_the_same_rank_both_say_so() -> None:
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, use_libuv=False)
+    bare = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    env = environment(**bare, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
+    command = [sys.executable, MEETING_PLACES, "auto"]
+    processes = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in processes:
+        _, stderr = process.communicate(timeout=TIME_LIMIT)
+        assert process.returncode == 2, stderr
+        assert stderr.startswith("error: rank 1 is there more than once:\n")
+        assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize(
+    ("init", "environ", "says"),
+    [
+        ("udp://1.2.3.4:5", {}, "--init must be auto, env://"),
+        ("tcp://1.2.3.4", {}, "--init must be tcp://HOST:PORT"),
+        ("tcp://1.2.3.4:many", {}, "--init must be tcp://HOST:PORT"),
+        ("file:///no/such/folder/f", {}, "needs a path in a folder that is there"),
+        ("env://", {"MASTER_ADDR": "127.0.0.1"}, "--init env:// needs MASTER_PORT"),
+        ("auto", {"MASTER_ADDR": "127.0.0.1"}, "set both MASTER_ADDR"),
+        ("auto", {}, "or say --init"),
+    ],
+)
+def test_a_place_that_is_none_is_a_clear_error(init: str, environ: dict[str, str], says: str) -> None:
+    with pytest.raises(TrainError, match=says), meeting(init, FIRST, SHORT, environ):
+        pass
+
+
+def test_a_file_that_an_earlier_run_left_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "meeting").touch()
+    with (
+        pytest.raises(TrainError, match="is there already: left by an earlier run"),
+        meeting(f"file://{tmp_path}/meeting", FIRST, SHORT, {}),
+    ):
+        pass
+
+
+def test_a_file_is_new_for_every_run_and_goes_with_it(tmp_path: Path) -> None:
+    (tmp_path / "meeting.job-7").touch()
+    with meeting(f"file://{tmp_path}/meeting", FIRST, SHORT, {"MUSTER_JOB": "job-8"}):
+        assert (tmp_path / "meeting.job-8").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["meeting.job-7"]
+
+
+def test_a_rank_names_the_file_that_it_waited_for(tmp_path: Path) -> None:
+    second = Ranks(1, 2, 1, 2, "env")
+    with (
+        pytest.raises(TrainError, match="is that folder shared by all hosts"),
+        meeting(f"file://{tmp_path}/meeting", second, SHORT, {}),
+    ):
+        pass
