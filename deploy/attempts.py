@@ -93,7 +93,8 @@ class Attempts:
         self._record(head, "job.json", self.folder.record)
         self._on_start(the_plan)
         self._say(the_plan.title)
-        result = execute(the_plan, cluster, self.observers, start_timeout=self.job.start_timeout)
+        limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
+        result = execute(the_plan, cluster, self.observers, **limits)
         result = self.folder.stopped(result)
         with contextlib.suppress(LostError):
             self._metrics = head.ask("fetch", path="out/metrics.jsonl", seconds=5)["text"]

@@ -17,7 +17,10 @@ from deploy.errors import HostError, MusterError
 from deploy.node.wire import Frame, Readable, Writable, read_frame, write_frame
 
 # Each module of the keeper, after those that it imports.
-_MODULES = ("wire", "facts", "health", "meeting", "store", "processes", "jobs", "detaching", "agent")
+_MODULES = (
+    *("wire", "facts", "health", "meeting", "store", "processes"),
+    *("memory", "ranks", "stacks", "door", "jobs", "detaching", "agent"),
+)
 CLOCK_ROUNDS, CLOCK_SECONDS = 8, 0.25
 FROZEN = "is it overloaded or frozen? look at its console"
 # What the node's Python is given as -c. An entry '' of sys.path would let a json.py in the home shadow ours.

@@ -22,6 +22,7 @@ class Job:
     """All that it may use, in the order of the hosts file; some may get no rank."""
     tree: Tree
     start_timeout: float
+    stall_timeout: float = 0.0
     max_restarts: int = 0
     min_hosts: int = 1
     python: str = ""

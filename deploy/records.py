@@ -104,6 +104,8 @@ class RunFolder:
             file.close()
         if metrics is not None:
             (self.path / "metrics.jsonl").write_text(metrics)
+        if result.stacks:
+            (self.path / "stacks.txt").write_text(result.stacks)
         (self.path / "verdict.txt").write_text(f"{verdict}\n")
         content = {**result.as_json(), "earlier_attempts": [one.as_json() for one in earlier]}
         self._replace("result.json", json.dumps(content, indent=2) + "\n")

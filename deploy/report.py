@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from deploy.plan import HostPlan, count
 from deploy.records import RunFolder
-from deploy.result import Failure, LaunchResult
+from deploy.result import Failure, LaunchResult, span
 from deploy.screen import harmless
 
 TAIL_LINES = 20
@@ -34,13 +32,13 @@ def verdict(result: LaunchResult, folder: RunFolder) -> str:
 
 
 def _ranks_of(host: HostPlan) -> str:
-    return f"{host.host.name}: {_span([place.rank for place in host.ranks])}"
+    return f"{host.host.name}: {span([place.rank for place in host.ranks])}"
 
 
 def _others(result: LaunchResult, failure: Failure) -> str:
     """The ranks that did not end well after the first failure: `ranks 0-3,5`."""
     ended_well = {rank for rank, end in result.ends.items() if end.code == 0}
-    return _span([place.rank for place in result.plan.ranks if place.rank not in {failure.rank} | ended_well])
+    return span([place.rank for place in result.plan.ranks if place.rank not in {failure.rank} | ended_well])
 
 
 def _where(failure: Failure | None, folder: RunFolder) -> str:
@@ -50,12 +48,3 @@ def _where(failure: Failure | None, folder: RunFolder) -> str:
             if path.is_file() and path.stat().st_size:
                 return str(path)
     return str(folder.logs)
-
-
-def _span(ranks: list[int]) -> str:
-    """`ranks 0-3,5` for 0, 1, 2, 3, 5; `rank 4`; nothing for none."""
-    runs = [
-        [rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])
-    ]
-    text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}" if ranks else ""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Literal
 
 from deploy.plan import LaunchPlan, Place
 
-Kind = Literal["rank", "host", "launcher", "start", "placement", "interrupted", "stopped"]
+Kind = Literal["rank", "host", "launcher", "start", "placement", "stall", "interrupted", "stopped"]
 
 
 def describe_code(code: int) -> str:
@@ -25,6 +26,15 @@ def describe_code(code: int) -> str:
 def status_of(code: int) -> int:
     """The exit status that a shell gives to an exit code: 128 + n for signal n."""
     return code if code >= 0 else 128 - code
+
+
+def span(ranks: Sequence[int]) -> str:
+    """`ranks 0-3,5` for 0, 1, 2, 3, 5; `rank 4`; nothing for none."""
+    runs = [
+        [rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])
+    ]
+    text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}" if ranks else ""
 
 
 @dataclass(frozen=True)
@@ -44,13 +54,18 @@ class Failure:
     @property
     def headline(self) -> str:
         """`rank 4 on node3: exit status 1`."""
-        if self.kind == "rank":
+        if self.kind in ("rank", "stall") and self.rank is not None:
             return f"rank {self.rank} on {self.host}: {self.reason}"
         if self.kind == "interrupted":
             return f"interrupted by {self.reason}; the job was ended on every host"
         if self.kind == "stopped":
             return f"{self.reason}; the job was ended on every host"
         return f"{self.host}: {self.reason}" if self.host else self.reason
+
+
+def describe_out_of_memory(limit: int | None) -> str:
+    """`out of memory, the kernel chose it (limit 256 MiB)`."""
+    return "out of memory, the kernel chose it" + (f" (limit {limit >> 20} MiB)" if limit else "")
 
 
 @dataclass(frozen=True)
@@ -61,12 +76,14 @@ class RankEnd:
     code: int
     at: float
     tail: tuple[str, ...] = ()
+    why: str = ""
+    """What its host knows beyond the code: that the kernel killed it for lack of memory."""
 
     def as_failure(self) -> Failure:
         """The end as the reason of a failed launch."""
         return Failure(
             kind="rank",
-            reason=describe_code(self.code),
+            reason=": ".join(part for part in (describe_code(self.code), self.why) if part),
             exit_status=status_of(self.code),
             host=self.place.host,
             rank=self.place.rank,
@@ -88,6 +105,8 @@ class LaunchResult:
     last_line: str = ""
     """What rank 0 said last on stdout."""
     notes: tuple[str, ...] = ()
+    stacks: str = ""
+    """Where every rank was when the job stalled or did not start."""
 
     @property
     def exit_status(self) -> int:

@@ -15,11 +15,11 @@ SILENCE_SECONDS = 10.0
 
 
 class Heartbeat:
-    """Pings every keeper, and notices a host that says nothing."""
+    """Pings every keeper, and notices a host that says nothing. `pulse`: each also says how its ranks are."""
 
-    def __init__(self, state: State, cluster: Cluster) -> None:
+    def __init__(self, state: State, cluster: Cluster, *, pulse: bool) -> None:
         self.silent: set[str] = set()
-        self._state, self._cluster = state, cluster
+        self._state, self._cluster, self._pulse = state, cluster, pulse
 
     def beat(self) -> None:
         """One round; the next one follows by itself."""
@@ -29,5 +29,5 @@ class Heartbeat:
                 self.silent.add(name)
                 reason = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
                 self._state.fail(Failure("host", reason, 3, host=name, at=time.time()))
-            channel.post("ping")
+            channel.post("ping", pulse=self._pulse)
         self._state.deadlines.after(HEARTBEAT_SECONDS, self.beat)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from deploy.cluster import Cluster
+from deploy.execute.stall import Stall
 from deploy.execute.state import State
 from deploy.node.wire import Frame
-from deploy.result import Failure, RankEnd, describe_code, status_of
+from deploy.result import Failure, RankEnd, describe_code, describe_out_of_memory, status_of
 
 # After the launcher's end, reports of ranks on other hosts may still be on their way.
 LATE_SECONDS = 2.0
@@ -33,12 +34,13 @@ class Watcher(Protocol):
 class Reports:
     """Takes in the events of every host, one at a time."""
 
-    def __init__(self, state: State, cluster: Cluster, watchers: Sequence[Watcher]) -> None:
-        self.state, self.cluster, self.watchers = state, cluster, watchers
+    def __init__(self, state: State, cluster: Cluster, watchers: Sequence[Watcher], stall: Stall) -> None:
+        self.state, self.cluster, self.watchers, self.stall = state, cluster, watchers, stall
         self._handlers: dict[str, Callable[[str, Frame], None]] = {
             "rank-start": self._rank_start,
             "output": self._output,
             "rank-end": self._rank_end,
+            "pulse": stall.pulse,
             "launcher": self._launcher,
             "command-end": self._command_end,
             "shell": self._shell,
@@ -74,6 +76,7 @@ class Reports:
         rank, stream, text = frame["rank"], frame["stream"], frame["text"]
         if rank not in self.state.places or stream not in STREAMS:
             raise ValueError("output is of a rank's out or err")  # both become part of a path here
+        self.stall.printed()
         if rank == 0 and stream == "out" and (said := text.rstrip().rpartition("\n")[2]):
             self.state.last_line = said.rpartition("\r")[2]
         for watcher in self.watchers:
@@ -84,7 +87,9 @@ class Reports:
         if rank not in self.state.places or rank in ends:
             return
         at = frame["time"] + self.cluster.channels[host].clock_offset
-        ends[rank] = RankEnd(self.state.places[rank], frame["code"], at, tuple(frame["tail"]))
+        killed = frame.get("out_of_memory")
+        why = describe_out_of_memory(killed["limit"]) if killed else ""
+        ends[rank] = RankEnd(self.state.places[rank], frame["code"], at, tuple(frame["tail"]), why)
         if frame["code"] != 0:
             self.state.fail(ends[rank].as_failure())
         elif not self.state.missing:
@@ -114,11 +119,13 @@ class Reports:
             reason = f"mpirun asked for {frame['host']}, which is not a host of this job"
             self.state.fail(Failure("launcher", reason, 1, host=host, at=time.time()))
             return
+        self.state.phases[frame["host"]] = "mpirun's daemon asked for"
         target.post("shell", number=f"{host}/{frame['number']}", command=frame["command"])
 
     def _shell_end(self, host: str, frame: Frame) -> None:
         if frame["code"] != 0:
             self._daemon_end(host, {"name": "mpirun's daemon", **frame})
+        self.state.phases[host] = "mpirun's daemon up"  # it leaves the shell that started it
         asker, _, number = frame["number"].rpartition("/")
         self.cluster.channels[asker].post("shell_end", number=int(number), code=frame["code"])
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from queue import Empty
 
 from deploy.channel import LostError, wait
@@ -13,33 +15,49 @@ from deploy.deliver import deliver
 from deploy.errors import MusterError
 from deploy.execute.heartbeat import Heartbeat
 from deploy.execute.reports import Reports, Watcher
+from deploy.execute.stall import Stall
+from deploy.execute.start import Start
 from deploy.execute.state import State
 from deploy.node.wire import Frame
 from deploy.plan import LaunchPlan
 from deploy.result import Failure, LaunchResult, describe_code
+from deploy.stacks import Stacks, gather
 
 STOP_SECONDS = 15.0
 
 
 def execute(
-    plan: LaunchPlan, cluster: Cluster, watchers: Sequence[Watcher], *, start_timeout: float
+    plan: LaunchPlan,
+    cluster: Cluster,
+    watchers: Sequence[Watcher],
+    *,
+    start_timeout: float,
+    stall_timeout: float = 0.0,
 ) -> LaunchResult:
-    """Carry out the plan; returns how it ended, also when it was interrupted."""
+    """Carry out the plan; returns how it ended, also when it was interrupted.
+
+    `start_timeout`, `stall_timeout`: seconds; 0 for a job that may stall as long as it likes.
+    """
     deliver(plan, cluster)
-    return Run(plan, cluster, watchers, start_timeout).run()
+    return Run(plan, cluster, watchers, start_timeout, stall_timeout).run()
 
 
 class Run:
     """The loop of a launch, and its end on every host."""
 
     def __init__(
-        self, plan: LaunchPlan, cluster: Cluster, watchers: Sequence[Watcher], start_timeout: float
+        self,
+        plan: LaunchPlan,
+        cluster: Cluster,
+        watchers: Sequence[Watcher],
+        start_timeout: float,
+        stall_timeout: float = 0.0,
     ) -> None:
         self.plan, self.cluster = plan, cluster
         self.state = State(plan)
-        self.reports = Reports(self.state, cluster, watchers)
-        self.heartbeat = Heartbeat(self.state, cluster)
         self.start_timeout = start_timeout
+        self.reports = Reports(self.state, cluster, watchers, Stall(self.state, stall_timeout or math.inf))
+        self.heartbeat = Heartbeat(self.state, cluster, pulse=stall_timeout > 0)
         self.began = time.time()
 
     def run(self) -> LaunchResult:
@@ -56,33 +74,29 @@ class Run:
             state.failures = [Failure("interrupted", describe_code(-number), 128 + number, at=time.time())]
         except MusterError as error:
             state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=time.time()))
+        failure = min(state.failures, key=lambda one: one.at, default=None)
+        stacks = self._stacks() if failure and failure.kind in ("start", "stall") else None
         left = self._stop()
         return LaunchResult(
             plan=self.plan,
             started=self.began,
             ended=time.time(),
-            failure=min(state.failures, key=lambda one: one.at, default=None),
+            failure=_explain(failure, stacks, state) if failure and stacks else failure,
             ends=state.ends,
             left=left,
             last_line=state.last_line,
             notes=tuple(state.notes),
+            stacks=str(stacks) if stacks else "",
         )
 
     def _start(self) -> None:
         """The command of each host that has one; then every rank has its time to start."""
-        self.state.deadlines.after(self.start_timeout, self._start_timed_out)
+        Start(self.state, self.start_timeout)
         self.heartbeat.beat()
         for host in self.plan.hosts:
             if host.command:
                 self.cluster.channels[host.host.name].ask("start", argv=host.command)
-
-    def _start_timed_out(self) -> None:
-        state = self.state
-        if state.all_started:
-            return
-        unstarted = sorted(state.places.keys() - state.started)
-        reason = f"{state.name(unstarted)} had not started after {self.start_timeout:.0f} s"
-        state.fail(Failure("start", reason, 3, at=time.time(), tail=tuple(state.launcher_tail)))
+                self.state.phases[host.host.name] = f"{self.plan.spec.launcher} started"
 
     def _take(self, seconds: float) -> bool:
         """Handle the next event, if one comes in this time."""
@@ -92,6 +106,19 @@ class Run:
             return False
         self.reports.take(*event)
         return True
+
+    def _stacks(self) -> Stacks:
+        """Where every rank is, before the job is ended."""
+        answering = {
+            name: channel
+            for name, channel in self.cluster.channels.items()
+            if name not in self.heartbeat.silent
+        }
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(gather, self.plan.spec.job, answering)
+            while not future.done():
+                self._drain(0.05)
+            return future.result()
 
     def _stop(self) -> dict[str, int]:
         """End the job on every host; returns the number of processes that are left, where there are any."""
@@ -112,6 +139,13 @@ class Run:
         while self._take(seconds):
             seconds = 0.0
         self.state.failures = failures
+
+
+def _explain(failure: Failure, stacks: Stacks, state: State) -> Failure:
+    """The failure with the stacks, and with the ranks that are not where the others are."""
+    odd = stacks.odd if failure.kind == "stall" and failure.rank is None else []
+    reason = f"{failure.reason}; not where the others are: {state.name(odd)}" if odd else failure.reason
+    return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))
 
 
 def _left(future: Future[Frame], host: str) -> int:

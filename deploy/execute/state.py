@@ -21,6 +21,8 @@ class State:
         self.deadlines = Deadlines()
         self.places = {place.rank: place for place in plan.ranks}
         self.commands = {host.host.name for host in plan.hosts if host.command}
+        self.phases = {host.host.name: "code delivered" for host in plan.hosts}
+        """How far each host has come; a rank that has started is beyond."""
         self.started: set[int] = set()
         self.ends: dict[int, RankEnd] = {}
         self.failures: list[Failure] = []

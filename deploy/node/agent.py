@@ -17,7 +17,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -29,11 +28,14 @@ from pathlib import Path
 from typing import IO
 
 from deploy.node.detaching import Detaching
+from deploy.node.door import Door
 from deploy.node.facts import facts
 from deploy.node.health import health
 from deploy.node.jobs import Jobs, make_private
 from deploy.node.meeting import Meeting, reach_all, reach_hosts
 from deploy.node.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
+from deploy.node.ranks import Ranks
+from deploy.node.stacks import Stacks
 from deploy.node.store import Store, sweep_old_jobs, write_atomically
 from deploy.node.wire import Frame, Readable, Writable, read_frame, write_frame
 
@@ -53,12 +55,13 @@ class Keeper:
         self.home = Path.home() / ".muster"
         self.store = Store(self.home / "store")
         jobs = Jobs(self.home / "jobs")
-        self.parts = (self, jobs, Detaching(jobs.root, self.store, self.send))
+        self.parts = (self, jobs, Detaching(jobs.root, self.store, self.send), Stacks(self.home, self.store))
         self.job: Frame = {}
         self.meeting: Meeting | None = None
         self.private: Path | None = None
         self.reaper: Reaper | None = None
-        self.shells: dict[int, Writable] = {}
+        self.ranks = Ranks()
+        self.door: Door | None = None
         self._job_lock: int | None = None
         self._heard: float | None = None
 
@@ -154,10 +157,8 @@ class Keeper:
         self.private = Path(tempfile.mkdtemp(prefix="muster-"))
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.reaper = Reaper(self._adopted_killed)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(self.private / "keeper"))
-        listener.listen(512)
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        self.door = Door(str(self.private), request, self.ranks, self.send)
+        write_atomically(folder / f"keeper.{request['host']}", str(self.private).encode(), 0o600)
         return {}
 
     def do_start(self, request: Frame, payload: bytes) -> Frame:
@@ -176,10 +177,8 @@ class Keeper:
 
     def do_shell_end(self, request: Frame, payload: bytes) -> Frame:
         """Tell mpirun's remote shell on this host how its command ended on the other one."""
-        client = self.shells.pop(request["number"], None)
-        if client:
-            with contextlib.suppress(OSError):
-                write_frame(client, {"code": request["code"]})
+        if self.door:
+            self.door.shell_ended(request["number"], request["code"])
         return {}
 
     def do_ping(self, request: Frame, payload: bytes) -> Frame:
@@ -187,6 +186,8 @@ class Keeper:
         first, self._heard = self._heard is None, time.monotonic()
         if first:
             threading.Thread(target=self._mind_silence, daemon=True).start()
+        if request.get("pulse"):
+            self.send({"event": "pulse", "ranks": self.ranks.pulse()})
         return {}
 
     def _mind_silence(self) -> None:
@@ -242,44 +243,6 @@ class Keeper:
     def _pump_launcher(self, stream: IO[bytes]) -> None:
         for line in stream:
             self.send({"event": "launcher", "text": line.decode(errors="surrogateescape")})
-
-    # -- ranks and remote shells of this host --
-
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            connection, _ = listener.accept()
-            threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
-
-    def _converse(self, connection: socket.socket) -> None:
-        stream = connection.makefile("rwb")
-        received = read_frame(stream)
-        if received is None:
-            return
-        hello, _ = received
-        if hello["hello"] == "shell":
-            number = connection.fileno()
-            self.shells[number] = stream
-            self.send(
-                {"event": "shell", "number": number, "host": hello["host"], "command": hello["command"]}
-            )
-            return
-        told = ("attempt", "cwd", "env", "folder", "host")
-        write_frame(stream, {name: self.job[name] for name in told if name in self.job})
-        rank = hello["rank"]
-        self.send({**hello, "event": "rank-start"})
-        ended = False
-        with contextlib.suppress(OSError, ValueError):
-            while True:
-                received = read_frame(stream)
-                if received is None:
-                    break
-                ended = ended or received[0]["event"] == "rank-end"
-                self.send({**received[0], "rank": rank})
-        if not ended:
-            # rank.py itself was killed: its program goes with it (PR_SET_PDEATHSIG), so this is its end.
-            self.send(
-                {"event": "rank-end", "rank": rank, "code": -signal.SIGKILL, "time": time.time(), "tail": []}
-            )
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
@@ -28,22 +28,45 @@ def die_with_keeper() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def descendants() -> list[int]:
-    """Every living process below this one. As subreaper, that is everything the job started here."""
-    children: dict[int, list[int]] = {}
+class Stat(NamedTuple):
+    """A process in proc(5): state, parent, processor time of it and of children that it has waited for."""
+
+    state: str
+    parent: int
+    ticks: int
+
+
+def process_table() -> dict[int, Stat]:
+    """Every living process of this host."""
+    table: dict[int, Stat] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]  # the name may hold anything
-                if state not in (b"Z", b"X"):
-                    children.setdefault(int(parent), []).append(int(entry))
+            with (
+                contextlib.suppress(OSError),
+                open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as file,
+            ):
+                fields = file.read().rpartition(")")[2].split()  # the name may hold anything
+                if fields[0] not in ("Z", "X"):
+                    table[int(entry)] = Stat(fields[0], int(fields[1]), sum(map(int, fields[11:15])))
+    return table
+
+
+def below(pid: int, table: Mapping[int, Stat]) -> list[int]:
+    """Every process of the table below this one, parents first."""
+    children: dict[int, list[int]] = {}
+    for child, stat in sorted(table.items()):
+        children.setdefault(stat.parent, []).append(child)
     found: list[int] = []
-    queue = [os.getpid()]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
+    level = children.get(pid, [])
+    while level:
+        found += level
+        level = [grandchild for child in level for grandchild in children.get(child, [])]
     return found
+
+
+def descendants() -> list[int]:
+    """Every living process below this one. As subreaper, that is everything the job started here."""
+    return below(os.getpid(), process_table())
 
 
 def end_descendants() -> list[int]:

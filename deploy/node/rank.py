@@ -17,6 +17,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-PR_SET_PDEATHSIG = 1  # prctl(2)
+PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
 TAIL_LINES = 40
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -50,6 +51,9 @@ class Keeper:
     def __init__(self, hello: dict[str, Any]) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(os.path.join(os.environ["MUSTER_KEEPER"], "keeper"))
+        # struct ucred, unix(7): who listens there
+        peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        self.pid: int = struct.unpack("3i", peer)[0]
         self._stream = self._socket.makefile("rwb")
         self._lock = threading.Lock()
         self.send(hello)
@@ -73,9 +77,14 @@ def environment_of(job: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str
     return {**os.environ, **names, **job["env"]}
 
 
-def die_with_parent() -> None:
-    """In the child, before exec: SIGKILL when this wrapper is gone, however it went."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def prepare_child(keeper: int) -> None:
+    """In the child, before exec: SIGKILL when this wrapper is gone, however it went.
+
+    And the keeper, with what it starts, may read its stack where Yama would not let it (`fab stacks`).
+    """
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(PR_SET_PTRACER, keeper, 0, 0, 0)  # fails without Yama, where nothing stands in the way
 
 
 def pump(source: BinaryIO, path: str, name: str, keeper: Keeper, tail: collections.deque[str]) -> None:
@@ -121,7 +130,7 @@ def run(argv: list[str]) -> int:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=die_with_parent,  # no other thread runs yet
+            preexec_fn=lambda: prepare_child(keeper.pid),  # no other thread runs yet
         )
     except OSError as error:
         keeper.send({"event": "output", "stream": "err", "text": f"{error}\n"})

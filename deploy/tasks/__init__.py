@@ -10,5 +10,6 @@ from invoke import Collection
 
 from deploy.tasks.check import check
 from deploy.tasks.launch import launch
+from deploy.tasks.stacks import stacks
 
-namespace = Collection(check, launch)
+namespace = Collection(check, launch, stacks)

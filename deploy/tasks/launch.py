@@ -33,6 +33,7 @@ _HELP = {
     "max-restarts": "how often to start again after a failure, on the hosts that are still fit (default: 0)",
     "min-hosts": "start again only on so many hosts or more (default: all)",
     "start-timeout": "seconds until every rank must have started (default: 60)",
+    "stall-timeout": "end a job in which nothing moves for so many seconds (default: 0, never)",
     "runs": "where the folder of this run is made (default: runs)",
 }
 
@@ -54,6 +55,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     max_restarts: int = 0,
     min_hosts: int = 0,
     start_timeout: int = 60,
+    stall_timeout: int = 0,
     runs: str = "runs",
     python: str = "",
 ) -> None:
@@ -77,6 +79,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             hosts=listed,
             tree=tree,
             start_timeout=float(start_timeout),
+            stall_timeout=float(stall_timeout),
             max_restarts=max_restarts,
             min_hosts=request.min_hosts(min_hosts, request.used_hosts(listed, spec)),
             python=python,

@@ -52,7 +52,7 @@ def test_fab_understands_the_command(command: str) -> None:
     parser = Parser(contexts=namespace.to_contexts())
     (task,) = parser.parse_argv(shlex.split(command)[1:])
     values = {name: argument.value for name, argument in task.args.items()}
-    request.one_of("--launcher", values["launcher"], ("mpirun", "torchrun"))
+    request.one_of("--launcher", values.get("launcher", "mpirun"), ("mpirun", "torchrun"))
     request.one_of("--backend", values.get("backend", "auto"), request.BACKENDS)
     shlex.split(values.get("args", ""))
 

@@ -181,12 +181,14 @@ def test_a_launcher_that_ends_before_any_rank_is_quoted(hosts: Hosts) -> None:
     assert "without a start of rank 0 (node1), rank 1 (node1)" in result.failure.reason
 
 
-def test_ranks_that_do_not_start_in_time_are_named(hosts: Hosts) -> None:
+def test_ranks_that_do_not_start_in_time_are_named_with_how_far_their_hosts_came(hosts: Hosts) -> None:
+    hosts.tell("node1", "shell", number=7, host="node2", command="prted")
     hosts.start(0)
     result = hosts.run(start_timeout=0.1)
     assert result.failure is not None
     assert result.exit_status == 3
-    assert result.failure.reason.startswith("rank 1 (node1), rank 2 (node2), rank 3 (node2) had not started")
+    said = "rank 1 (node1: mpirun started), ranks 2-3 (node2: mpirun's daemon asked for) had not started"
+    assert result.failure.reason.startswith(said)
 
 
 def test_a_launcher_that_hangs_at_its_exit_is_ended_and_noted(hosts: Hosts) -> None:

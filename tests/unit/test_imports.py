@@ -18,6 +18,7 @@ ORDER = (
     "health",
     "openmpi",
     "torchrun",
+    "fold",
     "plan",
     "request",
     "job",
@@ -43,9 +44,12 @@ ORDER = (
     "cluster",
     "examine",
     "deliver",
+    "stacks",
     "execute.deadlines",
     "execute.state",
     "execute.heartbeat",
+    "execute.start",
+    "execute.stall",
     "execute.reports",
     "execute.run",
     "execute",
@@ -53,6 +57,7 @@ ORDER = (
     "tasks.shared",
     "tasks.check",
     "tasks.launch",
+    "tasks.stacks",
     "tasks",
 )
 PURE = (
@@ -62,6 +67,7 @@ PURE = (
     "health",
     "openmpi",
     "torchrun",
+    "fold",
     "plan",
     "job",
     "result",
@@ -76,7 +82,10 @@ PURE = (
 IMPURE = {"os", "socket", "subprocess", "threading", "time", "fabric", "invoke", "paramiko"}
 # Of the keeper's modules, those that the driver uses too.
 SHARED = {"deploy.node.wire", "deploy.node.jobs"}
-ON_THE_NODE = ("wire", "facts", "health", "meeting", "store", "processes", "jobs", "detaching", "agent")
+ON_THE_NODE = (
+    *("wire", "facts", "health", "meeting", "store", "processes"),
+    *("memory", "ranks", "stacks", "door", "jobs", "detaching", "agent"),
+)
 
 
 def modules(package: str) -> list[Path]:

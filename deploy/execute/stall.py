@@ -1,0 +1,82 @@
+"""A job that does nothing any more, though every host answers: `--stall-timeout`.
+
+Two things are a stall when they last that long: a rank that is stopped (SIGSTOP) or stuck in the kernel (a
+file system that does not answer), and a job in which no rank prints and none uses its processor. A rank that
+computes without a word is not stalled; nor does one look so that polls, as MPI and CUDA do while they wait.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from deploy.execute.state import State
+from deploy.node.wire import Frame
+from deploy.result import Failure
+
+# Threads that look after others wake up now and then: less than a twentieth of a core is idleness.
+IDLE_SHARE = 0.05
+_NAMES = {"T": "stopped (SIGSTOP)", "D": "stuck in the kernel (state D: a disk or network file system?)"}
+
+
+@dataclass
+class _Seen:
+    """What the last pulses said of one rank; times are the driver's, monotonic."""
+
+    cpu: float
+    at: float
+    active: float
+    state: str = ""
+    since: float = 0.0
+
+
+class Stall:
+    """Judges the pulses of the ranks, and what they print."""
+
+    def __init__(self, state: State, seconds: float) -> None:
+        self.seconds = seconds
+        self._state = state
+        self._seen: dict[int, _Seen] = {}
+        self._printed = time.monotonic()
+
+    def printed(self) -> None:
+        """Some rank printed something."""
+        self._printed = time.monotonic()
+
+    def pulse(self, host: str, frame: Frame) -> None:
+        """What a host says of its ranks' processor time and state."""
+        now = time.monotonic()
+        for name, said in frame["ranks"].items():
+            rank, cpu, state = int(name), float(said["cpu"]), str(said["state"])
+            if self._state.places[rank].host != host:
+                raise ValueError("a host speaks for its own ranks")
+            seen = self._seen.setdefault(rank, _Seen(cpu, now, active=now))
+            if cpu - seen.cpu > IDLE_SHARE * (now - seen.at):
+                seen.active = now
+            if state != seen.state:
+                seen.state, seen.since = state, now
+            seen.cpu, seen.at = cpu, now
+        self._judge(now)
+
+    def _judge(self, now: float) -> None:
+        state = self._state
+        if not state.all_started or state.failures:
+            return
+        running = {rank: seen for rank, seen in self._seen.items() if rank not in state.ends}
+        for kind, name in _NAMES.items():
+            if odd := sorted(rank for rank, seen in running.items() if self._is_stuck(seen, kind, now)):
+                self._fail(f"{name} for {self.seconds:.0f} s", odd)
+                return
+        active = max([self._printed, *(seen.active for seen in running.values())])
+        if running and now - active > self.seconds:
+            self._fail(f"no rank has printed anything or used its processor for {self.seconds:.0f} s", [])
+
+    def _is_stuck(self, seen: _Seen, kind: str, now: float) -> bool:
+        return seen.state == kind and now - seen.since > self.seconds
+
+    def _fail(self, reason: str, odd: list[int]) -> None:
+        if len(odd) > 1:
+            reason = f"{self._state.name(odd)}: {reason}"
+        place = self._state.places[odd[0]] if len(odd) == 1 else None
+        host, rank = (place.host, place.rank) if place else (None, None)
+        self._state.fail(Failure("stall", reason, 3, host=host, rank=rank, at=time.time()))

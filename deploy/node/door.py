@@ -1,0 +1,73 @@
+"""The Unix socket of a keeper, for ranks, mpirun's remote shell and other keepers of this host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from deploy.node.ranks import Ranks
+from deploy.node.stacks import take_stacks
+from deploy.node.wire import Frame, read_frame, write_frame
+
+
+class Door:
+    """Listens in a folder that only this user can enter."""
+
+    def __init__(self, folder: str, job: Frame, ranks: Ranks, send: Callable[[Frame], None]) -> None:
+        self.job, self.ranks, self._send = job, ranks, send
+        self._shells: dict[int, Any] = {}
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(os.path.join(folder, "keeper"))
+        self._listener.listen(512)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def shell_ended(self, number: int, code: int) -> None:
+        """Tell mpirun's remote shell on this host how its command ended on the other one."""
+        if client := self._shells.pop(number, None):
+            with contextlib.suppress(OSError):
+                write_frame(client, {"code": code})
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
+
+    def _converse(self, connection: socket.socket) -> None:
+        stream = connection.makefile("rwb")
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if received := read_frame(stream):
+                hello, _ = received
+                {"rank": self._rank, "shell": self._shell, "stacks": self._stacks}[hello["hello"]](
+                    hello, stream
+                )
+
+    def _rank(self, hello: Frame, stream: Any) -> None:
+        rank = hello["rank"]
+        told = ("attempt", "cwd", "env", "folder", "host")
+        write_frame(stream, {name: self.job[name] for name in told if name in self.job})
+        self.ranks.started(rank, hello["pid"])
+        self._send({**hello, "event": "rank-start"})
+        # rank.py may be killed itself: its program goes with it (PR_SET_PDEATHSIG), so that is its end.
+        end = {"event": "rank-end", "code": -signal.SIGKILL, "time": None, "tail": []}
+        with contextlib.suppress(OSError, ValueError):
+            while received := read_frame(stream):
+                frame, _ = received
+                if frame["event"] == "rank-end":
+                    end = frame
+                    break
+                self._send({**frame, "rank": rank})
+        self._send({**self.ranks.ended(rank, end), "rank": rank, "time": end["time"] or time.time()})
+
+    def _shell(self, hello: Frame, stream: Any) -> None:
+        number = id(stream)
+        self._shells[number] = stream
+        self._send({"event": "shell", "number": number, "host": hello["host"], "command": hello["command"]})
+
+    def _stacks(self, hello: Frame, stream: Any) -> None:
+        write_frame(stream, {"stacks": take_stacks(hello["tool"], self.ranks.programs())})

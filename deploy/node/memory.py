@@ -1,0 +1,56 @@
+"""Whether the kernel has killed a process for lack of memory: the counters of this process's memory group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+# Linux writes "no limit" as the largest number of pages that it can count.
+NO_LIMIT = 1 << 60
+V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
+
+
+class OutOfMemory:
+    """Counts the kills since the last one that was explained by them."""
+
+    def __init__(self) -> None:
+        self._explained = oom_kills()
+
+    def explains_a_kill(self) -> bool:
+        """Whether the kernel has killed one more process here; each counts once."""
+        if oom_kills() <= self._explained:
+            return False
+        self._explained += 1
+        return True
+
+
+def oom_kills() -> int:
+    """How often it has: of the own group, else (outside of every group) of the whole host."""
+    for path in (*group_files("memory.events", "memory.oom_control"), "/proc/vmstat"):
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+            for line in file:
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
+    return 0
+
+
+def memory_limit() -> int | None:
+    """Bytes that the own group may use; None for no limit."""
+    for path in group_files("memory.max", "memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+            limit = int(file.read())  # "max" is none
+            return limit if limit < NO_LIMIT else None
+    return None
+
+
+def group_files(name_v2: str, name_v1: str) -> Iterator[str]:
+    """Where a file of the own memory group may be; a container sees its own group at the mount's root."""
+    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if controllers == "":
+                yield from (os.path.join(V2 + path, name_v2), os.path.join(V2, name_v2))
+            elif "memory" in controllers.split(","):
+                yield from (os.path.join(V1 + path, name_v1), os.path.join(V1, name_v1))

@@ -1,0 +1,56 @@
+"""The ranks of this host while they run: their processes, whether they do anything, how they were killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from deploy.node.memory import OutOfMemory, memory_limit
+from deploy.node.processes import Stat, below, process_table
+from deploy.node.wire import Frame
+
+SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
+STOPPED, IN_THE_KERNEL = "T", "D"  # proc(5); t, stopped by a tracer, is short
+
+
+class Ranks:
+    """Every rank of this host, by the process of its wrapper (`rank.py`)."""
+
+    def __init__(self) -> None:
+        self._wrappers: dict[int, int] = {}
+        self._memory = OutOfMemory()
+
+    def started(self, rank: int, wrapper: int) -> None:
+        """A wrapper has said hello."""
+        self._wrappers[rank] = wrapper
+
+    def ended(self, rank: int, end: Frame) -> Frame:
+        """The end, with what this host knows of it: whether the kernel killed it for lack of memory."""
+        self._wrappers.pop(rank, None)
+        if end["code"] != -signal.SIGKILL or not self._memory.explains_a_kill():
+            return end
+        return {**end, "out_of_memory": {"limit": memory_limit()}}
+
+    def programs(self) -> dict[int, tuple[int, str]]:
+        """The process of each rank's program and its state; none for a rank whose program is not there."""
+        table = process_table()
+        return {
+            rank: (pid, table[pid].state)
+            for rank, wrapper in list(self._wrappers.items())
+            for pid in [pid for pid, stat in table.items() if stat.parent == wrapper][:1]
+        }
+
+    def pulse(self) -> Frame:
+        """For each rank: seconds of processor time of all its processes, and S, R, D or T."""
+        table = process_table()
+        return {
+            str(rank): {"cpu": sum(one.ticks for one in stats) * SECONDS_PER_TICK, "state": _state(stats)}
+            for rank, wrapper in list(self._wrappers.items())
+            if (stats := [table[pid] for pid in [wrapper, *below(wrapper, table)] if pid in table])
+        }
+
+
+def _state(stats: list[Stat]) -> str:
+    """Stopped, if the wrapper or its program (its first child) is; else the program's own."""
+    states = [stat.state for stat in stats[:2]]
+    return STOPPED if STOPPED in states else states[-1]

@@ -1,0 +1,103 @@
+"""The Python stack of every rank of this host, read from outside by py-spy while the rank runs.
+
+Where Yama restricts ptrace(2) to a process's ancestors, a rank has named its keeper as one more that may read
+it, with what the keeper starts (rank.py, PR_SET_PTRACER).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from deploy.node.store import Store
+from deploy.node.wire import Frame, read_frame, write_frame
+
+PY_SPY_SECONDS = 8.0
+AT_ONCE = 8
+ANSWER_SECONDS = 20.0
+
+
+class Stacks:
+    """Answers for every job of this host: each job's keeper is asked, also if this is the one."""
+
+    def __init__(self, home: Path, store: Store) -> None:
+        self._home, self._store = home, store
+
+    def do_stacks(self, request: Frame, payload: bytes) -> Frame:
+        """The stack of each rank here; none if the job is not, or no longer, on this host."""
+        tool = self._py_spy(request.get("digest"))
+        record = self._home / "jobs" / request["job"] / f"keeper.{request['host']}"
+        try:
+            return {"stacks": _ask_keeper(record.read_text(), tool)}
+        except (FileNotFoundError, ConnectionRefusedError):
+            return {"stacks": {}}
+
+    def _py_spy(self, digest: str | None) -> str:
+        """The host's own py-spy, else the one that the driver has brought."""
+        places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        own = shutil.which("py-spy", path=os.pathsep.join(places))
+        if own or not digest:
+            return own or "py-spy"
+        tools = self._home / "tools" / digest
+        if not (tools / "py-spy").exists():
+            self._store.check_out([["py-spy", True, digest, None]], tools)
+        return str(tools / "py-spy")
+
+
+def _ask_keeper(folder: str, tool: str) -> Frame:
+    """What the keeper answers that listens there; only it may read its ranks, where Yama restricts that."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(ANSWER_SECONDS)
+        connection.connect(os.path.join(folder, "keeper"))
+        stream = connection.makefile("rwb")
+        write_frame(stream, {"hello": "stacks", "tool": tool})
+        received = read_frame(stream)
+    if received is None:
+        raise OSError("the job's keeper gave no answer")
+    stacks: Frame = received[0]["stacks"]
+    return stacks
+
+
+def take_stacks(tool: str, programs: Mapping[int, tuple[int, str]]) -> Frame:
+    """For each rank its frames, innermost first, or why there are none."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        taken = {rank: pool.submit(_take, tool, *program) for rank, program in programs.items()}
+    return {str(rank): stack.result() for rank, stack in taken.items()}
+
+
+def _take(tool: str, pid: int, state: str) -> Frame:
+    # py-spy pauses a process to read it; one that is stopped, or in the kernel, would keep it waiting.
+    paused = () if state in "RS" else ("--nonblocking",)
+    try:
+        done = subprocess.run(
+            [tool, "dump", "--json", *paused, "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PY_SPY_SECONDS,
+            check=False,
+        )
+        if done.returncode == 0:
+            return {"frames": _main_thread(pid, json.loads(done.stdout))}
+    except subprocess.TimeoutExpired:
+        return {"error": f"py-spy could not read it within {PY_SPY_SECONDS:.0f} s"}
+    except (OSError, ValueError, KeyError) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    return {"error": said[0] if said else f"py-spy ended with status {done.returncode}"}
+
+
+def _main_thread(pid: int, threads: list[dict[str, Any]]) -> list[list[Any]]:
+    """(function, file, line) of the thread that began the program: it has the number of the process."""
+    main = next((thread for thread in threads if thread["os_thread_id"] == pid), threads[0])
+    return [
+        [frame["name"], frame["short_filename"] or frame["filename"], frame["line"]]
+        for frame in main["frames"]
+    ]

@@ -1,0 +1,105 @@
+"""Where every rank of a job is in its program, now: stacks from every host, equal ones folded.
+
+py-spy reads them, a program in one file that needs nothing on the host. The driver's own copy travels to the
+hosts' store once, as code does; a py-spy of the host itself goes before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import sys
+import tarfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from deploy.channel import Channel
+from deploy.cluster import CONNECTIONS_AT_ONCE
+from deploy.errors import MusterError
+from deploy.fold import fold
+from deploy.result import span
+
+STACKS_SECONDS = 30.0
+_REMEDIES = {
+    "Permission": "ptrace(2) is forbidden there: give the container the capability SYS_PTRACE",
+    "Exec format": "py-spy of this machine is for another processor: pip install py-spy on that host",
+    "No such file": "pip install py-spy here, or on that host",
+}
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """The frames of each rank, innermost first, or in its one line why there are none."""
+
+    frames: Mapping[int, tuple[str, ...]]
+    problems: Mapping[str, str]
+    """Hosts that gave none, and why."""
+
+    @property
+    def odd(self) -> list[int]:
+        """The ranks that are elsewhere than more than half of all; none if there is no such half."""
+        groups = fold(self.frames.items())
+        if not groups or 2 * len(groups[0][0]) <= len(self.frames):
+            return []
+        return sorted(rank for ranks, _ in groups[1:] for rank in ranks)
+
+    def __str__(self) -> str:
+        lines = []
+        for ranks, frames in fold(sorted(self.frames.items())):
+            lines += [f"{span(ranks)}:", *(f"    {frame}" for frame in frames)]
+        return "\n".join([*lines, *(f"{host}: {why}" for host, why in self.problems.items())]) + "\n"
+
+
+def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
+    """Ask every host at once."""
+    tool = _own_py_spy()
+    frames: dict[int, tuple[str, ...]] = {}
+    problems: dict[str, str] = {}
+
+    def ask(host: str) -> None:
+        try:
+            for rank, stack in _ask(job, channels[host], tool).items():
+                frames[int(rank)] = _frames(stack)
+        except (MusterError, KeyError, TypeError, ValueError, AttributeError) as error:
+            problems[host] = str(error).removeprefix(f"{host}: ")
+
+    with ThreadPoolExecutor(CONNECTIONS_AT_ONCE) as pool:
+        list(pool.map(ask, channels))
+    return Stacks(frames, problems)
+
+
+def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Any]:
+    digest = hashlib.sha256(tool).hexdigest() if tool else None
+    if digest and tool and channel.ask("missing", digests=[digest])["missing"]:
+        channel.ask("store", _archive(digest, tool), seconds=STACKS_SECONDS)
+    answer = channel.ask("stacks", job=job, host=channel.host, digest=digest, seconds=STACKS_SECONDS)
+    stacks: Mapping[str, Any] = answer["stacks"]
+    return stacks
+
+
+def _frames(stack: Mapping[str, Any]) -> tuple[str, ...]:
+    if "error" in stack:
+        said = str(stack["error"])
+        return (": ".join([said, *(remedy for sign, remedy in _REMEDIES.items() if sign in said)]),)
+    own = takewhile(lambda frame: frame[1] != "<frozen runpy>", stack["frames"])  # that is `python -m`
+    return tuple(f"{function} ({file}:{line})" for function, file, line in own)
+
+
+def _own_py_spy() -> bytes | None:
+    """py-spy of this environment; a program for Linux is of no use if this is none."""
+    found = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    return Path(found).read_bytes() if found and sys.platform == "linux" else None
+
+
+def _archive(digest: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
+        member = tarfile.TarInfo(digest)
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()

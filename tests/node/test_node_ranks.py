@@ -1,0 +1,100 @@
+"""What a keeper knows of its ranks: whether they move, whether memory ran out, where they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.node import memory
+from deploy.node.memory import OutOfMemory, memory_limit
+from deploy.node.ranks import Ranks
+from deploy.node.stacks import take_stacks
+
+PY_SPY = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or "py-spy"
+# A wrapper with a program below it, which computes or sleeps.
+WRAPPER = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+
+
+@pytest.fixture(params=["while True: pass", "import time; time.sleep(60)"], ids=["busy", "idle"])
+def wrapper(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", WRAPPER, request.param], start_new_session=True) as process:
+        yield process
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_pulse_says_who_moves_and_who_is_stopped(
+    wrapper: subprocess.Popen[bytes], request: pytest.FixtureRequest
+) -> None:
+    ranks = Ranks()
+    ranks.started(3, wrapper.pid)
+    deadline = time.monotonic() + 10
+    while not ranks.programs() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)  # the start of Python itself
+    before = ranks.pulse()["3"]
+    time.sleep(0.5)
+    after = ranks.pulse()["3"]
+    busy = "busy" in request.node.name
+    assert (after["cpu"] - before["cpu"] > 0.05) == busy
+    program, _ = ranks.programs()[3]
+    os.kill(program, signal.SIGSTOP)
+    time.sleep(0.1)
+    assert ranks.pulse()["3"]["state"] == "T"
+    os.kill(program, signal.SIGCONT)
+
+
+def test_a_rank_that_has_ended_has_no_pulse() -> None:
+    ranks = Ranks()
+    ranks.started(0, os.getpid())
+    ranks.ended(0, {"code": 0})
+    assert ranks.pulse() == {}
+
+
+def test_a_kill_by_the_kernel_explains_one_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    counter, limit = tmp_path / "memory.oom_control", tmp_path / "memory.limit_in_bytes"
+    counter.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
+    limit.write_text(f"{256 << 20}\n")
+    monkeypatch.setattr(memory, "group_files", lambda v2, v1: iter([str(tmp_path / v1)]))
+    ranks = Ranks()
+    killed = {"code": -signal.SIGKILL}
+    assert ranks.ended(0, killed) == killed
+    counter.write_text("oom_kill 5\n")
+    assert ranks.ended(1, {"code": 1}) == {"code": 1}
+    assert ranks.ended(2, killed) == {**killed, "out_of_memory": {"limit": 256 << 20}}
+    assert ranks.ended(3, killed) == killed
+
+
+@pytest.mark.parametrize(("text", "limit"), [("max\n", None), ("9223372036854771712\n", None), ("7\n", 7)])
+def test_no_limit_is_written_in_two_ways(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, limit: int | None
+) -> None:
+    (tmp_path / "memory.max").write_text(text)
+    monkeypatch.setattr(memory, "group_files", lambda v2, v1: iter([str(tmp_path / v2)]))
+    assert memory_limit() == limit
+
+
+def test_the_counter_of_this_machine_can_be_read() -> None:
+    assert not OutOfMemory().explains_a_kill()
+
+
+def test_a_stack_is_read_from_outside() -> None:
+    program = "import time\ndef nap():\n    print('here', flush=True)\n    time.sleep(60)\nnap()"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        taken = take_stacks(PY_SPY, {7: (process.pid, "S")})
+        process.kill()
+    assert [frame[0] for frame in taken["7"]["frames"]] == ["nap", "<module>"]
+
+
+def test_why_there_is_no_stack_is_said() -> None:
+    assert "FileNotFoundError" in take_stacks("/no/py-spy", {0: (1, "S")})["0"]["error"]
+    assert take_stacks(PY_SPY, {0: (2**22 - 1, "S")})["0"]["error"]

@@ -1,0 +1,79 @@
+"""Stacks of many ranks as few."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from deploy import stacks as module
+from deploy.channel import LostError
+from deploy.fold import fold
+from deploy.stacks import Stacks, gather
+
+WAITS = [
+    ["all_reduce", "torch/distributed.py", 10],
+    ["<module>", "train.py", 3],
+    ["_run", "<frozen runpy>", 8],
+]
+OPENS = [["open_shard", "data.py", 5], ["<module>", "train.py", 2]]
+
+
+class FakeChannel:
+    """A keeper with an answer for `stacks`, or without one."""
+
+    def __init__(self, host: str, stacks: Any, *, has_tool: bool = True) -> None:
+        self.host, self.stacks, self.has_tool = host, stacks, has_tool
+        self.stored: list[bytes] = []
+
+    def ask(self, do: str, payload: bytes = b"", **request: Any) -> dict[str, Any]:
+        if do == "missing":
+            return {"missing": [] if self.has_tool else request["digests"]}
+        if do == "store":
+            self.stored.append(payload)
+            return {}
+        if self.stacks is None:
+            raise LostError(f"{self.host}: the SSH connection broke")
+        return {"stacks": self.stacks}
+
+
+def test_equal_stacks_are_one_and_the_odd_one_is_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_own_py_spy", lambda: b"py-spy")
+    hosts: Any = {
+        "node1": FakeChannel("node1", {str(rank): {"frames": WAITS} for rank in (0, 1, 2, 3)}),
+        "node2": FakeChannel("node2", {"4": {"frames": OPENS}, "5": {"frames": WAITS}}, has_tool=False),
+    }
+    found = gather("job", hosts)
+    assert str(found).splitlines() == [
+        "ranks 0-3,5:",
+        "    all_reduce (torch/distributed.py:10)",
+        "    <module> (train.py:3)",
+        "rank 4:",
+        "    open_shard (data.py:5)",
+        "    <module> (train.py:2)",
+    ]
+    assert found.odd == [4]
+    assert [len(channel.stored) for channel in hosts.values()] == [0, 1], "it travels where it is missing"
+
+
+def test_a_host_that_gives_none_says_why_and_the_others_are_shown() -> None:
+    hosts: Any = {
+        "node1": FakeChannel("node1", {"0": {"error": "Permission Denied: Try running again"}}),
+        "node2": FakeChannel("node2", None),
+        "node3": FakeChannel("node3", "nonsense"),
+    }
+    text = str(gather("job", hosts))
+    assert "ptrace(2) is forbidden there: give the container the capability SYS_PTRACE" in text
+    assert "node2: the SSH connection broke" in text
+    assert "node3: " in text
+
+
+def test_where_there_is_no_majority_nobody_is_odd() -> None:
+    assert Stacks({0: ("a",), 1: ("b",)}, {}).odd == []
+    assert Stacks({}, {}).odd == []
+
+
+def test_what_most_share_comes_first() -> None:
+    assert fold([(1, "b"), (2, "a"), (3, "a")]) == [([2, 3], "a"), ([1], "b")]
+    assert fold(list[tuple[int, Future[None]]]()) == []

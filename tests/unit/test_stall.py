@@ -1,0 +1,92 @@
+"""What counts as a stall: nothing moves, or a rank is stopped; computing in silence is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from deploy.execute.stall import Stall
+from deploy.execute.state import State
+from deploy.result import Failure, RankEnd
+from tests.unit.plans import make_plan
+
+
+class Job:
+    """Four ranks on two hosts that have started, and a clock that tests turn."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("deploy.execute.stall.time.monotonic", lambda: self.now)
+        self.state = State(make_plan("node[1-2] slots=2"))
+        self.state.started = {0, 1, 2, 3}
+        self.stall = Stall(self.state, 10.0)
+
+    def pass_time(self, seconds: float, *, busy: float = 0.0, states: str = "SSSS") -> None:
+        """Pulses every two seconds; `busy`: the share of a core that rank 3 uses, and only it."""
+        for _ in range(int(seconds / 2)):
+            self.now += 2.0
+            for host, ranks in (("node1", (0, 1)), ("node2", (2, 3))):
+                pulse = {str(r): {"cpu": self.now * busy * (r == 3), "state": states[r]} for r in ranks}
+                self.stall.pulse(host, {"ranks": pulse})
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.state.failures[0] if self.state.failures else None
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(monkeypatch)
+
+
+def test_a_job_in_which_nothing_moves_is_stalled(job: Job) -> None:
+    job.pass_time(10)
+    assert job.failure is None
+    job.pass_time(4)
+    assert job.failure
+    assert (job.failure.kind, job.failure.exit_status) == ("stall", 3)
+    assert job.failure.reason == "no rank has printed anything or used its processor for 10 s"
+
+
+def test_one_rank_that_computes_in_silence_is_enough(job: Job) -> None:
+    job.pass_time(60, busy=0.5)
+    assert job.failure is None
+
+
+def test_threads_that_only_look_after_others_are_no_work(job: Job) -> None:
+    job.pass_time(14, busy=0.02)
+    assert job.failure
+
+
+def test_what_is_printed_is_work(job: Job) -> None:
+    for _ in range(6):
+        job.pass_time(8)
+        job.stall.printed()
+    assert job.failure is None
+
+
+@pytest.mark.parametrize(("state", "said"), [("T", "stopped (SIGSTOP)"), ("D", "stuck in the kernel")])
+def test_a_rank_that_is_stopped_or_stuck_is_named_though_the_others_work(
+    job: Job, state: str, said: str
+) -> None:
+    job.pass_time(14, busy=1.0, states=f"SS{state}R")
+    assert job.failure
+    assert (job.failure.rank, job.failure.host) == (2, "node2")
+    assert said in job.failure.reason
+
+
+def test_a_rank_that_waits_for_its_disk_now_and_then_is_not_stuck(job: Job) -> None:
+    for _ in range(6):
+        job.pass_time(8, busy=1.0, states="SSDR")
+        job.pass_time(2, busy=1.0, states="SSRR")
+    assert job.failure is None
+
+
+def test_ranks_that_have_ended_are_not_waited_for(job: Job) -> None:
+    job.state.ends = {rank: RankEnd(place, 0, at=0.0) for rank, place in job.state.places.items()}
+    job.pass_time(30)
+    assert job.failure is None
+
+
+def test_a_host_speaks_for_its_own_ranks(job: Job) -> None:
+    with pytest.raises(ValueError, match="its own ranks"):
+        job.stall.pulse("node1", {"ranks": {"3": {"cpu": 0.0, "state": "T"}}})
