@@ -1,3 +1,8 @@
 """Hands Muster's tasks to `fab`."""
 
-from deploy.tasks import namespace  # noqa: F401  # fab looks for this name
+from fabric.main import program
+
+from deploy.tasks import namespace
+from deploy.tasks.words import read_words
+
+read_words(program, namespace)

@@ -12,6 +12,7 @@ from typing import Protocol
 from deploy import request, restart
 from deploy.channel import Channel, LostError
 from deploy.cluster import Cluster, OpenPipe
+from deploy.deliver import deliver
 from deploy.errors import MusterError, UnfitError
 from deploy.execute import Watcher, execute
 from deploy.hostfile import Host
@@ -88,6 +89,7 @@ class Attempts:
         return self._next(restart.decide(result.failure, hosts, attempt, self._policy), attempt)
 
     def _execute(self, the_plan: LaunchPlan, cluster: Cluster) -> LaunchResult:
+        deliver(the_plan, cluster)
         head = cluster.channels[the_plan.hosts[0].host.name]
         self.folder.begin(the_plan)
         self._record(head, "job.json", self.folder.record)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
+from deploy.channel import Channel
 from deploy.cluster import CONNECTIONS_AT_ONCE, Cluster
 from deploy.errors import MusterError, UnfitError
 from deploy.plan import HostPlan, LaunchPlan
+from deploy.tree import Tree
 
 DELIVERY_SECONDS = 600.0
 
@@ -22,12 +24,17 @@ def deliver(plan: LaunchPlan, cluster: Cluster) -> None:
         raise UnfitError(problems)
 
 
+def send_contents(tree: Tree, channel: Channel) -> None:
+    """Send to a host's store what it does not have."""
+    digests = [file.digest for file in tree.files if file.link is None]
+    if missing := channel.ask("missing", digests=digests)["missing"]:
+        channel.ask("store", tree.archive(missing), seconds=DELIVERY_SECONDS)
+
+
 def _deliver(plan: LaunchPlan, host: HostPlan, cluster: Cluster) -> tuple[str, str] | None:
     channel = cluster.channels[host.host.name]
     try:
-        digests = [file.digest for file in plan.tree.files if file.link is None]
-        if missing := channel.ask("missing", digests=digests)["missing"]:
-            channel.ask("store", plan.tree.archive(missing), seconds=DELIVERY_SECONDS)
+        send_contents(plan.tree, channel)
         channel.ask(
             "prepare",
             seconds=DELIVERY_SECONDS,
@@ -37,7 +44,7 @@ def _deliver(plan: LaunchPlan, host: HostPlan, cluster: Cluster) -> tuple[str, s
             path=host.path,
             env=host.env,
             attempt=plan.spec.attempt,
-            code=[[file.path, file.executable, file.digest, file.link] for file in plan.tree.files],
+            code=plan.tree.listing(),
             files=[astuple(file) for file in host.files],
         )
         channel.ask("unmeet")

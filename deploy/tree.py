@@ -42,6 +42,14 @@ class Tree:
         """What the tree weighs, in bytes."""
         return sum(file.size for file in self.files)
 
+    def source(self, file: TreeFile) -> Path:
+        """Where the content of a file is."""
+        return self.root / file.path
+
+    def listing(self) -> list[tuple[str, bool, str, str | None]]:
+        """What a host has to know to put the files into place."""
+        return [(file.path, file.executable, file.digest, file.link) for file in self.files]
+
     def archive(self, digests: Sequence[str]) -> bytes:
         """A tar of these contents, each a member named by its digest."""
         wanted = set(digests)
@@ -51,7 +59,7 @@ class Tree:
             for file in self.files:
                 if file.digest in wanted:
                     wanted.discard(file.digest)
-                    tar.add(self.root / file.path, arcname=file.digest, recursive=False)
+                    tar.add(self.source(file), arcname=file.digest, recursive=False)
         return buffer.getvalue()
 
 
@@ -68,6 +76,11 @@ def scan(place: Path) -> Tree:
             f"a launch sends at most {MAX_BYTES >> 20} MiB: keep data outside, or list it in .gitignore"
         )
     return tree
+
+
+def of_files(root: Path, names: Sequence[str]) -> Tree:
+    """The tree of these files alone."""
+    return Tree(root, ".", tuple(_read(root, name) for name in names))
 
 
 def _git_root(place: Path) -> Path | None:

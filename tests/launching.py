@@ -97,6 +97,19 @@ class Project:
                 raise
         return Launched(process.returncode, output, time.monotonic() - began, self.path)
 
+    def fab(self, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run any command of fab to its end."""
+        command = [str(FAB), *words]
+        return subprocess.run(
+            command, cwd=self.path, env=self.env, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def detach(self, *words: str) -> str:
+        """Launch a job that goes on by itself; its id."""
+        launched = self.launch("--detach", *words)
+        assert launched.status == 0, launched.output
+        return launched.job
+
 
 def make_project(path: Path) -> Project:
     path.mkdir(parents=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import groupby
 from typing import Any
 
 from deploy.checks import Finding, unfit
+from deploy.fold import fold_names
 from deploy.health import Examination, Examined
 from deploy.hostfile import Host
 from deploy.plan import count
@@ -98,7 +97,7 @@ def _explained(findings: Sequence[Finding]) -> list[str]:
         folded.setdefault(key, []).append(finding.host)
     lines = []
     for (severity, kind, text, remedy), names in folded.items():
-        where = fold(names) or "this machine"
+        where = fold_names(names) or "this machine"
         lines += ["", f"{severity.upper():<8}{where}: {text}  [{kind}]"]
         lines += [f"{'':<8}do: {remedy}"] if remedy else []
     return lines
@@ -109,33 +108,3 @@ def _summary(hosts: Sequence[Host], findings: Sequence[Finding]) -> str:
     warnings = sum(finding.severity == "warning" for finding in findings)
     text = f"{len(hosts) - len(bad)} of {count(len(hosts), 'host')} {'is' if len(hosts) == 1 else 'are'} fit"
     return f"{text}, {count(warnings, 'warning')}" if warnings else text
-
-
-def fold(names: Iterable[str]) -> str:
-    """`node[1-3,5],head`: names that differ in their last number are written as one range, in their order."""
-    parts = [re.fullmatch(r"(.*?)(\d{1,9})(\D*)", name) or (name,) for name in dict.fromkeys(names)]
-    numbered = [part.groups() for part in parts if isinstance(part, re.Match)]
-    padded = {(stem, rest): len(number) for stem, number, rest in numbered if number.startswith("0")}
-    stems: dict[tuple[str, str, int], list[int]] = {}
-    for part in parts:
-        if isinstance(part, re.Match):
-            stem, number, rest = part.groups()
-            width = padded.get((stem, rest), 0)
-            # node1 and node01 are two hosts.
-            stems.setdefault((stem, rest, width if len(number) >= width else 0), []).append(int(number))
-        else:
-            stems.setdefault((part[0], "", 0), [])
-    return ",".join(_range(stem, rest, width, numbers) for (stem, rest, width), numbers in stems.items())
-
-
-def _range(stem: str, rest: str, width: int, numbers: list[int]) -> str:
-    if not numbers:
-        return stem
-    runs = [
-        [number for _, number in group]
-        for _, group in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
-    ]
-    words = [
-        f"{run[0]:0{width}d}" if len(run) == 1 else f"{run[0]:0{width}d}-{run[-1]:0{width}d}" for run in runs
-    ]
-    return f"{stem}{words[0]}{rest}" if len(numbers) == 1 else f"{stem}[{','.join(words)}]{rest}"

@@ -11,7 +11,6 @@ from queue import Empty
 
 from deploy.channel import LostError, wait
 from deploy.cluster import Cluster
-from deploy.deliver import deliver
 from deploy.errors import MusterError
 from deploy.execute.heartbeat import Heartbeat
 from deploy.execute.reports import Reports, Watcher
@@ -34,11 +33,10 @@ def execute(
     start_timeout: float,
     stall_timeout: float = 0.0,
 ) -> LaunchResult:
-    """Carry out the plan; returns how it ended, also when it was interrupted.
+    """Carry out a plan that was delivered; returns how it ended, also when it was interrupted.
 
     `start_timeout`, `stall_timeout`: seconds; 0 for a job that may stall as long as it likes.
     """
-    deliver(plan, cluster)
     return Run(plan, cluster, watchers, start_timeout, stall_timeout).run()
 
 

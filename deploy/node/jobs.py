@@ -42,9 +42,7 @@ class Jobs:
     def do_jobs(self, request: Frame, payload: bytes) -> Frame:
         """What every job here is and how it is going; only one, if the request names it."""
         names = [request["job"]] if request.get("job") else _folders(self.root)
-        return {
-            "jobs": [describe(self.run(name)) for name in names if (self.run(name) / "job.json").is_file()]
-        }
+        return {"jobs": [described for name in names if (described := describe(self.run(name)))]}
 
     def do_output(self, request: Frame, payload: bytes) -> Frame:
         """The next that ranks printed, `[[log, text], ...]`; nothing if that was all so far.
@@ -80,7 +78,7 @@ class Jobs:
         """A part of a file of a run."""
         with open(self.run(request["job"]) / request["name"], "rb") as file:
             file.seek(request["start"])
-            return {"payload": file.read(request["size"])}
+            return {"payload": file.read(request["most"])}
 
 
 class Output:
@@ -122,8 +120,10 @@ class Output:
 
 
 def describe(run: Path) -> Frame:
-    """What a run is and how it is going: running, done, failed, or lost with its driver."""
-    record: dict[str, Any] = json.loads((run / "job.json").read_text())
+    """What a run is, and whether it is running, done, failed, or lost with its driver; {} for no run."""
+    record = _load(run / "job.json")
+    if not record:
+        return {}
     alive = is_held(run)  # asked first: a driver writes its result before it goes
     result = _load(run / "result.json")
     if result.get("attempt", 0) != record.get("attempt", 0):
@@ -160,7 +160,7 @@ def start_of(pid: int) -> int | None:
 
 def end_driver(run: Path, by: str, *, force: bool = False) -> bool:
     """Tell the driver of a run to stop its job, if it lives and is on this machine; else False."""
-    driver = json.loads((run / "job.json").read_text())["driver"]
+    driver = _load(run / "job.json")["driver"]
     if not (run / "lock.driver").exists() or not is_held(run) or start_of(driver["pid"]) != driver["start"]:
         return False
     write_atomically(run / "stop.json", json.dumps({"by": by, "time": time.time()}).encode(), 0o600)
@@ -176,7 +176,8 @@ def make_private(*folders: Path) -> None:
 
 
 def _folders(root: Path) -> list[str]:
-    return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    names = (path.name for path in root.iterdir()) if root.is_dir() else ()
+    return sorted(name for name in names if not name.startswith("."))  # .JOB.new is on its way here
 
 
 def _is_free(lock: Path) -> bool:
@@ -187,7 +188,7 @@ def _is_free(lock: Path) -> bool:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
         loaded: dict[str, Any] = json.loads(path.read_text())
         return loaded
     return {}

@@ -9,7 +9,8 @@ from __future__ import annotations
 from invoke import Collection
 
 from deploy.tasks.check import check
+from deploy.tasks.jobs import attach, logs, status, stop
 from deploy.tasks.launch import launch
 from deploy.tasks.stacks import stacks
 
-namespace = Collection(check, launch, stacks)
+namespace = Collection(check, launch, status, logs, attach, stop, stacks)

@@ -12,11 +12,12 @@ from invoke import Context, Exit, task
 from deploy import hostfile, request
 from deploy.attempts import Attempts, make_plan
 from deploy.cluster import Cluster
+from deploy.detach import detach as handed_over
 from deploy.job import Job
 from deploy.plan import LAUNCHERS, LaunchSpec
 from deploy.records import RunFolder
 from deploy.report import verdict
-from deploy.screen import Screen
+from deploy.screen import Screen, harmless
 from deploy.tasks.shared import HELP, explained, opener
 from deploy.tree import scan
 
@@ -29,6 +30,7 @@ _HELP = {
     "backend": "auto (default), gloo, nccl, mpi or hccl: handed to the program as MUSTER_BACKEND",
     "np": "number of ranks (default: all slots)",
     "env": "K=V for every rank, or K to take its value from here; may be repeated",
+    "detach": "let the job go on when this command ends: its driver runs on the first host",
     "dry-run": "print every file and every command, and touch nothing",
     "max-restarts": "how often to start again after a failure, on the hosts that are still fit (default: 0)",
     "min-hosts": "start again only on so many hosts or more (default: all)",
@@ -51,6 +53,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     env: Iterable[str] | None = None,
     include: str = "",
     exclude: str = "",
+    detach: bool = False,
     dry_run: bool = False,
     max_restarts: int = 0,
     min_hosts: int = 0,
@@ -71,7 +74,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             np=np or None,
             backend=request.one_of("--backend", backend, request.BACKENDS),
             env=request.environment(env or (), os.environ),
-            columns=screen.columns,
+            columns=None if detach else screen.columns,
             may_restart=max_restarts > 0,
         )
         job = Job(
@@ -86,6 +89,8 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         )
         if dry_run or context.config.run.dry:
             _show(job, Path(hosts))
+        elif detach:
+            _hand_over(job, Path(hosts), screen)
         else:
             _carry_out(job, Path(hosts), RunFolder(Path(runs), spec.job), screen)
 
@@ -95,6 +100,14 @@ def _show(job: Job, hosts_file: Path) -> None:
     used = request.used_hosts(job.hosts, job.spec)
     with Cluster(used, opener(hosts_file, job.python)) as cluster:
         sys.stdout.write(str(make_plan(job, used, 0, cluster)))
+
+
+def _hand_over(job: Job, hosts_file: Path, screen: Screen) -> None:
+    """The job to its head, where it goes on."""
+    name = job.spec.job
+    with Cluster(job.hosts[:1], opener(hosts_file, job.python)) as cluster:
+        screen.say(harmless(handed_over(job, cluster)))
+    screen.say(f"detached; its driver is on {job.hosts[0].name}: fab attach {name}, fab stop {name}")
 
 
 def _carry_out(job: Job, hosts_file: Path, folder: RunFolder, screen: Screen) -> None:

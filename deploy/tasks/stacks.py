@@ -16,10 +16,10 @@ from deploy.tasks.shared import HELP, explained, opener
 _HELP = {**HELP, "job": "its name, as fab launch says it in its first line"}
 
 
-@task(help=_HELP, positional=["job"], auto_shortflags=False)
+@task(help=_HELP, positional=[], auto_shortflags=False)
 def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
-    job: str,
+    job: str = "",
     hosts: str = "hosts.txt",
     include: str = "",
     exclude: str = "",

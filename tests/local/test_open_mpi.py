@@ -20,6 +20,7 @@ import pytest
 
 from deploy import hostfile
 from deploy.cluster import Cluster
+from deploy.deliver import deliver
 from deploy.errors import UnfitError
 from deploy.execute import Watcher, execute
 from deploy.plan import LaunchSpec, Program, plan
@@ -53,6 +54,7 @@ def launch(
         made = plan(request, hosts, cluster.survey(), scan(project.path))
         folder = RunFolder(project.path / "runs", request.job)
         folder.begin(made)
+        deliver(made, cluster)
         result = execute(made, cluster, (folder, *watchers), start_timeout=30)
     folder.finish(result, None, "")
     return result, folder

@@ -9,8 +9,8 @@ import pytest
 from deploy import hostfile
 from deploy.checks import check
 from deploy.checks import report as check_report
-from deploy.checks.report import fold
 from deploy.errors import HostError
+from deploy.fold import fold_names
 from tests.unit.test_check import THREE, examine
 
 TEXT = """\
@@ -85,7 +85,7 @@ def test_json_has_every_finding_of_every_host() -> None:
     ],
 )
 def test_names_fold_into_ranges_that_the_hosts_file_reads(names: list[str], folded: str) -> None:
-    assert fold(names) == folded
+    assert fold_names(names) == folded
     if names and names[0]:
         assert {
             host.name

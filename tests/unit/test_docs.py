@@ -6,12 +6,16 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from invoke.parser import Parser
+from invoke.program import Program
 
 from deploy import hostfile, request
 from deploy.tasks import namespace
+from deploy.tasks.words import read_words
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -47,10 +51,20 @@ def test_make_has_the_target(command: str) -> None:
     assert re.search(rf"^{command.split()[1]}:", MAKEFILE, re.MULTILINE), command
 
 
+def spelled(tokens: list[str]) -> list[str]:
+    """The tokens as the fabfile hands them to Invoke's parser."""
+    program = SimpleNamespace(core=SimpleNamespace(unparsed=tokens, remainder=""), argv=tokens)
+    if "--" in tokens:
+        program.core.unparsed, program.core.remainder = tokens[: tokens.index("--")], "more"
+    read_words(cast("Program", program), namespace)
+    spelled_out: list[str] = program.core.unparsed
+    return spelled_out
+
+
 @pytest.mark.parametrize("command", sorted(set(commands("fab"))))
 def test_fab_understands_the_command(command: str) -> None:
     parser = Parser(contexts=namespace.to_contexts())
-    (task,) = parser.parse_argv(shlex.split(command)[1:])
+    (task,) = parser.parse_argv(spelled(shlex.split(command)[1:]))
     values = {name: argument.value for name, argument in task.args.items()}
     request.one_of("--launcher", values.get("launcher", "mpirun"), ("mpirun", "torchrun"))
     request.one_of("--backend", values.get("backend", "auto"), request.BACKENDS)

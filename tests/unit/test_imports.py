@@ -34,6 +34,8 @@ ORDER = (
     "checks",
     "checks.report",
     "channel",
+    "jobs",
+    "job_table",
     "transports.process",
     "transports.local",
     "transports.openssh",
@@ -54,8 +56,12 @@ ORDER = (
     "execute.run",
     "execute",
     "attempts",
+    "detached",
+    "detach",
     "tasks.shared",
+    "tasks.words",
     "tasks.check",
+    "tasks.jobs",
     "tasks.launch",
     "tasks.stacks",
     "tasks",
@@ -81,7 +87,7 @@ PURE = (
 )
 IMPURE = {"os", "socket", "subprocess", "threading", "time", "fabric", "invoke", "paramiko"}
 # Of the keeper's modules, those that the driver uses too.
-SHARED = {"deploy.node.wire", "deploy.node.jobs"}
+SHARED = {"deploy.node.wire", "deploy.node.jobs", "deploy.node.store"}
 ON_THE_NODE = (
     *("wire", "facts", "health", "meeting", "store", "processes"),
     *("memory", "ranks", "stacks", "door", "jobs", "detaching", "agent"),

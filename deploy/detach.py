@@ -1,0 +1,59 @@
+"""Hands a job over to its head: the driver's own code goes there, and runs there when this driver is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import Empty
+
+from deploy.channel import LostError
+from deploy.cluster import Cluster
+from deploy.deliver import DELIVERY_SECONDS, send_contents
+from deploy.errors import MusterError, UnfitError
+from deploy.job import Job
+from deploy.tree import Tree, of_files
+
+PYTHON = (3, 10)
+
+
+def detach(job: Job, cluster: Cluster) -> str:
+    """Start the job on its head, the only host of `cluster`; returns its title once the ranks are started.
+
+    Raises what kept it from starting, `UnfitError` for hosts that the head does not reach: nothing runs then.
+    """
+    head = cluster.hosts[0].name
+    _require_python(head, cluster.facts[head].python)
+    code = own_code()
+    for tree in (job.tree, code):
+        send_contents(tree, cluster.channels[head])
+    cluster.channels[head].ask("detach", name=job.spec.job, code=code.listing(), job=job.as_json())
+    return _first_word(cluster)
+
+
+def own_code() -> Tree:
+    """What this driver is made of, without its commands: standard library only."""
+    package = Path(__file__).parent
+    paths = (path for path in package.rglob("*.py") if package / "tasks" not in path.parents)
+    return of_files(package.parent, sorted(str(path.relative_to(package.parent)) for path in paths))
+
+
+def _require_python(head: str, version: str) -> None:
+    if tuple(map(int, version.split(".")[:2])) < PYTHON:
+        reason = f"Python {version}; the driver of a detached job needs 3.10 or newer there"
+        raise UnfitError([(head, f"{reason}; name another with --python")])
+
+
+def _first_word(cluster: Cluster) -> str:
+    head = cluster.hosts[0].name
+    try:
+        said = cluster.events.get(timeout=DELIVERY_SECONDS).frame
+    except Empty:
+        raise LostError(f"{head}: the job's driver there says nothing") from None
+    if said["event"] != "detached":
+        raise LostError(f"{head}: the SSH connection broke; see with fab status whether the job runs")
+    if "title" in said:
+        return str(said["title"])
+    if said.get("unfit"):
+        raise UnfitError((str(name), str(reason)) for name, reason in said["unfit"])
+    error = MusterError(str(said["error"]))
+    error.exit_status = int(said.get("exit_status", 1))
+    raise error

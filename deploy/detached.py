@@ -1,0 +1,100 @@
+"""The driver of a detached job, a process on the job's head: `deploy/node/detaching.py` starts it.
+
+It is the driver that `fab launch` is, with other ways to the hosts: the head below itself, and the rest by
+OpenSSH's client. Standard library only. Its folder is the job's, where anyone who may log in can ask for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from deploy.attempts import Attempts
+from deploy.channel import Pipe
+from deploy.cluster import OpenPipe
+from deploy.errors import MusterError, UnfitError
+from deploy.hostfile import Host
+from deploy.job import Job
+from deploy.node.store import Store
+from deploy.plan import LaunchPlan
+from deploy.records import RunFolder
+from deploy.transports.local import LocalPipe
+from deploy.transports.openssh import OpenSshPipe
+from deploy.tree import Tree, TreeFile
+
+
+class StoredTree(Tree):
+    """The working tree of a machine that may be gone: its contents are in this host's store."""
+
+    def source(self, file: TreeFile) -> Path:
+        """Where the content of a file is."""
+        return Store(Path.home() / ".muster" / "store").path(file.digest)
+
+
+def main(folder_name: str) -> None:
+    """Drive the job that stdin brings, in a process that belongs to nobody who could take it along."""
+    job = Job.of_json(json.load(sys.stdin))
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGTERM, _interrupt)  # fab stop
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    job = dataclasses.replace(job, tree=StoredTree(job.tree.root, job.tree.within, job.tree.files))
+    folder = Path(folder_name)
+    run = RunFolder(folder, "run", detached=True)
+    word = _FirstWord()
+    try:
+        Attempts(job, _opener(job), run, (run,), word.started).run()
+    except (MusterError, KeyboardInterrupt) as error:
+        shutil.rmtree(folder, ignore_errors=True)  # nothing has started
+        word.refused(error)
+
+
+class _FirstWord:
+    """What the driver that hands the job over is told, once: that it runs, or why it does not."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def started(self, plan: LaunchPlan) -> None:
+        """It starts now; unless the one who waits for this has gone meanwhile."""
+        if not self._said:
+            try:
+                self._say(title=plan.title)
+            except BrokenPipeError:
+                raise MusterError("whoever launched this job has gone before it started") from None
+
+    def refused(self, error: BaseException) -> None:
+        """It does not start."""
+        reasons = error.reasons if isinstance(error, UnfitError) else ()
+        status = error.exit_status if isinstance(error, MusterError) else 143
+        with contextlib.suppress(BrokenPipeError):
+            self._say(error=str(error) or "stopped before it started", unfit=reasons, exit_status=status)
+
+    def _say(self, **word: object) -> None:
+        self._said = True
+        os.write(sys.stdout.fileno(), json.dumps(word).encode() + b"\n")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # driver.log, from here on
+
+
+def _opener(job: Job) -> OpenPipe:
+    head = job.hosts[0].name
+
+    def open_pipe(host: Host) -> Pipe:
+        if host.name == head:
+            return LocalPipe(job.python or None)
+        return OpenSshPipe(host, job.python or "python3", head)
+
+    return open_pipe
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt(number)

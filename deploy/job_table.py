@@ -1,0 +1,67 @@
+"""Jobs as a table for people. Pure but for the time zone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from deploy.jobs import JobState
+from deploy.plan import count
+from deploy.screen import harmless
+
+COLUMNS = ("job", "state", "launcher", "ranks", "started", "duration", "last line")
+
+
+def table(states: Sequence[JobState]) -> str:
+    """A line for each job: how it goes, and what rank 0 said last, or why it failed."""
+    if not states:
+        return "no jobs\n"
+    rows = [COLUMNS, *map(_row, states)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS) - 1)]
+    lines = [
+        "  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[-1]])
+        for row in rows
+    ]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def details(state: JobState) -> str:
+    """One job with all that its row leaves out."""
+    facts = {
+        "hosts": ", ".join(state.hosts),
+        "driver": f"process {state.driver.pid} on {state.driver.host}" + ", detached" * state.detached,
+        "folder": state.driver_folder,
+        "attempt": f"{state.attempt} (restarted)" if state.attempt else "",
+        "outcome": "" if state.running else outcome(state),
+        "rank 0": state.last_line,
+    }
+    lines = [f"{name:<9}{harmless(value)}\n" for name, value in facts.items() if value]
+    return table([state]) + "\n" + "".join(lines)
+
+
+def outcome(state: JobState) -> str:
+    """`failed: rank 4 on node3: exit status 1`."""
+    return f"{state.state}: {state.why}" if state.why else state.state
+
+
+def duration(seconds: float) -> str:
+    """`41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    whole = max(0, round(seconds))
+    for size, unit, below, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // below} {small}"
+    return f"{whole} s"
+
+
+def _row(state: JobState) -> tuple[str, ...]:
+    end = state.ended if state.ended is not None else time.time() if state.running else None
+    row = (
+        state.job,
+        state.state,
+        state.launcher,
+        f"{state.ranks} on {count(len(state.hosts), 'host')}",
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
+        "-" if end is None else duration(end - state.started),
+        state.why or state.last_line,
+    )
+    return tuple(map(harmless, row))

@@ -1,0 +1,203 @@
+"""Jobs from afar: found here or on hosts, read, followed and ended, by their id."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, Protocol
+
+from deploy.errors import MusterError, UsageError
+from deploy.facts import NONSENSE, from_json
+from deploy.node.jobs import Jobs
+from deploy.node.wire import Frame
+
+POLL_SECONDS = 0.3
+STOP_SECONDS = 20.0
+CHUNK = 1 << 20
+LISTED = 10
+_LOG = re.compile(r"rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?:\.restart-\d+)?\.(?P<stream>out|err)")
+
+
+class Place(Protocol):
+    """Where jobs are: a host at the end of a channel, or this machine."""
+
+    @property
+    def host(self) -> str: ...
+    def ask(self, do: str, payload: bytes = b"", *, seconds: float = 30.0, **request: Any) -> Frame: ...
+
+
+class Here:
+    """The runs of this machine."""
+
+    host = ""
+
+    def __init__(self, runs: Path) -> None:
+        self._jobs = Jobs(runs, inside=".")
+
+    def ask(self, do: str, payload: bytes = b"", *, seconds: float = 30.0, **request: Any) -> Frame:
+        """What a keeper would answer."""
+        try:
+            answer: Frame = getattr(self._jobs, f"do_{do}")(request, payload)
+        except OSError as error:
+            raise MusterError(f"{error.filename}: {error.strerror}") from None
+        return answer
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The process that drives a job."""
+
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job as its folder tells of it; `ended` and `exit_status` are None as long as there is no result."""
+
+    job: str
+    state: str
+    launcher: str
+    hosts: tuple[str, ...]
+    ranks: int
+    attempt: int
+    detached: bool
+    started: float
+    ended: float | None
+    exit_status: int | None
+    why: str
+    last_line: str
+    folder: str
+    driver: Driver
+    driver_folder: str
+
+    @property
+    def running(self) -> bool:
+        """Whether it goes on."""
+        return self.state == "running"
+
+
+class Known(NamedTuple):
+    """A job, and where it is."""
+
+    state: JobState
+    place: Place
+
+
+class Line(NamedTuple):
+    """What was printed: whole lines of a rank, or a line of the driver's own, which has no rank."""
+
+    rank: int | None
+    host: str
+    stream: str
+    text: str
+
+
+def known_to(places: Sequence[Place], job: str = "") -> list[Known]:
+    """Every job of these places, the oldest first, or only the one; a job that two know is the first's."""
+    found: dict[str, Known] = {}
+    for place in places:
+        for answer in place.ask("jobs", job=job)["jobs"]:
+            state = _read(place, answer)
+            found.setdefault(state.job, Known(state, place))
+    return sorted(found.values(), key=lambda known: (known.state.started, known.state.job))
+
+
+def only(known: Sequence[Known], job: str, looked: str) -> Known:
+    """The job of this id, or the only one whose id ends so; `UsageError` lists what there is."""
+    matching = [one for one in known if one.state.job == job] or [
+        one for one in known if job and one.state.job.endswith(job)
+    ]
+    if len(matching) == 1:
+        return matching[0]
+    listed = ", ".join(f"{one.state.job} ({one.state.state})" for one in (matching or known)[-LISTED:])
+    if matching:
+        raise UsageError(f"several jobs end in {job}: {listed}")
+    raise UsageError(f"no job {job} {looked}; there {'are: ' + listed if listed else 'is none at all'}")
+
+
+def state_of(known: Known) -> JobState:
+    """How the job is going now."""
+    return _read(known.place, known.place.ask("jobs", job=known.state.job)["jobs"][0])
+
+
+def printed(known: Known, *, rank: int | None, follow: bool, skip: bool = False) -> Iterator[Line]:
+    """What the ranks printed, in the order in which it came; with `follow` until the job is over."""
+    while True:
+        going = follow and state_of(known).running  # asked before, so that nothing comes after the last look
+        answer = known.place.ask("output", job=known.state.job, rank=rank, skip=skip)
+        skip = False
+        yield from (_line(str(name), str(text)) for name, text in answer["output"])
+        if not answer["more"]:
+            if not going:
+                return
+            time.sleep(POLL_SECONDS)
+
+
+def stop(known: Known, by: str) -> JobState:
+    """End the job everywhere; returns how it is afterwards. One that is over stays as it is.
+
+    Its driver is told; if it does not do it in time, it is killed, and the keepers do it without a driver.
+    """
+    for force in (False, True):
+        if not state_of(known).running:
+            break
+        if not known.place.ask("end_driver", job=known.state.job, by=by, force=force)["told"]:
+            driver = known.state.driver
+            where = f"process {driver.pid} on {driver.host}"
+            raise UsageError(f"{known.state.job} belongs to a terminal, {where}: stop it there")
+        deadline = time.monotonic() + STOP_SECONDS
+        while state_of(known).running and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+    return state_of(known)
+
+
+def fetch(known: Known, runs: Path) -> Path:
+    """The folder of a run, brought here whole or not at all; what is here already stays."""
+    target = runs / known.state.job
+    if target.exists():
+        return target
+    draft = runs / f".{known.state.job}.new"
+    shutil.rmtree(draft, ignore_errors=True)  # an earlier try that was cut short
+    for name, size in known.place.ask("files", job=known.state.job)["files"]:
+        path = draft / _inside(name)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for start in range(0, size, CHUNK):
+                asked = {"job": known.state.job, "name": name, "start": start, "most": CHUNK}
+                file.write(known.place.ask("read", **asked)["payload"])
+    draft.rename(target)
+    return target
+
+
+def text_of(known: Known, name: str) -> str:
+    """A small file of a run as text."""
+    content = known.place.ask("read", job=known.state.job, name=name, start=0, most=CHUNK)["payload"]
+    return bytes(content).decode(errors="replace")
+
+
+def _read(place: Place, answer: object) -> JobState:
+    try:
+        state: JobState = from_json(JobState, answer)
+    except NONSENSE as error:
+        raise MusterError(f"{place.host or 'here'}: what job.json says makes no sense: {error}") from None
+    return state
+
+
+def _line(name: str, text: str) -> Line:
+    found = _LOG.fullmatch(name)
+    if found is None:
+        return Line(None, "", name, text)
+    return Line(int(found["rank"]), found["host"], found["stream"], text)
+
+
+def _inside(name: str) -> PurePosixPath:
+    """The path of a file of a run; a host may say anything."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise MusterError(f"{name!r} is no file of a run")
+    return path

@@ -1,0 +1,179 @@
+"""`fab status`, `fab logs`, `fab attach` and `fab stop`: jobs by their id, from any terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+
+from invoke import Context, Exit, task
+
+from deploy import hostfile, job_table, jobs
+from deploy.cluster import Cluster
+from deploy.errors import UsageError
+from deploy.jobs import Here, JobState, Known, Line
+from deploy.screen import Screen, harmless
+from deploy.tasks.shared import HELP, explained, opener
+
+_HELP = {
+    "hosts": "the hosts file (default: hosts.txt, if there is one)",
+    "python": HELP["python"],
+    "job": "its id, or how that ends",
+    "runs": "where the runs of this machine are (default: runs)",
+}
+LOST_STATUS = 3
+
+
+@task(help={**_HELP, "json": "for programs: everything that is known"}, positional=[], auto_shortflags=False)
+def status(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    job: str = "",
+    hosts: str = "",
+    json: bool = False,
+    runs: str = "runs",
+    python: str = "",
+) -> None:
+    """The jobs of this machine and of the hosts: fab status [JOB]."""
+    with explained(context), _known(hosts, runs, python, until=job) as (known, silent):
+        found = [jobs.only(known, job, _looked(silent))] if job else known
+        states = [one.state for one in found]
+        if json:
+            sys.stdout.write(dumps([asdict(state) for state in states], indent=2) + "\n")
+        else:
+            sys.stdout.write(job_table.details(states[0]) if job else job_table.table(states))
+        sys.stderr.write("".join(f"{harmless(line)}\n" for line in silent))
+
+
+@task(
+    help={
+        **_HELP,
+        "follow": "and what is printed from now on (also -f)",
+        "rank": "only this rank",
+        "grep": "only lines in which this regular expression is found",
+    },
+    positional=[],
+    auto_shortflags=False,
+)
+def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    job: str = "",
+    follow: bool = False,
+    rank: int = -1,
+    grep: str = "",
+    hosts: str = "",
+    runs: str = "runs",
+    python: str = "",
+) -> None:
+    """What the ranks of a job printed, in its order: fab logs JOB [-f]."""
+    with explained(context), _one(job, hosts, runs, python) as known:
+        wanted = _pattern(grep)
+        screen = Screen(sys.stdout)
+        try:
+            for line in jobs.printed(known, rank=None if rank < 0 else rank, follow=follow):
+                _show(screen, line, wanted)
+        finally:
+            screen.close()
+
+
+@task(help=_HELP, positional=[], auto_shortflags=False)
+def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
+    """Show a job from now on, to its end and verdict: fab attach JOB. Ctrl-C leaves it running.
+
+    At its end the folder of the run is brought to runs/JOB here.
+    """
+    with explained(context), _one(job, hosts, runs, python) as known:
+        screen = Screen(sys.stdout)
+        name = known.state.job
+        try:
+            for line in jobs.printed(known, rank=None, follow=True, skip=True):
+                _show(screen, line)
+        except KeyboardInterrupt:
+            raise Exit(f"\n{name} goes on; see it again with: fab attach {name}", 130) from None
+        finally:
+            screen.close()
+        _end(known, Path(runs), screen)
+
+
+@task(help=_HELP, positional=[], auto_shortflags=False)
+def stop(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
+    """End a job on every host: fab stop JOB. One that is over stays as it is."""
+    with explained(context), _one(job, hosts, runs, python) as known:
+        if not known.state.running:
+            sys.stdout.write(f"{known.state.job} is over: {harmless(job_table.outcome(known.state))}\n")
+            return
+        state = jobs.stop(known, f"by {getpass.getuser()} on {socket.gethostname()}")
+        sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
+        if state.running:
+            raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)
+
+
+@contextlib.contextmanager
+def _known(hosts: str, runs: str, python: str, *, until: str = "") -> Iterator[tuple[list[Known], list[str]]]:
+    """The jobs of this machine and of the hosts, and why some hosts cannot be asked.
+
+    The hosts are not asked for a job that is known here already.
+    """
+    here = Here(Path(runs))
+    known = jobs.known_to([here])
+    hosts_file = Path(hosts or "hosts.txt")
+    if (until and any(one.state.job.endswith(until) for one in known)) or not (hosts or hosts_file.is_file()):
+        yield known, []
+        return
+    cluster = Cluster(hostfile.load(hosts_file), opener(hosts_file, python))
+    with contextlib.closing(cluster):
+        errors = cluster.connect()
+        places = [cluster.channels[host.name] for host in cluster.hosts if host.name not in errors]
+        yield jobs.known_to([here, *places]), [f"{name}: {error}" for name, error in errors.items()]
+
+
+@contextlib.contextmanager
+def _one(job: str, hosts: str, runs: str, python: str) -> Iterator[Known]:
+    if not job:
+        raise UsageError("which job? its id is the first thing that a launch says; fab status lists all")
+    with _known(hosts, runs, python, until=job) as (known, silent):
+        yield jobs.only(known, job, _looked(silent))
+
+
+def _looked(silent: list[str]) -> str:
+    """Where a job was looked for, when it is not found."""
+    return "here or on the hosts" + "".join(f"\n{line}" for line in silent) + ("\n" if silent else "")
+
+
+def _pattern(grep: str) -> re.Pattern[str]:
+    try:
+        return re.compile(grep)
+    except re.error as error:
+        raise UsageError(f"--grep {grep}: {error}") from None
+
+
+def _show(screen: Screen, line: Line, wanted: re.Pattern[str] | None = None) -> None:
+    """Print what a rank printed as a launch does; what the launcher itself says is in its log."""
+    text = line.text
+    if wanted and wanted.pattern:
+        text = "".join(part for part in text.splitlines(keepends=True) if wanted.search(part))
+    if not text:
+        return
+    if line.rank is not None:
+        screen.output(line.rank, line.host, line.stream, text)
+    elif line.stream == "driver.log":
+        screen.say(harmless(text.rstrip("\n")))
+
+
+def _end(known: Known, runs: Path, screen: Screen) -> None:
+    """The verdict and the exit status of a job that is over, and its folder here."""
+    state: JobState = jobs.state_of(known)
+    folder = jobs.fetch(known, runs)
+    if state.exit_status is None:
+        raise Exit(f"LOST    {harmless(state.why)}\n        logs: {folder}/logs", LOST_STATUS)
+    text = (folder / "verdict.txt").read_text(errors="replace").rstrip("\n")
+    screen.say(
+        "\n".join(harmless(line) for line in text.replace(state.driver_folder, str(folder)).split("\n"))
+    )
+    if state.exit_status:
+        raise Exit(code=state.exit_status)

@@ -1,0 +1,134 @@
+"""Jobs whose driver is on the head: they survive their launcher, and can be asked for from anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster.test_cluster_launch import job_processes
+from tests.launching import FAB, Project
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Cluster
+
+SLOW = """
+import os, sys, time
+for step in range(int(sys.argv[1])):
+    print("step", step, flush=True)
+    time.sleep(0.25)
+sys.exit(int(sys.argv[2]) if os.environ["RANK"] == "4" else 0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def slow(project: Project) -> None:
+    (project.path / "slow.py").write_text(SLOW)
+
+
+def eventually(holds: Callable[[], object], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def state_of(project: Project, job: str) -> str:
+    done = project.fab("status", job, "--json")
+    assert done.returncode == 0, done.stderr
+    (state,) = json.loads(done.stdout)
+    return str(state["state"])
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_a_detached_job_ends_as_any_other_and_leaves_its_folder_here(
+    project: Project, cluster: Cluster, launcher: str
+) -> None:
+    job = project.detach("--launcher", launcher, "--script", "slow.py", "--args=4 3")
+    assert not (project.path / "runs").exists()
+    attached = project.fab("attach", job)
+    assert attached.returncode == 3, attached.stderr
+    assert "FAILED  rank 4 on node3: exit status 3" in attached.stdout
+    folder = project.path / "runs" / job
+    assert f"logs: runs/{job}/logs" in attached.stdout
+    assert (folder / "logs" / "rank-0005@node3.out").read_text().startswith("step 0\n")
+    assert json.loads((folder / "result.json").read_text())["exit_status"] == 3
+    eventually(lambda: not job_processes(cluster))
+
+
+def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cluster) -> None:
+    job = project.detach("--script", "slow.py", "--args=400 0")
+    watching = subprocess.Popen(
+        [str(FAB), "attach", job],
+        cwd=project.path,
+        env=project.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    )
+    assert watching.stdout is not None
+    assert re.match(r"\[\d node\d\] step \d+\n", watching.stdout.readline())
+    watching.send_signal(signal.SIGINT)
+    said = watching.communicate(timeout=20)[0]
+    assert f"{job} goes on; see it again with: fab attach {job}" in said
+    assert watching.returncode == 130
+    assert state_of(project, job) == "running"
+
+    elsewhere = ("--hosts", str(project.path / "hosts.txt"), "--runs", "elsewhere")
+    table = project.fab("status", *elsewhere).stdout
+    assert re.search(rf"{job} +running +mpirun +6 on 3 hosts", table), table
+    told = project.fab("stop", job, *elsewhere)
+    assert told.returncode == 0, told.stderr
+    assert f"{job} failed: stopped by fab stop, by " in told.stdout
+    assert not job_processes(cluster)
+    again = project.fab("stop", job)
+    assert again.returncode == 0
+    assert f"{job} is over: failed: stopped by fab stop" in again.stdout
+
+
+def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
+    project: Project, cluster: Cluster
+) -> None:
+    job = project.detach("--script", "slow.py", "--args=400 0")
+    (driver,) = [one.pid for one in cluster.processes("node1") if "from deploy.detached import" in one.args]
+    cluster.exec("node1", ["kill", "-9", str(driver)])
+    assert state_of(project, job) == "lost"
+    attached = project.fab("attach", job)
+    assert attached.returncode == 3
+    assert f"LOST    its driver on node1 (process {driver}) went without a result" in attached.stderr
+    eventually(lambda: not job_processes(cluster))
+
+
+def test_logs_are_one_story_with_filters(project: Project, cluster: Cluster) -> None:
+    job = project.detach("--script", "slow.py", "--args=6 0")
+    followed = project.fab("logs", job, "-f", "--rank", "5").stdout
+    assert followed == "".join(f"[5 node3] step {step}\n" for step in range(6))
+    every = project.fab("logs", job[-4:], "--grep", "step [45]").stdout.splitlines()
+    assert sorted(every) == sorted(
+        f"[{rank} node{rank // 2 + 1}] step {n}" for rank in range(6) for n in (4, 5)
+    )
+    missing = project.fab("logs", "nothing-like-it")
+    assert missing.returncode == 2
+    assert "no job nothing-like-it here or on the hosts; there are: " in missing.stderr
+    assert f"{job} (done)" in missing.stderr
+
+
+def test_a_head_that_may_not_log_in_elsewhere_is_explained_before_anything_starts(
+    project: Project, cluster: Cluster
+) -> None:
+    cluster.exec("node1", ["sh", "-c", "mkdir -p ~/.ssh && printf 'Host node3\\n  Port 1\\n' >~/.ssh/config"])
+    try:
+        refused = project.launch("--detach", "--script", "slow.py", "--args=1 0")
+    finally:
+        cluster.exec("node1", ["sh", "-c", "rm ~/.ssh/config"])
+    assert refused.status == 3
+    assert refused.output.startswith("node3: node1 cannot log in there: ssh: connect to host node3 port 1: ")
+    assert "a detached job needs that: try ssh node3 on node1; setup.yml sets it up" in refused.output
+    assert not job_processes(cluster)

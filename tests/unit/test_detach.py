@@ -1,0 +1,66 @@
+"""A job on its way to its head, and the driver that waits for it there."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy import hostfile
+from deploy.channel import BOOTSTRAP
+from deploy.detach import own_code
+from deploy.job import Job
+from deploy.plan import LaunchSpec, Program
+from deploy.transports.openssh import OpenSshPipe, command
+from deploy.tree import Tree, TreeFile
+
+
+def make_job() -> Job:
+    return Job(
+        spec=LaunchSpec(job="j", program=Program(script="a b.py", args=("$x",)), env=(("A", "1\n2"),)),
+        hosts=hostfile.parse("node[1-2] slots=2 user=ml"),
+        tree=Tree(Path("/work/a b"), "x", (TreeFile("a", False, "00"), TreeFile("l", False, "", link="a"))),
+        start_timeout=60.0,
+    )
+
+
+def test_a_job_arrives_as_it_left() -> None:
+    assert Job.of_json(make_job().as_json()) == make_job()
+
+
+def test_a_job_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected one of"):
+        Job.of_json({**make_job().as_json(), "spec": {**make_job().as_json()["spec"], "launcher": "sh"}})
+
+
+def test_the_driver_on_the_head_needs_the_standard_library_alone(tmp_path: Path) -> None:
+    for file in own_code().files:
+        path = tmp_path / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((own_code().root / file.path).read_bytes())
+    starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import deploy.detached"
+    done = subprocess.run([sys.executable, "-ISc", starts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_ssh_is_asked_for_nothing_but_a_keeper() -> None:
+    (host,) = hostfile.parse("node1 user=ml port=2222")
+    argv = command(host, "/opt/my python/bin/python3")
+    assert argv[-5:-1] == ["-p", "2222", "--", "node1"]
+    assert shlex.split(argv[-1]) == ["/opt/my python/bin/python3", "-c", BOOTSTRAP]
+    assert {"BatchMode=yes", "StrictHostKeyChecking=yes"} < set(argv)
+
+
+def test_the_reason_of_ssh_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\necho 'Host key verification failed.' >&2\nexit 255\n")
+    ssh.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (host,) = hostfile.parse("node2")
+    error = OpenSshPipe(host, "python3", "node1").last_words()
+    assert error.text == "node1 cannot log in there: Host key verification failed."
+    assert "try ssh node2 on node1" in error.remedy

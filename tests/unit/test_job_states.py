@@ -1,0 +1,187 @@
+"""Jobs read from their folders: how they go, what they printed, and what a host may not make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy import job_table, jobs
+from deploy.errors import MusterError, UsageError
+from deploy.jobs import Here, Known
+from deploy.node.jobs import identity
+from deploy.node.wire import Frame
+
+RECORD: dict[str, Any] = {
+    "job": "20261121-120000-abcd",
+    "launcher": "mpirun",
+    "hosts": ["node1", "node2"],
+    "ranks": 4,
+    "attempt": 0,
+    "started": 1000.0,
+    "detached": False,
+    "driver": {"host": "laptop", "boot": "", "pid": 7, "start": 8},
+    "driver_folder": "/runs/20261121-120000-abcd",
+}
+FAILED = {
+    "attempt": 0,
+    "ended": 1060.0,
+    "exit_status": 3,
+    "first_failure": {"rank": 3, "host": "node2", "reason": "exit status 3"},
+}
+
+
+def make_run(runs: Path, job: str = RECORD["job"], **changes: object) -> Path:
+    run = runs / job
+    (run / "logs").mkdir(parents=True)
+    (run / "job.json").write_text(json.dumps({**RECORD, "job": job, **changes}))
+    return run
+
+
+def only(runs: Path, job: str = RECORD["job"]) -> Known:
+    return jobs.only(jobs.known_to([Here(runs)]), job, "here")
+
+
+def hold(run: Path) -> int:
+    descriptor = os.open(run / "lock.driver", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def test_a_job_runs_as_long_as_its_driver_holds_the_lock(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    descriptor = hold(run)
+    assert only(tmp_path).state.state == "running"
+    os.close(descriptor)
+    lost = only(tmp_path).state
+    assert lost.state == "lost"
+    assert lost.why == "its driver on laptop (process 7) went without a result"
+
+
+def test_where_its_driver_is_elsewhere_a_job_runs_as_long_as_a_keeper_does(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "job")
+    lock = os.open(run.parent / "lock.node1", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    assert only(run.parent).state.state == "running"
+    os.close(lock)
+    assert only(run.parent).state.state == "lost"
+
+
+def test_the_words_of_a_driver_that_crashed_are_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "driver.log").write_text("Traceback ...\nMemoryError\n\n")
+    assert only(tmp_path).state.why.endswith("went without a result: MemoryError")
+
+
+def test_a_result_says_how_it_ended(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "result.json").write_text(json.dumps(FAILED))
+    state = only(tmp_path).state
+    assert (state.state, state.exit_status, state.why) == ("failed", 3, "rank 3 on node2: exit status 3")
+    (run / "result.json").write_text(json.dumps({**FAILED, "exit_status": 0, "first_failure": None}))
+    assert only(tmp_path).state.state == "done"
+
+
+def test_the_result_of_an_earlier_attempt_is_not_the_jobs(tmp_path: Path) -> None:
+    run = make_run(tmp_path, attempt=1)
+    (run / "result.json").write_text(json.dumps(FAILED))
+    assert only(tmp_path).state.exit_status is None
+
+
+def test_a_job_is_named_by_its_id_or_its_end_and_a_wrong_one_lists_what_there_is(tmp_path: Path) -> None:
+    for job in ("20261121-120000-abcd", "20261121-130000-abcd", "20261121-140000-0001"):
+        make_run(tmp_path, job)
+    assert only(tmp_path, "0001").state.job == "20261121-140000-0001"
+    with pytest.raises(UsageError, match="several jobs end in abcd: 20261121-120000-abcd"):
+        only(tmp_path, "abcd")
+    with pytest.raises(UsageError, match=r"no job x here; there are: .*20261121-140000-0001 \(lost\)"):
+        only(tmp_path, "x")
+    with pytest.raises(UsageError, match="no job x here; there is none at all"):
+        only(tmp_path / "nowhere", "x")
+
+
+def test_what_is_no_run_is_passed_over(tmp_path: Path) -> None:
+    (make_run(tmp_path, "broken") / "job.json").write_text("{")
+    (tmp_path / "file").touch()
+    (make_run(tmp_path, ".on-its-way.new")).touch()
+    assert jobs.known_to([Here(tmp_path)]) == []
+
+
+def test_logs_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    logs = make_run(tmp_path) / "logs"
+    (logs / "rank-0000@node1.out").write_text("a\nc\n")
+    (logs / "rank-0012@n.o-2.restart-1.err").write_bytes(b"b\xff\n")
+    (logs / "order").write_text(
+        "2 rank-0000@node1.out\n3 rank-0012@n.o-2.restart-1.err\n2 rank-0000@node1.out\n2 rank-00"
+    )
+    known = only(tmp_path)
+    printed = list(jobs.printed(known, rank=None, follow=False))
+    assert [(line.rank, line.host, line.stream, line.text) for line in printed] == [
+        (0, "node1", "out", "a\n"),
+        (12, "n.o-2", "err", "b\udcff\n"),
+        (0, "node1", "out", "c\n"),
+    ]
+    fresh = only(tmp_path)
+    assert [line.text for line in jobs.printed(fresh, rank=12, follow=False)] == ["b\udcff\n"]
+    assert not list(jobs.printed(only(tmp_path), rank=None, follow=False, skip=True))
+
+
+def test_a_job_of_another_terminal_is_not_stopped_from_here(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "job")
+    lock = os.open(run.parent / "lock.node1", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    with pytest.raises(UsageError, match="belongs to a terminal, process 7 on laptop: stop it there"):
+        jobs.stop(only(run.parent), "by me")
+    os.close(lock)
+
+
+def test_a_process_that_is_not_the_driver_is_never_signalled(tmp_path: Path) -> None:
+    run = make_run(tmp_path, driver={**identity(), "start": 1})  # this process, but one that started earlier
+    descriptor = hold(run)
+    with pytest.raises(UsageError, match="stop it there"):
+        jobs.stop(only(tmp_path), "by me")
+    os.close(descriptor)
+
+
+@dataclasses.dataclass
+class Liar:
+    """A host that answers what it likes."""
+
+    answers: Frame
+    host: str = "node1"
+
+    def ask(self, do: str, payload: bytes = b"", *, seconds: float = 30.0, **request: Any) -> Frame:
+        answer: Frame = self.answers[do]
+        return answer
+
+
+@pytest.mark.parametrize("name", ["../../.bashrc", "/etc/passwd", "logs/../../x"])
+def test_a_host_cannot_write_elsewhere_than_into_the_run(tmp_path: Path, name: str) -> None:
+    known = Known(only(make_run(tmp_path / "a").parent).state, Liar({"files": {"files": [[name, 0]]}}))
+    with pytest.raises(MusterError, match="is no file of a run"):
+        jobs.fetch(known, tmp_path / "runs")
+    assert not (tmp_path / "runs" / RECORD["job"]).exists()
+
+
+def test_a_host_that_makes_no_sense_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MusterError, match=r"node1: what job\.json says makes no sense"):
+        jobs.known_to([Liar({"jobs": {"jobs": [{**RECORD, "ranks": "many"}]}})])
+
+
+def test_the_table_shows_nothing_that_drives_a_terminal(tmp_path: Path) -> None:
+    make_run(tmp_path, launcher="mpi\x1b[2Jrun")
+    assert "\x1b" not in job_table.table([only(tmp_path).state])
+    assert "\x1b" not in job_table.details(only(tmp_path).state)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.4, "0 s"), (59, "59 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (100000, "1 d 3 h")],
+)
+def test_durations_are_said_in_two_units(seconds: float, said: str) -> None:
+    assert job_table.duration(seconds) == said
