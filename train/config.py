@@ -14,11 +14,13 @@ from train.backend import BACKENDS, check_name
 from train.errors import TrainError
 from train.ranks import LAUNCHERS
 from train.rendezvous import FORMS
+from train.sync import COMPRESSIONS, WAYS
 
 T = TypeVar("T")
 
 LEARNING = "learning", "what decides the result: the same on every rank, and at any number of ranks"
 RANKS = "ranks", "who takes part and how they find each other; a launcher says it, so defaults do"
+SYNC = "synchronising", "how the ranks' gradients become one"
 OUTPUT = "output", "what is left of a run; rank 0 alone reads and writes files"
 
 
@@ -52,6 +54,17 @@ class TrainConfig:
     )
     timeout: float = option(RANKS, 300.0, "seconds to wait for other ranks, to join and in each collective")
 
+    sync: str = option(
+        SYNC,
+        "ddp",
+        "ddp: torch's own; mpi4py: the same in the open, over MPI; mpi4py-naive: the loop of old tutorials; "
+        "zero: the optimizer's state in parts; fsdp: weights in parts too; none: each rank for itself",
+        choices=WAYS,
+    )
+    compress: str = option(SYNC, "none", "of gradients, on the way; for mpi4py", choices=COMPRESSIONS)
+    accumulate: int = option(SYNC, 1, "take a rank's share of a batch in so many parts, and synchronise once")
+    clip: float = option(SYNC, 0.0, "scale gradients down to this 2-norm over all weights; 0: never")
+
     out: Path = option(
         OUTPUT,
         Path("runs/alone"),
@@ -67,11 +80,15 @@ class TrainConfig:
             ("--seed", self.seed, 0 <= self.seed < 2**32, "from 0 to 4294967295"),
             ("--limit", self.limit, self.limit >= 0, "0 or more"),
             ("--spawn", self.spawn, self.spawn >= 0, "0 or more"),
+            ("--accumulate", self.accumulate, self.accumulate >= 1, "at least 1"),
+            ("--clip", self.clip, 0 <= self.clip < math.inf, "0 or more"),
             ("--timeout", self.timeout, 0 < self.timeout < 1e8, "above 0"),
         )
         wrong = [f"{name} must be {rule}, got {value}" for name, value, holds, rule in rules if not holds]
         if reason := check_name(self.backend):
             wrong.append(reason)
+        if self.compress != "none" and self.sync != "mpi4py":
+            wrong.append(f"--compress {self.compress} needs --sync mpi4py, got --sync {self.sync}")
         if wrong:
             raise TrainError("\n".join(wrong))
 

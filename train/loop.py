@@ -30,11 +30,12 @@ def fit(config: TrainConfig, group: Group, digits: Digits, held_out: Digits, pro
         loss = trainer.run_epoch(progress)
         rate = len(digits) / (time.perf_counter() - started)
         accuracy = trainer.accuracy(held_out)
+        state = trainer.state()
         if metrics_file:
             metrics_file.append(
                 EpochMetrics(trainer.epoch, trainer.steps, loss, trainer.lr, accuracy, rate, time.time())
             )
-            checkpoint.save(config.out / "checkpoint.pt", trainer.state())
+            checkpoint.save(config.out / "checkpoint.pt", state)
         epoch = f"epoch {trainer.epoch:>{len(str(config.epochs))}}/{config.epochs}"
         progress.line(f"{epoch}  loss {loss:.4f}  accuracy {accuracy:.4f}  {rate:.0f} samples/s")
     return accuracy

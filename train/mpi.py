@@ -1,10 +1,12 @@
-"""The only module that imports mpi4py: importing it initialises MPI."""
+"""What this package asks of mpi4py before anything else; importing this initialises MPI."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
+import torch
 from mpi4py import MPI
+from torch import nn
 
 from train.errors import TrainError
 from train.ranks import Ranks
@@ -12,15 +14,30 @@ from train.ranks import Ranks
 T = TypeVar("T")
 
 
-def broadcast(value: T, ranks: Ranks) -> T:
-    """Return rank 0's `value` on every rank, told over MPI, which needs no address.
+def communicator(ranks: Ranks) -> MPI.Intracomm:
+    """Return the communicator of all ranks.
 
-    Raises TrainError where mpirun and mpi4py are of different MPIs: then each rank believes that it is alone.
+    Raises TrainError where MPI did not start them, or is another than mpi4py's: then each believes that it is
+    alone.
     """
-    if MPI.COMM_WORLD.size != ranks.world_size:
+    world = MPI.COMM_WORLD
+    if (world.size, world.rank) != (ranks.world_size, ranks.rank):
         raise TrainError(
-            f"{ranks.launcher} started {ranks.world_size} ranks, to MPI the job has {MPI.COMM_WORLD.size}\n"
-            "use the mpirun of the MPI that mpi4py loads, or set MASTER_ADDR and MASTER_PORT"
+            f"{ranks.launcher} says {ranks}, but to MPI this is rank {world.rank} of {world.size}\n"
+            "what goes over MPI needs the ranks started by the mpirun of the MPI that mpi4py loads"
         )
-    told: T = MPI.COMM_WORLD.bcast(value)
+    return world
+
+
+def broadcast(value: T, ranks: Ranks) -> T:
+    """Return rank 0's `value` on every rank, told over MPI, which needs no address."""
+    told: T = communicator(ranks).bcast(value)
     return told
+
+
+def broadcast_weights(network: nn.Module, comm: MPI.Intracomm) -> None:
+    """Give every rank rank 0's weights and buffers, as bytes: MPI need not know their type."""
+    for tensor in network.state_dict().values():
+        told = tensor.detach().cpu().contiguous()
+        comm.Bcast(told.reshape(-1).view(torch.uint8).numpy())
+        tensor.copy_(told)

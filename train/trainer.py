@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 
 from train.config import TrainConfig
 from train.data import Digits
@@ -16,6 +15,7 @@ from train.model import digit_network
 from train.progress import Progress
 from train.sampler import GlobalBatchSampler, Share
 from train.schedule import learning_rate
+from train.sync import synchronise
 
 
 class Trainer:
@@ -24,10 +24,16 @@ class Trainer:
     def __init__(self, config: TrainConfig, group: Group, digits: Digits) -> None:
         self.config, self.group, self.digits = config, group, digits
         torch.manual_seed(config.seed)
-        self.network = digit_network().to(group.device, digits.images.dtype)
-        self.model = DistributedDataParallel(self.network)
-        self.optimizer = torch.optim.SGD(
-            self.network.parameters(), lr=config.lr, momentum=0.9, nesterov=True, weight_decay=1e-4
+        self.sync = synchronise(
+            digit_network().to(group.device, digits.images.dtype),
+            group,
+            config.sync,
+            torch.optim.SGD,
+            compress=config.compress,
+            lr=config.lr,
+            momentum=0.9,
+            nesterov=True,
+            weight_decay=1e-4,
         )
         self.sampler = GlobalBatchSampler(
             samples=len(digits),
@@ -46,7 +52,7 @@ class Trainer:
     @property
     def lr(self) -> float:
         """Learning rate of the last step."""
-        return float(self.optimizer.param_groups[0]["lr"])
+        return float(self.sync.optimizer.param_groups[0]["lr"])
 
     def run_epoch(self, progress: Progress) -> float:
         """Train on every digit once; returns their mean loss, over all ranks, each as it was met."""
@@ -70,35 +76,45 @@ class Trainer:
         """Set the rate for `step`, counted from 0 over all epochs; the first epoch warms up."""
         warm_up = len(self.sampler)
         lr = learning_rate(step, peak=self.config.lr, warm_up=warm_up, steps=self.config.epochs * warm_up)
-        for parameters in self.optimizer.param_groups:
+        for parameters in self.sync.optimizer.param_groups:
             parameters["lr"] = lr
 
     def _step(self, share: Share) -> torch.Tensor:
-        """Take one step on the global batch that `share` is part of; returns the sum of the share's losses.
+        """Take one step on the global batch that `share` is part of; returns the sum of its losses."""
+        self.sync.optimizer.zero_grad()
+        *parts, last = share.indices.tensor_split(self.config.accumulate)
+        with self.sync.no_sync():
+            losses = [self._backward(part, share.batch_size) for part in parts]
+        losses.append(self._backward(last, share.batch_size))
+        self.sync.finish()
+        if self.config.clip:
+            self.sync.clip(self.config.clip)
+        self.sync.optimizer.step()
+        return torch.stack(losses).sum()
 
-        DistributedDataParallel hands the optimizer the sum of the ranks' gradients divided by world_size.
-        Wanted is the gradient of the mean loss of the global batch, so each rank scales the sum of its losses
-        by world_size / batch_size. An empty share adds zeros: its rank must take part in the all-reduce.
+    def _backward(self, part: torch.Tensor, batch_size: int) -> torch.Tensor:
+        """Add the gradient of `part` of a global batch of `batch_size`; returns the sum of its losses.
+
+        The optimizer gets the mean over the ranks of their gradients. Wanted is the gradient of the mean loss
+        of the global batch, so each rank scales the sum of its losses by world_size / batch_size. A rank
+        without a share adds zeros: it must take part in the all-reduce.
         """
-        digits = self.digits.at(share.indices)
-        loss = cross_entropy(self.model(digits.images), digits.labels, reduction="sum")
-        self.optimizer.zero_grad()
-        torch.autograd.backward(loss * self.group.world_size / share.batch_size)
-        self.optimizer.step()
+        digits = self.digits.at(part)
+        loss = cross_entropy(self.sync.model(digits.images), digits.labels, reduction="sum")
+        torch.autograd.backward(loss * self.group.world_size / batch_size)
         return loss.detach()
 
     @torch.no_grad()
     def accuracy(self, held_out: Digits) -> float:
         """Return the part of `held_out` that the network reads correctly; the ranks share the work."""
         mine = held_out.at(slice(self.group.rank, None, self.group.world_size))
-        right = (self.network(mine.images).argmax(dim=1) == mine.labels).sum().item()
+        right = (self.sync.model(mine.images).argmax(dim=1) == mine.labels).sum().item()
         return self.group.all_reduce_sum(right)[0] / len(held_out)
 
     def state(self) -> dict[str, Any]:
-        """Return everything that the next epoch depends on, for a checkpoint."""
+        """Return all that the next epoch depends on, for a checkpoint: whole on rank 0, but all must call."""
         return {
-            "model": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            **self.sync.state(),
             "epoch": self.epoch,
             "rng": torch.get_rng_state(),
             "config": self.config.as_text(),
@@ -106,7 +122,6 @@ class Trainer:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`, which must be the same on every rank."""
-        self.network.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.sync.load(state)
         self.epoch = state["epoch"]
         torch.set_rng_state(state["rng"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
 MEETING_PLACES = str(Path(__file__).with_name("meeting_places.py"))
-ANY_WORLD_SIZE = str(Path(__file__).with_name("test_any_world_size.py"))
+ANY_WORLD_SIZE = [str(path) for path in Path(__file__).parent.glob("test_*any_world_size.py")]
 FIRST = Ranks(0, 2, 0, 2, "env")
 SHORT = timedelta(seconds=0.5)
 
@@ -33,11 +33,11 @@ def test_the_same_ranks_meet_at_every_kind_of_place(launch: Launch, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 2), ("torchrun", 3)])
-def test_one_file_of_tests_runs_at_any_world_size(launch: Launch, launcher: str, ranks: int) -> None:
-    job = launch(launcher, ranks, "-m", "pytest", "-q", "-p", "no:cacheprovider", ANY_WORLD_SIZE)
+@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 2), ("torchrun", 3), ("mpirun", 4)])
+def test_what_holds_at_any_world_size_holds_at_this_one(launch: Launch, launcher: str, ranks: int) -> None:
+    job = launch(launcher, ranks, "-m", "pytest", "-q", "-p", "no:cacheprovider", *ANY_WORLD_SIZE)
     assert job.status == 0, job.stdout + job.stderr
-    assert job.stdout.count(" passed") == ranks
+    assert job.stdout.count(" passed") == ranks  # each rank is a pytest
 
 
 def test_the_argument_of_torch_distributed_launch_is_understood(launch: Launch) -> None:

@@ -22,17 +22,17 @@ def alone(launch: Launch) -> Job:
 @pytest.mark.parametrize(
     ("launcher", "ranks", "meet"),
     [
-        ("mpirun", 1, False),
         ("mpirun", 2, True),  # at MASTER_ADDR
         ("mpirun", 3, False),  # where MPI says
-        ("mpirun", 4, False),
         ("torchrun", 2, False),
+        ("spawn", 2, False),
     ],
 )
 def test_the_loss_curve_does_not_depend_on_the_ranks(
     launch: Launch, alone: Job, launcher: str, ranks: int, meet: bool
 ) -> None:
-    job = launch(launcher, ranks, *SHORT, meet=meet)
+    more = ("--spawn", str(ranks)) if launcher == "spawn" else ()
+    job = launch(launcher, ranks, *SHORT, *more, meet=meet)
     assert job.status == 0, job.stderr
     assert (job.verdict["launcher"], job.verdict["ranks"]) == (launcher, str(ranks))
     assert len(job.losses) == 6

@@ -56,6 +56,8 @@ def test_the_argument_that_torch_distributed_launch_adds_is_ignored(argument: st
         (["--batch-size", "-4"], "--batch-size must be at least 1, got -4"),
         (["--lr", "nan"], "--lr must be above 0, got nan"),
         (["--seed", "-1"], "--seed must be from 0 to 4294967295, got -1"),
+        (["--accumulate", "0"], "--accumulate must be at least 1, got 0"),
+        (["--compress", "fp16"], "--compress fp16 needs --sync mpi4py, got --sync ddp"),
         (["--limit", "-1"], "--limit must be 0 or more, got -1"),
         (["--epochs", "many"], "argument --epochs: invalid int value: 'many' (see python -m train --help)"),
         (["--epoch", "3"], "unrecognized arguments: --epoch 3 (see python -m train --help)"),

@@ -1,0 +1,118 @@
+"""Every way to synchronise is the same training, at any number of ranks; run as test_any_world_size.py is."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_
+
+from train.config import TrainConfig
+from train.data import Digits, load_digits
+from train.errors import TrainError
+from train.group import Group, process_group
+from train.model import digit_network
+from train.progress import Progress
+from train.ranks import Ranks
+from train.sampler import GlobalBatchSampler
+from train.schedule import learning_rate
+from train.trainer import Trainer
+
+RANKS = Ranks.from_env(os.environ)
+WAYS = [
+    "ddp",
+    "zero",
+    "fsdp",
+    *(["mpi4py", "mpi4py-naive"] if RANKS.from_mpi else ["none"] * (RANKS.world_size == 1)),
+]
+# 65 = 2 * 32 + 1: nothing divides, and of the last batch all ranks but the first have none.
+PLAIN = TrainConfig(epochs=2, limit=65, batch_size=32)
+# Of the 32 a rank may have 11, which 3 parts do not divide; the norm of the gradients is about 1.
+IN_PARTS = dataclasses.replace(PLAIN, accumulate=3, clip=0.5)
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    with process_group(RANKS, timeout=timedelta(seconds=60)) as joined:
+        yield joined
+
+
+@pytest.fixture(scope="module")
+def digits() -> Digits:
+    return load_digits(torch.float32, torch.device("cpu"))[0].at(slice(PLAIN.limit))
+
+
+def one_process(config: TrainConfig, digits: Digits) -> list[float]:
+    """The losses of the same training, written down as plainly as can be, without any of train/sync."""
+    torch.manual_seed(config.seed)
+    network = digit_network()
+    sgd = torch.optim.SGD(network.parameters(), momentum=0.9, nesterov=True, weight_decay=1e-4, lr=config.lr)
+    sampler = GlobalBatchSampler(
+        samples=len(digits), batch_size=config.batch_size, rank=0, world_size=1, seed=config.seed
+    )
+    losses, step = [], 0
+    for epoch in range(config.epochs):
+        sampler.set_epoch(epoch)
+        total = 0.0
+        for share in sampler:
+            steps = config.epochs * len(sampler)
+            sgd.param_groups[0]["lr"] = learning_rate(step, peak=config.lr, warm_up=len(sampler), steps=steps)
+            step += 1
+            batch = digits.at(share.indices)
+            loss = cross_entropy(network(batch.images), batch.labels)
+            sgd.zero_grad()
+            torch.autograd.backward(loss)
+            if config.clip:
+                clip_grad_norm_(network.parameters(), config.clip)
+            sgd.step()
+            total += loss.item() * len(batch)
+        losses.append(total / len(digits))
+    return losses
+
+
+def trained(config: TrainConfig, group: Group, digits: Digits, then: str | None = None) -> list[float]:
+    """The losses of our training; after an epoch its state goes on in the way `then`, if given."""
+    progress = Progress(group.ranks, {})
+    trainer = Trainer(config, group, digits)
+    losses = [trainer.run_epoch(progress)]
+    if then:
+        state = group.broadcast(trainer.state())
+        trainer = Trainer(dataclasses.replace(config, sync=then, compress="none"), group, digits)
+        trainer.restore(state)
+    return [*losses, trainer.run_epoch(progress)]
+
+
+@pytest.mark.parametrize("config", [PLAIN, IN_PARTS], ids=["plain", "in parts, clipped"])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_losses_are_those_of_one_process(
+    group: Group, digits: Digits, way: str, config: TrainConfig
+) -> None:
+    losses = trained(dataclasses.replace(config, sync=way), group, digits)
+    assert losses == pytest.approx(one_process(config, digits), abs=1e-5)
+
+
+@pytest.mark.parametrize(("way", "then"), list(zip(WAYS, [*WAYS[1:], WAYS[0]], strict=True)))
+def test_a_training_goes_on_in_another_way(group: Group, digits: Digits, way: str, then: str) -> None:
+    losses = trained(dataclasses.replace(PLAIN, sync=way), group, digits, then)
+    assert losses == pytest.approx(one_process(PLAIN, digits), abs=1e-5)
+
+
+@pytest.mark.parametrize(("compress", "band"), [("fp16", 1e-3), ("bf16", 1e-2)])
+@pytest.mark.skipif(not RANKS.from_mpi, reason="compression is the MPI way's")
+def test_compressed_gradients_keep_the_losses_in_a_band(
+    group: Group, digits: Digits, compress: str, band: float
+) -> None:
+    losses = trained(dataclasses.replace(PLAIN, sync="mpi4py", compress=compress), group, digits)
+    assert losses == pytest.approx(one_process(PLAIN, digits), abs=band)
+    assert losses != pytest.approx(one_process(PLAIN, digits), abs=1e-7) or group.world_size == 1
+
+
+@pytest.mark.skipif(RANKS.from_mpi or RANKS.world_size == 1, reason="here MPI has started the ranks")
+def test_the_mpi_way_says_that_it_needs_mpi(group: Group, digits: Digits) -> None:
+    with pytest.raises(TrainError, match="needs the ranks started by the mpirun"):
+        Trainer(dataclasses.replace(PLAIN, sync="mpi4py"), group, digits)

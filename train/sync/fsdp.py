@@ -1,0 +1,94 @@
+"""Fully sharded: weights, gradients and the optimizer's state are cut among the ranks (ZeRO stage 3, FSDP2).
+
+A layer is put together when it is needed and dropped afterwards, so that a network trains which is larger
+than one device: Zhao et al., PyTorch FSDP, 2023 (arXiv:2304.11277).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import Optimizer
+
+from train.errors import TrainError
+from train.group import Group
+
+
+class Fsdp:
+    """See protocol.py for the methods. Each child of the network that has weights is a unit of its own."""
+
+    def __init__(
+        self, network: nn.Module, group: Group, optimizer: type[Optimizer], options: dict[str, Any]
+    ) -> None:
+        if group.backend == "gloo" and _older_than(2, 8):
+            raise TrainError(
+                f"--sync fsdp needs a reduce_scatter, which Gloo has since torch 2.8: {torch.__version__}\n"
+                "use --sync zero or ddp"
+            )
+        mesh = group.mesh()
+        for child in network.children():
+            if next(child.parameters(), None) is not None:
+                fully_shard(child, mesh=mesh)
+        self.sharded = fully_shard(network, mesh=mesh)
+        self.model = network  # the same object, which is both
+        self.optimizer = optimizer(self.model.parameters(), **options)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self.sharded.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.sharded.set_requires_gradient_sync(True)
+
+    def finish(self) -> None:
+        pass  # the backward pass ends with the last gradient reduced
+
+    def clip(self, max_norm: float) -> float:
+        """Clip by the norm over all shards; each rank knows only its own until full_tensor adds them up."""
+        parameters = list(self.model.parameters())
+        norm = get_total_norm([each.grad for each in parameters if each.grad is not None])
+        whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        clip_grads_with_norm_(parameters, max_norm, whole)
+        return float(whole)
+
+    def state(self) -> dict[str, Any]:
+        return {"model": _whole(self.model.state_dict()), "optimizer": _whole(self.optimizer.state_dict())}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Cut each tensor as its weight is; what the optimizer keeps for a weight has the weight's shape."""
+        named = dict(self.model.named_parameters())
+        weights = {name: _cut(value, named.get(name)) for name, value in state["model"].items()}
+        self.model.load_state_dict(weights)
+        parameters = list(named.values())
+        kept = {
+            index: {key: _cut(value, parameters[index]) for key, value in of_one.items()}
+            for index, of_one in state["optimizer"]["state"].items()
+        }
+        self.optimizer.load_state_dict({**state["optimizer"], "state": kept})
+
+
+def _whole(value: Any) -> Any:
+    """Put the shards in nested dictionaries and lists together, on every rank."""
+    if isinstance(value, dict):
+        return {key: _whole(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+
+
+def _cut(value: Any, like: nn.Parameter | None) -> Any:
+    if isinstance(like, DTensor) and isinstance(value, torch.Tensor) and value.shape == like.shape:
+        return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+    return value
+
+
+def _older_than(*version: int) -> bool:
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) < version
