@@ -12,6 +12,7 @@ good below some thousands of ranks, so every store here is of that kind.
 
 from __future__ import annotations
 
+import itertools
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ from torch.distributed import (
     DistStoreError,
     FileStore,
     HashStore,
+    PrefixStore,
     Store,
     TCPStore,
     rendezvous,
@@ -35,6 +37,8 @@ from train.errors import TrainError
 from train.ranks import Ranks
 
 FORMS = "auto, env://, tcp://HOST:PORT, file:///SHARED/PATH or mpi://"
+# torchrun's store outlives a process group: who joins a second time may not find the entries of the first.
+_MEETINGS = itertools.count()
 Opener = Callable[[str, Ranks, timedelta, Mapping[str, str]], Store]
 
 
@@ -53,7 +57,7 @@ def meeting(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str, s
     except (DistNetworkError, DistStoreError) as error:
         raise TrainError(f"{ranks}: could not join the others at {init}: {error}") from error
     try:
-        yield store
+        yield PrefixStore(f"meeting-{next(_MEETINGS)}", store)
     finally:
         if init.startswith("file://") and ranks.rank == 0:
             _file_of(init, environ).unlink(missing_ok=True)
