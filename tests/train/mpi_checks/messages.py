@@ -1,0 +1,160 @@
+"""send and recv, groups of some ranks, and counts that are too large for one call of MPI."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from tests.train.mpi_checks.values import EVERY, REAL, fold, me, of_all, of_rank, same, world
+from train.mpi_backend import MpiBackendError, TimedOutError, buffers
+
+
+def check_send_and_receive_round_the_ring() -> None:
+    following, previous = (me() + 1) % world(), (me() - 1) % world()
+    for tag, dtype in enumerate(EVERY):
+        room = torch.zeros(6, 5, dtype=dtype)
+        receiving = dist.irecv(room, previous, tag=tag)
+        dist.send(of_rank(me(), dtype), following, tag=tag)
+        receiving.wait()
+        same(room, of_rank(previous, dtype), dtype)
+
+
+def check_tags_keep_messages_apart() -> None:
+    if me() == 0:
+        for tag in (1, 2, 3):
+            dist.send(torch.full((2,), float(tag)), 1, tag=tag)
+    if me() == 1:
+        for tag in (3, 1, 2):
+            room = torch.zeros(2)
+            dist.recv(room, 0, tag=tag)
+            same(room, torch.full((2,), float(tag)))
+
+
+def check_receive_from_whoever_sends() -> None:
+    if me():
+        dist.send(torch.full((3,), float(me())).t(), 0)
+        return
+    sources = set()
+    for _ in range(1, world()):
+        room = torch.zeros(3)
+        source = dist.recv(room)
+        same(room, torch.full((3,), float(source)))
+        sources.add(source)
+    assert sources == set(range(1, world()))
+
+
+def check_a_batch_of_messages() -> None:
+    rooms = [torch.zeros(6, 5) for _ in range(world())]
+    others = [rank for rank in range(world()) if rank != me()]
+    operations = [dist.P2POp(dist.isend, of_rank(me()), rank) for rank in others]
+    operations += [dist.P2POp(dist.irecv, rooms[rank], rank) for rank in others]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    for rank in others:
+        same(rooms[rank], of_rank(rank))
+
+
+def check_a_message_of_another_size_is_an_error() -> None:
+    for sent in (3, 5):
+        if me() == 0:
+            dist.send(torch.zeros(sent), 1)
+        if me() == 1:
+            try:
+                dist.recv(torch.zeros(4), 0)
+            except MpiBackendError as error:
+                assert "recv from rank 0" in str(error), error
+            else:
+                raise AssertionError(f"{sent} elements were taken for 4")
+
+
+def check_a_message_that_does_not_come_times_out() -> None:
+    room = torch.zeros(1)
+    if me() == 0:
+        work = dist.irecv(room, 1)
+        try:
+            work.wait(timedelta(seconds=0.2))
+        except TimedOutError as error:
+            assert "recv from rank 1 has Timed out after 0.2 s" in str(error), error
+        else:
+            raise AssertionError("nobody sent anything")
+        dist.barrier()
+        work.wait()
+        same(room, torch.ones(1))
+    else:
+        dist.barrier()
+        if me() == 1:
+            dist.send(torch.ones(1), 0)
+
+
+def check_groups_of_some_ranks() -> None:
+    pairs = [[first, second] for first in range(world()) for second in range(first + 1, world())]
+    for pair in pairs:
+        group = dist.new_group(pair)
+        if me() in pair:
+            tensor = of_rank(me())
+            dist.all_reduce(tensor, group=group)
+            same(tensor, fold(torch.add, [of_rank(rank) for rank in pair]))
+            dist.broadcast(tensor, pair[1], group=group)
+            dist.destroy_process_group(group)
+
+
+def check_groups_that_only_their_members_make() -> None:
+    if me() < 2:
+        group = dist.new_group([0, 1], use_local_synchronization=True)
+        box = [me()]
+        dist.broadcast_object_list(box, src=1, group=group)
+        assert box == [1]
+
+
+def check_two_groups_in_opposite_orders() -> None:
+    groups = [dist.new_group(), dist.new_group()]
+    tensors = [of_rank(me()), of_rank(me())]
+    order = (0, 1) if me() % 2 else (1, 0)
+    works = [dist.all_reduce(tensors[which], group=groups[which], async_op=True) for which in order]
+    for work in works:
+        work.wait(timedelta(seconds=10))
+    for tensor in tensors:
+        same(tensor, fold(torch.add, of_all()))
+
+
+def check_a_group_can_be_split() -> None:
+    half = dist.distributed_c10d._get_default_group().splitGroup([1, 0])
+    assert (half is None) == (me() > 1)
+    if half is not None:
+        assert half.rank() == 1 - me()
+        tensor = of_rank(me())
+        half.allreduce([tensor]).wait()
+        same(tensor, of_rank(0) + of_rank(1))
+        half.shutdown()
+
+
+def check_counts_above_the_limit_of_one_call() -> None:
+    limit, buffers.LIMIT = buffers.LIMIT, 7  # 30 elements are five calls
+    try:
+        _every_collective()
+        check_send_and_receive_round_the_ring()
+        check_receive_from_whoever_sends()
+    finally:
+        buffers.LIMIT = limit
+
+
+def _every_collective() -> None:
+    for dtype in (*REAL, torch.int64):
+        total = of_rank(me(), dtype)
+        dist.all_reduce(total)
+        same(total, fold(torch.add, of_all(dtype)), dtype)
+        dist.reduce(total, 1)
+        tensor = of_rank(me(), dtype)
+        dist.broadcast(tensor, 1)
+        same(tensor, of_rank(1, dtype), dtype)
+        whole = torch.zeros(6 * world(), 5, dtype=dtype)
+        dist.all_gather_into_tensor(whole, of_rank(me(), dtype))
+        same(whole, torch.cat(of_all(dtype)), dtype)
+        part = torch.zeros(10, dtype=dtype)
+        dist.reduce_scatter_tensor(part, of_rank(me(), dtype, world() * 10))
+        same(part, fold(torch.add, of_all(dtype, world() * 10)).split(10)[me()], dtype)
+        swapped = torch.zeros(world() * 10, dtype=dtype)
+        dist.all_to_all_single(swapped, of_rank(me(), dtype, world() * 10))
+        same(swapped, torch.cat([one.split(10)[me()] for one in of_all(dtype, world() * 10)]), dtype)

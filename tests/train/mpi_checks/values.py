@@ -1,0 +1,47 @@
+"""Inputs that every rank can compute for all ranks, so that each knows the right answer by itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+HALF = (torch.float16, torch.bfloat16)
+REAL = (torch.float32, torch.float64, *HALF)
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+COMPLEX = (torch.complex64, torch.complex128)
+EVERY = (*REAL, *WHOLE, torch.bool, *COMPLEX)
+
+
+def of_rank(rank: int, dtype: torch.dtype = torch.float32, *shape: int) -> torch.Tensor:
+    """Return rank's tensor: small whole numbers, which every dtype adds and multiplies without rounding."""
+    generator = torch.Generator().manual_seed(rank)
+    numbers = torch.randint(0, 4, shape or (6, 5), generator=generator)
+    if dtype.is_complex:
+        return torch.complex(numbers.double(), numbers.flip(0).double()).to(dtype)
+    return numbers.to(dtype)
+
+
+def of_all(dtype: torch.dtype = torch.float32, *shape: int) -> list[torch.Tensor]:
+    return [of_rank(rank, dtype, *shape) for rank in range(dist.get_world_size())]
+
+
+def fold(
+    combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], parts: list[torch.Tensor]
+) -> torch.Tensor:
+    return functools.reduce(combine, parts)
+
+
+def same(actual: torch.Tensor, expected: torch.Tensor, why: object = "") -> None:
+    """Exactly equal; of one dtype and shape."""
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, msg=lambda text: f"{why}: {text}")
+
+
+def me() -> int:
+    return dist.get_rank()
+
+
+def world() -> int:
+    return dist.get_world_size()

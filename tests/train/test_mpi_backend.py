@@ -1,0 +1,60 @@
+"""The MPI backend on a stock torch: what mpi_checks/ demands of it, at three ranks, in one job."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.train.conftest import Launch
+
+MODULES = ("collectives", "messages", "training")
+
+
+def checks() -> list[str]:
+    """The names, without an import of torch."""
+    folder = Path(__file__).with_name("mpi_checks")
+    trees = [ast.parse((folder / f"{module}.py").read_text()) for module in MODULES]
+    functions = [node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [name for name in functions if name.startswith("check_")]
+
+
+@pytest.fixture(scope="module")
+def outcome(launch: Launch) -> dict[str, str]:
+    """What was wrong with each check: nothing, if it is empty."""
+    job = launch("mpirun", 3, "-m", "tests.train.mpi_checks.run", *MODULES)
+    assert job.status == 0, job.stderr
+    found: dict[str, str] = json.loads(job.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("check", checks())
+def test_on_three_ranks(outcome: dict[str, str], check: str) -> None:
+    assert not outcome[check], outcome[check]
+
+
+def test_train_uses_it_where_torch_has_no_mpi_built_in(launch: Launch) -> None:
+    program = ("-m", "train", "--epochs", "3", "--limit", "193", "--batch-size", "64")
+    alone = launch("single", 1, *program)
+    job = launch("mpirun", 3, *program, "--backend", "mpi")
+    assert job.status == 0, job.stderr
+    assert job.verdict["backend"] == "mpi"
+    assert job.losses == pytest.approx(alone.losses, abs=1e-5)
+
+
+def test_without_mpi4py_there_is_one_plain_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from train import backend
+    from train.errors import TrainError
+
+    monkeypatch.setattr("torch.distributed.is_mpi_available", lambda: False)
+    monkeypatch.setattr(backend, "find_spec", lambda name: None)
+    with pytest.raises(TrainError, match=r"is not built into this torch .* and ours needs mpi4py"):
+        backend.available("mpi")
+
+
+def test_every_check_ran(outcome: dict[str, str]) -> None:
+    assert set(outcome) == set(checks())

@@ -1,0 +1,44 @@
+"""Reductions of elements that MPI cannot add: fp16, bf16 and the 8-bit floats.
+
+MPI calls back for each part that arrives, and torch adds it up, as Gloo does, 16 bits in their own precision.
+On one host this takes half the time of an fp32 reduction of as many elements; Open MPI's own fp16
+takes several times that of fp32, and neither it nor MPICH has bf16 (docs/mpi-backend.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from train.mpi import MPI
+
+Combine = Callable[..., torch.Tensor]
+
+COMBINE: dict[str, Combine] = {
+    "SUM": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+}
+
+
+@cache
+def callback(kind: str, dtype: torch.dtype) -> MPI.Op:
+    """Return the operation for two parts of elements of `dtype`; it lives as long as MPI."""
+    combine = COMBINE[kind]
+    # torch has no arithmetic for 8-bit floats.
+    wide = torch.float32 if dtype.itemsize == 1 else dtype
+
+    def call(theirs: MPI.buffer, mine: MPI.buffer, _: MPI.Datatype) -> None:
+        part, into = torch.frombuffer(theirs, dtype=dtype), torch.frombuffer(mine, dtype=dtype)
+        into.copy_(combine(into.to(wide), part.to(wide)))
+
+    def call_in_place(theirs: MPI.buffer, mine: MPI.buffer, _: MPI.Datatype) -> None:
+        into = torch.frombuffer(mine, dtype=dtype)
+        combine(into, torch.frombuffer(theirs, dtype=dtype), out=into)
+
+    chosen: Any = call_in_place if wide == dtype else call
+    return MPI.Op.Create(chosen, commute=True)

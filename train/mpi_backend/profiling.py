@@ -1,0 +1,25 @@
+"""Collectives as events in torch's profiler, `mpi:all_reduce` and so on, from their call to their end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+from torch._C import _autograd
+
+
+def event(name: str, tensors: Sequence[torch.Tensor]) -> Callable[[], None] | None:
+    """Begin an event, if anybody records; returns what ends it."""
+    if not _autograd._profiler_enabled():
+        return None
+    shown = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+    handle = _autograd._record_function_with_args_enter(f"mpi:{name}", *shown)
+
+    def end() -> None:
+        # torch takes an event for asynchronous, which this is, if another thread than the first one ends it.
+        ending = threading.Thread(target=_autograd._record_function_with_args_exit, args=(handle,))
+        ending.start()
+        ending.join()
+
+    return end

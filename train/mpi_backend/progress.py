@@ -1,0 +1,23 @@
+"""Waiting for MPI without taking a core for it: look often at first, then less and less."""
+
+from __future__ import annotations
+
+import time
+
+from train.mpi import MPI
+from train.mpi_backend.errors import TimedOutError
+
+SPIN = 0.001  # seconds of looking all the time: what is on its way on one host arrives within
+NAP = 0.0001  # seconds between two looks after that
+
+
+def complete(request: MPI.Request, seconds: float, what: str) -> MPI.Status:
+    """Return the status of `request` once it is complete; raises TimedOutError after `seconds`."""
+    status = MPI.Status()
+    started = time.monotonic()
+    while not request.Test(status):
+        waited = time.monotonic() - started
+        if waited > seconds:
+            raise TimedOutError(f"{what} has Timed out after {seconds:g} s: another rank did not come")
+        time.sleep(0 if waited < SPIN else NAP)
+    return status

@@ -1,0 +1,137 @@
+"""What a caller holds in its hands while a collective is under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed.distributed_c10d import Work
+
+from train.mpi_backend.errors import MpiBackendError
+
+
+class CollectiveWork(Work):
+    """One collective of a lane: `name` is torch's, `run` does it, `result` are the tensors that it fills.
+
+    `finish` returns when the work is done, or after so many seconds raises; with 0 it waits for ever.
+    """
+
+    def __init__(
+        self,
+        finish: Callable[[CollectiveWork, float], None],
+        name: str,
+        run: Callable[[], None],
+        result: Any,
+        seconds: float,
+        when_done: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name, self.seconds = name, seconds
+        self._finish = finish
+        self._when_done = when_done
+        self.done = False
+        self._run = run
+        self._result = result
+        self._error: BaseException | None = None
+        self._future: torch.futures.Future[Any] | None = None
+        self._published = False
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Do it, in the calling thread; what goes wrong is for those who wait to find."""
+        try:
+            self._run()
+        except BaseException as error:
+            self.fail(error)
+            if not isinstance(error, Exception):  # Ctrl-C is for the thread that it came to
+                raise
+        finally:
+            self._run = _nothing  # which lets go of the inputs
+            if self._when_done is not None:
+                self._when_done()
+
+    def fail(self, error: BaseException) -> None:
+        """Make `error` the outcome."""
+        failed = MpiBackendError if not isinstance(error, (MpiBackendError, ValueError)) else type(error)
+        self._error = failed(f"{self.name}: {error}")
+        self._error.__cause__ = error
+
+    def breaks_group(self) -> bool:
+        """Whether it failed inside MPI; a ValueError is found before, on every rank."""
+        return self._error is not None and not isinstance(self._error, ValueError)
+
+    def publish(self) -> None:
+        """Tell the future, whose callbacks run here: after the lane is free, as they may wait for another."""
+        with self._lock:
+            self._published = True
+            future = self._future
+        if future is not None:
+            self._resolve(future)
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        """Return when it is done; raises what went wrong, or TimedOutError after `timeout`, if one is given.
+
+        After that the collective is still under way: MPI cannot take it back.
+        """
+        self._finish(self, timeout.total_seconds())
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self.done
+
+    def is_success(self) -> bool:
+        return self.done and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> Any:
+        self.wait()
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future of the list of tensors."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            future: torch.futures.Future[Any] = torch.futures.Future()
+            self._future = future
+            published = self._published
+        if published:
+            self._resolve(future)
+        return future
+
+    def _resolve(self, future: torch.futures.Future[Any]) -> None:
+        if self._error is not None:
+            future.set_exception(self._error)
+        else:
+            future.set_result(self._result)
+
+
+def _nothing() -> None:
+    pass
+
+
+class Together(Work):
+    """Several works as one."""
+
+    def __init__(self, works: list[Work]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        """Return when all are done; `timeout` is for each."""
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
