@@ -21,7 +21,15 @@ T = TypeVar("T")
 LEARNING = "learning", "what decides the result: the same on every rank, and at any number of ranks"
 RANKS = "ranks", "who takes part and how they find each other; a launcher says it, so defaults do"
 SYNC = "synchronising", "how the ranks' gradients become one"
-OUTPUT = "output", "what is left of a run; rank 0 alone reads and writes files"
+OUTPUT = "output", "what is left of a run"
+CHECKPOINTS = "checkpoints", "in --out of every host, with a checksum; see train/checkpoint"
+# Where an option's default comes from, if the variable is set; the last one counts.
+VARIABLES = (
+    ("MUSTER_OUT", "out"),
+    ("MUSTER_BACKEND", "backend"),
+    ("TORCHELASTIC_RESTART_COUNT", "restart"),  # torchrun --max-restarts
+    ("MUSTER_RESTART", "restart"),  # fab launch --max-restarts
+)
 
 
 def option(section: tuple[str, str], default: T, text: str, **argument: Any) -> T:
@@ -68,9 +76,23 @@ class TrainConfig:
     out: Path = option(
         OUTPUT,
         Path("runs/alone"),
-        "directory of metrics.jsonl, checkpoint.pt and errors/, default $MUSTER_OUT or runs/alone",
+        "directory of metrics.jsonl, checkpoints/ and errors/, default $MUSTER_OUT or runs/alone",
     )
-    resume: Path | None = option(OUTPUT, None, "checkpoint to continue from", type=Path)
+
+    save_every: int = option(CHECKPOINTS, 0, "steps from one to the next; 0: only at the end of every epoch")
+    keep: int = option(CHECKPOINTS, 3, "how many to keep, the newest")
+    resume: str = option(
+        CHECKPOINTS,
+        "",
+        "where to continue: auto, the newest complete one that any host has in --out, or the path of one, or "
+        "of another run",
+    )
+    restart: int = option(
+        CHECKPOINTS,
+        0,
+        "which attempt of the job this is, default $MUSTER_RESTART or 0, the first; later ones continue as "
+        "with --resume auto",
+    )
 
     def __post_init__(self) -> None:
         rules = (
@@ -83,6 +105,9 @@ class TrainConfig:
             ("--accumulate", self.accumulate, self.accumulate >= 1, "at least 1"),
             ("--clip", self.clip, 0 <= self.clip < math.inf, "0 or more"),
             ("--timeout", self.timeout, 0 < self.timeout < 1e8, "above 0"),
+            ("--save-every", self.save_every, self.save_every >= 0, "0 or more"),
+            ("--keep", self.keep, self.keep >= 1, "at least 1"),
+            ("--restart", self.restart, self.restart >= 0, "0 or more"),
         )
         wrong = [f"{name} must be {rule}, got {value}" for name, value, holds, rule in rules if not holds]
         if reason := check_name(self.backend):
@@ -99,15 +124,12 @@ class TrainConfig:
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:
-        """Parse `argv`, without the program's name; MUSTER_OUT and MUSTER_BACKEND are defaults.
+        """Parse `argv`, without the program's name; VARIABLES are defaults.
 
         Raises TrainError for an unknown option, a bad value or one out of range.
         """
-        defaults = {
-            "out": Path(environ["MUSTER_OUT"]) if environ.get("MUSTER_OUT") else None,
-            "backend": environ.get("MUSTER_BACKEND") or None,
-        }
-        return parse(cls, "python -m train", argv, **defaults)
+        given = {option: environ[variable] for variable, option in VARIABLES if environ.get(variable)}
+        return parse(cls, "python -m train", argv, **given)
 
     def as_text(self) -> dict[str, str]:
         """Return the options as text, to keep beside a result."""

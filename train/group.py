@@ -69,6 +69,16 @@ class Group:
         dist.all_reduce(sums)
         return [float(total) for total in sums]
 
+    def all_gather(self, value: T) -> list[T]:
+        """Return every rank's `value`, in rank order, on every rank. They travel pickled."""
+        values = [value] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.all_reduce_sum(0.0)
+
     def broadcast(self, value: T) -> T:
         """Return rank 0's `value` on every rank; what the others pass is ignored. It travels pickled."""
         box = [value]

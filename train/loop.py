@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
-from train import checkpoint
+from train.checkpoint.checkpoints import Checkpoints
 from train.config import TrainConfig
 from train.data import Digits
 from train.errors import TrainError
@@ -16,29 +17,53 @@ from train.trainer import Trainer
 
 
 def fit(config: TrainConfig, group: Group, digits: Digits, held_out: Digits, progress: Progress) -> float:
-    """Train up to `config.epochs`, on from `config.resume` if given; returns the held-out accuracy, 0 to 1.
-
-    Rank 0 alone reads and writes files, so only its host needs them.
-    """
+    """Train up to `config.epochs`, from the beginning or a checkpoint; returns the held-out accuracy."""
     trainer = Trainer(config, group, digits)
-    if config.resume:
-        trainer.restore(group.broadcast(checkpoint.load(config.resume) if group.rank == 0 else {}))
+    checkpoints = Checkpoints(group, config.out, keep=config.keep, say=progress.line)
+    state = where_to_begin(config, checkpoints, progress)
+    if state:
+        trainer.restore(state)
+
+    def save() -> None:
+        checkpoints.save(trainer.steps, trainer.state(checkpoints.writers))
+
+    def save_if_due() -> None:
+        if config.save_every and trainer.steps % config.save_every == 0 and not trainer.epoch_is_done:
+            save()
+
     metrics_file = open_metrics(config.out, trainer.epoch) if group.rank == 0 else None
     accuracy = trainer.accuracy(held_out)
     while trainer.epoch < config.epochs:
         started = time.perf_counter()
-        loss = trainer.run_epoch(progress)
+        loss = trainer.run_epoch(progress, save_if_due)
         rate = len(digits) / (time.perf_counter() - started)
         accuracy = trainer.accuracy(held_out)
-        state = trainer.state()
         if metrics_file:
             metrics_file.append(
                 EpochMetrics(trainer.epoch, trainer.steps, loss, trainer.lr, accuracy, rate, time.time())
             )
-            checkpoint.save(config.out / "checkpoint.pt", state)
+        save()
         epoch = f"epoch {trainer.epoch:>{len(str(config.epochs))}}/{config.epochs}"
         progress.line(f"{epoch}  loss {loss:.4f}  accuracy {accuracy:.4f}  {rate:.0f} samples/s")
     return accuracy
+
+
+def where_to_begin(
+    config: TrainConfig, checkpoints: Checkpoints, progress: Progress
+) -> dict[str, Any] | None:
+    """Return the state to continue from, None to start afresh; says which.
+
+    A job that was started again continues where it was, and only if it had not come to a checkpoint yet,
+    where it was told to.
+    """
+    newest = checkpoints.newest() if config.resume == "auto" or config.restart > 0 else None
+    if newest is None and config.resume not in {"", "auto"}:
+        return checkpoints.chosen(Path(config.resume))
+    if newest is None and (config.resume or config.restart):
+        progress.line(f"no checkpoint in {checkpoints.folder} on any host: starting afresh")
+    if newest is None:
+        checkpoints.begin()
+    return newest
 
 
 def open_metrics(out: Path, after_epoch: int) -> MetricsFile:

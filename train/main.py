@@ -4,12 +4,12 @@
     mpirun -np 4 python -m train --epochs 30            # four ranks, started by Open MPI
     torchrun --nproc-per-node 4 -m train                # four ranks, started by torchrun
     python -m train --spawn 4                           # four ranks, started by themselves
-    python -m train --resume runs/alone/checkpoint.pt --epochs 30
+    python -m train --resume auto --epochs 30           # on from the newest checkpoint of the run before
 
 With the same options the loss is the same at every number of ranks. This file is the table of contents:
 config.py has what can be chosen, ranks.py who this process is, group.py how the ranks work together,
-trainer.py a step of the training, loop.py the whole of it, failure.py how a job ends when something goes
-wrong.
+trainer.py a step of the training, loop.py the whole of it, checkpoint/ how none of it is lost, failure.py how
+a job ends when something goes wrong.
 """
 
 from __future__ import annotations

@@ -32,10 +32,14 @@ class GlobalBatchSampler:
         self.world_size = world_size
         self.seed = seed
         self.epoch = 0
+        self.skip = 0
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order: a function of seed and epoch alone, so that a resumed run continues with it."""
-        self.epoch = epoch
+    def set_epoch(self, epoch: int, *, skip: int = 0) -> None:
+        """Choose the order: a function of seed and epoch alone, so that a resumed run continues with it.
+
+        The first `skip` batches of the epoch are left out: they were done before.
+        """
+        self.epoch, self.skip = epoch, skip
 
     def __len__(self) -> int:
         return len(range(0, self.samples, self.batch_size))
@@ -43,6 +47,6 @@ class GlobalBatchSampler:
     def __iter__(self) -> Iterator[Share]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.samples, generator=generator)
-        for start in range(0, self.samples, self.batch_size):
+        for start in range(self.skip * self.batch_size, self.samples, self.batch_size):
             batch = order[start : start + self.batch_size]
             yield Share(batch[self.rank :: self.world_size], len(batch))

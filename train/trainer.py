@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
 
+from train.checkpoint.state import consolidated, random_state, restore, set_random_state
 from train.config import TrainConfig
 from train.data import Digits
+from train.errors import TrainError
 from train.group import Group
 from train.model import digit_network
 from train.progress import Progress
@@ -17,9 +20,16 @@ from train.sampler import GlobalBatchSampler, Share
 from train.schedule import learning_rate
 from train.sync import synchronise
 
+# What makes the order of the samples and the steps: changed, a position in the training means nothing.
+SAME_WHEN_RESUMED = ("seed", "batch_size", "limit", "dtype")
+
 
 class Trainer:
-    """Network, optimizer and sampler, and what is done with them; `epoch` counts the epochs done."""
+    """Network, optimizer and sampler, and what is done with them.
+
+    `epoch` counts the epochs done, `batch` the batches done of the next one, and `loss_sum` adds up this
+    rank's losses in them.
+    """
 
     def __init__(self, config: TrainConfig, group: Group, digits: Digits) -> None:
         self.config, self.group, self.digits = config, group, digits
@@ -42,35 +52,46 @@ class Trainer:
             world_size=group.world_size,
             seed=config.seed,
         )
-        self.epoch = 0
+        self.epoch = self.batch = 0
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=group.device)
 
     @property
     def steps(self) -> int:
-        """Optimizer steps done, in the epochs done."""
-        return self.epoch * len(self.sampler)
+        """Optimizer steps done, over all epochs."""
+        return self.epoch * len(self.sampler) + self.batch
+
+    @property
+    def epoch_is_done(self) -> bool:
+        """Whether the last batch of the epoch is done."""
+        return self.batch == len(self.sampler)
 
     @property
     def lr(self) -> float:
         """Learning rate of the last step."""
         return float(self.sync.optimizer.param_groups[0]["lr"])
 
-    def run_epoch(self, progress: Progress) -> float:
-        """Train on every digit once; returns their mean loss, over all ranks, each as it was met."""
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self.group.device)
-        started, seen, met = time.perf_counter(), 0, 0
-        self.sampler.set_epoch(self.epoch)
-        for batch, share in enumerate(self.sampler, start=1):
-            self._set_learning_rate(self.steps + batch - 1)
-            loss_sum += self._step(share)
-            seen, met = seen + len(share.indices), met + share.batch_size
+    def run_epoch(self, progress: Progress, after_step: Callable[[], None]) -> float:
+        """Train on the rest of the epoch; returns the mean loss of all its digits, each as it was met."""
+        started, met = time.perf_counter(), 0
+        self.sampler.set_epoch(self.epoch, skip=self.batch)
+        for share in self.sampler:
+            self._set_learning_rate(self.steps)
+            loss = self._step(share)
+            self.loss_sum += loss
+            self.batch, met = self.batch + 1, met + share.batch_size
             if progress.bar_is_due():
                 rate = met / (time.perf_counter() - started)
-                figures = f"loss {loss_sum.item() / seen:.3f}  {rate:.0f} samples/s"  # of rank 0's share
+                mean = loss.item() / max(1, len(share.indices))  # of rank 0's share
                 progress.bar(
-                    f"epoch {self.epoch + 1}/{self.config.epochs}", batch / len(self.sampler), figures
+                    f"epoch {self.epoch + 1}/{self.config.epochs}",
+                    self.batch / len(self.sampler),
+                    f"loss {mean:.3f}  {rate:.0f} samples/s",
                 )
-        self.epoch += 1
-        return self.group.all_reduce_sum(loss_sum.item())[0] / met
+            after_step()
+        mean = self.group.all_reduce_sum(self.loss_sum.item())[0] / len(self.digits)
+        self.epoch, self.batch = self.epoch + 1, 0
+        self.loss_sum.zero_()
+        return mean
 
     def _set_learning_rate(self, step: int) -> None:
         """Set the rate for `step`, counted from 0 over all epochs; the first epoch warms up."""
@@ -111,17 +132,41 @@ class Trainer:
         right = (self.sync.model(mine.images).argmax(dim=1) == mine.labels).sum().item()
         return self.group.all_reduce_sum(right)[0] / len(held_out)
 
-    def state(self) -> dict[str, Any]:
-        """Return all that the next epoch depends on, for a checkpoint: whole on rank 0, but all must call."""
+    def state(self, writers: Sequence[int]) -> dict[str, Any]:
+        """Return everything that the next step depends on, whole on the ranks `writers`; a collective."""
+        own = {"random": random_state(self.group.device), "loss_sum": self.loss_sum.item()}
         return {
-            **self.sync.state(),
+            **consolidated(self.sync.model, self.sync.optimizer, writers),
             "epoch": self.epoch,
-            "rng": torch.get_rng_state(),
+            "batch": self.batch,
+            "ranks": self.group.all_gather(own),
             "config": self.config.as_text(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`, which must be the same on every rank."""
-        self.sync.load(state)
-        self.epoch = state["epoch"]
-        torch.set_rng_state(state["rng"])
+        """Continue from `state`, which must be the same on every rank; at any number of ranks.
+
+        At the number that made it, bit by bit. Another number has nothing that each of its ranks could take:
+        the losses so far go to rank 0, and the random numbers are those that the seed gives.
+        """
+        self._refuse_another_training(state["config"])
+        restore(self.sync.model, self.sync.optimizer, state)
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        ranks = state["ranks"]
+        if len(ranks) == self.group.world_size:
+            set_random_state(ranks[self.group.rank]["random"], self.group.device)
+            self.loss_sum.fill_(ranks[self.group.rank]["loss_sum"])
+        elif self.group.rank == 0:
+            self.loss_sum.fill_(sum(rank["loss_sum"] for rank in ranks))
+
+    def _refuse_another_training(self, before: dict[str, str]) -> None:
+        now = self.config.as_text()
+        changed = [name for name in SAME_WHEN_RESUMED if before.get(name) != now[name]]
+        if changed:
+            raise TrainError(
+                "\n".join(
+                    f"the checkpoint is of a training with --{name.replace('_', '-')} {before.get(name)}, "
+                    f"not {now[name]}; continue with the same"
+                    for name in changed
+                )
+            )

@@ -46,13 +46,13 @@ Launch = Callable[..., Job]
 
 @pytest.fixture(scope="session")
 def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """Return `launch(launcher, ranks, *program, meet=...)`, which runs `python *program` to its end."""
+    """Return `launch(launcher, ranks, *program, meet=..., NAME=...)`, which runs `python *program`."""
 
-    def run(launcher: str, ranks: int, *program: str, meet: bool = False) -> Job:
+    def run(launcher: str, ranks: int, *program: str, meet: bool = False, **variables: str) -> Job:
         out = tmp_path_factory.mktemp("run")
         process = subprocess.Popen(
             [*_prefix(launcher, ranks), *program],
-            env=environment(MUSTER_OUT=str(out), **(at_free_port() if meet else {})),
+            env=environment(MUSTER_OUT=str(out), **(at_free_port() if meet else {}), **variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

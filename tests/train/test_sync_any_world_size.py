@@ -79,12 +79,12 @@ def trained(config: TrainConfig, group: Group, digits: Digits, then: str | None 
     """The losses of our training; after an epoch its state goes on in the way `then`, if given."""
     progress = Progress(group.ranks, {})
     trainer = Trainer(config, group, digits)
-    losses = [trainer.run_epoch(progress)]
+    losses = [trainer.run_epoch(progress, lambda: None)]
     if then:
-        state = group.broadcast(trainer.state())
+        state = group.broadcast(trainer.state(writers=(0,)))
         trainer = Trainer(dataclasses.replace(config, sync=then, compress="none"), group, digits)
         trainer.restore(state)
-    return [*losses, trainer.run_epoch(progress)]
+    return [*losses, trainer.run_epoch(progress, lambda: None)]
 
 
 @pytest.mark.parametrize("config", [PLAIN, IN_PARTS], ids=["plain", "in parts, clipped"])

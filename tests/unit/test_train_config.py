@@ -13,7 +13,7 @@ from train.errors import TrainError
 def test_options_come_from_the_command_line() -> None:
     argv = ["--epochs", "3", "--batch-size", "128", "--backend", "gloo", "--resume", "a b.pt"]
     config = TrainConfig.from_argv(argv, {})
-    assert config == TrainConfig(epochs=3, batch_size=128, backend="gloo", resume=Path("a b.pt"))
+    assert config == TrainConfig(epochs=3, batch_size=128, backend="gloo", resume="a b.pt")
 
 
 def test_muster_out_is_the_default_of_out_and_only_that() -> None:
@@ -44,6 +44,19 @@ def test_a_backend_of_old_tutorials_is_told_its_successor(name: str, says: str) 
         TrainConfig.from_argv(["--backend", name], {})
 
 
+@pytest.mark.parametrize(
+    ("environ", "restart"),
+    [
+        ({}, 0),
+        ({"MUSTER_RESTART": "2"}, 2),
+        ({"TORCHELASTIC_RESTART_COUNT": "1"}, 1),
+        ({"TORCHELASTIC_RESTART_COUNT": "0", "MUSTER_RESTART": "3"}, 3),
+    ],
+)
+def test_which_attempt_it_is_comes_from_who_starts_it_again(environ: dict[str, str], restart: int) -> None:
+    assert TrainConfig.from_argv([], environ).restart == restart
+
+
 @pytest.mark.parametrize("argument", ["--local-rank=1", "--local_rank=1"])
 def test_the_argument_that_torch_distributed_launch_adds_is_ignored(argument: str) -> None:
     assert TrainConfig.from_argv([argument], {}) == TrainConfig()
@@ -59,6 +72,8 @@ def test_the_argument_that_torch_distributed_launch_adds_is_ignored(argument: st
         (["--accumulate", "0"], "--accumulate must be at least 1, got 0"),
         (["--compress", "fp16"], "--compress fp16 needs --sync mpi4py, got --sync ddp"),
         (["--limit", "-1"], "--limit must be 0 or more, got -1"),
+        (["--save-every", "-1"], "--save-every must be 0 or more, got -1"),
+        (["--keep", "0"], "--keep must be at least 1, got 0"),
         (["--epochs", "many"], "argument --epochs: invalid int value: 'many' (see python -m train --help)"),
         (["--epoch", "3"], "unrecognized arguments: --epoch 3 (see python -m train --help)"),
     ],

@@ -34,10 +34,3 @@ class Alone:
 
     def clip(self, max_norm: float) -> float:
         return float(clip_grad_norm_(self.network.parameters(), max_norm))
-
-    def state(self) -> dict[str, Any]:
-        return {"model": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.network.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
@@ -58,36 +58,6 @@ class Fsdp:
         whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
         clip_grads_with_norm_(parameters, max_norm, whole)
         return float(whole)
-
-    def state(self) -> dict[str, Any]:
-        return {"model": _whole(self.model.state_dict()), "optimizer": _whole(self.optimizer.state_dict())}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Cut each tensor as its weight is; what the optimizer keeps for a weight has the weight's shape."""
-        named = dict(self.model.named_parameters())
-        weights = {name: _cut(value, named.get(name)) for name, value in state["model"].items()}
-        self.model.load_state_dict(weights)
-        parameters = list(named.values())
-        kept = {
-            index: {key: _cut(value, parameters[index]) for key, value in of_one.items()}
-            for index, of_one in state["optimizer"]["state"].items()
-        }
-        self.optimizer.load_state_dict({**state["optimizer"], "state": kept})
-
-
-def _whole(value: Any) -> Any:
-    """Put the shards in nested dictionaries and lists together, on every rank."""
-    if isinstance(value, dict):
-        return {key: _whole(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_whole(one) for one in value]
-    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
-
-
-def _cut(value: Any, like: nn.Parameter | None) -> Any:
-    if isinstance(like, DTensor) and isinstance(value, torch.Tensor) and value.shape == like.shape:
-        return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
-    return value
 
 
 def _older_than(*version: int) -> bool:

@@ -12,7 +12,7 @@ sync.optimizer.step()
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import nn
 from torch.optim import Optimizer
@@ -36,9 +36,3 @@ class Sync(Protocol):
 
     def clip(self, max_norm: float) -> float:
         """Scale the gradients down to a total 2-norm of `max_norm`; returns the norm that they had."""
-
-    def state(self) -> dict[str, Any]:
-        """Return `model` and `optimizer` as one process would have them; whole on rank 0 at least."""
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned, under this way or another; the same on every rank."""

@@ -23,12 +23,6 @@ class Zero(Ddp):
         self, network: nn.Module, group: Group, optimizer: type[Optimizer], options: dict[str, Any]
     ) -> None:
         super().__init__(network, group, optimizer, options)
-        self.rank = group.rank
         self.optimizer: ZeroRedundancyOptimizer = ZeroRedundancyOptimizer(
             network.parameters(), optimizer_class=optimizer, **options
         )
-
-    def state(self) -> dict[str, Any]:
-        self.optimizer.consolidate_state_dict(to=0)
-        optimizer = self.optimizer.state_dict() if self.rank == 0 else {}
-        return {"model": self.network.state_dict(), "optimizer": optimizer}

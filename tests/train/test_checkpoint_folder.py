@@ -1,0 +1,186 @@
+"""A checkpoint on a disk is whole, or it is named and the next older one is taken."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from train.checkpoint import folder as files
+from train.errors import TrainError
+
+
+def _state(step: int, numbers: int = 250_000) -> dict[str, Any]:
+    """Return a state whose every number is its step, a megabyte so that a mixture would show."""
+    return {"model": torch.full((numbers,), float(step)), "step": step}
+
+
+def _newest(folder: Path) -> dict[str, Any]:
+    """Return the newest checkpoint that is whole."""
+    for path in files.stored(folder):
+        try:
+            files.verify(path)
+        except files.Damaged:
+            continue
+        return files.load(path)
+    return _state(0)
+
+
+def _fork(function: Callable[[], None]) -> int:
+    """Return the process that runs `function`; it ends with 1 if that raises."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            torch.set_num_threads(1)  # a forked process has none of the threads that torch started before
+            function()
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def test_fifty_kills_while_saving_never_cost_a_complete_checkpoint(tmp_path: Path) -> None:
+    chance = random.Random(5)  # noqa: S311 - the same delays in every run
+    before, half_written = 0, 0
+
+    def save_for_ever() -> None:
+        step = before
+        while True:
+            step += 1
+            files.save(tmp_path, step, _state(step))
+            files.prune(tmp_path, keep=2)
+
+    for _ in range(50):
+        child = _fork(save_for_ever)
+        _wait_for_a_step_after(before, tmp_path)
+        time.sleep(chance.uniform(0, 0.03))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        state = _newest(tmp_path)
+        assert state["step"] == files.step_of(files.stored(tmp_path)[0]) > before
+        assert torch.all(state["model"] == state["step"])
+        before = state["step"]
+        half_written += any(tmp_path.glob(f"*{files.BESIDE}"))
+    assert half_written >= 10, "the kills came between the saves, not in them"
+
+
+def _wait_for_a_step_after(step: int, folder: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not any(files.step_of(path) > step for path in files.stored(folder)):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def _flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _cut_off_the_last_byte(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def _put_a_folder_in_place_of(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "truncated": lambda path: os.truncate(path / files.STATE, 1000),
+    "short of one byte": lambda path: _cut_off_the_last_byte(path / files.STATE),
+    "empty": lambda path: os.truncate(path / files.STATE, 0),
+    "a flipped bit": lambda path: _flip_a_bit(path / files.STATE),
+    "missing": lambda path: (path / files.STATE).unlink(),
+    "an empty folder": _empty,
+    "a missing checksum": lambda path: (path / files.CHECKSUM).unlink(),
+    "an empty checksum": lambda path: os.truncate(path / files.CHECKSUM, 0),
+    "a flipped bit in the checksum": lambda path: _flip_a_bit(path / files.CHECKSUM),
+    "a folder in its place": lambda path: _put_a_folder_in_place_of(path / files.STATE),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    path = files.save(tmp_path, 2, _state(2))
+    files.verify(path)
+    damage(path)
+    with pytest.raises(files.Damaged, match=r"step-00000002/state\.pt"):
+        files.verify(path)
+
+
+def test_sha256sum_checks_a_checkpoint_without_this_program(tmp_path: Path) -> None:
+    import subprocess
+
+    path = files.save(tmp_path, 7, _state(7))
+    check = ["sha256sum", "--check", "--strict", files.CHECKSUM]
+    assert subprocess.run(check, cwd=path, capture_output=True, check=True).stdout == b"state.pt: OK\n"
+
+
+@pytest.mark.parametrize("room", [0, 50, 100_000, 1_000_100])
+def test_a_full_disk_is_a_clear_error_and_keeps_the_old_checkpoint(tmp_path: Path, room: int) -> None:
+    """A limit on the size of a file stands in for the disk: write(2) fails in the middle of one."""
+    files.save(tmp_path, 1, _state(1))
+
+    def save() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        with pytest.raises(TrainError, match=r"cannot write the checkpoint .*step-00000002: File too large"):
+            files.save(tmp_path, 2, _state(2))
+
+    assert os.waitpid(_fork(save), 0)[1] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert _newest(tmp_path)["step"] == 1
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainError, match=r"cannot write the checkpoint .*: Not a directory\n.*--out"):
+        files.save(tmp_path / "file", 1, _state(1))
+
+
+def test_the_newest_are_kept_and_nothing_half_written(tmp_path: Path) -> None:
+    for step in (9, 10, 11, 100_000_000):
+        files.save(tmp_path, step, _state(step, 10))
+    (tmp_path / f"step-00000012{files.BESIDE}").mkdir()
+    (tmp_path / f"step-00000008{files.REMOVED}").mkdir()
+    files.prune(tmp_path, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000011", "step-100000000"]
+    assert [files.step_of(path) for path in files.stored(tmp_path)] == [100_000_000, 11]
+
+
+def test_what_is_later_is_set_aside_and_not_lost(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    for step in (1, 2, 3):
+        files.save(folder, step, _state(step, 10))
+    assert files.set_aside(folder, after=2) == tmp_path / "checkpoints.1"
+    assert files.set_aside(folder, after=-1) == tmp_path / "checkpoints.2"
+    assert files.set_aside(folder, after=-1) is None
+    assert _newest(tmp_path / "checkpoints.1")["step"] == 3
+    assert _newest(tmp_path / "checkpoints.2")["step"] == 2
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    class Harm:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "harm",))
+
+    path = files.save(tmp_path, 1, {"model": Harm()})
+    files.verify(path)
+    with pytest.raises(TrainError, match="is no checkpoint of this program"):
+        files.load(path)
+    assert not (tmp_path / "harm").exists()

@@ -1,0 +1,162 @@
+"""A training that continues from a checkpoint is the same one, from any step, at any number of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
+
+from tests.train.forked import on_hosts
+from train.checkpoint import folder as files
+from train.checkpoint.checkpoints import FOLDER
+from train.config import TrainConfig
+from train.errors import TrainError
+from train.main import train
+
+if TYPE_CHECKING:
+    from train.group import Group
+
+# 193 = 3 * 64 + 1: four steps an epoch, so every third one is at another place in its epoch.
+SHORT = ("--limit", "193", "--epochs", "3", "--save-every", "3", "--keep", "100")
+
+
+def _train(
+    folder: Path, ranks: int, *options: str, shared: bool = True, environ: Mapping[str, str] | None = None
+) -> None:
+    """Train on hosts of one rank each, with a folder they share or one each: `folder`/hostn."""
+
+    def run(group: Group) -> None:
+        out = folder if shared else folder / f"host{group.rank}"
+        train(TrainConfig.from_argv([*SHORT, "--out", str(out), *options], environ or {}), group)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    on_hosts(folder, ranks, run)
+
+
+def _losses(folder: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def _last(folder: Path) -> dict[str, Any]:
+    return files.load(files.stored(folder / FOLDER)[0])
+
+
+def _back_to(step: int, folder: Path, copy: Path) -> None:
+    """Make `copy` as `folder` was when step `step` was saved, as if the job had been killed then."""
+    shutil.copytree(folder, copy)
+    for path in files.stored(copy / FOLDER):
+        if files.step_of(path) > step:
+            shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks that nothing interrupted: 12 steps, saved after 3, 4, 6, 8, 9 and 12."""
+    folder = tmp_path_factory.mktemp("whole")
+    _train(folder, 2)
+    assert [files.step_of(path) for path in files.stored(folder / FOLDER)] == [12, 9, 8, 6, 4, 3]
+    return folder
+
+
+@pytest.mark.parametrize("step", [3, 4, 6, 9])
+def test_a_resumed_training_is_equal_bit_by_bit(whole: Path, tmp_path: Path, step: int) -> None:
+    again = tmp_path / "again"
+    _back_to(step, whole, again)
+    _train(again, 2, "--resume", "auto")
+    assert _losses(again) == _losses(whole)
+    for part in ("model", "optimizer", "ranks", "epoch", "batch"):
+        assert _plain(_last(again)[part]) == _plain(_last(whole)[part]), part
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` with its tensors as lists, which can be compared; float32 to float is exact."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_another_number_of_ranks_has_the_same_curve(whole: Path, tmp_path: Path, ranks: int) -> None:
+    again = tmp_path / "again"
+    _back_to(6, whole, again)
+    _train(again, ranks, "--resume", "auto")
+    assert _losses(again) == pytest.approx(_losses(whole), abs=1e-5)
+
+
+def test_hosts_with_disks_of_their_own_continue_together(whole: Path, tmp_path: Path) -> None:
+    _back_to(9, whole, tmp_path / "host0")
+    _back_to(6, whole, tmp_path / "host1")
+    _train(tmp_path, 3, "--resume", "auto", shared=False)  # and host2 is new
+    assert _losses(tmp_path / "host0") == pytest.approx(_losses(whole), abs=1e-5)
+    for host in ("host0", "host1", "host2"):
+        assert _last(tmp_path / host)["epoch"] == 3
+
+
+def test_a_killed_job_that_the_driver_starts_again_continues(whole: Path, tmp_path: Path) -> None:
+    def run(group: Group) -> None:
+        if group.rank == 1:
+            threading.Thread(target=_kill_this_process_after_step_4, args=(tmp_path,), daemon=True).start()
+        train(TrainConfig.from_argv([*SHORT, "--out", str(tmp_path)], {}), group)
+
+    with pytest.raises((ProcessExitedException, ProcessRaisedException)):
+        on_hosts(tmp_path, 2, run)
+    assert files.step_of(files.stored(tmp_path / FOLDER)[0]) < 12
+    _train(tmp_path, 2, environ={"MUSTER_RESTART": "1"})
+    assert _losses(tmp_path) == _losses(whole)
+    assert _plain(_last(tmp_path)["model"]) == _plain(_last(whole)["model"])
+
+
+def _kill_this_process_after_step_4(out: Path) -> None:
+    while not [path for path in files.stored(out / FOLDER) if files.step_of(path) > 4]:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_nothing_to_resume_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    _train(tmp_path, 1, "--resume", "auto", "--epochs", "1")
+    assert f"no checkpoint in {tmp_path}/checkpoints on any host: starting afresh" in capfd.readouterr().out
+    assert len(_losses(tmp_path)) == 1
+
+
+def test_a_new_run_in_an_old_folder_sets_its_checkpoints_aside(
+    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    again = tmp_path / "again"
+    _back_to(12, whole, again)
+    _train(again, 1, "--epochs", "1")
+    assert f"earlier checkpoints set aside in {again}/checkpoints.1" in capfd.readouterr().out
+    assert _last(again)["epoch"] == 1
+    assert files.step_of(files.stored(again / "checkpoints.1")[0]) == 12
+
+
+def test_another_training_cannot_be_continued(whole: Path, tmp_path: Path) -> None:
+    def run(group: Group) -> str:
+        options = ["--resume", str(whole), "--seed", "1", "--batch-size", "32", "--limit", "193"]
+        with pytest.raises(TrainError) as caught:
+            train(TrainConfig.from_argv([*options, "--out", str(tmp_path / "out")], {}), group)
+        return str(caught.value)
+
+    (said,) = on_hosts(tmp_path, 1, run)
+    assert said.splitlines() == [
+        "the checkpoint is of a training with --seed 0, not 1; continue with the same",
+        "the checkpoint is of a training with --batch-size 64, not 32; continue with the same",
+    ]
+
+
+@pytest.mark.parametrize("keep", ["1", "2"])
+def test_the_newest_are_kept(tmp_path: Path, keep: str) -> None:
+    _train(tmp_path, 1, "--epochs", "1", "--save-every", "1", "--keep", keep)
+    assert [files.step_of(path) for path in files.stored(tmp_path / FOLDER)] == [4, 3][: int(keep)]
+    assert not list((tmp_path / FOLDER).glob(".*"))

@@ -1,0 +1,118 @@
+"""The checkpoints of a run: where each rank finds them, who writes, and where a run continues."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from train.checkpoint import folder as files
+from train.checkpoint.agree import Agreement, agree
+from train.checkpoint.spread import spread
+from train.errors import TrainError
+from train.group import Group
+
+FOLDER = "checkpoints"
+
+
+class Checkpoints:
+    """The newest `keep` checkpoints of a run, in `out` of every host.
+
+    A folder has one writer: the lowest of the ranks that see it. So a disk that hosts share has one copy,
+    and hosts with disks of their own have one each. Every method must be called on every rank.
+    """
+
+    def __init__(self, group: Group, out: Path, *, keep: int, say: Callable[[str], None]) -> None:
+        self.group, self.folder, self.keep, self.say = group, out / FOLDER, keep, say
+        self.writer = _lowest_rank_that_sees(self.folder, group)
+        self.writers = tuple(sorted(set(group.all_gather(self.writer))))
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank writes its folder."""
+        return self.writer == self.group.rank
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Keep `state` as that of `step`; raises TrainError, and leaves the earlier ones, if it cannot."""
+        if self.writes:
+            files.save(self.folder, step, state)
+            files.prune(self.folder, self.keep)
+
+    def newest(self) -> dict[str, Any] | None:
+        """Return the newest complete checkpoint that any host has of this run; None if there is none."""
+        return self._continue_from(files.stored(self.folder), own=True)
+
+    def chosen(self, path: Path) -> dict[str, Any]:
+        """Return the checkpoint at `path`, or the newest of that folder or run.
+
+        Raises TrainError if no host has a complete one there.
+        """
+        here = path.resolve()
+        own = self.folder.resolve() in (here, here.parent, here / FOLDER)
+        state = self._continue_from(checkpoints_at(path), own=own)
+        if state is None:
+            raise TrainError(f"no host has a complete checkpoint at {path}")
+        return state
+
+    def begin(self) -> None:
+        """Begin a run of its own: the checkpoints of an earlier one are set aside."""
+        self._set_aside(after=-1)
+
+    def _continue_from(self, candidates: list[Path], *, own: bool) -> dict[str, Any] | None:
+        """Agree on one of the ranks' `candidates`, this run's `own` or not, spread it and read it."""
+        agreement = agree(self.group, candidates if self.writes else [], self.say)
+        if agreement is None:
+            return None
+        self._set_aside(after=agreement.step if own else -1)
+        path = next((one for one in candidates if files.step_of(one) == agreement.step), None)
+        held = self._held_after_spreading(agreement, path)
+        state = files.load(held)
+        self.say(f"resumed from {held} of {self.group.hosts[agreement.source]}")
+        return state
+
+    def _held_after_spreading(self, agreement: Agreement, path: Path | None) -> Path:
+        """Return where this rank finds the checkpoint agreed on, after its folder's writer has got it."""
+        lacking = [rank for rank in self.writers if agreement.lacks(rank)]
+        if lacking and self.group.rank in (agreement.source, *lacking):
+            spread(self.group, agreement, (agreement.source, *lacking), path, self.folder)
+        for rank in lacking:
+            self.say(f"{self.group.hosts[rank]}: got the checkpoint of step {agreement.step}")
+        mine = files.path_of(self.folder, agreement.step) if self.group.rank in lacking else path
+        return self.group.all_gather(mine)[self.writer] or self.folder
+
+    def _set_aside(self, after: int) -> None:
+        aside = files.set_aside(self.folder, after) if self.writes else None
+        for host, where in zip(self.group.hosts, self.group.all_gather(aside), strict=True):
+            if where:
+                self.say(f"{host}: earlier checkpoints set aside in {where}")
+
+
+def checkpoints_at(path: Path) -> list[Path]:
+    """Return what `--resume` may mean by `path`: a checkpoint, a folder of them, or a run's directory."""
+    if files.is_checkpoint(path):
+        return [path] if path.exists() else []
+    return files.stored(path) or files.stored(path / FOLDER)
+
+
+def _lowest_rank_that_sees(folder: Path, group: Group) -> int:
+    """Return the first of all ranks for which `folder` is the same one as here.
+
+    Paths and host names say nothing of that: a disk may be shared, or mounted elsewhere. So every rank leaves
+    a mark, and looks whose it sees. It asks for each by name, as a listing may be seconds old on NFS.
+    """
+    run = group.broadcast(uuid.uuid4().hex)
+    marks = [folder / f".rank-{rank}-{run}" for rank in range(group.rank + 1)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        marks[-1].touch()
+    except OSError as error:
+        raise TrainError(
+            f"{group.hosts[group.rank]}: cannot write to {folder}: {error.strerror}; "
+            "choose another directory with --out"
+        ) from error
+    group.barrier()
+    lowest = next(rank for rank, mark in enumerate(marks) if mark.exists())
+    group.barrier()
+    marks[-1].unlink(missing_ok=True)
+    return lowest
