@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from deploy.errors import HostError, UnfitError
 from deploy.hostfile import Host
 
+OPEN_MPI_FAMILIES = ("4.1", "5.0")
+"""What `openmpi` knows how to start."""
 NONSENSE = (KeyError, TypeError, ValueError)
 """What `from_json` raises: a host may say anything."""
 
@@ -107,7 +109,7 @@ def unfit_for_mpirun(facts: Facts) -> HostError | None:
     if facts.mpi is None:
         text = f"{facts.mpirun} is not Open MPI's"
         return HostError("mpi.foreign", text, "put Open MPI 4.1 or 5.0 first on PATH")
-    if not facts.mpi.startswith(("4.1.", "5.0.")):
+    if not facts.mpi.startswith(tuple(f"{family}." for family in OPEN_MPI_FAMILIES)):
         return HostError("mpi.unsupported", f"Open MPI {facts.mpi} is not supported", "install 4.1 or 5.0")
     return None
 

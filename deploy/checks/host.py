@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from deploy.checks.finding import GIB, MIB, Finding, major, of_error, size
+from deploy.checks.finding import GIB, MIB, Finding, of_error, size
 from deploy.facts import unfit_for_mpirun, unfit_for_torch
 from deploy.health import Examined, Gpu
 from deploy.hostfile import Host
+from deploy.image.compatibility import driver_runs, oldest_driver
 from deploy.plan import Launcher, count
 
 # A launch brings up to 1 GiB of code, and a copy of it; below this not even logs have room.
@@ -124,13 +125,13 @@ def _gpus(host: Host, one: Examined) -> Iterator[Finding]:
             f"torch {one.facts.torch} was built without CUDA, for a host with {count(one.facts.gpus, 'GPU')}",
             "install a CUDA build of torch, or take --backend gloo",
         )
-    if torch and driver and major(driver) < major(torch):
+    if torch and driver and not driver_runs(driver, torch):
         yield Finding(
             "driver.too-old",
             host.name,
             "error",
             f"torch was built with CUDA {torch}, the driver runs CUDA up to {driver}",
-            f"install a driver for CUDA {torch}, or a torch for CUDA {driver}",
+            f"install driver {oldest_driver(torch)} or newer, or a torch for CUDA {driver}",
         )
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from invoke import Collection
 
+from deploy.tasks import image
 from deploy.tasks.check import check
 from deploy.tasks.jobs import attach, logs, status, stop
 from deploy.tasks.launch import launch
 from deploy.tasks.stacks import stacks
 
-namespace = Collection(check, launch, status, logs, attach, stop, stacks)
+namespace = Collection(check, launch, status, logs, attach, stop, stacks, image.commands)

@@ -131,7 +131,7 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      THREE, gpus({"nccl": "2.20.5"})),
     ("driver.version-differs", "warning", "node2", "driver 550.5, where 2 hosts have 570.1", "one version",
      THREE, gpus({"driver": "550.5"})),
-    ("driver.too-old", "error", "node2", "the driver runs CUDA up to 11.8", "install a driver for CUDA 12.4",
+    ("driver.too-old", "error", "node2", "the driver runs CUDA up to 11.8", "install driver 525.60.13",
      THREE, gpus({"driver_cuda": "11.8"})),
     ("user.differs", "warning", "node2", "user root, where 2 hosts have ml", "user= in the hosts file",
      THREE, one_host(user="root")),

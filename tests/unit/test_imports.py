@@ -16,6 +16,13 @@ ORDER = (
     "tree",
     "facts",
     "health",
+    "image",
+    "image.versions",
+    "image.compatibility",
+    "image.bake",
+    "image.capabilities",
+    "image.build",
+    "image.engine",
     "openmpi",
     "torchrun",
     "fold",
@@ -64,6 +71,7 @@ ORDER = (
     "tasks.jobs",
     "tasks.launch",
     "tasks.stacks",
+    "tasks.image",
     "tasks",
 )
 # The same inside train/mpi_backend.
@@ -106,8 +114,12 @@ PURE = (
     "checks.network",
     "checks/__init__",
     "checks.report",
+    "image.versions",
+    "image.compatibility",
+    "image.bake",
+    "image.capabilities",
 )
-IMPURE = {"os", "socket", "subprocess", "threading", "time", "fabric", "invoke", "paramiko"}
+IMPURE = {"docker", "os", "socket", "subprocess", "threading", "time", "fabric", "invoke", "paramiko"}
 # Of the keeper's modules, those that the driver uses too.
 SHARED = {"deploy.node.wire", "deploy.node.jobs", "deploy.node.store"}
 ON_THE_NODE = (

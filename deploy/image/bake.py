@@ -1,0 +1,101 @@
+"""docker/docker-bake.json: what `docker buildx bake` builds, written from the versions. Pure.
+
+`python -m deploy.image.bake >docker/docker-bake.json` writes it again after a change of docker/versions.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from deploy.image.versions import UNVERIFIED, Component, Track, load
+
+DEFAULT = "conservative"
+"""The track of a target that several have; the others' targets carry its name: cuda-current."""
+
+
+def targets(tracks: Iterable[Track]) -> dict[str, tuple[str, Track]]:
+    """Every target by its name: its flavour, and the track that it is built of."""
+    found: dict[str, tuple[str, Track]] = {}
+    for track in tracks:
+        for flavour in track.targets:
+            name = f"{flavour}-{track.name}" if flavour == "cuda" and track.name != DEFAULT else flavour
+            found[name] = flavour, track
+    return found
+
+
+def bake(tracks: Iterable[Track]) -> str:
+    """The bake file: each target, and its `devel` with compilers and headers."""
+    entries: dict[str, Any] = {}
+    for name, (flavour, track) in targets(tracks).items():
+        entries[name] = _target(name, flavour, track, "node")
+        if flavour != "cpu":
+            entries[f"{name}-devel"] = _target(f"{name}-devel", flavour, track, "devel")
+    file = {"group": {"default": {"targets": ["cpu"]}}, "target": entries}
+    return json.dumps(file, indent=2) + "\n"
+
+
+def arguments(flavour: str, track: Track) -> dict[str, str]:
+    """The build arguments of a target; the names are the Dockerfile's."""
+    said = {
+        "FLAVOR": flavour,
+        "TRACK": track.name,
+        "DEVEL": track.devel,
+        "RUNTIME": track.runtime,
+        "PYTHON_VERSION": track.python,
+        "CUDA_VERSION": track.cuda or "",
+        "NCCL_VERSION": track.nccl or "",
+        "TORCH_CUDA_ARCH_LIST": ";".join(track.architectures),
+    }
+    for name, component in track.components.items():
+        said |= _component(name.upper(), component)
+    return said
+
+
+def _component(prefix: str, component: Component) -> dict[str, str]:
+    if not component.is_built:
+        return {f"{prefix}_VERSION": component.version}
+    return {
+        f"{prefix}_VERSION": component.version,
+        f"{prefix}_SOURCE": component.source,
+        f"{prefix}_SHA256": component.sha256 or UNVERIFIED,
+    }
+
+
+def _target(name: str, flavour: str, track: Track, stage: str) -> Mapping[str, Any]:
+    return {
+        "context": ".",
+        "dockerfile": "docker/Dockerfile",
+        "target": stage,
+        "args": arguments(flavour, track),
+        "tags": [f"muster:{name}"],
+    }
+
+
+def table(tracks: Iterable[Track]) -> str:
+    """The versions as a Markdown table, a track a row."""
+    names = ("pytorch", "torchvision", "openmpi", "ucx", "mpi4py")
+    lines = [
+        f"| track | targets | {' | '.join(names)} | CUDA | NCCL | GPUs | sums missing |",
+        "|---" * 11 + "|",
+    ]
+    for track in tracks:
+        missing = [name for name, one in track.components.items() if one.is_built and not one.sha256]
+        own = targets([track])
+        cells = [
+            track.name,
+            ", ".join(f"`{name}`" for name in own),
+            *(track.version(name) or "-" for name in names),
+            track.cuda or "-",
+            track.nccl or "-",
+            " ".join(track.architectures) or "-",
+            ", ".join(missing) or "-",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(bake(load().values()))

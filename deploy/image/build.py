@@ -1,0 +1,92 @@
+"""The build of a target: the words of `docker buildx bake`, and how long it may take."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.errors import UsageError
+from deploy.image.bake import targets
+from deploy.image.compatibility import conflicts
+from deploy.image.versions import FOLDER, Track
+
+# Seconds, measured on 2 cores of a cloud machine. `cuda` has not been built end to end: no guess is better.
+FIRST_BUILD = {"cpu": 75, "cpu-source": 5600}
+MEASURED_ON = 2
+_SOURCES = ("ucx", "openmpi", "mpi4py", "pytorch", "torchvision")
+
+
+def find(target: str, tracks: Sequence[Track]) -> Track:
+    """The track of a target; `UsageError` for a target that is none, and for versions that cannot work."""
+    named = targets(tracks)
+    if (wanted := target.removesuffix("-devel")) not in named:
+        raise UsageError(f"--target must be one of {', '.join(named)}, got '{target}'")
+    _, track = named[wanted]
+    if found := conflicts(track):
+        reasons = "\n".join(f"  {conflict}" for conflict in found)
+        raise UsageError(f"the track {track.name} of docker/versions.json cannot work:\n{reasons}")
+    return track
+
+
+def command(target: str, sources: Sequence[str] = (), ca: str = "") -> list[str]:
+    """The words of the build; a source is NAME=FOLDER, whose one archive stands in for the download."""
+    words = ["docker", "buildx", "bake", "--file", str(FOLDER / "docker-bake.json"), target]
+    words += ["--set", f"{target}.context={FOLDER.parent}"]
+    for one in sources:
+        name, found, folder = one.partition("=")
+        if not found or name not in _SOURCES or not Path(folder).is_dir():
+            raise UsageError(
+                f"--source must be NAME=FOLDER with a name of {', '.join(_SOURCES)}, got '{one}'"
+            )
+        words += ["--set", f"{target}.contexts.{name}-source={folder}"]
+    if ca and not Path(ca).is_file():
+        raise UsageError(f"--ca: no file {ca}")
+    return words + (["--set", f"{target}.secrets=id=ca,src={ca}"] if ca else [])
+
+
+def without_sum(target: str, track: Track, sources: Sequence[str]) -> list[str]:
+    """The components whose build will stop, because nobody has confirmed their SHA-256."""
+    if target.startswith("cpu"):
+        return []
+    own = {one.partition("=")[0] for one in sources}
+    missing = [name for name, one in track.components.items() if one.is_built and not one.sha256]
+    return [name for name in missing if name not in own]
+
+
+class Durations:
+    """How long each target took here the last time."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def estimate(self, target: str) -> str:
+        """What to expect, in a sentence."""
+        seconds = self._read().get(target)
+        if seconds is not None:
+            return f"the last build of {target} took {_readable(seconds)} here"
+        if measured := FIRST_BUILD.get(target):
+            cores = os.cpu_count() or 1
+            part = f"about {_readable(measured * MEASURED_ON / cores)} on {cores} cores"
+            return f"a first build takes {part if measured > 600 else 'one to five minutes'}"
+        return "a first build of this target has not been measured; expect hours"
+
+    def note(self, target: str, seconds: float) -> None:
+        """Remember a build that took more than a look at the cache."""
+        if seconds > 10:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.write_text(json.dumps({**self._read(), target: round(seconds)}) + "\n")
+
+    def _read(self) -> dict[str, float]:
+        try:
+            return dict(json.loads(self._file.read_text()))
+        except (OSError, ValueError):
+            return {}
+
+
+def _readable(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,65 @@
+"""What an image proved of itself (docker/prove.py), for people. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from deploy.errors import UsageError
+from deploy.facts import NONSENSE, from_json
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise of an image."""
+
+    name: str
+    kept: bool
+    found: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Every promise of an image."""
+
+    flavor: str
+    checks: tuple[Check, ...]
+
+    @property
+    def broken(self) -> int:
+        """How many promises are not kept."""
+        return sum(not check.kept for check in self.checks)
+
+
+def parse(text: str, image: str) -> Proof:
+    """The proof that an image printed; `UsageError` for what is none."""
+    try:
+        said = json.loads(text)
+        checks = tuple(Check(*from_json(list, one)) for one in said["checks"])
+        return Proof(from_json(str, said["flavor"]), checks)
+    except NONSENSE:
+        last = (text.strip().splitlines() or ["nothing"])[-1]
+        raise UsageError(
+            f"{image} does not prove what it is, as images of Muster do; it said: {last}"
+        ) from None
+
+
+def as_text(image: str, size: int, labels: Mapping[str, str], proof: Proof) -> str:
+    """The table of `fab image.check`."""
+    versions = " ".join(f"{name}={value}" for name, value in _own(labels) if value)
+    width = max(len(check.name) for check in proof.checks)
+    lines = [f"{image}  {size / 1e9:.2f} GB", f"{versions}", ""]
+    lines += [
+        f"{'kept  ' if check.kept else 'BROKEN'}  {check.name:<{width}}  {check.found}"
+        for check in proof.checks
+    ]
+    count = len(proof.checks)
+    verdict = f"{count - proof.broken} of {count} promises of {proof.flavor} are kept"
+    return "\n".join([*lines, "", verdict, ""])
+
+
+def _own(labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    return sorted(
+        (name.removeprefix("muster."), value) for name, value in labels.items() if "muster." in name
+    )

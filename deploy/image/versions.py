@@ -1,0 +1,84 @@
+"""The versions of docker/versions.json: one track for each set that is built and proved together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.errors import UsageError
+from deploy.facts import NONSENSE
+
+FOLDER = Path(__file__).parents[2] / "docker"
+FILE = FOLDER / "versions.json"
+UNVERIFIED = "unverified"
+"""What a build gets in the place of a SHA-256 that nobody has confirmed: it stops and says what to do."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """One piece of software. `source`: an address, `debian:PACKAGE=VERSION` or `distribution` (not built)."""
+
+    version: str
+    source: str
+    sha256: str | None = None
+
+    @property
+    def is_built(self) -> bool:
+        """Whether it is compiled here, from a source of its own."""
+        return self.source != "distribution"
+
+
+@dataclass(frozen=True)
+class Track:
+    """A set of versions, and the targets that are built of it."""
+
+    name: str
+    targets: tuple[str, ...]
+    devel: str
+    runtime: str
+    python: str
+    components: Mapping[str, Component]
+    cuda: str | None = None
+    nccl: str | None = None
+    architectures: tuple[str, ...] = ()
+    """Compute capabilities, as TORCH_CUDA_ARCH_LIST has them: 9.0, 12.0+PTX."""
+
+    def version(self, component: str) -> str:
+        """The version of a component; the empty string if the track has none."""
+        return self.components[component].version if component in self.components else ""
+
+
+def parse(text: str, source: str = str(FILE)) -> dict[str, Track]:
+    """Every track by its name; `UsageError` for what is no such file."""
+    try:
+        return {name: _track(name, said) for name, said in json.loads(text)["tracks"].items()}
+    except NONSENSE as error:
+        raise UsageError(f"{source}: {type(error).__name__}: {error}") from None
+
+
+def load(path: Path = FILE) -> dict[str, Track]:
+    """The tracks of a file; `UsageError` where there is none, as in an installation without docker/."""
+    if not path.is_file():
+        raise UsageError(f"{path}: not found; images are built from a checkout of Muster")
+    return parse(path.read_text(), str(path))
+
+
+def _track(name: str, said: Mapping[str, Any]) -> Track:
+    components = {
+        component: Component(one["version"], one["source"], one.get("sha256"))
+        for component, one in said["components"].items()
+    }
+    return Track(
+        name=name,
+        targets=tuple(said["targets"]),
+        devel=said["devel"],
+        runtime=said["runtime"],
+        python=said["python"],
+        components=components,
+        cuda=said.get("cuda"),
+        nccl=said.get("nccl"),
+        architectures=tuple(said.get("architectures", ())),
+    )

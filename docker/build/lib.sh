@@ -1,0 +1,66 @@
+# shellcheck shell=bash
+# What the build scripts do alike. Sourced by them; needs bash.
+set -euo pipefail
+
+# The certificates of a site behind an inspecting proxy, for this command alone: a secret is in no layer.
+if [ -s /run/secrets/ca ]; then
+  export CURL_CA_BUNDLE=/run/secrets/ca PIP_CERT=/run/secrets/ca REQUESTS_CA_BUNDLE=/run/secrets/ca
+fi
+
+say() { printf '==> %s\n' "$*" >&2; }
+
+# jobs GIB: how many compilers may run at once, when the largest takes GIB of memory.
+jobs() {
+  local cores memory fit
+  cores=$(nproc)
+  memory=$(awk '/^MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)
+  fit=$((memory / $1))
+  ((fit < cores)) || fit=$cores
+  ((fit > 0)) || fit=1
+  say "$fit jobs: $cores cores, $memory GiB of memory free, $1 GiB a job"
+  echo "$fit"
+}
+
+# source_file FOLDER: the one file there that vouches for all: a Debian source package's .dsc, else the archive.
+source_file() {
+  local found
+  found=$(find "$1" -maxdepth 1 -name '*.dsc')
+  [ -n "$found" ] || found=$(find "$1" -maxdepth 1 -name '*.tar.*')
+  [ -f "$found" ] || { say "not one source archive in $1, but: ${found:-none}"; return 1; }
+  echo "$found"
+}
+
+# unpack SHA256 FOLDER: the source in /source, if it is the one that was meant.
+unpack() {
+  local file
+  file=$(source_file /source)
+  verify "$file" "$1"
+  mkdir -p "$(dirname "$2")"
+  if [[ $file = *.dsc ]]; then
+    dpkg-source --extract "$file" "$2" # with the distribution's patches; checks the sums that the .dsc has
+  else
+    mkdir "$2" && tar --extract --file "$file" --directory "$2" --strip-components 1
+  fi
+}
+
+# verify FILE SHA256: stops the build, and says what to do, if the file is not known to be the right one.
+verify() {
+  local found
+  found=$(sha256sum "$1" | cut -d' ' -f1)
+  [ "$found" = "$2" ] && return
+  if [ "$2" = unverified ]; then
+    say "nobody has confirmed the SHA-256 of $(basename "$1") yet. This one is $found"
+    say "Compare it with what its authors publish; if it is theirs, write it to docker/versions.json and run"
+    say "python -m deploy.image.bake >docker/docker-bake.json"
+  else
+    say "$(basename "$1") has the SHA-256 $found, and not $2: another file, or damaged"
+  fi
+  return 1
+}
+
+# with_ccache: compilers through ccache, whose folder is a cache mount; a build that failed goes on from there.
+with_ccache() {
+  export CCACHE_DIR=/ccache CCACHE_MAXSIZE=20G CCACHE_NOHASHDIR=1 PATH=/usr/lib/ccache:$PATH
+  ccache --zero-stats >/dev/null
+  trap 'ccache --show-stats >&2' EXIT
+}

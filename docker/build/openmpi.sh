@@ -1,0 +1,18 @@
+#!/bin/bash
+# Builds Open MPI with CUDA and UCX into /install: openmpi.sh SHA256
+# PMIx, PRRTE, hwloc and libevent are its own, so that mpirun and the daemons are the same on every host. Parts that
+# need libcuda are modules of their own, so that one image runs with and without a GPU (Open MPI's manual, 11.2.6).
+# shellcheck source=docker/build/lib.sh
+source /run/build/lib.sh
+
+unpack "$1" /build/openmpi
+cd /build/openmpi
+with_ccache
+./configure --prefix=/usr/local --with-cuda="${CUDA_HOME:?}" --with-cuda-libdir="$CUDA_HOME/lib64/stubs" \
+  --with-ucx=/usr/local --enable-mca-dso=btl-smcuda,rcache-rgpusm,rcache-gpusm,accelerator-cuda \
+  --with-pmix=internal --with-prrte=internal --with-hwloc=internal --with-libevent=internal \
+  --enable-prte-prefix-by-default --disable-mpi-fortran --disable-sphinx --disable-static
+grep -q '^#define OPAL_CUDA_SUPPORT 1' opal/include/opal_config.h
+[ -z "${CONFIGURE_ONLY:-}" ] || exit 0
+make --jobs "$(jobs 1)"
+make install-strip DESTDIR=/install

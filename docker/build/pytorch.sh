@@ -1,0 +1,49 @@
+#!/bin/bash
+# Builds PyTorch's wheel into /wheels, and installs it into /install: pytorch.sh cpu-source|cuda SHA256
+# Every USE_ that matters is said, as PyTorch would look around and take, or leave, what it finds.
+# shellcheck source=docker/build/lib.sh
+source /run/build/lib.sh
+
+flavour=$1
+unpack "$2" /build/pytorch
+cd /build/pytorch
+with_ccache
+export PYTORCH_BUILD_VERSION=${PYTORCH_VERSION:?} PYTORCH_BUILD_NUMBER=0 BUILD_TEST=0
+export USE_DISTRIBUTED=1 USE_MPI=1 USE_GLOO=1 USE_MKLDNN=1 USE_TENSORPIPE=1
+export CMAKE_GENERATOR=Ninja
+
+# The distribution's source package leaves out what the distribution has as libraries of its own.
+settings_for_cpu_source() {
+  export USE_CUDA=0 USE_ROCM=0 USE_NCCL=0 USE_SYSTEM_LIBS=1 BLAS=Generic GENERIC_BLAS_LIBRARIES=blas ONNX_NAMESPACE=onnx
+  export USE_FBGEMM=0 USE_KINETO=0 USE_NNPACK=0 USE_PYTORCH_QNNPACK=0 USE_VULKAN=0 USE_XNNPACK=0 USE_ITT=0
+  export CFLAGS="-Wno-dangling-reference -I/usr" CXXFLAGS="-Wno-dangling-reference -I/usr" LDFLAGS=-fuse-ld=mold
+  rm -rf third_party/googletest && cp -r /usr/src/googletest third_party/
+  (cd torch/csrc/jit/serialization && flatc --cpp --gen-mutable --scoped-enums mobile_bytecode.fbs)
+}
+
+settings_for_cuda() {
+  export USE_CUDA=1 USE_CUDNN=1 USE_NCCL=1 USE_SYSTEM_NCCL=1 BLAS=OpenBLAS CUDA_HOME=${CUDA_HOME:?}
+  export CMAKE_CUDA_COMPILER_LAUNCHER=ccache TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:?}
+  export TORCH_NVCC_FLAGS="-Xfatbin -compress-all" LDFLAGS="-L$CUDA_HOME/lib64/stubs"
+  FLASH_ATTENTION_MAX_JOBS=$(jobs 5) # attention kernels take about 5 GB each (pytorch#124018)
+  export FLASH_ATTENTION_MAX_JOBS
+  python3 -m pip install --break-system-packages --no-build-isolation -r requirements-build.txt
+}
+
+"settings_for_${flavour//-/_}"
+MAX_JOBS=$(jobs 2)
+export MAX_JOBS
+# The front end works with setup.py, and with the trees that have none any more (pytorch#189758).
+if [ -n "${CONFIGURE_ONLY:-}" ]; then
+  CMAKE_ONLY=1 python3 setup.py build --cmake-only
+else
+  python3 -m build --wheel --no-isolation --skip-dependency-check --outdir /wheels
+fi
+for wanted in USE_DISTRIBUTED USE_MPI USE_GLOO $([ "$flavour" = cuda ] && echo USE_CUDA USE_NCCL USE_CUDNN); do
+  grep -qE "^$wanted:[A-Z]+=(1|ON)$" build/CMakeCache.txt || { say "PyTorch was configured without $wanted"; exit 1; }
+done
+[ -z "${CONFIGURE_ONLY:-}" ] || exit 0
+python3 -m pip install --break-system-packages --no-deps --no-compile --root /install --prefix /usr/local /wheels/torch-*.whl
+# Which packages have the libraries that it is linked to: the runtime image installs these.
+find /install -name '*.so*' -exec ldd {} + | awk '$3 ~ "^/(usr/)?lib" {print $3}' | sort -u | xargs -r realpath \
+  | xargs -r dpkg-query --search 2>/dev/null | cut -d: -f1 | sort -u >/wheels/libraries.txt

@@ -1,0 +1,149 @@
+"""Proves what an image can do, in its build and by `fab image.check`; ends with 1 if a promise is not kept.
+
+`prove.py FLAVOR [--json]`. The versions that it must find come in the environment, as the build's arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+RECORD = Path("/usr/share/muster/image.json")
+CPU = {"mpi": True, "gloo": True, "nccl": False, "cuda-aware": False, "compilers": False}
+PROMISES = {"cpu": CPU, "cpu-source": CPU, "cuda": {**CPU, "nccl": True, "cuda-aware": True}}
+COMPILERS = ("cc", "gcc", "g++", "clang", "nvcc", "make", "cmake", "ninja")
+ALL_REDUCE = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group(sys.argv[1])
+one = torch.ones(1)
+dist.all_reduce(one)
+print(f"{dist.get_rank()} of {dist.get_world_size()}: {one.item():.0f}")
+dist.destroy_process_group()
+"""
+ONE_LIBRARY = """
+import torch.distributed, mpi4py.MPI
+maps = open("/proc/self/maps").read().split()
+print(" ".join(sorted({word for word in maps if "/libmpi.so" in word})))
+"""
+Result = tuple[bool, str]
+
+
+def run(*argv: str, seconds: int = 120) -> str:
+    """What a command says, on either stream; its failure is part of it."""
+    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        argv,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    return done.stdout if done.returncode == 0 else f"status {done.returncode}: {done.stdout.strip()}"
+
+
+def python(program: str) -> str:
+    """What a Python program prints, last line."""
+    return (run(sys.executable, "-c", program).strip().splitlines() or [""])[-1]
+
+
+def found_versions() -> dict[str, str]:
+    """The versions that are really there."""
+    found = {"python": ".".join(map(str, sys.version_info[:2]))}
+    for component, name in (("pytorch", "torch"), ("mpi4py", "mpi4py"), ("torchvision", "torchvision")):
+        try:
+            found[component] = re.split(r"[+]", version(name))[0]
+        except PackageNotFoundError:
+            continue
+    found["openmpi"] = _search(r"Open MPI\) (\S+)", run("mpirun", "--version"))
+    found["cuda"] = python("import torch; print(torch.version.cuda or '')")
+    return {name: text for name, text in found.items() if text}
+
+
+def _search(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match.group(1) if match else ""
+
+
+def versions(expected: Mapping[str, str]) -> Iterator[tuple[str, Result]]:
+    """Whether each expected version is the one that is there; CUDA's in its first two numbers."""
+    found = found_versions()
+    for name, wanted in expected.items():
+        have = found.get(name, "missing")
+        same = wanted.split(".")[:2] == have.split(".")[:2] if name == "cuda" else have == wanted
+        yield f"{name} {wanted}", (same, have)
+
+
+def capabilities(promised: Mapping[str, bool]) -> Iterator[tuple[str, Result]]:
+    """Whether the image can do what its flavour promises, and nothing that it must not have."""
+    for backend in ("mpi", "gloo", "nccl"):
+        said = python(f"import torch.distributed as dist; print(dist.is_{backend}_available())")
+        yield f"torch backend {backend}", (said == str(promised[backend]), said)
+    aware = "mpi_built_with_cuda_support:value:true" in run("ompi_info", "--parsable", "--all")
+    yield "Open MPI is CUDA-aware", (aware == promised["cuda-aware"], str(aware))
+    compilers = [name for name in COMPILERS if shutil.which(name)]
+    yield "compilers", (bool(compilers) == promised["compilers"], " ".join(compilers) or "none")
+
+
+def behaviour() -> Iterator[tuple[str, Result]]:
+    """What works when it is tried, without a GPU and without a network."""
+    library = python(ONE_LIBRARY)
+    yield "torch and mpi4py share one libmpi", (library.count("libmpi.so") == 1, library)
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write(ALL_REDUCE)
+        file.flush()
+        launchers: Mapping[str, Callable[[], str]] = {
+            "mpirun, 2 ranks, all_reduce": lambda: run(
+                "mpirun", "--map-by", ":OVERSUBSCRIBE", "-n", "2", sys.executable, file.name, "mpi"
+            ),
+            "torchrun, 2 ranks, all_reduce": lambda: run(
+                sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", file.name, "gloo"
+            ),
+        }
+        for name, launch in launchers.items():
+            said = launch()
+            ranks = sorted(re.findall(r"\d of 2: 2", said))
+            yield name, (ranks == ["0 of 2: 2", "1 of 2: 2"], f"{len(ranks)} ranks" if ranks else said)
+    compiled = python(
+        "import torch; print(torch.compile(lambda x: x + 1, backend='aot_eager')(torch.ones(1)).item())"
+    )
+    yield "torch.compile(backend='aot_eager')", (compiled == "2.0", compiled)
+
+
+def prove(flavor: str, expected: Mapping[str, str]) -> list[tuple[str, bool, str]]:
+    """Every check with what was found."""
+    checks = [*versions(expected), *capabilities(PROMISES[flavor]), *behaviour()]
+    return [(name, kept, found) for name, (kept, found) in checks]
+
+
+def main(argv: list[str]) -> int:
+    """In a build, says and records what was asked for; in an image, proves it again."""
+    if RECORD.exists():
+        record = json.loads(RECORD.read_text())
+    else:
+        names = ("PYTHON", "OPENMPI", "PYTORCH", "MPI4PY", "TORCHVISION", "CUDA")
+        expected = {name.lower(): os.environ.get(f"{name}_VERSION", "") for name in names}
+        record = {"flavor": argv[0], "versions": {name: one for name, one in expected.items() if one}}
+    proved = prove(record["flavor"], record["versions"])
+    if "--json" in argv:
+        print(json.dumps({**record, "checks": proved}))
+    else:
+        for name, kept, found in proved:
+            print(f"{'kept  ' if kept else 'BROKEN'}  {name}: {found}")
+    broken = [name for name, kept, _ in proved if not kept]
+    if not broken and "--record" in argv:
+        RECORD.write_text(json.dumps(record) + "\n")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

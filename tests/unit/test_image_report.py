@@ -1,0 +1,96 @@
+"""What `fab image.check` shows, and what `fab image.build` will run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import UsageError
+from deploy.image import build, capabilities, versions
+
+TRACKS = list(versions.load().values())
+GOLDEN = Path(__file__).parents[1] / "golden"
+LABELS = {
+    "muster.flavor": "cuda",
+    "muster.pytorch": "2.13.0",
+    "muster.cuda": "13.0.2",
+    "muster.torchvision": "",
+}
+PROOF = {
+    "flavor": "cuda",
+    "checks": [
+        ["pytorch 2.13.0", True, "2.13.0"],
+        ["torch backend nccl", True, "True"],
+        ["Open MPI is CUDA-aware", False, "False"],
+        ["mpirun, 2 ranks, all_reduce", True, "2 ranks"],
+    ],
+}
+
+
+def test_the_table_of_an_image_is_the_golden_one() -> None:
+    proof = capabilities.parse(json.dumps(PROOF), "muster:cuda")
+    text = capabilities.as_text("muster:cuda", 9_870_000_000, {**LABELS, "other": "x"}, proof)
+    assert text == (GOLDEN / "image-check.txt").read_text()
+    assert proof.broken == 1
+
+
+@pytest.mark.parametrize("said", ["", "{}", "[1]", '{"flavor": 1, "checks": []}', "exec: no such file"])
+def test_what_is_no_proof_is_quoted(said: str) -> None:
+    with pytest.raises(UsageError, match="x does not prove what it is"):
+        capabilities.parse(said, "x")
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-source", "cpu-source-devel", "cuda", "cuda-current"])
+def test_a_target_has_its_track(target: str) -> None:
+    assert build.find(target, TRACKS).components
+
+
+def test_an_unknown_target_is_answered_with_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match="one of cpu, cpu-source, cuda, cuda-current, got 'gpu'"):
+        build.find("gpu", TRACKS)
+
+
+def test_versions_that_cannot_work_are_refused_before_anything_is_built() -> None:
+    wrong = [replace(track, python="3.8") for track in TRACKS]
+    with pytest.raises(
+        UsageError, match=r"(?s)track conservative .* cannot work:.*PyTorch 2.13.0 wants Python"
+    ):
+        build.find("cuda", wrong)
+
+
+def test_a_folder_stands_in_for_a_download(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.touch()
+    words = build.command("cuda", [f"pytorch={tmp_path}"], str(ca))
+    assert words[-4:] == [
+        "--set",
+        f"cuda.contexts.pytorch-source={tmp_path}",
+        "--set",
+        f"cuda.secrets=id=ca,src={ca}",
+    ]
+
+
+@pytest.mark.parametrize("source", ["pytorch", "pytorch=/nowhere", "numpy=."])
+def test_a_source_that_is_none_is_refused(source: str) -> None:
+    with pytest.raises(UsageError, match="--source must be NAME=FOLDER"):
+        build.command("cuda", [source])
+
+
+def test_sums_that_are_missing_are_said_before_the_build() -> None:
+    current = build.find("cuda-current", TRACKS)
+    assert build.without_sum("cuda-current", current, []) == ["pytorch", "torchvision"]
+    assert build.without_sum("cuda-current", current, ["pytorch=x"]) == ["torchvision"]
+    assert build.without_sum("cuda", build.find("cuda", TRACKS), []) == []
+
+
+def test_the_estimate_is_the_last_build_here_or_a_measured_one(tmp_path: Path) -> None:
+    durations = build.Durations(tmp_path / "a" / "builds.json")
+    assert "not been measured" in durations.estimate("cuda")
+    assert " min on " in durations.estimate("cpu-source") or " h " in durations.estimate("cpu-source")
+    durations.note("cpu", 3)
+    assert "one to five minutes" in durations.estimate("cpu")
+    durations.note("cpu", 75)
+    assert durations.estimate("cpu") == "the last build of cpu took 75 s here"
