@@ -1,0 +1,86 @@
+"""The tour of the collective operations: right answers, wrong ones, and what a backend refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.train.forked import on_hosts
+from train.collectives import measure
+from train.collectives.main import show
+from train.collectives.operations import OPERATIONS, Operation, Pairs, World
+from train.tool import ToolConfig
+
+if TYPE_CHECKING:
+    from tests.train.conftest import Launch
+    from train.group import Group
+
+NAMES = {operation.name for operation in OPERATIONS}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_answer_of_gloo_is_right(tmp_path: Path, capfd: pytest.CaptureFixture[str], ranks: int) -> None:
+    statuses = on_hosts(tmp_path, ranks, lambda group: show(group, ToolConfig(json=True)))
+    assert statuses == [0] * ranks
+    told = json.loads(capfd.readouterr().out)
+    assert (told["ranks"], told["backend"]) == (ranks, "gloo")
+    assert {row["name"] for row in told["operations"]} == NAMES
+    assert {row["outcome"] for row in told["operations"]} <= {"right", "refused"}
+    refused = {row["name"] for row in told["operations"] if row["outcome"] == "refused"}
+    assert not refused & {"broadcast", "all_reduce SUM", "all_gather", "barrier"}
+
+
+def test_a_wrong_answer_is_named_and_is_a_failure(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only_nearly_reduced(tensor: torch.Tensor, op: object = None) -> None:
+        if dist.get_rank() == 1:
+            tensor += 1
+
+    monkeypatch.setattr(dist, "all_reduce", only_nearly_reduced)
+    statuses = on_hosts(tmp_path, 2, lambda group: show(group, ToolConfig()))
+    assert statuses == [1, 1]
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("all_reduce SUM")]
+    assert line.split()[2] == "wrong"
+
+
+def _refuse(world: World) -> Pairs:
+    if world.rank in {0, 1}:
+        raise RuntimeError("[enforce fail at somewhere.cc:7] no such thing\nand a stack")
+    return []
+
+
+@pytest.mark.parametrize(("ranks", "outcome"), [(2, measure.REFUSED), (3, measure.BROKEN)])
+def test_what_all_refuse_is_lacking_and_what_some_refuse_is_broken(
+    tmp_path: Path, ranks: int, outcome: str
+) -> None:
+    def run(group: Group) -> tuple[str, str]:
+        world = World(group.rank, group.world_size, group.device, torch.float32)
+        return measure.together(group.all_gather(measure.run(Operation("odd", "", _refuse), world)))
+
+    for found, said in on_hosts(tmp_path, ranks, run):
+        assert found == outcome
+        assert said.endswith("no such thing")
+
+
+def test_a_barrier_that_does_not_wait_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (barrier,) = [operation for operation in OPERATIONS if operation.name == "barrier"]
+    monkeypatch.setattr(dist, "barrier", lambda: None)
+
+    def run(group: Group) -> str:
+        return measure.run(barrier, World(group.rank, 2, group.device, torch.float32))[0]
+
+    assert on_hosts(tmp_path, 2, run) == [measure.WRONG, measure.RIGHT]
+
+
+def test_it_runs_under_mpirun_with_the_mpi_backend(launch: Launch) -> None:
+    job = launch("mpirun", 3, "-m", "train.collectives", "--backend", "mpi")
+    assert job.status == 0, job.stdout + job.stderr
+    lines = job.stdout.splitlines()
+    assert lines[0] == "3 ranks on 1 host, backend mpi, launched by mpirun"
+    assert lines[-1].split(",")[0] == f"{len(OPERATIONS)} right"
