@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ RANKS = "ranks", "who takes part and how they find each other; a launcher says i
 SYNC = "synchronising", "how the ranks' gradients become one"
 OUTPUT = "output", "what is left of a run"
 CHECKPOINTS = "checkpoints", "in --out of every host, with a checksum; see train/checkpoint"
+SECTIONS = (LEARNING, RANKS, SYNC, OUTPUT, CHECKPOINTS)
 # Where an option's default comes from, if the variable is set; the last one counts.
 VARIABLES = (
     ("MUSTER_OUT", "out"),
@@ -38,16 +39,20 @@ def option(section: tuple[str, str], default: T, text: str, **argument: Any) -> 
     return made
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainConfig:
-    """Train a network on handwritten digits, on any number of ranks, with the same result."""
+def broken(rules: Iterable[tuple[str, object, bool, str]]) -> list[str]:
+    """Return a line for every rule, option, value, whether it holds and what it is, that does not hold."""
+    return [f"{name} must be {rule}, got {value}" for name, value, holds, rule in rules if not holds]
 
-    epochs: int = option(LEARNING, 15, "passes over the training digits")
-    batch_size: int = option(LEARNING, 64, "GLOBAL batch: digits per step of all ranks together, not of each")
-    lr: float = option(LEARNING, 0.05, "peak learning rate: reached in the first epoch, then a cosine to 0")
-    seed: int = option(LEARNING, 0, "of the initial weights and of the order of the digits")
-    dtype: str = option(LEARNING, "float32", "of weights and images", choices=("float32", "float64"))
-    limit: int = option(LEARNING, 0, "train on this many digits only; 0: on all")
+
+def refuse(wrong: Iterable[str], *reasons: str | None) -> None:
+    """Raise a TrainError of everything that is wrong at once, if anything is."""
+    if lines := [*wrong, *(reason for reason in reasons if reason)]:
+        raise TrainError("\n".join(lines))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankOptions:
+    """Who takes part and how they find each other, for every program of this package."""
 
     launcher: str = option(
         RANKS, "auto", "whose variables say which rank this is: torchrun's, Open MPI's ...", choices=LAUNCHERS
@@ -61,6 +66,30 @@ class TrainConfig:
         "gloo; default $MUSTER_BACKEND or auto",
     )
     timeout: float = option(RANKS, 300.0, "seconds to wait for other ranks, to join and in each collective")
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("--spawn", self.spawn, self.spawn >= 0, "0 or more"),
+            ("--timeout", self.timeout, 0 < self.timeout < 1e8, "above 0"),
+        )
+        refuse(broken(rules), check_name(self.backend))
+
+    @property
+    def patience(self) -> timedelta:
+        """How long a rank waits for the others."""
+        return timedelta(seconds=self.timeout)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig(RankOptions):
+    """Train a network on handwritten digits, on any number of ranks, with the same result."""
+
+    epochs: int = option(LEARNING, 15, "passes over the training digits")
+    batch_size: int = option(LEARNING, 64, "GLOBAL batch: digits per step of all ranks together, not of each")
+    lr: float = option(LEARNING, 0.05, "peak learning rate: reached in the first epoch, then a cosine to 0")
+    seed: int = option(LEARNING, 0, "of the initial weights and of the order of the digits")
+    dtype: str = option(LEARNING, "float32", "of weights and images", choices=("float32", "float64"))
+    limit: int = option(LEARNING, 0, "train on this many digits only; 0: on all")
 
     sync: str = option(
         SYNC,
@@ -101,26 +130,16 @@ class TrainConfig:
             ("--lr", self.lr, 0 < self.lr < math.inf, "above 0"),
             ("--seed", self.seed, 0 <= self.seed < 2**32, "from 0 to 4294967295"),
             ("--limit", self.limit, self.limit >= 0, "0 or more"),
-            ("--spawn", self.spawn, self.spawn >= 0, "0 or more"),
             ("--accumulate", self.accumulate, self.accumulate >= 1, "at least 1"),
             ("--clip", self.clip, 0 <= self.clip < math.inf, "0 or more"),
-            ("--timeout", self.timeout, 0 < self.timeout < 1e8, "above 0"),
             ("--save-every", self.save_every, self.save_every >= 0, "0 or more"),
             ("--keep", self.keep, self.keep >= 1, "at least 1"),
             ("--restart", self.restart, self.restart >= 0, "0 or more"),
         )
-        wrong = [f"{name} must be {rule}, got {value}" for name, value, holds, rule in rules if not holds]
-        if reason := check_name(self.backend):
-            wrong.append(reason)
-        if self.compress != "none" and self.sync != "mpi4py":
-            wrong.append(f"--compress {self.compress} needs --sync mpi4py, got --sync {self.sync}")
-        if wrong:
-            raise TrainError("\n".join(wrong))
-
-    @property
-    def patience(self) -> timedelta:
-        """How long a rank waits for the others."""
-        return timedelta(seconds=self.timeout)
+        alone = self.compress == "none" or self.sync == "mpi4py"
+        compress = f"--compress {self.compress} needs --sync mpi4py, got --sync {self.sync}"
+        refuse(broken(rules), None if alone else compress)
+        RankOptions.__post_init__(self)
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:
@@ -139,12 +158,11 @@ class TrainConfig:
 def parse(config: type[T], program: str, argv: Sequence[str], **defaults: object) -> T:
     """Build `config`, a dataclass of options, from a command line; defaults that are None do not count."""
     parser = _Parser(prog=program, description=config.__doc__, allow_abbrev=False)
-    sections: dict[str, Any] = {}
-    for each in fields(config):  # type: ignore[arg-type]  # a dataclass, which typing cannot say
+    declared = {each.metadata["section"] for each in fields(config)}  # type: ignore[arg-type]  # a dataclass
+    groups = {title: parser.add_argument_group(*title) for title in SECTIONS if title in declared}
+    for each in fields(config):  # type: ignore[arg-type]
         argument = dict(each.metadata)
-        title, text = argument.pop("section")
-        group = sections.setdefault(title, None) or parser.add_argument_group(title, text)
-        sections[title] = group
+        group = groups[argument.pop("section")]
         names = (f"--{each.name.replace('_', '-')}", *argument.pop("also", ()))
         if isinstance(each.default, bool):
             group.add_argument(*names, action="store_true", **argument)

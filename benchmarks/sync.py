@@ -1,0 +1,117 @@
+"""What each way to synchronise adds to a training step: medians, and ratios to DDP and to no communication.
+
+    mpirun -n 2 --bind-to none .venv/bin/python benchmarks/sync.py --rounds 9
+
+All ways train in one job, in turn (A B C A B C ...), each its own copy of the network, one thread a rank. The
+time of a round is that of the slower rank; a round of a way is some steps, after one that does not count.
+"spinning" is mpi4py without the wait asleep of train/sync/reducer.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from train.architectures import Architecture, architecture
+from train.group import Group, process_group
+from train.ranks import Ranks
+from train.sync import synchronise
+from train.sync.protocol import Sync
+
+WAYS = ("none", "ddp", "mpi4py", "mpi4py spinning", "mpi4py bf16", "mpi4py-naive", "zero", "fsdp")
+STEPS = {"resnet26": (16, 8), "mlp": (32, 2)}  # images per rank and step, steps per round
+
+
+def made(way: str, name: str, group: Group) -> tuple[Sync, Architecture]:
+    """Build a copy of the network in the care of `way`, which may have a word on how."""
+    torch.manual_seed(0)
+    built = architecture(name)
+    name_of_way, _, word = way.partition(" ")
+    compress = word if word == "bf16" else "none"
+    sync = synchronise(built.network, group, name_of_way, torch.optim.SGD, compress=compress, lr=0.01)
+    if word == "spinning":
+        sync.reducer._meet = lambda: None  # type: ignore[attr-defined]
+    return sync, built
+
+
+def step(sync: Sync, images: torch.Tensor, labels: torch.Tensor) -> None:
+    """Take one step of training."""
+    sync.optimizer.zero_grad()
+    torch.autograd.backward(cross_entropy(sync.model(images), labels))
+    sync.finish()
+    sync.optimizer.step()
+
+
+def measure(name: str, ways: Sequence[str], rounds: int, group: Group) -> dict[str, list[float]]:
+    """Return, for each way, the milliseconds per step of each round."""
+    batch, steps = STEPS[name]
+    syncs = {way: made(way, name, group) for way in ways}
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for round_number in range(rounds + 1):
+        for way, (sync, built) in syncs.items():
+            images, labels = torch.randn(batch, *built.shape), torch.randint(built.classes, (batch,))
+            step(sync, images, labels)
+            dist.barrier()
+            began = time.perf_counter()
+            for _ in range(steps):
+                step(sync, images, labels)
+            taken = torch.tensor((time.perf_counter() - began) / steps * 1000)
+            dist.all_reduce(taken, dist.ReduceOp.MAX)
+            if round_number > 0:  # the first round warms up
+                times[way].append(float(taken))
+    return times
+
+
+def report(name: str, times: Mapping[str, Sequence[float]]) -> str:
+    """Return a table of the ways."""
+    lines = [
+        f"| {name}: --sync | ms per step, median (min-max) | to ddp | to none |",
+        "|---|---|---|---|",
+    ]
+    for way, row in times.items():
+        spread = f"{statistics.median(row):.1f} ({min(row):.1f}-{max(row):.1f})"
+        ratios = (_ratio(row, times.get(other)) for other in ("ddp", "none"))
+        lines.append(f"| {way} | {spread} | {' | '.join(ratios)} |")
+    return "\n".join([*lines, ""])
+
+
+def _ratio(row: Sequence[float], others: Sequence[float] | None) -> str:
+    """Return the median of the ratios round by round: what slows the machine in a round slows both."""
+    return f"{statistics.median(a / b for a, b in zip(row, others, strict=True)):.2f}" if others else "-"
+
+
+def main() -> None:
+    """Measure every network and way, and print the tables on rank 0."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--networks", nargs="+", default=list(STEPS), choices=STEPS)
+    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with process_group(Ranks.from_env(os.environ), backend="gloo") as group:
+        before = os.getloadavg()[0]
+        tables = [
+            report(name, measure(name, options.ways, options.rounds, group)) for name in options.networks
+        ]
+        if group.rank == 0:
+            sys.stdout.write(
+                f"{group.world_size} ranks on {platform.machine()}, {os.cpu_count()} cores, torch "
+                f"{torch.__version__}, load {before:.1f} before, {options.rounds} rounds\n\n"
+                + "\n".join(tables)
+            )
+
+
+if __name__ == "__main__":
+    main()
