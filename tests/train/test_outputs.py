@@ -1,0 +1,54 @@
+"""What a run leaves where it is asked to, and how options change it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from train.config import TrainConfig
+from train.errors import TrainError
+from train.outputs import TensorBoard
+
+if TYPE_CHECKING:
+    from tests.train.conftest import Launch
+
+
+def test_every_rank_leaves_a_log_and_a_profile(launch: Launch) -> None:
+    training = ("-m", "train", "--spawn", "2", "--epochs", "2", "--data", "synthetic", "--limit", "256")
+    job = launch("spawn", 2, *training, "--rank-logs", "--profile", "--deterministic", "--warm-up", "0")
+    assert job.status == 0, job.stderr
+    assert "256 training and 400 held-out samples" in job.stdout
+    assert job.losses[1] < job.losses[0]
+    for rank in range(2):
+        log = (job.out / "logs" / f"rank-{rank:04d}.log").read_text()
+        assert f"rank {rank} of 2" in log
+        assert "epoch 2/2" in log
+        trace = json.loads((job.out / "profile" / f"rank-{rank:04d}.json").read_text())
+        names = {event.get("name", "") for event in trace["traceEvents"]}
+        assert "aten::convolution" in names
+
+
+def test_tensorboard_without_its_package_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(TrainError, match="pip install tensorboard"):
+        TensorBoard(tmp_path)
+
+
+def test_bfloat16_is_for_networks_of_float32() -> None:
+    with pytest.raises(TrainError, match="--amp needs --dtype float32, got float64"):
+        TrainConfig(amp=True, dtype="float64")
+
+
+def test_the_help_says_of_what_the_batch_size_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        TrainConfig.from_argv(["--help"], {})
+    text = " ".join(capsys.readouterr().out.split())
+    assert "GLOBAL batch: samples per step of all ranks together" in text
+    for section in ("learning:", "ranks:", "synchronising:", "output:", "checkpoints:"):
+        assert section in text
