@@ -72,10 +72,6 @@ class MpiProcessGroup(ProcessGroup):
     def setGroupDesc(self, description: str) -> None:
         self._description = description
 
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
-
     def _get_backend(self, device: torch.device) -> MpiProcessGroup:
         return self
 

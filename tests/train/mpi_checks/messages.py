@@ -130,6 +130,36 @@ def check_a_group_can_be_split() -> None:
         half.shutdown()
 
 
+def check_an_aborted_group_takes_nothing_more() -> None:
+    group = dist.new_group()
+    group.abort()
+    try:
+        dist.all_reduce(torch.ones(1), group=group)
+    except MpiBackendError as error:
+        assert "the process group was aborted" in str(error), error
+    else:
+        raise AssertionError("an aborted group went on")
+    dist.destroy_process_group(group)
+    dist.barrier()
+
+
+def check_a_collective_that_others_do_not_join_can_be_waited_for() -> None:
+    group = dist.new_group()
+    if me() == 0:
+        work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        try:
+            work.wait(timedelta(seconds=0.2))
+        except TimedOutError:
+            pass
+        else:
+            raise AssertionError("nobody else was there")
+    dist.barrier()
+    if me() == 0:
+        work.wait()
+    else:
+        dist.all_reduce(torch.ones(1), group=group)
+
+
 def check_counts_above_the_limit_of_one_call() -> None:
     limit, buffers.LIMIT = buffers.LIMIT, 7  # 30 elements are five calls
     try:

@@ -1,0 +1,64 @@
+"""Ways in which a rank of the MPI backend fails: `mpirun -np 3 python -m tests.train.failing_rank WAY`.
+
+Rank 1 fails; the others are in a collective, or come to one. Nothing here ends the job but the backend: the
+program uses torch alone, as any program would.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from train.mpi_backend import register
+from train.ranks import Ranks
+from train.rendezvous import meeting
+
+TIMEOUT = timedelta(seconds=2)
+
+
+def raises() -> None:
+    raise ValueError("out of paper")
+
+
+def leaves() -> None:
+    sys.exit(3)
+
+
+def dies() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dawdles() -> None:
+    time.sleep(60)
+
+
+def differs() -> None:
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    dist.set_debug_level_from_env()
+    dist.all_reduce(torch.ones(5 if dist.get_rank() == 1 else 4))
+
+
+def main() -> None:
+    way = globals()[sys.argv[1]]
+    ranks = Ranks.from_env(os.environ)
+    with meeting("auto", ranks, timedelta(seconds=20), os.environ) as store:
+        dist.init_process_group(
+            register(), timeout=TIMEOUT, store=store, rank=ranks.rank, world_size=ranks.world_size
+        )
+        dist.barrier()
+        if ranks.rank == 1 or way is differs:
+            sys.stderr.write(f"fails at {time.time()}\n")
+            sys.stderr.flush()
+            way()
+        dist.all_reduce(torch.ones(1000))
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

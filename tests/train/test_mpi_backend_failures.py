@@ -1,0 +1,70 @@
+"""A rank of the MPI backend fails and the program does nothing about it: the job ends, soon, and says why."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.train.conftest import Job, Launch
+
+
+def fail(launch: Launch, way: str, ranks: int = 2) -> tuple[Job, float]:
+    """Return the job, and how long it went on after rank 1 had failed."""
+    job = launch("mpirun", ranks, "-m", "tests.train.failing_rank", way)
+    failed = re.search(r"fails at ([\d.]+)", job.stderr)
+    assert failed, job.stderr
+    return job, job.ended - float(failed[1])
+
+
+def test_an_exception_that_nobody_catches_ends_the_job(launch: Launch) -> None:
+    job, seconds = fail(launch, "raises")
+    assert job.status == 1
+    assert "ValueError: out of paper" in job.stderr
+    assert seconds < 5  # 0.3 on a quiet machine
+
+
+def test_a_rank_that_leaves_is_named_by_those_that_wait_for_it(launch: Launch) -> None:
+    job, seconds = fail(launch, "leaves", ranks=3)
+    assert job.status == 1
+    assert re.search(
+        r"^error: rank [02] has waited [\d.]+ s in all_reduce, number 2 of group 0: rank 1 left the program",
+        job.stderr,
+        re.MULTILINE,
+    )
+    assert seconds < 10  # 1.5 on a quiet machine
+
+
+def test_a_rank_that_is_killed_ends_the_job(launch: Launch) -> None:
+    job, seconds = fail(launch, "dies")
+    assert job.status == 128 + 9
+    assert seconds < 5  # 0.3 on a quiet machine
+
+
+def test_a_rank_that_does_not_come_in_time_is_named(launch: Launch) -> None:
+    job, seconds = fail(launch, "dawdles", ranks=3)
+    assert job.status == 1
+    assert re.search(
+        r"^error: rank [02] has waited [\d.]+ s in all_reduce, .* time-out is 2 s, and rank 1 did not come",
+        job.stderr,
+        re.MULTILINE,
+    )
+    assert 2 < seconds < 20
+
+
+def test_in_debug_mode_ranks_that_differ_are_told_how(launch: Launch) -> None:
+    job, _ = fail(launch, "differs")
+    assert job.status == 1
+    assert re.search(r"the ranks differ: rank 0: all_reduce SUM .*\[4\].*; rank 1: .*\[5\]", job.stderr)
+
+
+def test_a_torch_that_nobody_has_tested_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from train.mpi_backend import register
+
+    monkeypatch.setattr(torch, "__version__", "2.99.1")
+    with pytest.warns(UserWarning, match=r"was tested with torch 2\.6, 2\.13, 2\.15, not 2\.99\.1"):
+        register()
