@@ -34,7 +34,7 @@ class Observer(Watcher, Protocol):
 
 def make_plan(job: Job, hosts: Sequence[Host], attempt: int, cluster: Cluster) -> LaunchPlan:
     """The plan of one attempt, on hosts that are connected."""
-    return plan(spec_of(job, hosts, attempt), cluster.hosts, cluster.survey(), job.tree)
+    return plan(spec_of(job, hosts, attempt), cluster.hosts, cluster.survey(job.network), job.tree)
 
 
 def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:

@@ -21,6 +21,8 @@ _MODULES = (
     *("wire", "facts", "health", "meeting", "store", "processes"),
     *("memory", "ranks", "stacks", "door", "jobs", "detaching", "agent"),
 )
+# No keeper says more at once; without a bound, one that is not ours could fill this machine.
+MOST_BYTES = 1 << 26
 CLOCK_ROUNDS, CLOCK_SECONDS = 8, 0.25
 FROZEN = "is it overloaded or frozen? look at its console"
 # What the node's Python is given as -c. An entry '' of sys.path would let a json.py in the home shadow ours.
@@ -121,7 +123,7 @@ class Channel:
 
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-            while received := read_frame(self._pipe.reader):
+            while received := read_frame(self._pipe.reader, MOST_BYTES):
                 frame, payload = received
                 frame["payload"] = payload
                 self.heard = time.monotonic()

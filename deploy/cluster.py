@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
 from types import TracebackType
 
 from deploy.channel import Channel, Event, Pipe, wait
 from deploy.errors import MusterError, UnfitError
-from deploy.facts import NONSENSE, ClusterFacts, Facts, Meeting, nonsense
+from deploy.facts import NONSENSE, ClusterFacts, Facts, Meeting, nonsense, on_network
 from deploy.hostfile import Host
 
 CONNECTIONS_AT_ONCE = 64
@@ -67,12 +67,15 @@ class Cluster:
             return host.name, nonsense(error)
         return host.name, None
 
-    def survey(self) -> ClusterFacts:
-        """The facts of every host, and an address of the head that every host has just reached."""
+    def survey(self, network: str = "") -> ClusterFacts:
+        """The facts of every host, and an address of the head that every host has just reached.
+
+        `network`: the head's address must be in it, and so must the way there from every host.
+        """
         head = self.hosts[0]
         nonce = secrets.token_hex(8)
         port = self.channels[head.name].ask("meet", nonce=nonce)["port"]
-        addresses = self.addresses(head)
+        addresses = self._on_network(head, network) if network else self.addresses(head)
         asked = {
             name: channel.post("reach", addresses=addresses, port=port, nonce=nonce)
             for name, channel in self.channels.items()
@@ -82,6 +85,8 @@ class Cluster:
         if address is None:
             raise UnfitError(_explain_unreached(head.name, addresses, port, reached))
         interfaces = {name: seen[address] for name, seen in reached.items()}
+        if network and (strays := self._strays(network, interfaces)):
+            raise UnfitError(strays)
         facts = {host.name: self.facts[host.name] for host in self.hosts}
         return ClusterFacts(facts, Meeting(address, port, interfaces))
 
@@ -90,6 +95,25 @@ class Cluster:
         if host.addr:
             return [host.addr]
         return ["127.0.0.1"] if len(self.hosts) == 1 else list(self.facts[host.name].addresses)
+
+    def _on_network(self, head: Host, network: str) -> list[str]:
+        """The head's addresses in the network that the user has chosen."""
+        facts = self.facts[head.name]
+        if found := on_network(facts, network):
+            return list(found)
+        has = ", ".join(f"{address} ({facts.interfaces.get(address, '?')})" for address in facts.addresses)
+        raise UnfitError([(head.name, f"has no address on --network {network}, only {has or 'none'}")])
+
+    def _strays(self, network: str, interfaces: Mapping[str, str | None]) -> list[tuple[str, str]]:
+        """Hosts that reach the head's address by another network, through a router."""
+        if "/" not in network:
+            return []  # the name of the head's interface means nothing elsewhere
+        strays = []
+        for name, interface in interfaces.items():
+            own = {self.facts[name].interfaces.get(one) for one in on_network(self.facts[name], network)}
+            if interface not in own:
+                strays.append((name, f"would leave --network {network}: its way to the head is {interface}"))
+        return strays
 
 
 def _explain_unreached(

@@ -17,9 +17,12 @@ DELIVERY_SECONDS = 600.0
 def deliver(plan: LaunchPlan, cluster: Cluster) -> None:
     """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed."""
     with ThreadPoolExecutor(min(len(plan.hosts), CONNECTIONS_AT_ONCE)) as pool:
-        problems = [
-            problem for problem in pool.map(lambda host: _deliver(plan, host, cluster), plan.hosts) if problem
-        ]
+        try:
+            done = list(pool.map(lambda host: _deliver(plan, host, cluster), plan.hosts))
+        except KeyboardInterrupt:
+            cluster.close()  # so that nobody waits for an answer any more, which may be minutes away
+            raise
+    problems = [problem for problem in done if problem]
     if problems:
         raise UnfitError(problems)
 

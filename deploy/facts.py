@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cache
@@ -66,12 +67,22 @@ class Facts:
     cores: int
     gpus: int
     addresses: tuple[str, ...]
+    interfaces: Mapping[str, str]
+    """The interface of each address."""
 
     @staticmethod
     def from_frame(frame: Mapping[str, Any]) -> Facts:
         """From the keeper's answer; what it says beyond these fields is ignored."""
         facts: Facts = from_json(Facts, frame)
         return facts
+
+
+def on_network(facts: Facts, network: str) -> tuple[str, ...]:
+    """The host's addresses in a network such as 10.1.0.0/16, or on the interface of that name."""
+    if "/" not in network:
+        return tuple(one for one in facts.addresses if facts.interfaces.get(one) == network)
+    wanted = ipaddress.ip_network(network)
+    return tuple(one for one in facts.addresses if ipaddress.ip_address(one) in wanted)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ class Job:
     tree: Tree
     start_timeout: float
     stall_timeout: float = 0.0
+    network: str = ""
+    """The data network: a CIDR, or the name of an interface of the head; empty for the first that works."""
     max_restarts: int = 0
     min_hosts: int = 1
     python: str = ""

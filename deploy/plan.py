@@ -7,7 +7,7 @@ golden file of the tests; `execute` does what it says.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path, PurePosixPath
@@ -22,7 +22,7 @@ from deploy.tree import Tree
 Launcher = Literal["mpirun", "torchrun"]
 LAUNCHERS: tuple[Launcher, ...] = ("mpirun", "torchrun")
 # A value under a name like these is shown as *** in a plan and is written to no file of the driver.
-SECRET = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY")
+SECRET = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "_KEY")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,8 @@ class LaunchSpec:
     np: int | None = None
     backend: str = "auto"
     env: tuple[tuple[str, str], ...] = ()
+    hidden: tuple[str, ...] = ()
+    """Names of `env` whose values are shown nowhere, whatever they are called."""
     columns: int | None = None
     """Width of the driver's terminal; None if its output is no terminal."""
     attempt: int = 0
@@ -109,7 +111,8 @@ class LaunchPlan:
         return tuple(place for host in self.hosts for place in host.ranks)
 
     def __str__(self) -> str:
-        return "\n".join([self.title, _describe_tree(self), *map(_describe_host, self.hosts)]) + "\n"
+        described = (_describe_host(self.spec, host) for host in self.hosts)
+        return "\n".join([self.title, _describe_tree(self), *described]) + "\n"
 
 
 def place_ranks(hosts: Sequence[Host], np: int | None) -> tuple[Place, ...]:
@@ -206,8 +209,8 @@ def _environment(
     }
     if interface := meeting.interfaces.get(name):
         env |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
-        if len(places) > 1:
-            env["OMPI_MCA_btl_tcp_if_include"] = interface
+        if len(places) > 1 and spec.launcher == "mpirun" and all(meeting.interfaces.values()):
+            env |= openmpi.interfaces(own.mpi or "", interface)
     if spec.launcher == "mpirun" and ranks >= own.cores:
         # MPI waits in a busy loop; on a full host that takes the core another rank needs.
         env["OMPI_MCA_mpi_yield_when_idle"] = "1"
@@ -255,7 +258,7 @@ def _describe_tree(plan: LaunchPlan) -> str:
     return f"code: {count(len(plan.tree.files), 'file')}, {kibibytes} KiB of {plan.tree.root}"
 
 
-def _describe_host(plan: HostPlan) -> str:
+def _describe_host(spec: LaunchSpec, plan: HostPlan) -> str:
     ranks = (
         f"ranks {plan.ranks[0].rank}-{plan.ranks[-1].rank}"
         if len(plan.ranks) > 1
@@ -266,12 +269,15 @@ def _describe_host(plan: HostPlan) -> str:
         lines.append(f"  write {PurePosixPath(file.path).relative_to(plan.folder)} (mode {file.mode:04o})")
         if not file.path.endswith(".py"):
             lines += [f"    | {line}" for line in file.text.splitlines()]
-    lines += [f"  env {name}={mask(name, shlex.quote(value))}" for name, value in sorted(plan.env.items())]
+    lines += [
+        f"  env {name}={'***' if is_secret(name, spec.hidden) else shlex.quote(value)}"
+        for name, value in sorted(plan.env.items())
+    ]
     if plan.command:
         lines += [f"  run in {plan.cwd}", f"    {shlex.join(plan.command)}"]
     return "\n".join(lines)
 
 
-def mask(name: str, value: str) -> str:
-    """The value, or *** if its name says that it is a secret."""
-    return "***" if any(word in name.upper() for word in SECRET) else value
+def is_secret(name: str, hidden: Container[str]) -> bool:
+    """Whether a value is not to be shown: it was given as a secret, or its name says that it is one."""
+    return name in hidden or any(word in name.upper() for word in SECRET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import secrets
@@ -65,7 +66,8 @@ def _script(tree: Tree, place: Path, script: str) -> str:
         raise UsageError(
             f"--script {script}: ignored by git, so no host would get it; take it out of .gitignore"
         )
-    return script if not Path(script).is_absolute() else os.path.relpath(path, place.resolve())
+    named = script if not Path(script).is_absolute() else os.path.relpath(path, place.resolve())
+    return f"./{named}" if named.startswith("-") else named  # Python would take it for an option
 
 
 def _below(path: str, within: str, folder: str) -> bool:
@@ -87,6 +89,11 @@ def environment(settings: Iterable[str], own: Mapping[str, str]) -> tuple[tuple[
     return tuple(found)
 
 
+def taken_from_here(settings: Iterable[str]) -> tuple[str, ...]:
+    """The names that were given without a value, which is how a secret is given."""
+    return tuple(setting for setting in settings if "=" not in setting)
+
+
 def used_hosts(hosts: Sequence[Host], spec: LaunchSpec) -> tuple[Host, ...]:
     """The hosts that get a rank; the others are not even asked."""
     places = place_ranks(hosts, spec.np)
@@ -101,3 +108,25 @@ def min_hosts(number: int, used: Sequence[Host]) -> int:
     if not 0 <= number <= len(used):
         raise UsageError(f"--min-hosts {number}: the job has {len(used)} hosts")
     return number or len(used)
+
+
+def ranks(text: str) -> frozenset[int] | None:
+    """The ranks of `0,4-7`; None, for all, if nothing is given."""
+    found: set[int] = set()
+    for part in text.split(",") if text else ():
+        if not (match := re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)):
+            raise UsageError(f"--rank {text}: write numbers and ranges of ranks: 0,4-7")
+        found |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found) if text else None
+
+
+def network(text: str) -> str:
+    """A CIDR as `ipaddress` writes it, or the name of an interface."""
+    if "/" in text:
+        try:
+            return str(ipaddress.ip_network(text, strict=False))
+        except ValueError as error:
+            raise UsageError(f"--network {text}: {error}; write 10.1.0.0/16, or an interface: eth1") from None
+    if text and not re.fullmatch(r"[A-Za-z0-9._:@-]{1,15}", text):
+        raise UsageError(f"--network {text!r}: no interface has such a name; write eth1, or 10.1.0.0/16")
+    return text

@@ -30,11 +30,16 @@ def status_of(code: int) -> int:
 
 def span(ranks: Sequence[int]) -> str:
     """`ranks 0-3,5` for 0, 1, 2, 3, 5; `rank 4`; nothing for none."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}" if ranks else ""
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`0-3,5` for 0, 1, 2, 3, 5."""
     runs = [
-        [rank for _, rank in group] for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])
+        [number for _, number in group]
+        for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     ]
-    text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}" if ranks else ""
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import threading
+from collections.abc import Container
 from typing import TextIO
 
+from deploy.result import ranges
+from deploy.together import Line, together
+
 LABEL_WIDTH = 20
+# On a terminal, lines wait so long for equal ones of other ranks, and so many at most.
+WINDOW_SECONDS, MOST_WAITING = 0.2, 1000
 _COLOURS = (36, 33, 35, 32, 34, 31)
 # Control characters of remote output become pictures (␛): no host may drive this terminal.
 _HARMLESS = {code: 0x2400 + code for code in range(32) if code != 9} | {127: 0x2421}
@@ -22,14 +29,26 @@ def harmless(text: str) -> str:
     return text.translate(_HARMLESS).encode("utf-8", "replace").decode("utf-8", "replace")
 
 
-class Screen:
-    """A watcher that prints `[3 node2] text`; what ends in a carriage return stays in place at the end."""
+def harmless_lines(text: str) -> str:
+    """The same for text of several lines."""
+    return "\n".join(map(harmless, text.split("\n")))
 
-    def __init__(self, stream: TextIO) -> None:
+
+class Screen:
+    """A watcher that prints `[3 node2] text`; what ends in a carriage return stays in place at the end.
+
+    On a terminal, equal lines of several ranks are one: `[0-5] text`. Elsewhere each line stands for itself,
+    at once, because a program may read it. `only`: the ranks that are shown; the files have every one.
+    """
+
+    def __init__(self, stream: TextIO, only: Container[int] | None = None) -> None:
         self.stream = stream
+        self.only = only
         self.terminal = stream.isatty()
         self.coloured = self.terminal and "NO_COLOR" not in os.environ
         self._progress = ""
+        self._waiting: list[Line] = []
+        self._lock = threading.RLock()
 
     @property
     def columns(self) -> int | None:
@@ -38,29 +57,53 @@ class Screen:
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         """Print the lines; what ends in a carriage return is progress."""
-        label = f"[{rank} {host}]"
-        colour = _COLOURS[rank % len(_COLOURS)]
-        before = f"\x1b[{colour}m{label}\x1b[0m " if self.coloured else f"{label} "
-        printed: list[str] = []
-        for line in _LINE.findall(text):
-            shown = harmless(line.rstrip("\r\n"))
-            if line.endswith("\r"):
-                self._progress = f"{label} {shown}" if shown.strip() else ""
-            else:
-                printed.append(f"{before}{shown}\n")
-        self._print("".join(printed))
+        if self.only is not None and rank not in self.only:
+            return
+        with self._lock:
+            waited = bool(self._waiting)
+            for line in _LINE.findall(text):
+                shown = harmless(line.rstrip("\r\n"))
+                if line.endswith("\r"):
+                    self._progress = f"[{rank} {host}] {shown}" if shown.strip() else ""
+                else:
+                    self._waiting.append(Line(rank, host, shown))
+            if not self.terminal or len(self._waiting) > MOST_WAITING or not self._waiting:
+                self._print_waiting()
+            elif not waited:
+                timer = threading.Timer(WINDOW_SECONDS, self._print_waiting)
+                timer.daemon = True
+                timer.start()
 
     def launcher(self, host: str, text: str) -> None:
         """Nothing: the launcher's own words are in its log, and in the verdict when they matter."""
 
     def say(self, text: str) -> None:
-        """Print words of our own."""
-        self._print(text + "\n")
+        """Print words of our own, which may quote what a host said."""
+        with self._lock:
+            self._print_waiting()
+            self._print(harmless_lines(text) + "\n")
 
     def close(self) -> None:
-        """Take the progress away."""
-        self._progress = ""
-        self._erase()
+        """Print what waits, and take the progress away."""
+        with self._lock:
+            self._print_waiting()
+            self._progress = ""
+            self._erase()
+
+    def _print_waiting(self) -> None:
+        with self._lock:
+            groups = together(self._waiting) if self.terminal else [[line] for line in self._waiting]
+            self._waiting = []
+            self._print("".join(map(self._as_text, groups)))
+
+    def _as_text(self, group: list[Line]) -> str:
+        first = group[0]
+        label = (
+            f"[{first.rank} {first.host}]" if len(group) == 1 else f"[{ranges([one.rank for one in group])}]"
+        )
+        if self.coloured and len(group) == 1:
+            label = f"\x1b[{_COLOURS[first.rank % len(_COLOURS)]}m{label}\x1b[0m"
+        return f"{label} {first.text}\n"
 
     def _print(self, text: str) -> None:
         self._erase()

@@ -87,9 +87,7 @@ class Reports:
         if rank not in self.state.places or rank in ends:
             return
         at = frame["time"] + self.cluster.channels[host].clock_offset
-        killed = frame.get("out_of_memory")
-        why = describe_out_of_memory(killed["limit"]) if killed else ""
-        ends[rank] = RankEnd(self.state.places[rank], frame["code"], at, tuple(frame["tail"]), why)
+        ends[rank] = RankEnd(self.state.places[rank], frame["code"], at, tuple(frame["tail"]), _why(frame))
         if frame["code"] != 0:
             self.state.fail(ends[rank].as_failure())
         elif not self.state.missing:
@@ -107,7 +105,7 @@ class Reports:
         codes = self.state.launcher_codes
         codes[host] = frame["code"]
         if frame["code"] < 0:  # killed: what ranks do now follows from it
-            self._launcher_failed(host, frame["code"], "")
+            self._launcher_failed(host, frame["code"], _why(frame))
         elif frame["code"] != 0 or codes.keys() == self.state.commands:
             self.state.deadlines.after(LATE_SECONDS, self._ranks_are_missing)
         self._check_done()
@@ -175,3 +173,9 @@ class Reports:
             f"{launcher} was still there {LAUNCHER_EXIT_SECONDS:.0f} s after all ranks had ended"
         )
         self.state.finish()
+
+
+def _why(end: Frame) -> str:
+    """What a host knows of an end beyond its code."""
+    killed = end.get("out_of_memory")
+    return describe_out_of_memory(killed["limit"]) if killed else ""

@@ -12,6 +12,7 @@ Ranks (`rank.py`) and mpirun's remote shell (`rsh.py`) of this host talk to the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -76,7 +77,7 @@ class Keeper:
                 answer = self.answer(request, payload)
                 self.send(answer, answer.pop("payload", b""))
         finally:
-            end_descendants()
+            end_descendants(self.ranks.are_there)
             if self.private:
                 shutil.rmtree(self.private, ignore_errors=True)
 
@@ -86,7 +87,12 @@ class Keeper:
             do = next(found for part in self.parts if (found := getattr(part, "do_" + request["do"], None)))
             return {"reply": request["id"], **do(request, payload)}
         except (OSError, KeyError, ValueError, tarfile.TarError) as error:
-            return {"reply": request["id"], "error": f"{type(error).__name__}: {error}"}
+            return {"reply": request["id"], "error": self._explain(error)}
+
+    def _explain(self, error: Exception) -> str:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"no space left for the job in {self.home}; make room there"
+        return f"{type(error).__name__}: {error}"
 
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Write one frame to the driver; a driver that is gone is noticed by the lifeline, not here."""
@@ -163,7 +169,11 @@ class Keeper:
 
     def do_start(self, request: Frame, payload: bytes) -> Frame:
         """Start the job's command of this host."""
-        self._spawn(request["argv"], lambda code: self.send({"event": "command-end", "code": code}))
+
+        def on_end(code: int) -> None:
+            self.send(self.ranks.explained({"event": "command-end", "code": code}))
+
+        self._spawn(request["argv"], on_end)
         return {}
 
     def do_shell(self, request: Frame, payload: bytes) -> Frame:
@@ -198,7 +208,7 @@ class Keeper:
 
     def do_stop(self, request: Frame, payload: bytes) -> Frame:
         """End everything that was started here; says what could not be ended."""
-        return {"left": end_descendants()}
+        return {"left": end_descendants(self.ranks.are_there)}
 
     def do_fetch(self, request: Frame, payload: bytes) -> Frame:
         """The content of a file of the job, None if there is none."""

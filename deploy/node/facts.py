@@ -36,6 +36,7 @@ def facts() -> Frame:
         "cores": len(os.sched_getaffinity(0)),
         "gpus": gpu_count(),
         "addresses": [address for _, address in sorted(host_addresses(), key=bridge_last)],
+        "interfaces": {address: name for name, address in host_addresses()},
         "time": time.time(),
     }
 

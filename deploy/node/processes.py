@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
+LAUNCHER_GRACE_SECONDS = 0.5  # the same when no rank is left
 GIVE_UP_SECONDS = 6.0  # a process that outlives SIGKILL by this much is stuck in the kernel: report it
 
 
@@ -69,18 +70,25 @@ def descendants() -> list[int]:
     return below(os.getpid(), process_table())
 
 
-def end_descendants() -> list[int]:
-    """SIGTERM, then SIGKILL to everything below; what is still there after GIVE_UP_SECONDS is returned."""
+def end_descendants(is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
+    """SIGTERM, then SIGKILL to everything below; what is still there after GIVE_UP_SECONDS is returned.
+
+    The grace between them is for programs that have something to save: as long as `is_wanted` says that there
+    are some. What started them has no more to do then, but may wait all the same (torchrun: 30 s).
+    """
     started = time.monotonic()
+    grace = GRACE_SECONDS
     told: set[int] = set()
     while True:
         living = descendants()
         elapsed = time.monotonic() - started
         if not living or elapsed > GIVE_UP_SECONDS:
             return living
+        if not is_wanted():
+            grace = min(grace, elapsed + LAUNCHER_GRACE_SECONDS)
         for pid in living:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                if elapsed > GRACE_SECONDS:
+                if elapsed > grace:
                     os.kill(pid, signal.SIGKILL)
                 elif pid not in told:
                     told.add(pid)

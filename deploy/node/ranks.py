@@ -25,11 +25,19 @@ class Ranks:
         self._wrappers[rank] = wrapper
 
     def ended(self, rank: int, end: Frame) -> Frame:
-        """The end, with what this host knows of it: whether the kernel killed it for lack of memory."""
+        """The end of a rank, explained."""
         self._wrappers.pop(rank, None)
+        return self.explained(end)
+
+    def explained(self, end: Frame) -> Frame:
+        """The end, with what this host knows of it: whether the kernel killed it for lack of memory."""
         if end["code"] != -signal.SIGKILL or not self._memory.explains_a_kill():
             return end
         return {**end, "out_of_memory": {"limit": memory_limit()}}
+
+    def are_there(self) -> bool:
+        """Whether a rank of this host is still running."""
+        return any(os.path.exists(f"/proc/{wrapper}") for wrapper in list(self._wrappers.values()))
 
     def programs(self) -> dict[int, tuple[int, str]]:
         """The process of each rank's program and its state; none for a rank whose program is not there."""

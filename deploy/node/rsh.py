@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
+
+# mpirun passes its own control interface on to every daemon; names differ, so the other host puts in its own.
+INTERFACE = re.compile(r'((?:prte_if|oob_tcp_if)_include) "?[^" ]+"?')
+OWN_INTERFACE = r'\1 "$MUSTER_INTERFACE"'
 
 if __name__ == "__main__":
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.path.join(os.environ["MUSTER_KEEPER"], "keeper"))
     stream = connection.makefile("rwb")
-    hello = {"hello": "shell", "host": sys.argv[1], "command": " ".join(sys.argv[2:])}
+    command = INTERFACE.sub(OWN_INTERFACE, " ".join(sys.argv[2:]))
+    hello = {"hello": "shell", "host": sys.argv[1], "command": command}
     stream.write(json.dumps(hello).encode() + b"\n")
     stream.flush()
     answer = stream.readline()

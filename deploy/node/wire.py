@@ -11,7 +11,7 @@ Frame = dict[str, Any]
 class Readable(Protocol):
     """A byte stream to read frames from."""
 
-    def readline(self) -> bytes: ...
+    def readline(self, size: int = -1, /) -> bytes: ...
     def read(self, size: int, /) -> bytes: ...
 
 
@@ -22,15 +22,22 @@ class Writable(Protocol):
     def flush(self) -> object: ...
 
 
-def read_frame(stream: Readable) -> tuple[Frame, bytes] | None:
-    """The next frame and its payload; None at the end of the stream, ValueError for what is no frame."""
-    line = stream.readline()
+def read_frame(stream: Readable, most: int = -1) -> tuple[Frame, bytes] | None:
+    """The next frame and its payload; None at the end of the stream, ValueError for what is no frame.
+
+    `most`: the longest line and payload to take, in bytes, from an end that is not trusted; -1 for any.
+    """
+    line = stream.readline(most)
     if not line.endswith(b"\n"):
+        if len(line) == most:
+            raise ValueError(f"a frame is longer than {most} bytes")
         return None
     frame = json.loads(line)
     if not isinstance(frame, dict):
         raise ValueError("a frame is a JSON object")
     size = frame.get("size", 0)
+    if not isinstance(size, int) or size < 0 or 0 <= most < size:
+        raise ValueError(f"a payload of {size} bytes")
     payload = stream.read(size) if size else b""
     return None if len(payload) < size else (frame, payload)
 

@@ -17,7 +17,7 @@ from deploy.job import Job
 from deploy.plan import LAUNCHERS, LaunchSpec
 from deploy.records import RunFolder
 from deploy.report import verdict
-from deploy.screen import Screen, harmless
+from deploy.screen import Screen, harmless, harmless_lines
 from deploy.tasks.shared import HELP, explained, opener
 from deploy.tree import scan
 
@@ -36,6 +36,8 @@ _HELP = {
     "min-hosts": "start again only on so many hosts or more (default: all)",
     "start-timeout": "seconds until every rank must have started (default: 60)",
     "stall-timeout": "end a job in which nothing moves for so many seconds (default: 0, never)",
+    "network": "for the ranks' traffic: a CIDR, or an interface of the first host (default: what all reach)",
+    "rank": "show only these ranks here: 0,4-7; the logs have all",
     "runs": "where the folder of this run is made (default: runs)",
 }
 
@@ -59,12 +61,14 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     min_hosts: int = 0,
     start_timeout: int = 60,
     stall_timeout: int = 0,
+    rank: str = "",
+    network: str = "",
     runs: str = "runs",
     python: str = "",
 ) -> None:
     """Run a program on every host: its ranks, their logs here, and a verdict."""
     with explained(context, "interrupted; the job is ended on every host"):
-        here, screen = Path.cwd(), Screen(sys.stdout)
+        here, screen = Path.cwd(), Screen(sys.stdout, request.ranks(rank))
         tree = scan(here)
         listed = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         spec = LaunchSpec(
@@ -74,6 +78,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             np=np or None,
             backend=request.one_of("--backend", backend, request.BACKENDS),
             env=request.environment(env or (), os.environ),
+            hidden=request.taken_from_here(env or ()),
             columns=None if detach else screen.columns,
             may_restart=max_restarts > 0,
         )
@@ -83,6 +88,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             tree=tree,
             start_timeout=float(start_timeout),
             stall_timeout=float(stall_timeout),
+            network=request.network(network),
             max_restarts=max_restarts,
             min_hosts=request.min_hosts(min_hosts, request.used_hosts(listed, spec)),
             python=python,
@@ -99,7 +105,7 @@ def _show(job: Job, hosts_file: Path) -> None:
     """The plan, and nothing is touched."""
     used = request.used_hosts(job.hosts, job.spec)
     with Cluster(used, opener(hosts_file, job.python)) as cluster:
-        sys.stdout.write(str(make_plan(job, used, 0, cluster)))
+        sys.stdout.write(harmless_lines(str(make_plan(job, used, 0, cluster))))
 
 
 def _hand_over(job: Job, hosts_file: Path, screen: Screen) -> None:

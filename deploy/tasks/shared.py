@@ -15,6 +15,7 @@ from deploy.channel import Pipe
 from deploy.cluster import OpenPipe
 from deploy.errors import MusterError
 from deploy.hostfile import Host
+from deploy.screen import harmless_lines
 from deploy.transports.local import LocalPipe
 from deploy.transports.route import resolve
 from deploy.transports.ssh import SshPipe
@@ -42,19 +43,28 @@ def opener(hosts_file: Path, python: str) -> OpenPipe:
 
 @contextlib.contextmanager
 def explained(context: Context, interrupted: str = "interrupted") -> Iterator[None]:
-    """Errors leave as plain lines with their exit status; SIGTERM and SIGHUP are as Ctrl-C is."""
+    """Errors leave as plain lines with their exit status; SIGTERM and SIGHUP are as Ctrl-C is.
+
+    Only the first of them counts: the end that it brings about is bounded in time, and a second one in the
+    middle of it must not leave anything behind (as in ompi#8925).
+    """
     if isinstance(context, Connection):
         raise Exit("--hosts comes after the task: fab launch --hosts hosts.txt", 2)
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(number)
+    ending = False
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal ending
+        if not ending:
+            ending = True
+            raise KeyboardInterrupt(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
             signal.signal(number, interrupt)
     try:
         yield
     except MusterError as error:
-        raise Exit(str(error), error.exit_status) from None
+        raise Exit(harmless_lines(str(error)), error.exit_status) from None
     except KeyboardInterrupt as stop:
         raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None

@@ -76,14 +76,13 @@ class Cluster:
         """Everything alive on a node that belongs to a job; zombies are not alive."""
         listing = self.exec(node, ("ps", "-e", "-o", "pid=,ppid=,stat=,comm=,args="), user="root")
         assert listing.returncode == 0, listing.stderr
-        found = []
-        for line in listing.stdout.splitlines():
-            pid, parent, state, name, args = line.split(maxsplit=4)
-            this_listing = name == "ps" and parent == "0"  # `docker exec` enters from outside: no parent here
-            if state.startswith("Z") or name in SSHD or args in HEALTH_CHECK or this_listing:
-                continue
-            found.append(Process(int(pid), args))
-        return found
+        return _of_jobs(listing.stdout)
+
+    def glance(self, container: str) -> list[Process]:
+        """The same of a container, in a tenth of the time; the numbers are those of the engine's host."""
+        words = ("docker", "top", container, "-e", "-o", "pid,ppid,stat,comm,args")
+        listing = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        return _of_jobs(listing.stdout.partition("\n")[2])
 
     def kill(self, node: str) -> None:
         """Power off, with no goodbye."""
@@ -114,6 +113,16 @@ class Cluster:
             while self.health(node) == "unhealthy" and time.monotonic() < deadline:
                 time.sleep(0.2)
         self.compose("up", "--detach", "--wait", *nodes)
+
+
+def _of_jobs(listing: str) -> list[Process]:
+    found = []
+    for line in listing.splitlines():
+        pid, parent, state, name, args = line.split(maxsplit=4)
+        this_listing = name == "ps" and parent == "0"  # `docker exec` enters from outside: no parent here
+        if not (state.startswith("Z") or name in SSHD or args in HEALTH_CHECK or this_listing):
+            found.append(Process(int(pid), args))
+    return found
 
 
 def _missing_engine() -> str | None:

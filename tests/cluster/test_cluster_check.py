@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster.test_cluster_launch import key_of, known_hosts, replaced
+from tests.cluster.start_faults import key_of, known_hosts, replaced
 from tests.launching import FAB, Project
 
 if TYPE_CHECKING:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cluster.start_faults import key_of, known_hosts, replaced
 from tests.launching import ROOT, Launched, Project
 
 if TYPE_CHECKING:
@@ -88,60 +89,6 @@ def test_every_rank_is_where_the_plan_says_and_meets_at_one_address(project: Pro
     assert not said[0]["MASTER_ADDR"].startswith("127.")
 
 
-@both
-@pytest.mark.parametrize(
-    ("deed", "status", "explanation"),
-    [
-        ("raise", 1, ["FAILED  rank 4 on node3: exit status 1", "ValueError: boom"]),
-        ("exit", 3, ["FAILED  rank 4 on node3: exit status 3"]),
-        ("kill", 137, ["FAILED  rank 4 on node3: SIGKILL (9)"]),
-    ],
-)
-def test_a_failing_rank_ends_the_job_on_every_host_though_the_others_only_sleep(
-    project: Project, cluster: Cluster, launcher: str, deed: str, status: int, explanation: list[str]
-) -> None:
-    done = project.launch("--launcher", launcher, "--script", "program.py", f"--args={deed} 4")
-    assert done.status == status, done.output
-    for text in explanation:
-        assert text in done.output
-    assert "ended with it: ranks 0-3,5" in done.output
-    wait_until_clean(cluster)
-
-
-@both
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_driver_that_is_stopped_or_killed_leaves_nothing(
-    project: Project, cluster: Cluster, launcher: str, number: signal.Signals, status: int
-) -> None:
-    with project.start("--launcher", launcher, "--script", "program.py", "--args=wait") as process:
-        assert process.stdout is not None
-        waiting = 0
-        while waiting < 6:
-            waiting += "waiting" in process.stdout.readline()
-        assert len(job_processes(cluster)) > 12
-        process.send_signal(number)
-        wait_until_clean(cluster)
-        process.wait(10)
-    assert process.returncode == status
-
-
-@both
-def test_a_host_that_dies_is_named(project: Project, cluster: Cluster, launcher: str) -> None:
-    try:
-        with project.start("--launcher", launcher, "--script", "program.py", "--args=wait") as process:
-            assert process.stdout is not None
-            waiting = 0
-            while waiting < 6:
-                waiting += "waiting" in process.stdout.readline()
-            cluster.kill("node3")
-            output = process.communicate(timeout=30)[0]
-    finally:
-        cluster.start("node3")
-    assert process.returncode == 3, output
-    assert "FAILED  node3: the line to its keeper is gone" in output
-    wait_until_clean(cluster)
-
-
 def test_a_job_of_somebody_else_is_not_touched(project: Project, cluster: Cluster) -> None:
     with project.start("--script", "program.py", "--args=wait") as other:
         assert other.stdout is not None
@@ -163,34 +110,6 @@ def refused(project: Project, *words: str) -> Launched:
     assert "Traceback" not in done.output
     assert not (project.path / "runs").exists()
     return done
-
-
-@contextmanager
-def known_hosts(project: Project, cluster: Cluster, old: str, new: str) -> Iterator[None]:
-    """A `.muster` of the project's own, with something else in its known hosts."""
-    own = project.path / ".muster"
-    own.unlink()
-    own.mkdir()
-    for name in ("ssh_config", "known_hosts", "id_ed25519"):
-        text = (cluster.muster_dir / name).read_text()
-        changed = text.replace(str(cluster.muster_dir), str(own))
-        (own / name).write_text(changed.replace(old, new) if name == "known_hosts" else changed)
-        (own / name).chmod(0o600)
-    yield
-
-
-def key_of(cluster: Cluster, node: str) -> str:
-    lines = (cluster.muster_dir / "known_hosts").read_text().splitlines()
-    return next(line.split()[2] for line in lines if node in line)
-
-
-def test_a_changed_host_key_stops_the_launch(project: Project, cluster: Cluster) -> None:
-    with known_hosts(project, cluster, key_of(cluster, "node2"), key_of(cluster, "node1")):
-        done = refused(project)
-    assert done.status == 3
-    assert "node2: HOST KEY CHANGED: 127.0.0.1 port" in done.output
-    assert "ssh-keygen -R" in done.output
-    assert "node1:" not in done.output
 
 
 @pytest.mark.parametrize("key", ["", "AAAAC3NzaC1lZDI1NTE5AAAA"], ids=["missing", "broken"])
@@ -221,30 +140,6 @@ def test_every_host_that_cannot_be_reached_is_named_at_once(project: Project, cl
     assert re.search(r"node2: cannot connect to 127.0.0.1 port 1: .*refused", done.output)
     assert "nowhere.invalid: the name nowhere.invalid is not known" in done.output
     assert "node3: stranger may not log in at 127.0.0.1" in done.output
-
-
-def test_a_frozen_host_is_named(project: Project, cluster: Cluster) -> None:
-    cluster.pause("node3")
-    try:
-        done = refused(project)
-    finally:
-        cluster.start("node3")
-    assert done.status == 3
-    assert "node3: 127.0.0.1 port" in done.output
-    assert "does not speak SSH within 10 s" in done.output
-    assert done.seconds < 20
-
-
-@contextmanager
-def replaced(cluster: Cluster, node: str, path: str, script: str | None) -> Iterator[None]:
-    """Another file in place of one of a node; None for none at all."""
-    cluster.exec(node, ["mv", path, f"{path}.away"], user="root")
-    try:
-        if script is not None:
-            cluster.exec(node, ["sh", "-c", f"cat > {path}; chmod 755 {path}"], user="root", stdin=script)
-        yield
-    finally:
-        cluster.exec(node, ["mv", f"{path}.away", path], user="root")
 
 
 def test_a_host_without_mpirun_is_named(project: Project, cluster: Cluster) -> None:
@@ -292,3 +187,43 @@ def test_uneven_slots_under_mpirun_are_fine(project: Project) -> None:
     assert done.status == 0, done.output
     assert [rank["host"] for rank in done.result["ranks"]] == ["node2", "node1", "node1", "node1"]
     assert done.said(0, "node2")["env"]["LOCAL_RANK"] == "0"
+
+
+# ---- the data network -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second_network(cluster: Cluster) -> Iterator[str]:
+    """Another network that all nodes are on, by an interface of another name than the first; its CIDR."""
+    name = f"{cluster.env['COMPOSE_PROJECT_NAME']}_data"
+    docker("network", "create", name)
+    try:
+        for node in cluster.nodes:
+            docker("network", "connect", name, cluster.container(node))
+        yield docker("network", "inspect", "--format", "{{(index .IPAM.Config 0).Subnet}}", name)
+    finally:
+        for node in cluster.nodes:
+            docker("network", "disconnect", "--force", name, cluster.container(node))
+        docker("network", "rm", name)
+
+
+def docker(*words: str) -> str:
+    return subprocess.run(["docker", *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_every_plane_keeps_to_the_network_that_is_chosen(project: Project, second_network: str) -> None:
+    done = project.launch("--script", "program.py", "--network", second_network)
+    assert done.status == 0, done.output
+    address = done.said(0, "node1")["env"]["MASTER_ADDR"]
+    assert ipaddress.ip_address(address) in ipaddress.ip_network(second_network)
+    plan = (done.folder / "plan.txt").read_text()
+    for name in ("GLOO_SOCKET", "NCCL_SOCKET", "OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include"):
+        interfaces = set(re.findall(rf"{name}\w*=(\w+)", plan))
+        assert interfaces, name
+        assert interfaces == set(re.findall(r"MUSTER_INTERFACE=(\w+)", plan)), name
+
+
+def test_a_network_that_the_head_is_not_on_is_refused(project: Project) -> None:
+    done = refused(project, "--network", "203.0.113.0/24")
+    assert done.status == 3
+    assert "node1: has no address on --network 203.0.113.0/24, only 1" in done.output

@@ -1,138 +1,70 @@
-"""What breaks while a job runs: each fault is noticed, named, and leaves nothing, in bounded time.
-
-The ranks only sleep, so no collective tells them of each other: what is noticed, the keepers noticed.
-"""
+"""What breaks before or while a job runs: a fault is noticed, named and leaves nothing, in bounded time."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.test_cluster_launch import job_processes
+from tests.cluster.faults import CASES, FAULTS
+from tests.cluster.start_faults import START_FAULTS
+from tests.cluster.striking import clean_at, suffer
 from tests.launching import Project
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
 
-@dataclass(frozen=True)
-class Fault:
-    """What is done to a running job, and what must come of it."""
-
-    launcher: str
-    strike: Callable[[Cluster], None]
-    status: int
-    verdict: str
-    seconds: float
-    mend: Callable[[Cluster], None] = lambda cluster: None
+def record(**measured: object) -> None:
+    """For benchmarks/faults.py."""
+    if path := os.environ.get("MUSTER_FAULTS_RECORD"):
+        with Path(path).open("a") as file:
+            file.write(json.dumps({**measured, "load": os.getloadavg()[0]}) + "\n")
 
 
-def kill_by_name(node: str, name: str, number: int = signal.SIGKILL) -> Callable[[Cluster], None]:
-    def strike(cluster: Cluster) -> None:
-        (*_, pid) = (one.pid for one in cluster.processes(node) if one.args.startswith(name))
-        cluster.exec(node, ["kill", f"-{number}", str(pid)])
-
-    return strike
-
-
-def network(action: str) -> Callable[[Cluster], None]:
-    def strike(cluster: Cluster) -> None:
-        words = ["docker", "network", action, "muster-test_cluster", cluster.container("node3")]
-        subprocess.run(
-            [*words[:3], *(["--alias", "node3"] if action == "connect" else []), *words[3:]], check=True
-        )
-
-    return strike
-
-
-FAULTS = {
-    "prted": Fault(
-        "mpirun", kill_by_name("node2", "/usr/bin/prted"), 255, "node2: mpirun's daemon ended with", 5
-    ),
-    "mpirun": Fault("mpirun", kill_by_name("node1", "prterun"), 137, "node1: mpirun ended with SIGKILL", 5),
-    "torchrun": Fault(
-        "torchrun",
-        kill_by_name("node2", "/usr/bin/python3 -m torch.distributed.run"),
-        137,
-        "node2: torchrun ended with SIGKILL",
-        5,
-    ),
-    "wrapper": Fault(
-        "mpirun", kill_by_name("node3", "/usr/bin/python3 -IS"), 137, "on node3: SIGKILL (9)", 5
-    ),
-    "keeper": Fault(
-        "mpirun",
-        kill_by_name("node3", "python3 -c # muster keeper"),
-        3,
-        "node3: the line to its keeper is gone",
-        5,
-    ),
-    "shutdown": Fault(
-        "mpirun",
-        lambda cluster: cluster.stop("node3"),
-        3,
-        "node3: the line to its keeper is gone",
-        8,
-        lambda cluster: cluster.start("node3"),
-    ),
-    "frozen": Fault(
-        "mpirun",
-        lambda cluster: cluster.pause("node3"),
-        3,
-        "node3: silent for 10 s: frozen, or cut off from the network",
-        15,
-        lambda cluster: cluster.start("node3"),
-    ),
-    "frozen-torchrun": Fault(
-        "torchrun",
-        lambda cluster: cluster.pause("node3"),
-        3,
-        "node3: silent for 10 s: frozen, or cut off from the network",
-        15,
-        lambda cluster: cluster.start("node3"),
-    ),
-    "cut-off": Fault(
-        "mpirun",
-        network("disconnect"),
-        3,
-        "node3: the line to its keeper is gone",
-        15,
-        network("connect"),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_named_in_time_and_leaves_nothing(name: str, project: Project, cluster: Cluster) -> None:
+@pytest.mark.parametrize(("name", "launcher"), CASES, ids=[f"{name}-{launcher}" for name, launcher in CASES])
+def test_a_fault_is_named_in_time_and_leaves_nothing(
+    name: str, launcher: str, project: Project, cluster: Cluster
+) -> None:
     fault = FAULTS[name]
-    words = ("--launcher", fault.launcher, "--script", "program.py", "--args=wait")
-    with project.start(*words) as process:
-        assert process.stdout is not None
-        waiting = 0
-        while waiting < 6:
-            waiting += "waiting" in process.stdout.readline()
-        fault.strike(cluster)
-        began = time.monotonic()
-        try:
-            output = process.communicate(timeout=fault.seconds)[0]
-            noticed = time.monotonic() - began
-            if name == "cut-off":  # a host that nobody reaches cleans itself
-                wait_until_clean(cluster, began, 16.0)
-        finally:
-            fault.mend(cluster)
-    assert fault.verdict in output
-    assert process.returncode == fault.status, output
-    wait_until_clean(cluster, time.monotonic(), 5.0)
-    print(f"{name}: verdict after {noticed:.1f} s")  # noqa: T201  # read with pytest -rP
+    outcome = suffer(fault, launcher, project, cluster)
+    record(
+        name=name,
+        launcher=launcher,
+        verdict=outcome.verdict,
+        clean=outcome.clean,
+        named=outcome.named,
+    )
+    assert outcome.status == fault.status, outcome.output
+    if fault.says:
+        assert f"{outcome.named}\n".startswith(fault.says), outcome.output
+        assert outcome.verdict is not None
+        assert outcome.verdict <= fault.within
+    assert outcome.clean <= fault.within
 
 
-def wait_until_clean(cluster: Cluster, began: float, seconds: float) -> None:
-    while left := job_processes(cluster):
-        assert time.monotonic() - began < seconds, f"still there after {seconds} s: {left}"
-        time.sleep(0.1)
+@pytest.mark.parametrize("name", START_FAULTS)
+def test_what_is_wrong_before_the_start_is_named_in_time(
+    name: str, project: Project, cluster: Cluster
+) -> None:
+    fault = START_FAULTS[name]
+    (project.path / "hosts.txt").write_text(fault.hosts)
+    with fault.there(project, cluster):
+        done = project.launch("--script", "program.py", *fault.words)
+    said = re.search(f"{fault.says}.*", done.output, re.MULTILINE)
+    record(
+        name=name,
+        launcher="mpirun",
+        verdict=done.seconds,
+        clean=None,
+        named=said[0].removeprefix("FAILED  ") if said else "",
+    )
+    assert done.status == fault.status, done.output
+    assert said, done.output
+    assert "Traceback" not in done.output
+    assert done.seconds <= fault.within
+    clean_at(cluster, cluster.nodes, 5.0)

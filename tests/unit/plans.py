@@ -27,11 +27,13 @@ NODE = Facts(
     cores=8,
     gpus=0,
     addresses=("10.0.0.1",),
+    interfaces={"10.0.0.1": "eth0"},
 )
 OWN_HOME: dict[str, Any] = {
     "home": "/home/a b",
     "executable": "/home/a b/venv/bin/python",
     "mpirun": "/opt/mpi/bin/mpirun",
+    "interfaces": {"10.0.0.2": "ens5"},
 }
 
 
@@ -51,6 +53,6 @@ def make_plan(
     meeting = Meeting(
         "127.0.0.1" if single else "10.0.0.1",
         20123,
-        {host.name: "lo" if single else "eth0" for host in chosen},
+        {name: "lo" if single else next(iter(facts.interfaces.values())) for name, facts in by_host.items()},
     )
     return plan(request, chosen, ClusterFacts(by_host, meeting), TREE)

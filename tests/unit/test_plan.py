@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 
 from deploy import hostfile
 from deploy.errors import MusterError, UnfitError, UsageError
+from deploy.facts import on_network
+from deploy.node.rsh import INTERFACE, OWN_INTERFACE
 from deploy.plan import Place, Program, place_ranks
-from tests.unit.plans import OWN_HOME, make_plan
+from tests.unit.plans import NODE, OWN_HOME, make_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NASTY = Program(script="my script.py", args=("a b", "$HOME", "'; rm -rf ~", 'say "hi"', "two\nlines", ""))
@@ -104,3 +107,38 @@ def test_every_unfit_host_is_named_at_once() -> None:
         make_plan(TWO, facts={"node1": {"mpi": None}, "node2": {"mpirun": None}})
     assert [host for host, _ in caught.value.reasons] == ["node1", "node2"]
     assert caught.value.exit_status == 3
+
+
+# ---- the data network -------------------------------------------------------------------------------------
+
+TWO_NETWORKS = dataclasses.replace(
+    NODE,
+    addresses=("192.168.0.5", "10.1.0.5", "fd00::5"),
+    interfaces={"192.168.0.5": "eth0", "10.1.0.5": "eth1", "fd00::5": "eth1"},
+)
+
+
+@pytest.mark.parametrize(
+    ("network", "addresses"),
+    [
+        ("10.1.0.0/16", ("10.1.0.5",)),
+        ("eth1", ("10.1.0.5", "fd00::5")),
+        ("fd00::/8", ("fd00::5",)),
+        ("10.2.0.0/16", ()),
+        ("eth", ()),
+    ],
+)
+def test_a_network_is_a_cidr_or_an_interface(network: str, addresses: tuple[str, ...]) -> None:
+    assert on_network(TWO_NETWORKS, network) == addresses
+
+
+def test_no_interface_is_named_where_one_is_not_known() -> None:
+    env = make_plan("node[1-2]", facts={"node2": {"interfaces": {"10.0.0.2": None}}}).hosts[0].env
+    assert not {name for name in env if name.endswith("_if_include")}
+
+
+@pytest.mark.parametrize(
+    "words", ['/usr/bin/prted --prtemca prte_if_include "eth0" -x', "orted -mca oob_tcp_if_include eth0 -x"]
+)
+def test_a_daemon_uses_the_interface_of_its_own_host(words: str) -> None:
+    assert INTERFACE.sub(OWN_INTERFACE, words).endswith('_if_include "$MUSTER_INTERFACE" -x')

@@ -84,3 +84,14 @@ def test_an_environment_that_cannot_be(setting: str) -> None:
 def test_a_word_out_of_a_list() -> None:
     with pytest.raises(UsageError, match="--launcher mpirum: must be one of mpirun, torchrun"):
         request.one_of("--launcher", "mpirum", ("mpirun", "torchrun"))
+
+
+@pytest.mark.parametrize(("text", "meant"), [("10.1.2.3/16", "10.1.0.0/16"), ("eth1", "eth1"), ("", "")])
+def test_a_network_is_read(text: str, meant: str) -> None:
+    assert request.network(text) == meant
+
+
+@pytest.mark.parametrize("text", ["10.1.0.0/33", "eth0,eth1", "a b", "10.1/x", "; reboot"])
+def test_what_is_no_network_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--network"):
+        request.network(text)

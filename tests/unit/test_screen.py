@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 
+from deploy.errors import UsageError
+from deploy.request import ranks
 from deploy.screen import Screen, harmless
 
 
@@ -47,6 +50,75 @@ def test_on_a_terminal_progress_stays_below_the_lines(monkeypatch: pytest.Monkey
     screen = Screen(stream)
     screen.output(0, "node1", "out", "50 %\r")
     screen.output(1, "node1", "out", "hello\n")
+    wait_for(stream, "hello\n")
     assert stream.getvalue().endswith("\r\x1b[K[1 node1] hello\n[0 node1] 50 %")
     screen.close()
     assert stream.getvalue().endswith("\r\x1b[K")
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("NO_COLOR", "1")
+    return Terminal()
+
+
+def shown(terminal: Terminal) -> list[str]:
+    return [line.rpartition("\x1b[K")[2] for line in terminal.getvalue().split("\n")]
+
+
+def test_equal_lines_of_many_ranks_are_one_and_each_rank_keeps_its_order(terminal: Terminal) -> None:
+    screen = Screen(terminal)
+    for rank in range(6):
+        screen.output(rank, "node1", "out", "loading\n" if rank == 4 else "loading\nready\n")
+    screen.output(4, "node1", "err", "ValueError: boom\n")
+    screen.close()
+    assert shown(terminal)[:3] == ["[0-5] loading", "[0-3,5] ready", "[4 node1] ValueError: boom"]
+
+
+def wait_for(terminal: Terminal, text: str) -> None:
+    deadline = time.monotonic() + 5
+    while text not in terminal.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_lines_do_not_wait_for_ever(terminal: Terminal) -> None:
+    Screen(terminal).output(0, "node1", "out", "alone\n")
+    wait_for(terminal, "alone")
+    assert shown(terminal)[0] == "[0 node1] alone"
+
+
+def test_our_own_words_come_after_what_was_printed_before(terminal: Terminal) -> None:
+    screen = Screen(terminal)
+    screen.output(0, "node1", "out", "last\n")
+    screen.say("FAILED")
+    assert shown(terminal)[:2] == ["[0 node1] last", "FAILED"]
+
+
+def test_few_lines_wait_when_ranks_print_much(terminal: Terminal) -> None:
+    screen = Screen(terminal)
+    for rank in (0, 1):
+        screen.output(rank, "node1", "out", "line\n" * 50_000)
+    assert len(screen._waiting) == 0
+    assert terminal.getvalue().count("line") == 100_000
+
+
+def test_where_a_program_reads_every_line_stands_for_itself() -> None:
+    stream = io.StringIO()
+    screen = Screen(stream)
+    for rank in (0, 1):
+        screen.output(rank, "node1", "out", "same\n")
+    assert stream.getvalue() == "[0 node1] same\n[1 node1] same\n"
+
+
+def test_only_some_ranks_are_shown() -> None:
+    stream = io.StringIO()
+    screen = Screen(stream, ranks("0,2-3"))
+    for rank in range(5):
+        screen.output(rank, "node1", "out", "x\n")
+    assert stream.getvalue() == "[0 node1] x\n[2 node1] x\n[3 node1] x\n"
+
+
+@pytest.mark.parametrize("text", ["a", "1-", "-1", "1,,2", "1;2"])
+def test_a_filter_that_names_no_ranks_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--rank"):
+        ranks(text)

@@ -1,0 +1,149 @@
+"""Writes docs/faults.md from several rounds of the fault tests: `python benchmarks/faults.py [ROUNDS]`.
+
+Each round is a run of tests/cluster/test_faults.py, which appends what it measured to the file that
+MUSTER_FAULTS_RECORD names; with 0 rounds, the document is made of what is in that file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.peers import NAMES, PEERS  # noqa: E402  # from the checkout
+from tests.cluster.faults import FAULTS, LAUNCHERS  # noqa: E402
+from tests.cluster.start_faults import START_FAULTS  # noqa: E402
+
+RECORD = Path(os.environ.get("MUSTER_FAULTS_RECORD", ROOT / ".pytest_cache" / "faults.jsonl"))
+TEXT = """# What happens when something breaks
+
+Six ranks on three hosts of the practice cluster; the ranks only sleep, so no collective tells them of each
+other. Medians of {rounds} on {machine}. Made by `python benchmarks/faults.py` from
+[tests/cluster/faults.py](../tests/cluster/faults.py), whose limits CI holds.
+
+## While a job runs
+
+Seconds from the fault to the verdict / until no process of the job is left on any reachable host.
+
+{running}
+
+- With `--stall-timeout S` a job ends when a rank is stopped, or stuck in the kernel, for S seconds, or when
+  for S seconds no rank prints and none uses more than a twentieth of a core. A rank that computes in
+  silence is not stalled. Ranks that poll while they wait, as MPI and CUDA do, look busy: a deadlock among
+  them is not noticed, but one that is stopped is. It is looked at every 2 s.
+- SIGKILL by the kernel for lack of memory is told apart by the counters of the host's memory group (cgroup
+  v1 and v2), read by its keeper. In a group that others share, a kill of theirs just before a SIGKILL of
+  ours is taken for it.
+- A host that is frozen, or whose packets are dropped, ends its part of the job by itself after 12 s of
+  silence, as soon as it runs again.
+
+## Before a job runs
+
+Seconds from the command to its end.
+
+{starting}
+
+## Beside six launchers
+
+Their figures are of another day, on the same kind of machine and the same three containers: read hangs,
+what is left and exit statuses rather than tenths of seconds. DeepSpeed 0.19.8 (pdsh), Colossal-AI 0.5.0,
+Open MPI 5.0.7, torchrunx 0.4.0; torchrun of torch 2.6 and accelerate 1.15.0 by hand, one ssh for each host.
+Seconds until the launcher returned; never: not within 30 to 60 s; `n left`: ranks that lived on. Other
+ranks sat in an all_reduce, whose closed sockets tell them, except when a rank raises. Empty: not tried.
+
+{peers}
+"""
+
+
+def main(rounds: int) -> None:
+    """Run the rounds, then write the document."""
+    RECORD.parent.mkdir(exist_ok=True)
+    for _ in range(rounds):
+        words = [sys.executable, "-m", "pytest", "-q", "tests/cluster/test_faults.py"]
+        subprocess.run(words, cwd=ROOT, check=False, env={**os.environ, "MUSTER_FAULTS_RECORD": str(RECORD)})
+    measured = [json.loads(line) for line in RECORD.read_text().splitlines()]
+    (ROOT / "docs" / "faults.md").write_text(document(measured))
+
+
+def document(measured: Sequence[dict[str, Any]]) -> str:
+    """The document of what was measured."""
+    counts = {(one["name"], one["launcher"]): 0 for one in measured}
+    for one in measured:
+        counts[one["name"], one["launcher"]] += 1
+    rounds = sorted(set(counts.values()))
+    load = statistics.median(one.get("load", 0.0) for one in measured)
+    return TEXT.format(
+        rounds=f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else f"{rounds[0]} rounds",
+        machine=f"{os.cpu_count()} cores at a load of {load:.0f}, Linux {platform.release()}",
+        running=table(
+            ("fault", "limit, s", "mpirun", "torchrun", "status", "the verdict names"),
+            (
+                (
+                    fault.title,
+                    f"{fault.within:g}",
+                    *(seconds(measured, name, launcher) for launcher in LAUNCHERS),
+                    str(fault.status),
+                    f"`{named}`" if (named := said(measured, name)) else "its driver is gone",
+                )
+                for name, fault in FAULTS.items()
+            ),
+        ),
+        starting=table(
+            ("fault", "limit, s", "seconds", "status", "it says"),
+            (
+                (
+                    fault.title,
+                    f"{fault.within:g}",
+                    seconds(measured, name, "mpirun"),
+                    str(fault.status),
+                    f"`{said(measured, name)}`",
+                )
+                for name, fault in START_FAULTS.items()
+            ),
+        ),
+        peers=table(
+            ("fault", "Muster, mpirun", "Muster, torchrun", *NAMES),
+            (
+                (title, *(seconds(measured, name, launcher) for launcher in LAUNCHERS), *PEERS[name])
+                for name, title in titles()
+                if name in PEERS
+            ),
+        ),
+    )
+
+
+def titles() -> Iterable[tuple[str, str]]:
+    """Every fault and what it is called."""
+    yield from ((name, fault.title) for name, fault in FAULTS.items())
+    yield from ((name, fault.title) for name, fault in START_FAULTS.items())
+
+
+def seconds(measured: Iterable[dict[str, Any]], name: str, launcher: str) -> str:
+    """`0.7 / 1.0`: the medians of the verdict and of the end; empty if it was not measured."""
+    own = [one for one in measured if (one["name"], one["launcher"]) == (name, launcher)]
+    kinds = [[one[kind] for one in own if one[kind] is not None] for kind in ("verdict", "clean")]
+    return " / ".join(f"{statistics.median(kind):.1f}" for kind in kinds if kind)
+
+
+def said(measured: Iterable[dict[str, Any]], name: str) -> str:
+    """What a verdict said of the fault."""
+    return next((one["named"] for one in measured if one["name"] == name), "").replace("|", "\\|")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)

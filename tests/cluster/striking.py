@@ -1,0 +1,100 @@
+"""Strikes a running job and measures what comes of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.cluster.faults import PROGRAM, STRIKE, Fault, Struck
+from tests.launching import Project
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Cluster
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a fault. Seconds are from the fault; no verdict: its driver is gone."""
+
+    verdict: float | None
+    clean: float
+    status: int
+    named: str
+    output: str
+
+
+def suffer(fault: Fault, launcher: str, project: Project, cluster: Cluster) -> Outcome:
+    """Launch, strike when every rank is ready, and measure until nothing is left; the cluster is mended."""
+    (project.path / "faulty.py").write_text(PROGRAM)
+    for node in cluster.nodes:
+        cluster.exec(node, ["rm", "-f", STRIKE])
+    words = ("--launcher", launcher, "--script", "faulty.py", f"--args={fault.deed}", *fault.words)
+    with project.start(*words) as driver, ThreadPoolExecutor(1) as pool:
+        assert driver.stdout is not None
+        lines: list[str] = []
+        while sum("ready" in line for line in lines) < 6:
+            lines.append(driver.stdout.readline())
+            assert lines[-1], f"it ended before the fault:\n{''.join(lines)}"
+        try:
+            began = time.time()
+            watch = Watch(driver)
+            fault.strike(Struck(cluster, driver))
+            reachable = [node for node in cluster.nodes if node not in fault.unreachable]
+            clean = pool.submit(clean_at, cluster, reachable, fault.within + 15)
+            verdict, output = watch.ended()
+            cleaned = clean.result()
+        finally:
+            driver.kill()
+            fault.mend(cluster)
+    clean_at(cluster, cluster.nodes, 15.0)
+    if struck := re.findall(r"struck at ([\d.]+)", output):
+        began = float(struck[-1])  # the nodes are containers: they have this machine's clock
+    named = re.search(r"^FAILED  (.*)$", output, re.MULTILINE)
+    return Outcome(
+        verdict - began if named else None,
+        cleaned - began,
+        driver.returncode,
+        named[1] if named else "",
+        output,
+    )
+
+
+class Watch:
+    """Reads what a driver prints, and when its verdict came."""
+
+    def __init__(self, driver: subprocess.Popen[str]) -> None:
+        self._driver = driver
+        self._lines: list[str] = []
+        self._verdict = 0.0
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def ended(self) -> tuple[float, str]:
+        """When the verdict came, and everything that was printed."""
+        self._driver.wait(60)
+        self._thread.join(5)
+        return self._verdict, "".join(self._lines)
+
+    def _read(self) -> None:
+        assert self._driver.stdout is not None
+        for line in self._driver.stdout:
+            self._lines.append(line)
+            if line.startswith("FAILED"):
+                self._verdict = time.time()
+
+
+def clean_at(cluster: Cluster, nodes: Sequence[str], seconds: float) -> float:
+    """When nothing of a job was left on the nodes any more."""
+    deadline = time.monotonic() + seconds
+    containers = [cluster.container(node) for node in nodes]
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        while left := [one.args for found in pool.map(cluster.glance, containers) for one in found]:
+            assert time.monotonic() < deadline, f"still there after {seconds} s: {left}"
+            time.sleep(0.05)
+    return time.time()

@@ -1,0 +1,228 @@
+"""What hostile words, hosts and output try, and what comes of it.
+
+Elsewhere: reports that no keeper sends and shell requests beyond the job (test_execute.py), host keys
+(test_ssh.py, tests/cluster), layers and users of the image (tests/cluster/test_image.py).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+
+from deploy import hostfile, request
+from deploy.channel import MOST_BYTES, Channel, Event, LostError
+from deploy.errors import HostError, HostfileError, UsageError
+from deploy.facts import NONSENSE, Facts
+from deploy.node.store import Store
+from deploy.node.wire import read_frame
+from deploy.plan import Program
+from deploy.records import RunFolder
+from deploy.screen import Screen, harmless_lines
+from deploy.transports.route import resolve
+from deploy.tree import scan
+from tests.launching import make_project
+from tests.unit.plans import NODE, make_plan
+
+EVIL = ("$(touch owned)", "`touch owned`", "; touch owned", "a\nb", "'\"\\", "-c", "\x1b[2J")
+
+
+# ---- words of the user, or of a file that somebody gave to the user ---------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-oProxyCommand=reboot",
+        "$(reboot)",
+        "`reboot`",
+        "a;reboot",
+        "../../etc",
+        "a/b",
+        "a\x1b[2J",
+        "node1 user=-oProxyCommand=x",
+        "node1 user=a;b",
+        "node1 addr=$(reboot)",
+        "node1 port=22;reboot",
+        "node[1-999999999]",
+    ],
+)
+def test_a_hosts_file_holds_names_and_nothing_else(line: str) -> None:
+    with pytest.raises(HostfileError) as caught:
+        hostfile.parse(line)
+    assert "\x1b" not in harmless_lines(str(caught.value))
+
+
+def test_ssh_takes_no_host_for_an_option(tmp_path: Path) -> None:
+    (host,) = hostfile.parse("node1")
+    config = tmp_path / "config"
+    config.write_text("")
+    assert resolve(host, config).name == "node1"
+
+
+@pytest.mark.parametrize("word", EVIL)
+def test_words_of_a_command_line_reach_python_as_they_are(word: str, tmp_path: Path) -> None:
+    plan = make_plan("node1 slots=1", program=Program(module="train", args=(word,)))
+    command = plan.hosts[0].command
+    assert command is not None
+    assert command[-1] == word
+    printed = ("/bin/sh", "-c", f"printf %s {shlex.join(command[-1:])}")
+    assert subprocess.run(printed, cwd=tmp_path, capture_output=True, check=True).stdout.decode() == word
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["-c", "-m.py", "$(touch owned).py", "a b.py", "it's.py", "a\nb.py"])
+def test_a_script_is_a_file_whatever_it_is_called(name: str, tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project").path
+    (project / name).write_text("print('ran')")
+    program = request.program(scan(project), project, script=name, module="", args="")
+    argv = [sys.executable, *program.argv(abort_with_mpi=False)]
+    assert subprocess.run(argv, cwd=project, capture_output=True, check=True).stdout == b"ran\n"
+    assert not (project / "owned").exists()
+
+
+@pytest.mark.parametrize("script", ["../secret.py", "/etc/passwd", "link.py"])
+def test_a_script_outside_of_the_tree_does_not_travel(script: str, tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project").path
+    (tmp_path / "secret.py").write_text("")
+    (project / "link.py").symlink_to(tmp_path / "secret.py")
+    with pytest.raises(UsageError, match="outside"):
+        request.program(scan(project), project, script=script, module="", args="")
+
+
+@pytest.mark.parametrize("name", ["A B=1", "LD$=1", "-x=1", "=1", "a\n=1"])
+def test_a_name_of_the_environment_is_a_name(name: str) -> None:
+    with pytest.raises(UsageError, match="--env"):
+        request.environment([name], {})
+
+
+# ---- secrets ----------------------------------------------------------------------------------------------
+
+
+def test_a_secret_is_in_no_command_plan_or_file_of_the_driver(tmp_path: Path) -> None:
+    settings = ["WHIMSY", "HF_TOKEN=hf_secret", "MY_API_KEY=hf_secret", "GREETING=hello"]
+    plan = make_plan(
+        "node[1-2] slots=2",
+        env=request.environment(settings, {"WHIMSY": "hf_secret"}),
+        hidden=request.taken_from_here(settings),
+    )
+    assert plan.hosts[0].env["WHIMSY"] == "hf_secret"
+    folder = RunFolder(tmp_path, "job")
+    folder.begin(plan)
+    written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert "GREETING=hello" in written
+    assert "hf_secret" not in written + str(plan) + repr([host.command for host in plan.hosts])
+    assert not any("hf_secret" in file.text for host in plan.hosts for file in host.files)
+
+
+def test_the_folder_of_a_run_is_for_its_user_alone(tmp_path: Path) -> None:
+    os.umask(0o022)
+    folder = RunFolder(tmp_path / "runs", "job")
+    folder.begin(make_plan("node1"))
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+
+
+# ---- hosts ------------------------------------------------------------------------------------------------
+
+
+class Pipe:
+    """What a host says, to the end."""
+
+    def __init__(self, said: bytes) -> None:
+        self.reader, self.writer = io.BytesIO(said), io.BytesIO()
+
+    def last_words(self) -> LostError:
+        return LostError("gone")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\0" * 100,
+        b"[]\n",
+        b"{" * 100_000 + b"\n",
+        b'{"reply": 77}\n',
+        b'{"reply": {}}\n',
+        b'{"event": "output", "size": -1}\n' + b"x" * 100,
+        b'{"event": "output", "size": 99999999999}\n',
+        b'{"event": "output", "size": "1"}\n',
+    ],
+)
+def test_what_is_no_frame_ends_the_line_and_nothing_else(said: bytes) -> None:
+    events: Queue[Event] = Queue()
+    channel = Channel("node1", Pipe(said), events)
+    with pytest.raises(LostError):
+        channel.ask("facts", seconds=5)
+    assert events.get(timeout=5).frame == {"event": "lost"}
+
+
+def test_an_endless_line_is_not_taken_in() -> None:
+    class Endless:
+        asked = 0
+
+        def readline(self, size: int = -1, /) -> bytes:
+            self.asked = size
+            return b"x" * size
+
+        def read(self, size: int, /) -> bytes:
+            return b""
+
+    endless = Endless()
+    with pytest.raises(ValueError, match="longer than"):
+        read_frame(endless, 1000)
+    assert endless.asked == 1000
+    assert MOST_BYTES <= 1 << 26
+
+
+@pytest.mark.parametrize(
+    "lie", [{"home": 7}, {"cores": "many"}, {"addresses": "10.0.0.1"}, {"interfaces": ["eth0"]}, {"mpi": []}]
+)
+def test_facts_that_make_no_sense_are_refused(lie: dict[str, Any]) -> None:
+    honest = json.loads(json.dumps(NODE.__dict__))
+    with pytest.raises(NONSENSE):
+        Facts.from_frame({**honest, **lie})
+
+
+def test_what_a_host_says_of_itself_cannot_drive_the_terminal() -> None:
+    plan = make_plan("node1", launcher="torchrun", facts={"node1": {"torch": "2\x1b]0;owned\x07"}})
+    stream = io.StringIO()
+    Screen(stream).say(plan.title)
+    assert "\x1b" not in stream.getvalue()
+    assert "\x1b" not in harmless_lines(str(HostError("host.failed", "No such \x1b[2J file")))
+
+
+@pytest.mark.parametrize("name", ["../../../.bashrc", "/etc/cron.d/x", "ab"])
+def test_a_content_is_stored_by_its_hash_alone(
+    name: str, tmp_path: Path, archive_of: Callable[..., bytes]
+) -> None:
+    with pytest.raises(OSError, match="damaged"):
+        Store(tmp_path / "store").add(archive_of(name, b"evil"))
+    assert not list(tmp_path.rglob("*.bashrc"))
+
+
+@pytest.fixture
+def archive_of() -> Callable[..., bytes]:
+    import tarfile
+
+    def make(name: str, content: bytes) -> bytes:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as tar:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+        return buffer.getvalue()
+
+    return make
