@@ -70,7 +70,7 @@ class Screen:
             if not self.terminal or len(self._waiting) > MOST_WAITING or not self._waiting:
                 self._print_waiting()
             elif not waited:
-                timer = threading.Timer(WINDOW_SECONDS, self._print_waiting)
+                timer = threading.Timer(WINDOW_SECONDS, self._end_window)
                 timer.daemon = True
                 timer.start()
 
@@ -89,6 +89,11 @@ class Screen:
             self._print_waiting()
             self._progress = ""
             self._erase()
+
+    def _end_window(self) -> None:
+        with self._lock:
+            if self._waiting:  # else somebody has printed it meanwhile, and may be at an end
+                self._print_waiting()
 
     def _print_waiting(self) -> None:
         with self._lock:

@@ -52,7 +52,8 @@ class Stacks:
         lines = []
         for ranks, frames in fold(sorted(self.frames.items())):
             lines += [f"{span(ranks)}:", *(f"    {frame}" for frame in frames)]
-        return "\n".join([*lines, *(f"{host}: {why}" for host, why in self.problems.items())]) + "\n"
+        lines += [f"{host}: {why}" for host, why in self.problems.items()]
+        return "".join(f"{line}\n" for line in lines)
 
 
 def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:

@@ -105,7 +105,7 @@ class Reports:
         codes = self.state.launcher_codes
         codes[host] = frame["code"]
         if frame["code"] < 0:  # killed: what ranks do now follows from it
-            self._launcher_failed(host, frame["code"], _why(frame))
+            self._launcher_failed(host, frame["code"], f": {why}" if (why := _why(frame)) else "")
         elif frame["code"] != 0 or codes.keys() == self.state.commands:
             self.state.deadlines.after(LATE_SECONDS, self._ranks_are_missing)
         self._check_done()
@@ -143,7 +143,7 @@ class Reports:
             return
         for host, code in state.launcher_codes.items():
             if code != 0:
-                self._launcher_failed(host, code, "though every rank ended with status 0")
+                self._launcher_failed(host, code, " though every rank ended with status 0")
         if not state.failures:
             state.finish()
 
@@ -156,13 +156,13 @@ class Reports:
         said = (
             f"a start of {state.name(unstarted)}" if unstarted else f"an end of {state.name(state.missing)}"
         )
-        self._launcher_failed(host, code, f"without {said}")
+        self._launcher_failed(host, code, f" without {said}")
 
     def _launcher_failed(self, host: str, code: int, circumstance: str) -> None:
         self._blame_launcher(host, f"{self.state.plan.spec.launcher} ended with", code, circumstance)
 
     def _blame_launcher(self, host: str, what: str, code: int, circumstance: str) -> None:
-        reason = f"{what} {describe_code(code)} {circumstance}".rstrip()
+        reason = f"{what} {describe_code(code)}{circumstance}"
         tail = tuple(self.state.launcher_tail)
         failure = Failure("launcher", reason, status_of(code) or 1, host=host, at=time.time(), tail=tail)
         self.state.fail(failure)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from deploy import hostfile
+from deploy import hostfile, jobs
 from deploy.cluster import Cluster
-from deploy.screen import harmless
+from deploy.errors import UsageError
+from deploy.screen import harmless_lines
 from deploy.stacks import gather
 from deploy.tasks.shared import HELP, explained, opener
 
-_HELP = {**HELP, "job": "its name, as fab launch says it in its first line"}
+_HELP = {
+    **HELP,
+    "job": "its id, or how that ends",
+    "runs": "where the runs of this machine are (default: runs)",
+}
 
 
 @task(help=_HELP, positional=[], auto_shortflags=False)
@@ -23,15 +29,22 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
     hosts: str = "hosts.txt",
     include: str = "",
     exclude: str = "",
+    runs: str = "runs",
     python: str = "",
 ) -> None:
-    """Where every rank of a job is in its program, now; ranks that are at the same place together."""
+    """Where every rank of a job is in its program, now, those at one place together: fab stacks JOB."""
     with explained(context):
+        if not job:
+            raise UsageError("which job? its id is the first thing that a launch says; fab status lists all")
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-        with Cluster(chosen, opener(Path(hosts), python)) as cluster:
-            found = gather(job, cluster.channels)
+        with contextlib.closing(Cluster(chosen, opener(Path(hosts), python))) as cluster:
+            errors = cluster.connect()
+            there = {host.name: cluster.channels[host.name] for host in chosen if host.name not in errors}
+            known = jobs.known_to([jobs.Here(Path(runs)), *there.values()])
+            name = jobs.only(known, job, "here or on these hosts").state.job
+            found = gather(name, there)
+        sys.stdout.write(harmless_lines(str(found)))
+        if errors:
+            raise Exit(harmless_lines("\n".join(f"{host}: {error}" for host, error in errors.items())), 3)
         if not found.frames and not found.problems:
-            raise Exit(f"no rank of {job} is running on these hosts", 1)
-        sys.stdout.write("".join(f"{harmless(line)}\n" for line in str(found).splitlines()))
-        if found.problems:
-            raise Exit(code=3)
+            raise Exit(f"no rank of {name} is running on these hosts", 1)

@@ -18,6 +18,7 @@ from deploy.plan import LaunchPlan
 from deploy.records import RunFolder
 from deploy.report import verdict
 from deploy.result import LaunchResult
+from deploy.stacks import Stacks
 from tests.unit.plans import make_plan
 
 
@@ -71,9 +72,9 @@ class Hosts:
                 tail=tail,
             )
 
-    def run(self, start_timeout: float = 5.0) -> LaunchResult:
+    def run(self, start_timeout: float = 5.0, stall_timeout: float = 0.0) -> LaunchResult:
         cluster: Any = SimpleNamespace(channels=self.channels, events=self.events)
-        return run.Run(self.plan, cluster, (), start_timeout).run()
+        return run.Run(self.plan, cluster, (), start_timeout, stall_timeout).run()
 
 
 @pytest.fixture
@@ -155,6 +156,42 @@ def test_a_signal_has_the_status_that_a_shell_gives_it(hosts: Hosts) -> None:
     assert (result.failure.reason, result.exit_status) == ("SIGKILL (9)", 137)
 
 
+def test_a_kill_by_the_kernel_is_told_apart(hosts: Hosts) -> None:
+    hosts.start_all()
+    killed = {"code": -9, "out_of_memory": {"limit": 256 << 20}}
+    hosts.tell("node2", "rank-end", rank=2, time=time.time(), tail=[], **killed)
+    result = hosts.run()
+    assert result.failure is not None
+    said = "SIGKILL (9): out of memory, the kernel chose it (limit 256 MiB)"
+    assert (result.failure.rank, result.failure.reason, result.exit_status) == (2, said, 137)
+
+
+def test_a_launcher_that_the_kernel_killed_is_told_apart_too(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.tell("node1", "command-end", code=-9, out_of_memory={"limit": None})
+    result = hosts.run()
+    assert result.failure is not None
+    assert result.failure.reason == "mpirun ended with SIGKILL (9): out of memory, the kernel chose it"
+
+
+def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.02)
+    stacks = Stacks({0: ("a",), 1: ("a",), 2: ("a",), 3: ("open (data.py:5)",)}, {})
+    monkeypatch.setattr(run, "gather", lambda job, channels: stacks)
+    hosts.start_all()
+    for name, ranks in (("node1", "01"), ("node2", "23")):
+        for _ in range(3):
+            hosts.tell(name, "pulse", ranks={rank: {"cpu": 0.0, "state": "S"} for rank in ranks})
+    result = hosts.run(stall_timeout=1e-9)
+    assert result.failure is not None
+    assert (result.failure.kind, result.exit_status) == ("stall", 3)
+    assert result.failure.reason.endswith("not where the others are: rank 3 (node2)")
+    assert result.stacks == str(stacks)
+    assert ("ping", {"pulse": True}) in hosts.channels["node1"].asked
+
+
 def test_after_the_first_failure_every_host_is_told_to_stop(hosts: Hosts) -> None:
     hosts.start_all()
     hosts.end(2, code=1)
@@ -226,6 +263,9 @@ def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: H
         {"event": "output", "rank": 0, "stream": "out", "text": 7},
         {"event": "shell-end", "number": "elsewhere/1", "code": 0},
         {"event": "rank-end", "rank": 0},
+        {"event": "rank-end", "rank": 0, "code": -9, "time": 0, "tail": [], "out_of_memory": {"limit": "x"}},
+        {"event": "pulse", "ranks": {"0": {"cpu": 0.0, "state": "T"}}},
+        {"event": "pulse", "ranks": [7]},
         {"event": "unheard of"},
         {},
     ],
