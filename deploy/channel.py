@@ -19,7 +19,8 @@ from deploy.node.wire import Frame, Readable, Writable, read_frame, write_frame
 # Each module of the keeper, after those that it imports.
 _MODULES = (
     *("wire", "facts", "health", "meeting", "store", "processes"),
-    *("memory", "ranks", "stacks", "door", "jobs", "detaching", "agent"),
+    *("memory", "ranks", "stacks", "door", "jobs", "detaching"),
+    *("commands", "files", "cleaning", "agent"),
 )
 # No keeper says more at once; without a bound, one that is not ours could fill this machine.
 MOST_BYTES = 1 << 26

@@ -41,7 +41,10 @@ class Cluster:
     def connect(self) -> dict[str, MusterError]:
         """Connect to every host at once; the errors of those that cannot be reached."""
         with ThreadPoolExecutor(min(len(self.hosts), CONNECTIONS_AT_ONCE)) as pool:
-            return {name: error for name, error in pool.map(self._open, self.hosts) if error}
+            errors = {name: error for name, error in pool.map(self._open, self.hosts) if error}
+        opened = self.channels
+        self.channels = {host.name: opened[host.name] for host in self.hosts if host.name in opened}
+        return errors
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

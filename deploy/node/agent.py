@@ -28,9 +28,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from deploy.node.cleaning import Cleaning
+from deploy.node.commands import Commands
 from deploy.node.detaching import Detaching
 from deploy.node.door import Door
 from deploy.node.facts import facts
+from deploy.node.files import Files
 from deploy.node.health import health
 from deploy.node.jobs import Jobs, make_private
 from deploy.node.meeting import Meeting, reach_all, reach_hosts
@@ -56,7 +59,11 @@ class Keeper:
         self.home = Path.home() / ".muster"
         self.store = Store(self.home / "store")
         jobs = Jobs(self.home / "jobs")
-        self.parts = (self, jobs, Detaching(jobs.root, self.store, self.send), Stacks(self.home, self.store))
+        self.files = Files()
+        self.parts = (
+            *(self, jobs, Detaching(jobs.root, self.store, self.send), Stacks(self.home, self.store)),
+            *(Commands(self.send), self.files, Cleaning(self.home)),
+        )
         self.job: Frame = {}
         self.meeting: Meeting | None = None
         self.private: Path | None = None
@@ -78,6 +85,7 @@ class Keeper:
                 self.send(answer, answer.pop("payload", b""))
         finally:
             end_descendants(self.ranks.are_there)
+            self.files.close()
             if self.private:
                 shutil.rmtree(self.private, ignore_errors=True)
 

@@ -81,9 +81,9 @@ def sweep_old_jobs(jobs: Path) -> None:
 
 @contextlib.contextmanager
 def held_by_nobody(folder: Path) -> Iterator[None]:
-    """Hold every lock of a job's folder; OSError if a keeper has one."""
+    """Hold every lock of a job's folder; OSError if a keeper or a driver has one."""
     with contextlib.ExitStack() as held:
-        for lock in folder.glob("lock.*"):
+        for lock in (*folder.glob("lock.*"), *folder.glob("run/lock.*")):
             descriptor = os.open(lock, os.O_RDWR)
             held.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,8 +10,14 @@ from invoke import Collection
 
 from deploy.tasks import image
 from deploy.tasks.check import check
+from deploy.tasks.hosts import clean, get, put, run, shell
 from deploy.tasks.jobs import attach, logs, status, stop
 from deploy.tasks.launch import launch
 from deploy.tasks.stacks import stacks
 
-namespace = Collection(check, launch, status, logs, attach, stop, stacks, image.commands)
+namespace = Collection(
+    *(check, launch),
+    *(status, logs, attach, stop, stacks),
+    image.commands,
+    *(run, put, get, shell, clean),
+)

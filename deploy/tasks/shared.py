@@ -28,10 +28,15 @@ HELP = {
 }
 
 
+def config_beside(hosts_file: Path) -> Path | None:
+    """The SSH configuration that was made for these hosts, if one was."""
+    made = hosts_file.parent / ".muster" / "ssh_config"
+    return made if made.is_file() else None
+
+
 def opener(hosts_file: Path, python: str) -> OpenPipe:
     """The way to a host: the SSH configuration beside the hosts file if there is one, else the user's own."""
-    made = hosts_file.parent / ".muster" / "ssh_config"
-    ssh_config = made if made.is_file() else None
+    ssh_config = config_beside(hosts_file)
 
     def open_pipe(host: Host) -> Pipe:
         if host.is_local:

@@ -24,6 +24,9 @@ WORDS: Mapping[str, Sequence[str]] = {
     "attach": ("job",),
     "stop": ("job",),
     "stacks": ("job",),
+    "put": ("file", "to"),
+    "get": ("file", "to"),
+    "shell": ("host",),
 }
 SHORT = {"logs": {"-f": "--follow"}}
 

@@ -64,11 +64,13 @@ ORDER = (
     "execute.run",
     "execute",
     "attempts",
+    "fanout",
     "detached",
     "detach",
     "tasks.shared",
     "tasks.words",
     "tasks.check",
+    "tasks.hosts",
     "tasks.jobs",
     "tasks.launch",
     "tasks.stacks",
@@ -123,10 +125,11 @@ PURE = (
 )
 IMPURE = {"docker", "os", "socket", "subprocess", "threading", "time", "fabric", "invoke", "paramiko"}
 # Of the keeper's modules, those that the driver uses too.
-SHARED = {"deploy.node.wire", "deploy.node.jobs", "deploy.node.store"}
+SHARED = {"deploy.node.wire", "deploy.node.jobs", "deploy.node.store", "deploy.node.files"}
 ON_THE_NODE = (
     *("wire", "facts", "health", "meeting", "store", "processes"),
-    *("memory", "ranks", "stacks", "door", "jobs", "detaching", "agent"),
+    *("memory", "ranks", "stacks", "door", "jobs", "detaching"),
+    *("commands", "files", "cleaning", "agent"),
 )
 
 

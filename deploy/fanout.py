@@ -1,0 +1,160 @@
+"""The same on many hosts at once: a command, or a file to or from each; what fails names its hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from queue import Empty
+from typing import TypeVar
+
+from deploy.channel import Channel
+from deploy.cluster import CONNECTIONS_AT_ONCE, Cluster
+from deploy.errors import MusterError, UnfitError, UsageError
+from deploy.facts import NONSENSE
+from deploy.node.files import PART, digest
+from deploy.node.wire import Frame
+from deploy.result import describe_code, status_of
+
+PING_SECONDS = 2.0
+SILENCE_SECONDS = 10.0
+TIMED_OUT, LOST = 124, 3  # timeout(1); a host that is not fit
+TRANSFER_SECONDS = 600.0
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended on one host. Equal ones are shown as one."""
+
+    status: int
+    end: str
+    """What to say of its end, empty for exit status 0."""
+    output: str
+
+
+def run(cluster: Cluster, argv: Sequence[str], seconds: float | None) -> dict[str, Ran]:
+    """Run a command on every connected host; leaving the cluster's context ends what is left of it."""
+    waiting = dict(cluster.channels)
+    for channel in waiting.values():
+        channel.post("run", argv=list(argv), limit=seconds)
+    ended: dict[str, Ran] = {}
+    asked = 0.0
+    while waiting:
+        if time.monotonic() - asked > PING_SECONDS:
+            asked = time.monotonic()
+            ended |= _silent(waiting)
+        try:
+            host, frame = cluster.events.get(timeout=PING_SECONDS)
+        except Empty:
+            continue
+        if waiting.pop(host, None):
+            ended[host] = _ran(frame)
+    return {host: ended[host] for host in cluster.channels}
+
+
+def put(cluster: Cluster, source: Path, target: str) -> None:
+    """Bring a file to every host: into place everywhere, or, if one host cannot take it, nowhere."""
+    if not source.is_file():
+        raise UsageError(f"{source}: {'is a folder; give a file' if source.is_dir() else 'no such file'}")
+    content, mode = digest(str(source)), source.stat().st_mode & 0o777
+
+    def send(channel: Channel) -> str:
+        draft = str(channel.ask("draft", path=target, name=source.name)["draft"])
+        with source.open("rb") as file:
+            while part := file.read(PART):
+                channel.ask("append", part, draft=draft, seconds=TRANSFER_SECONDS)
+        channel.ask("verify", draft=draft, digest=content, mode=mode, seconds=TRANSFER_SECONDS)
+        return draft
+
+    drafts = _on_every(cluster, send)
+    _on_every(cluster, lambda channel: channel.ask("settle", draft=drafts[channel.host]))
+
+
+def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
+    """Bring a file of every host here, each under its host's name: `metrics@node1.jsonl`."""
+    name = PurePosixPath(source)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def receive(channel: Channel) -> Path:
+        told = channel.ask("file", path=source, seconds=TRANSFER_SECONDS)
+        target = folder / f"{name.stem}@{channel.host}{name.suffix}"
+        draft = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            _receive(channel, source, draft, told)
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+        return target
+
+    found = _on_every(cluster, receive)
+    return [found[host] for host in cluster.channels]
+
+
+def clean(cluster: Cluster, age: float) -> dict[str, Frame]:
+    """Remove what jobs older than `age` seconds have left; what was removed, what was kept, and the bytes."""
+
+    def ask(channel: Channel) -> Frame:
+        answer = channel.ask("clean", older=age, seconds=TRANSFER_SECONDS)
+        return {name: answer[name] for name in ("removed", "kept", "freed")}
+
+    return _on_every(cluster, ask)
+
+
+def _receive(channel: Channel, source: str, draft: Path, told: Frame) -> None:
+    found = hashlib.sha256()
+    with draft.open("wb") as file:
+        for start in range(0, int(told["length"]), PART):
+            part = channel.ask("part", path=source, start=start, seconds=TRANSFER_SECONDS)["payload"]
+            found.update(part)
+            file.write(part)
+    if found.hexdigest() != told["digest"]:
+        raise MusterError(f"{source} changed or was damaged on the way; try again")
+    draft.chmod(int(told["mode"]) & 0o777)
+
+
+def _on_every(cluster: Cluster, act: Callable[[Channel], _Found]) -> dict[str, _Found]:
+    """What comes of something on every host at once; `UnfitError` names all those where it failed."""
+    problems: list[tuple[str, str]] = []
+
+    def attempt(channel: Channel) -> tuple[str, _Found] | None:
+        try:
+            return channel.host, act(channel)
+        except (MusterError, *NONSENSE) as error:
+            problems.append((channel.host, str(error).removeprefix(f"{channel.host}: ")))
+            return None
+
+    with ThreadPoolExecutor(min(len(cluster.channels), CONNECTIONS_AT_ONCE)) as pool:
+        found = dict(done for done in pool.map(attempt, cluster.channels.values()) if done)
+    if problems:
+        raise UnfitError(sorted(problems))
+    return found
+
+
+def _silent(waiting: dict[str, Channel]) -> dict[str, Ran]:
+    """Ask whether they are there; those that have not answered for long are waited for no more."""
+    now = time.monotonic()
+    silent = [host for host, channel in waiting.items() if now - channel.heard > SILENCE_SECONDS]
+    for host in silent:
+        waiting.pop(host)
+    for channel in waiting.values():
+        channel.post("time")
+    return {host: Ran(LOST, f"silent for {SILENCE_SECONDS:.0f} s", "") for host in silent}
+
+
+def _ran(frame: Frame) -> Ran:
+    if frame["event"] != "ran":
+        return Ran(LOST, "the line to its keeper is gone", "")
+    try:
+        code, output, cut = int(frame["code"]), str(frame["output"]), int(frame["cut"])
+        if cut:
+            output += f"\n({cut} bytes more)\n"
+        if frame["timed_out"]:
+            return Ran(TIMED_OUT, "not over in time", output)
+        return Ran(status_of(code), describe_code(code) if code else "", output)
+    except NONSENSE:
+        return Ran(LOST, "its keeper makes no sense", "")

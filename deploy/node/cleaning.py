@@ -1,0 +1,80 @@
+"""What jobs have left on this host, and its removal when they are over."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+from deploy.node.store import held_by_nobody
+from deploy.node.wire import Frame
+
+# Younger than this, a content may be that of a launch which has not yet said what it is for.
+FRESH_SECONDS = 3600.0
+
+
+class Cleaning:
+    """Removes folders of jobs, and contents of the store that no job's code is made of."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def do_clean(self, request: Frame, payload: bytes) -> Frame:
+        """Remove jobs that nobody holds and nothing was written to for so many seconds."""
+        before = time.time() - request["older"]
+        folders = _folders(self._home / "jobs")
+        sizes = {folder.name: _remove(folder, before) for folder in folders}
+        removed = {name: size for name, size in sizes.items() if size is not None}
+        return {
+            "removed": list(removed),
+            "kept": [name for name in sizes if name not in removed],
+            "freed": sum(removed.values()) + self._clean_store(before),
+        }
+
+    def _clean_store(self, before: float) -> int:
+        """Remove what no job is made of any more; returns its bytes."""
+        used = {digest for folder in _folders(self._home / "jobs") for digest in _digests(folder)}
+        freed = 0
+        for path in sorted((self._home / "store").glob("??/*")):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                fresh = status.st_mtime > min(before, time.time() - FRESH_SECONDS)
+                if path.parent.name + path.name not in used and not fresh:
+                    path.unlink()
+                    freed += status.st_size
+        return freed
+
+
+def _remove(folder: Path, before: float) -> int | None:
+    """Remove the folder of a job; returns its bytes, or None for one in use, too new or not ours."""
+    with contextlib.suppress(OSError), held_by_nobody(folder):
+        if _newest(folder) <= before:
+            size = _size(folder)
+            shutil.rmtree(folder)
+            return size
+    return None
+
+
+def _folders(jobs: Path) -> list[Path]:
+    return sorted(path for path in jobs.iterdir() if path.is_dir()) if jobs.is_dir() else []
+
+
+def _digests(folder: Path) -> set[str]:
+    with contextlib.suppress(OSError, ValueError):
+        return {digest for _, _, digest, _ in json.loads((folder / "code.json").read_text())}
+    return set()
+
+
+def _newest(folder: Path) -> float:
+    """When something of a job was last written: folders change with what is in them, logs with each line."""
+    places = [folder, folder / "run", folder / "out", *folder.glob("logs/*"), *folder.glob("run/logs/*")]
+    return max(path.stat().st_mtime for path in places if path.exists())
+
+
+def _size(folder: Path) -> int:
+    return sum(
+        os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(folder) for name in names
+    )

@@ -1,0 +1,80 @@
+"""One command on this host, for `fab run`: its output, its end, and nothing left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.node.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
+from deploy.node.wire import Frame
+
+MOST_OUTPUT = 1 << 20
+DRAIN_SECONDS = 1.0  # what the command started and left behind may hold its output open
+
+
+class Commands:
+    """Starts commands as they are, without a shell, and reports each one's end."""
+
+    def __init__(self, send: Callable[[Frame], None]) -> None:
+        self._send = send
+
+    def do_run(self, request: Frame, payload: bytes) -> Frame:
+        """Start a command in the user's home. `limit`: the seconds that it may take, None for any."""
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        run = _Run(self._send, request["limit"])
+        try:
+            run.start(request["argv"])
+        except OSError as error:
+            run.report(127 if isinstance(error, FileNotFoundError) else 126, f"{error.strerror}\n")
+        return {}
+
+
+class _Run:
+    def __init__(self, send: Callable[[Frame], None], seconds: float | None) -> None:
+        self._send, self._seconds = send, seconds
+        self._output, self._cut = bytearray(), 0
+        self._ended = threading.Event()
+        self._code = 0
+
+    def start(self, argv: list[str]) -> None:
+        process = Reaper(lambda name, code: None).start(
+            argv,
+            self._end,
+            cwd=str(Path.home()),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_keeper,  # the child only calls prctl
+        )
+        assert process.stdout is not None  # noqa: S101  # stdout=PIPE
+        pump = threading.Thread(target=self._pump, args=(process.stdout.fileno(),), daemon=True)
+        pump.start()
+        threading.Thread(target=self._finish, args=(pump,), daemon=True).start()
+
+    def report(self, code: int, text: str, *, timed_out: bool = False) -> None:
+        self._send({"event": "ran", "code": code, "output": text, "cut": self._cut, "timed_out": timed_out})
+
+    def _end(self, code: int) -> None:
+        self._code = code
+        self._ended.set()
+
+    def _pump(self, descriptor: int) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := os.read(descriptor, 1 << 16):
+                room = MOST_OUTPUT - len(self._output)
+                self._output += chunk[:room]
+                self._cut += max(0, len(chunk) - room)
+
+    def _finish(self, pump: threading.Thread) -> None:
+        in_time = self._ended.wait(self._seconds)
+        if in_time:
+            pump.join(DRAIN_SECONDS)
+        end_descendants()
+        self._ended.wait()
+        pump.join(DRAIN_SECONDS)
+        self.report(self._code, bytes(self._output).decode(errors="replace"), timed_out=not in_time)

@@ -1,0 +1,169 @@
+"""`fab run`, `fab put`, `fab get`, `fab shell`, `fab clean`: what one would write a loop over hosts for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from json import dumps
+from pathlib import Path
+
+from invoke import Context, Exit, task
+
+from deploy import fanout, hostfile
+from deploy.cluster import Cluster
+from deploy.errors import UnfitError, UsageError
+from deploy.fold import fold, fold_names
+from deploy.screen import harmless
+from deploy.tasks.shared import HELP, config_beside, explained, opener
+
+DAY = 86400.0
+DEFAULT_DAYS = 7
+
+
+@task(
+    help={**HELP, "command": "what follows -- on the command line", "timeout": "seconds, for each host"},
+    positional=[],
+    auto_shortflags=False,
+)
+def run(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    command: str = "",
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    timeout: int = 0,
+    python: str = "",
+) -> None:
+    """Run a command on every host, equal outputs as one: fab run -- nvidia-smi -L. The highest status counts.
+
+    Its words arrive as they are, and no shell reads them there: for one, fab run -- sh -c "..."
+    """
+    with explained(context, "interrupted; the command is ended on every host"):
+        argv = shlex.split(command)
+        if not argv:
+            raise UsageError("what to run? fab run -- COMMAND")
+        with _reached(hosts, include, exclude, python) as (cluster, errors):
+            ran = fanout.run(cluster, argv, timeout or None) if cluster.channels else {}
+        for names, one in fold(ran.items()):
+            sys.stdout.write(_shown(fold_names(names), one))
+        sys.stderr.write("".join(f"{name}: {harmless(error)}\n" for name, error in errors.items()))
+        status = max([*(one.status for one in ran.values()), UnfitError.exit_status if errors else 0])
+        if status:
+            raise Exit(code=status)
+
+
+@task(help={**HELP, "file": "the file here", "to": "where it goes: a path there, or a folder that ends in /"},
+      positional=[], auto_shortflags=False)  # fmt: skip
+def put(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    file: str = "",
+    to: str = "./",
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    python: str = "",
+) -> None:
+    """Bring a file to every host, into the home or below it: fab put FILE [TO]. On all hosts, or on none."""
+    with explained(context):
+        if not file:
+            raise UsageError("which file? fab put FILE [TO]")
+        with Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python)) as cluster:
+            fanout.put(cluster, Path(file), to)
+            sys.stdout.write(f"{fold_names(cluster.channels)}: {file}\n")
+
+
+@task(help={**HELP, "file": "the file there", "to": "the folder here (default: this one)"},
+      positional=[], auto_shortflags=False)  # fmt: skip
+def get(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    file: str = "",
+    to: str = ".",
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    python: str = "",
+) -> None:
+    """Bring a file of every host here, under its host's name: fab get FILE [TO] makes NAME@HOST.SUFFIX."""
+    with explained(context):
+        if not file:
+            raise UsageError("which file? fab get FILE [TO]")
+        with Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python)) as cluster:
+            for path in fanout.get(cluster, file, Path(to)):
+                sys.stdout.write(f"{path}\n")
+
+
+@task(
+    help={"hosts": HELP["hosts"], "host": "its name in the hosts file"}, positional=[], auto_shortflags=False
+)
+def shell(context: Context, host: str = "", hosts: str = "hosts.txt") -> None:
+    """Log in to a host as Muster does: fab shell HOST."""
+    with explained(context):
+        if not host:
+            raise UsageError("which host? fab shell HOST")
+        (chosen,) = hostfile.select(hostfile.load(Path(hosts)), host)
+        if chosen.is_local:
+            raise UsageError(f"{host} is this machine: you are there")
+        config = config_beside(Path(hosts))
+        options = ["-F", str(config)] if config else []
+        options += ["-l", chosen.user] if chosen.user else []
+        options += ["-p", str(chosen.port)] if chosen.port else []
+        sys.stdout.flush()
+        os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # it takes our place
+
+
+@task(
+    help={
+        **HELP,
+        "older-than": f"days since anything was written to them (default: {DEFAULT_DAYS})",
+        "json": "for programs",
+    },
+    positional=[],
+    auto_shortflags=False,
+)
+def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    older_than: int = DEFAULT_DAYS,
+    json: bool = False,
+    python: str = "",
+) -> None:
+    """Remove the folders of old jobs on the hosts, with all that is in them; never that of a running one."""
+    with explained(context), _reached(hosts, include, exclude, python) as (cluster, errors):
+        found = fanout.clean(cluster, older_than * DAY)
+        if json:
+            sys.stdout.write(dumps(found, indent=2) + "\n")
+        else:
+            for host, one in found.items():
+                jobs = f"{len(one['removed'])} jobs removed, {len(one['kept'])} kept"
+                sys.stdout.write(f"{host}: {jobs}, {one['freed'] / 2**20:.1f} MiB freed\n")
+        if errors:
+            raise UnfitError((name, str(error)) for name, error in errors.items())
+
+
+def _chosen(hosts: str, include: str, exclude: str) -> tuple[hostfile.Host, ...]:
+    return hostfile.select(hostfile.load(Path(hosts)), include, exclude)
+
+
+@contextlib.contextmanager
+def _reached(hosts: str, include: str, exclude: str, python: str) -> Iterator[tuple[Cluster, dict[str, str]]]:
+    """The hosts that can be reached, and why the others cannot."""
+    cluster = Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python))
+    with contextlib.closing(cluster):
+        errors = {name: str(error) for name, error in cluster.connect().items()}
+        for name in errors:
+            cluster.channels.pop(name, None)
+        yield cluster, errors
+
+
+def _shown(names: str, one: fanout.Ran) -> str:
+    """`node[1-3]: one line`, or the lines below the names; with how it ended, if not well."""
+    head = f"{names} ({one.end})" if one.end else names
+    lines = [harmless(line) for line in one.output.rstrip("\n").split("\n")]
+    if len(lines) == 1:
+        return f"{head}: {lines[0]}".rstrip() + "\n"
+    return "".join([f"{head}:\n", *(f"    {line}\n" for line in lines)])

@@ -1,0 +1,138 @@
+"""One command, one file, on every host: fab run, put, get, shell and clean."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.launching import FAB, Project
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Cluster
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(cluster: Cluster) -> Iterator[None]:
+    yield
+    deadline = time.monotonic() + 10
+    while left := [one for node in cluster.nodes for one in cluster.processes(node)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def test_equal_outputs_are_one_and_the_highest_status_counts(project: Project) -> None:
+    script = 'echo "$1"; case $(hostname) in node2) echo odd; exit 5;; node3) exit 4;; esac'
+    done = project.fab("run", "--", "sh", "-c", script, "sh", "a  b $HOME 'q' --hosts")
+    assert done.returncode == 5
+    assert done.stdout.splitlines() == [
+        "node1: a  b $HOME 'q' --hosts",
+        "node2 (exit status 5):",
+        "    a  b $HOME 'q' --hosts",
+        "    odd",
+        "node3 (exit status 4): a  b $HOME 'q' --hosts",
+    ]
+    assert project.fab("run", "--include", "node[2-3]", "--", "uname").stdout == "node[2-3]: Linux\n"
+
+
+def test_a_host_that_cannot_be_reached_keeps_no_other_from_its_work(project: Project) -> None:
+    with (project.path / "hosts.txt").open("a") as file:
+        file.write("nowhere.invalid\n")
+    done = project.fab("run", "--", "uname")
+    assert (done.returncode, done.stdout) == (3, "node[1-3]: Linux\n")
+    assert done.stderr.startswith("nowhere.invalid: ")
+
+
+def test_a_command_that_takes_too_long_is_ended_with_all_it_started(project: Project) -> None:
+    script = "[ $(hostname) != node2 ] || { setsid sleep 100 & sleep 100; }; echo done"
+    done = project.fab("run", "--timeout", "2", "--", "sh", "-c", script)
+    assert done.returncode == 124
+    assert done.stdout == "node[1,3]: done\nnode2 (not over in time):\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_goes_on_without_who_asked_for_it(project: Project, cluster: Cluster, number: int) -> None:
+    command = [str(FAB), "run", "--", "sh", "-c", "trap '' INT TERM; sleep 100; sleep 100"]
+    with subprocess.Popen(
+        command,
+        cwd=project.path,
+        env=project.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    ) as process:
+        deadline = time.monotonic() + 20
+        while not all(any("sleep" in one.args for one in cluster.processes(node)) for node in cluster.nodes):
+            assert time.monotonic() < deadline
+        process.send_signal(number)
+        said = process.communicate(timeout=20)[1]
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert said == "interrupted; the command is ended on every host\n"
+
+
+def test_files_go_to_every_host_and_come_back_as_they_were(project: Project, cluster: Cluster) -> None:
+    source = project.path / "big file.bin"
+    source.write_bytes(os.urandom(2_500_000))
+    source.chmod(0o640)
+    assert project.fab("put", source.name, "some where/").returncode == 0
+    done = project.fab("get", f"some where/{source.name}", "back")
+    assert done.stdout.splitlines() == [f"back/big file@{node}.bin" for node in cluster.nodes]
+    for node in cluster.nodes:
+        got = project.path / "back" / f"big file@{node}.bin"
+        assert got.read_bytes() == source.read_bytes()
+        assert got.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_that_one_host_cannot_take_goes_to_none(project: Project, cluster: Cluster) -> None:
+    (project.path / "new").write_text("new")
+    project.fab("run", "--", "sh", "-c", "rm -rf place; mkdir place; echo old >place/file")
+    cluster.exec("node3", ["chmod", "500", "/home/muster/place"])
+    done = project.fab("put", "new", "place/file")
+    assert done.returncode == 3
+    assert done.stderr.startswith("node3: PermissionError: ")
+    left = project.fab("run", "--", "sh", "-c", "cat place/file; ls -A place")
+    assert left.stdout == "node[1-3]:\n    old\n    file\n"
+    cluster.exec("node3", ["chmod", "700", "/home/muster/place"])
+    assert project.fab("get", "place/nothing").returncode == 3
+    assert not list(project.path.glob("*nothing*"))
+
+
+def test_a_shell_is_ssh_as_muster_reaches_the_host(project: Project) -> None:
+    done = subprocess.run(
+        [str(FAB), "shell", "node2"],
+        cwd=project.path,
+        env=project.env,
+        input="hostname\n",
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout.endswith("node2\n")
+    wrong = project.fab("shell", "node9")
+    assert wrong.returncode == 2
+    assert "node9 not in the hosts file, which has node1, node2, node3" in wrong.stderr
+
+
+def test_cleaning_takes_what_is_over_and_leaves_what_runs(project: Project, cluster: Cluster) -> None:
+    (project.path / "wait.py").write_text("import sys, time; time.sleep(float(sys.argv[1]))")
+    over = project.launch("--script", "wait.py", "--args=0").job
+    running = project.detach("--script", "wait.py", "--args=300")
+    done = project.fab("clean", "--older-than", "0", "--json")
+    assert done.returncode == 0, done.stderr
+    for found in json.loads(done.stdout).values():
+        assert over in found["removed"]
+        assert found["kept"] == [running]
+        assert found["freed"] > 0
+    assert json.loads(project.fab("status", running, "--json").stdout)[0]["state"] == "running"
+    assert project.fab("stop", running).returncode == 0
+    again = project.fab("clean").stdout
+    assert again.startswith("node1: 0 jobs removed, 1 kept, ")
