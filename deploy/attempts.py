@@ -119,7 +119,7 @@ class Attempts:
 
     def _give_up(self, error: BaseException) -> None:
         """An attempt after the first could not even start: the one before it was the last."""
-        reason = str(error) or "interrupted"
+        reason = str(error) if isinstance(error, MusterError) else "interrupted"
         self._say(f"no restart: {reason}")
         last = self._results[-1]
         self._results[-1] = dataclasses.replace(last, notes=(*last.notes, f"no restart: {reason}"))
