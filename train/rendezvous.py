@@ -150,7 +150,7 @@ def _told_over_mpi(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping
         ) from error
     if ranks.rank == 0:
         store = _tcp("127.0.0.1", 0, ranks, timeout)
-        broadcast((_address(ranks), store.port), ranks)
+        broadcast((address_of(ranks), store.port), ranks)
         return store
     address, port = broadcast(("", 0), ranks)
     return _tcp(address, port, ranks, timeout)
@@ -169,7 +169,7 @@ def _tcp(host: str, port: int, ranks: Ranks, timeout: timedelta) -> TCPStore:
     return TCPStore(host, port, None, ranks.rank == 0, timeout, wait_for_workers=False, use_libuv=False)
 
 
-def _address(ranks: Ranks) -> str:
+def address_of(ranks: Ranks) -> str:
     """Return the address at which other hosts reach this one: that of the default route, if it has one.
 
     Connecting a datagram socket sends nothing, it asks the routing table. 192.0.2.1 is nobody's (RFC 5737).

@@ -1,7 +1,7 @@
 """What ranks can do together: each operation in a line, with the right answer to check it by.
 
-Rank r brings the number 2r + 1 to operations that move numbers, 2r to those that add them up (so that a sum
-of booleans differs from a product of them). Every function returns pairs: what came out, what must.
+Rank r brings the number 2r + 1 to operations that move numbers. Every function returns pairs: what came out,
+and what must.
 """
 
 from __future__ import annotations
@@ -179,12 +179,14 @@ REDUCTIONS: dict[str, tuple[Callable[[Sequence[int]], float], str, torch.dtype]]
 
 
 def _numbers(world: World, name: str) -> list[int]:
-    """Return what each rank brings to the reduction `name`: their mean is whole, their product small."""
-    if name == "PRODUCT":
-        numbers = [2 if rank < 3 else 1 for rank in range(world.size)]
-    else:
-        numbers = [2 * rank + (name == "BAND") for rank in range(world.size)]
-    return [int(bool(number)) for number in numbers] if world.dtype == torch.bool else numbers
+    """Return what each rank brings to the reduction `name`, such that no two reductions come out equal."""
+    if world.dtype == torch.bool:
+        return [int(rank > 0) for rank in range(world.size)]
+    if name == "PRODUCT":  # small enough for every type, at any number of ranks
+        return [2 if rank < 3 else 1 for rank in range(world.size)]
+    if name.startswith("B"):
+        return [2 * rank + 3 for rank in range(world.size)]
+    return [moved(rank) for rank in range(world.size)]  # whose mean is whole
 
 
 def _reduction(name: str, *, everywhere: bool) -> Callable[[World], Pairs]:

@@ -40,5 +40,12 @@ def callback(kind: str, dtype: torch.dtype) -> MPI.Op:
         into = torch.frombuffer(mine, dtype=dtype)
         combine(into, torch.frombuffer(theirs, dtype=dtype), out=into)
 
-    chosen: Any = call_in_place if wide == dtype else call
-    return MPI.Op.Create(chosen, commute=True)
+    chosen = call_in_place if wide == dtype else call
+
+    def call_unless_empty(theirs: MPI.buffer, mine: MPI.buffer, datatype: MPI.Datatype) -> None:
+        """Open MPI cuts a short vector into empty parts too, which torch.frombuffer refuses."""
+        if len(mine):
+            chosen(theirs, mine, datatype)
+
+    operation: Any = call_unless_empty
+    return MPI.Op.Create(operation, commute=True)

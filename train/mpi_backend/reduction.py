@@ -77,12 +77,17 @@ class Reduction:
     def conclude(self, flat: torch.Tensor, size: int) -> None:
         """Do to the result of `size` ranks what is left after MPI."""
         if self.average:
+            if flat.is_floating_point() and flat.itemsize == 1:  # which torch cannot divide
+                flat.copy_(flat.float().div_(size))
+                return
             whole = not (flat.is_floating_point() or flat.is_complex())
             flat.div_(size, rounding_mode="trunc" if whole else None)
 
 
 @cache
 def _average(dtype: torch.dtype) -> Reduction:
+    if dtype == torch.bool:
+        raise ValueError(f"reduce operation AVG is not defined for {dtype}")
     return replace(_plain("SUM", dtype), name="AVG", average=True)
 
 

@@ -1,0 +1,76 @@
+"""The measured support table: a cell that hangs, dies or goes out of step costs only itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.train.forked import on_hosts
+from train.probe import cells
+from train.probe.apart import measure_apart
+from train.probe.cells import Cell
+from train.probe.table import as_json, as_text
+
+if TYPE_CHECKING:
+    from tests.train.conftest import Launch
+    from train.group import Group
+
+GOOD, HANGING, DYING, ODD = (
+    Cell(f"all_reduce {name}", "f32", "cpu") for name in ("SUM", "MIN", "MAX", "AVG")
+)
+
+
+def measure_badly(cell: Cell, rank: int, size: int, local_rank: int) -> tuple[str, str]:
+    """Measure as the probe does, but for three cells that go wrong on one rank."""
+    if cell == HANGING and rank == 0:
+        time.sleep(3600)
+    if cell == DYING and rank == 1:
+        os.kill(os.getpid(), signal.SIGABRT)
+    if cell == ODD and rank == 1:
+        return "refused", "not today"
+    return cells.measure(cell, rank, size, local_rank)
+
+
+def test_a_cell_that_goes_wrong_costs_only_itself(tmp_path: Path) -> None:
+    order = [GOOD, HANGING, GOOD, DYING, ODD, GOOD]
+
+    def run(group: Group) -> tuple[list[tuple[str, str]], str, str]:
+        measured = measure_apart(group, "gloo", order, patience=timedelta(seconds=1), measure=measure_badly)
+        assert [one.cell for one in measured] == order
+        tables = {"gloo": measured}
+        return [(one.outcome, one.said) for one in measured], as_text(group, tables), as_json(group, tables)
+
+    for outcomes, text, told in on_hosts(tmp_path, 2, run):
+        assert [outcome for outcome, _ in outcomes] == ["right", "hangs", "right", "dies", "hangs", "right"]
+        assert outcomes[3][1] == "rank 1: killed by signal 6"
+        assert "all_reduce MIN of f32: hangs: no answer within 1 s" in text
+        assert len(json.loads(told)["cells"]) == len(order)
+
+
+def test_every_operation_is_measured_with_every_type_on_every_device() -> None:
+    every = cells.all_cells(["cpu", "cuda"])
+    assert len(set(every)) == len(every)
+    assert {cell.dtype for cell in every if cell.operation == "broadcast"} == set(cells.DTYPES)
+    assert {cell.device for cell in every} == {"cpu", "cuda"}
+
+
+@pytest.mark.parametrize(("launcher", "ranks", "backend"), [("single", 1, "auto"), ("mpirun", 2, "mpi")])
+def test_the_probe_of_this_machine(launch: Launch, launcher: str, ranks: int, backend: str) -> None:
+    job = launch(launcher, ranks, "-m", "train.probe", "--json", "--backend", backend)
+    assert job.status == 0, job.stderr
+    told = json.loads(job.stdout)
+    outcomes = {
+        (cell["operation"], cell["dtype"]): cell["outcome"]
+        for cell in told["cells"]
+        if cell["device"] == "cpu"
+    }
+    assert set(outcomes.values()) <= {"right", "refused"}
+    for operation in ("broadcast", "all_reduce SUM", "all_gather", "scatter"):
+        assert {outcomes[operation, dtype] for dtype in ("i64", "f32", "f64")} == {"right"}

@@ -1,0 +1,49 @@
+"""Measure which operations work with which types, on which devices, under which backends.
+
+    torchrun --nproc-per-node 2 -m train.probe                 # gloo, and nccl where there are GPUs
+    mpirun -np 2 python -m train.probe --backend mpi --json
+    fab launch --hosts hosts.txt --module train.probe
+
+Every cell of the table is an operation that ran here, on these hosts, and whose answer was checked.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from train.group import Group
+from train.probe.apart import measure_apart
+from train.probe.cells import all_cells
+from train.probe.inside import measure_inside
+from train.probe.table import Tables, as_json, as_text
+from train.tool import ToolConfig, run
+
+
+def main() -> None:
+    """Run the tool."""
+    run("python -m train.probe", show)
+
+
+def show(group: Group, config: ToolConfig) -> int:
+    """Measure everything, and show it on rank 0."""
+    tables: Tables = {}
+    for backend, devices in to_measure(group, config.backend).items():
+        cells = all_cells(devices)
+        inside = backend == "mpi"
+        tables[backend] = measure_inside(group, cells) if inside else measure_apart(group, backend, cells)
+    if group.rank == 0:
+        sys.stdout.write(as_json(group, tables) if config.json else as_text(group, tables))
+        sys.stdout.flush()
+    return 0
+
+
+def to_measure(group: Group, asked: str) -> dict[str, list[str]]:
+    """Return the backends to measure, each with its devices: that asked for, or all that every rank has."""
+    has_gpu = all(group.all_gather(torch.cuda.is_available()))
+    gpu = ["cuda"] if has_gpu else []
+    known = {"gloo": ["cpu", *gpu], "nccl": gpu, "mpi": ["cpu"]}
+    if asked in known:
+        return {asked: known[asked]}
+    return {backend: known[backend] for backend in ("gloo", "nccl") if known[backend]}
