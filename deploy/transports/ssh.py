@@ -71,7 +71,7 @@ class SshPipe:
             transport.set_keepalive(KEEPALIVE_SECONDS)
             self._channel: Any = transport.open_session(timeout=route.connect_seconds)
             self._channel.exec_command(command)
-        except (SSHException, OSError) as error:
+        except (SSHException, OSError, EOFError) as error:
             self._connection.close()
             raise _explain(error, route) from None
         self._reader = io.BufferedReader(_Incoming(self._channel), 1 << 16)
@@ -158,6 +158,12 @@ def _explain(error: Exception, route: Route) -> HostError:
                 "ssh.port-refused" if reasons == {os.strerror(errno.ECONNREFUSED)} else "ssh.unreachable",
                 f"cannot connect to {place}: {'; '.join(sorted(reasons))}",
                 "does sshd run there? (port= sets another port)",
+            )
+        case EOFError():
+            explained = (
+                "ssh.closed",
+                f"{place} closed the connection before it was made",
+                "does its sshd run well, and take one more connection (MaxStartups)? see its log",
             )
         case SSHException() if "banner" in str(error) or "No existing session" in str(error):
             explained = (
