@@ -97,7 +97,7 @@ class Attempts:
         self._say(the_plan.title)
         limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
         result = execute(the_plan, cluster, self.observers, **limits)
-        result = self.folder.stopped(result)
+        result = self.folder.ended(result)
         with contextlib.suppress(LostError):
             self._metrics = head.ask("fetch", path="out/metrics.jsonl", seconds=5)["text"]
         self._record(head, "result.json", result.as_json())

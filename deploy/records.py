@@ -37,7 +37,7 @@ class RunFolder:
         if self._lock is None:
             self._create()
         self._attempt = plan.spec.attempt
-        (self.path / f"plan{self._suffix}.txt").write_text(str(plan))
+        self._write(f"plan{self._suffix}.txt", str(plan))
         self.record = {
             "job": plan.spec.job,
             "launcher": plan.spec.launcher,
@@ -85,8 +85,10 @@ class RunFolder:
         """Append a line of the driver's own."""
         self._append(self.logs / "driver.log", f"{text}\n")
 
-    def stopped(self, result: LaunchResult) -> LaunchResult:
-        """The result; if `fab stop` interrupted the driver, it says so."""
+    def ended(self, result: LaunchResult) -> LaunchResult:
+        """Keep what an attempt leaves; the result says so if `fab stop` interrupted the driver."""
+        if result.stacks:
+            self._write(f"stacks{self._suffix}.txt", result.stacks)
         order = self.path / "stop.json"
         if not result.failure or result.failure.kind != "interrupted" or not order.is_file():
             return result
@@ -103,12 +105,14 @@ class RunFolder:
         for file in self._open.values():
             file.close()
         if metrics is not None:
-            (self.path / "metrics.jsonl").write_text(metrics)
-        if result.stacks:
-            (self.path / "stacks.txt").write_text(result.stacks)
-        (self.path / "verdict.txt").write_text(f"{verdict}\n")
+            self._write("metrics.jsonl", metrics)
+        self._write("verdict.txt", f"{verdict}\n")
         content = {**result.as_json(), "earlier_attempts": [one.as_json() for one in earlier]}
         self._replace("result.json", json.dumps(content, indent=2) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a file for people; a host may have said what cannot be encoded."""
+        (self.path / name).write_text(text, errors="replace")
 
     def _replace(self, name: str, text: str) -> None:
         draft = self.path / f"{name}.new"

@@ -23,6 +23,7 @@ from deploy.cluster import CONNECTIONS_AT_ONCE
 from deploy.errors import MusterError
 from deploy.fold import fold
 from deploy.result import span
+from deploy.screen import harmless
 
 STACKS_SECONDS = 30.0
 _REMEDIES = {
@@ -85,10 +86,10 @@ def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Any]:
 
 def _frames(stack: Mapping[str, Any]) -> tuple[str, ...]:
     if "error" in stack:
-        said = str(stack["error"])
+        said = harmless(str(stack["error"]))
         return (": ".join([said, *(remedy for sign, remedy in _REMEDIES.items() if sign in said)]),)
     own = takewhile(lambda frame: frame[1] != "<frozen runpy>", stack["frames"])  # that is `python -m`
-    return tuple(f"{function} ({file}:{line})" for function, file, line in own)
+    return tuple(harmless(f"{function} ({file}:{line})") for function, file, line in own)
 
 
 def _own_py_spy() -> bytes | None:

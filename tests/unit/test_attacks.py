@@ -196,10 +196,11 @@ def test_facts_that_make_no_sense_are_refused(lie: dict[str, Any]) -> None:
         Facts.from_frame({**honest, **lie})
 
 
-def test_what_a_host_says_of_itself_cannot_drive_the_terminal() -> None:
-    plan = make_plan("node1", launcher="torchrun", facts={"node1": {"torch": "2\x1b]0;owned\x07"}})
+def test_what_a_host_says_of_itself_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    plan = make_plan("node1", launcher="torchrun", facts={"node1": {"torch": "2\x1b]0;owned\x07\ud800"}})
     stream = io.StringIO()
     Screen(stream).say(plan.title)
+    RunFolder(tmp_path, "job").begin(plan)  # and a lone surrogate, which no file can hold, stops nothing
     assert "\x1b" not in stream.getvalue()
     assert "\x1b" not in harmless_lines(str(HostError("host.failed", "No such \x1b[2J file")))
 
