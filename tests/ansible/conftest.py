@@ -1,194 +1,16 @@
-"""Bare hosts as containers with systemd, and Ansible run on them as an operator runs it."""
+"""Hosts for the tests of Ansible, and the order in which the tests share them."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import resource
 import shutil
 import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-BOOKS = ROOT / "ansible"
-COMPOSE = Path(__file__).parent / "node" / "compose.yaml"
-PROJECT = "muster-bare-test"
-ADDRESSES = {f"node{number}": f"10.77.0.{10 + number}" for number in (1, 2, 3, 4)}
-# Programs of the environment that the tests run in: no one need have activated it.
-PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-
-# What the hosts of a test have no use for: the world's clocks, and 1 GB of PyTorch.
-VARIABLES = {
-    "muster_stack": "bare",
-    "time_sync_mode": "isolated",
-    "time_sync_wait_seconds": 20,
-    "bare_packages": ["python3", "openmpi-bin", "python3-mpi4py"],
-    "preflight_disk_free_mb": 500,
-    "packages_index_seconds": 10**9,  # the list of packages in the image is that of the packages in its cache
-}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A playbook's run."""
-
-    status: int
-    text: str
-    cpu_seconds: float
-    recap: Mapping[str, Mapping[str, int]]
-
-    @property
-    def changed(self) -> int:
-        return sum(host["changed"] for host in self.recap.values())
-
-
-def run(
-    *argv: str,
-    timeout: float = 60,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    stdin: str = "",
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv, cwd=cwd, env=env, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
-    )
-
-
-@dataclass
-class Hosts:
-    """Bare hosts, this machine's folder for them, and the operator's own way in."""
-
-    folder: Path
-    names: list[str] = field(default_factory=lambda: ["node1", "node2", "node3"])
-
-    @property
-    def hosts_file(self) -> Path:
-        return self.folder / "hosts.txt"
-
-    @property
-    def muster(self) -> Path:
-        return self.folder / ".muster"
-
-    @property
-    def env(self) -> dict[str, str]:
-        return os.environ | {
-            "PATH": PATH,
-            "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_SSH_COMMON_ARGS": f"-F {self.folder}/operator_config",
-            "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.folder / "cp"),
-            "COMPOSE_PROJECT_NAME": PROJECT,
-            "OPERATOR_KEY": (self.folder / "operator.pub").read_text(),
-        }
-
-    def compose(self, *args: str, timeout: float = 120) -> None:
-        done = run("docker", "compose", "--file", str(COMPOSE), *args, timeout=timeout, env=self.env)
-        assert done.returncode == 0, done.stderr
-
-    def start(self, *names: str) -> None:
-        """Bring hosts up, and pin their host keys as one reads them off a console."""
-        self.compose("up", "--detach", *names)
-        for name in names:
-            key = wait_for(lambda name=name: self.on(name, "cat", "/etc/ssh/ssh_host_ed25519_key.pub"))
-            with (self.folder / "operator_known_hosts").open("a") as known_hosts:
-                known_hosts.write(f"{ADDRESSES[name]} {key}\n")
-            with (self.folder / "operator_config").open("a") as config:
-                config.write(
-                    f"Host {name}\n  HostName {ADDRESSES[name]}\n  User root\n"
-                    f"  IdentityFile {self.folder}/operator\n"
-                    f"  UserKnownHostsFile {self.folder}/operator_known_hosts\n  StrictHostKeyChecking yes\n"
-                )
-            wait_for(lambda name=name: self.operator(name, "echo up").stdout)
-
-    def on(self, name: str, *argv: str) -> str:
-        """What a command prints on a host, without SSH; empty where it fails."""
-        return run("docker", "exec", self.container(name), *argv, timeout=120).stdout
-
-    def container(self, name: str) -> str:
-        return f"{PROJECT}-{name}-1"
-
-    def operator(self, name: str, command: str) -> subprocess.CompletedProcess[str]:
-        """The operator's own login."""
-        return run("ssh", "-F", str(self.folder / "operator_config"), "-o", "BatchMode=yes", name, command)
-
-    def driver(self, name: str, command: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """A login as the driver's."""
-        return run("ssh", "-F", str(self.muster / "ssh_config"), *options, name, command)
-
-    def command(self, book: str, *args: str, **variables: object) -> list[str]:
-        """The command line that plays a book on these hosts."""
-        self.hosts_file.write_text("".join(f"{name} slots=2\n" for name in self.names))
-        extra = VARIABLES | {"ssh_trust_operator_config": f"{self.folder}/operator_config"} | variables
-        return [
-            *("ansible-playbook", f"{book}.yml", "--inventory", str(self.hosts_file)),
-            *("--extra-vars", json.dumps(extra), *args),
-        ]
-
-    def play(self, book: str, *args: str, timeout: float = 300, **variables: object) -> Outcome:
-        """Play a book to its end."""
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = run(*self.command(book, *args, **variables), timeout=timeout, cwd=BOOKS, env=self.env)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return Outcome(done.returncode, done.stdout + done.stderr, cpu_seconds, recap(done.stdout))
-
-    def play_until(self, marker: str, book: str) -> None:
-        """Play a book, and kill Ansible with all that it started here as soon as it announces a task."""
-        with subprocess.Popen(
-            self.command(book),
-            cwd=BOOKS,
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        ) as ansible:
-            assert ansible.stdout
-            found = any(marker in line for line in ansible.stdout)
-            if ansible.poll() is None:
-                os.killpg(ansible.pid, 9)
-        assert found, f"no task {marker!r}"
-
-    def traces(self, name: str) -> set[str]:
-        """Every file of a host with mode and content, its packages and groups: what teardown restores."""
-        return set(self.on(name, "sh", "-c", LISTING).splitlines())
-
-
-# Not logs, caches, nor the second copies that package and account tools keep of their own files; and not the
-# group `rdma`, which Debian's rdma-core leaves when it is purged, as its policy has it.
-LISTING = r"""
-find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/tmp \
-  -o -path /var/cache -o -path /var/log -o -path /var/lib/apt -o -path /var/lib/ucf -o -path '/etc/*-' \
-  -o -path '/var/lib/dpkg/*-old' -o -path '/var/lib/systemd/*' -o -name .ansible -o -name __pycache__ \) \
-  -prune \
-  -o -printf '%p %y %m %u:%g %l\n'
-find /etc /home /root /usr/local -xdev -type f ! -path '/etc/*-' ! -path /etc/group ! -path /etc/gshadow \
-  ! -path '*/.ansible/*' -exec sha256sum {} +
-cut -d: -f1,4 /etc/group | grep -v '^rdma:' | sed 's/^/group /'
-dpkg --get-selections
-"""
-
-
-def recap(text: str) -> dict[str, dict[str, int]]:
-    lines = re.findall(r"^(\S+)\s+: (ok=.*)$", text, re.MULTILINE)
-    return {
-        name: {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", rest)} for name, rest in lines
-    }
-
-
-def wait_for(probe: object, seconds: float = 30) -> str:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := probe():  # type: ignore[operator]
-            return str(found).strip()
-        time.sleep(0.1)
-    raise TimeoutError(probe)
+from tests.ansible.bare_hosts import PATH, Hosts, run
 
 
 def missing() -> str | None:
@@ -203,7 +25,8 @@ def missing() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the operator's own key, whose public half every bare host has."""
     if reason := missing():
         if os.environ.get("REQUIRE_CLUSTER") == "1":
             pytest.fail(reason)
@@ -211,16 +34,62 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     folder = tmp_path_factory.mktemp("bare")
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "operator"))
     hosts = Hosts(folder)
-    hosts.compose("build", "--quiet", timeout=600)
+    hosts.compose("build", "--quiet", "node1", timeout=600)
     try:
-        hosts.start(*hosts.names)
-        yield hosts
+        yield folder
     finally:
         hosts.compose("down", "--volumes", "--timeout", "0")
 
 
+@pytest.fixture(scope="session")
+def clock(operator: Path) -> str:
+    """The site's clock, for hosts that ask one: a container with chronyd that nobody sets up."""
+    hosts = Hosts(operator)
+    hosts.compose("up", "--detach", "--no-deps", "clock")
+    install = "apt-get install --yes --no-install-recommends chrony >/dev/null && systemctl stop chrony"
+    serve = (
+        "printf 'local stratum 8\\nallow\\n' >/run/clock.conf && chronyd -x -f /run/clock.conf && echo serves"
+    )
+    assert hosts.on("clock", "sh", "-c", f"{install}; {serve}")
+    return hosts.container("clock")
+
+
+@pytest.fixture(scope="session")
+def hosts(operator: Path, clock: str) -> Hosts:
+    """Three bare hosts, which the tests that follow make a cluster, and bare again."""
+    hosts = Hosts(operator)
+    hosts.start(*hosts.names)
+    return hosts
+
+
+@pytest.fixture(scope="session")
+def bare(hosts: Hosts) -> dict[str, set[str]]:
+    """The traces of the hosts before anything was done to them."""
+    return {name: hosts.traces(name) for name in hosts.names}
+
+
+@pytest.fixture
+def fresh(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Hosts:
+    """One bare host, new for each test, whose operator is an ordinary user that may use sudo."""
+    hosts = Hosts(tmp_path_factory.mktemp("fresh"), ["node5"])
+    for name in ("operator", "operator.pub"):
+        (hosts.folder / name).symlink_to(operator / name)
+    hosts.start("node5", login="op")
+    return hosts
+
+
+# The life of a cluster: each file goes on where the one before it left the hosts.
+LIFE = ["test_inventory", "test_setup", "test_clocks", "test_rotation", "test_teardown"]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents and "hosts" in getattr(item, "fixturenames", ()):
+    ours = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in ours:
+        if "operator" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.timeout(900))
+    order = {name: number for number, name in enumerate(LIFE)}
+    ours.sort(key=lambda item: order.get(item.path.stem, len(LIFE)))
+    places = [number for number, item in enumerate(items) if Path(__file__).parent in item.path.parents]
+    for place, item in zip(places, ours, strict=True):
+        items[place] = item

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ansible.conftest import BOOKS, PATH, ROOT, run
+from tests.ansible.bare_hosts import BOOKS, PATH, ROOT, run
 
 pytest.importorskip("ansible.plugins.inventory", reason="Ansible is not installed")
 
@@ -75,6 +75,17 @@ def test_what_is_wrong_with_a_hosts_file_stops_setup(tmp_path: Path, text: str |
 @pytest.mark.parametrize("book", ["setup", "verify", "rotate-keys", "teardown"])
 def test_without_the_hosts_file_every_playbook_fails(book: str) -> None:
     status, out, err = ansible("ansible-playbook", f"ansible/{book}.yml", folder=ROOT)
+    assert status != 0
+    assert "No hosts. Run it in the folder of ansible.cfg" in out + err
+
+
+@pytest.mark.parametrize("text", ["node1 slots=2\n", "# nothing\n", None], ids=["hosts", "empty", "missing"])
+def test_in_a_folder_without_ansible_cfg_a_hosts_file_is_no_success_either(
+    tmp_path: Path, text: str | None
+) -> None:
+    if text is not None:
+        (tmp_path / "hosts.txt").write_text(text)
+    status, out, err = ansible("ansible-playbook", f"{BOOKS}/setup.yml", "-i", "hosts.txt", folder=tmp_path)
     assert status != 0
     assert "No hosts. Run it in the folder of ansible.cfg" in out + err
 

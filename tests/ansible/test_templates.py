@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.ansible.conftest import BOOKS, run
-
-if TYPE_CHECKING:
-    from tests.ansible.conftest import Hosts
+from tests.ansible.bare_hosts import BOOKS, run
 
 pytest.importorskip("ansible.template", reason="Ansible is not installed")
 
@@ -67,16 +64,9 @@ def render(role: str, template: str, inventory: dict[str, dict[str, Any]], **var
     return str(templar.template(trust_as_template(text)))
 
 
-@pytest.fixture(scope="module")
-def judge(hosts: Hosts) -> Hosts:
-    """The hosts, the first of which has sshd and chronyd, whatever was done to it before."""
-    hosts.on("node1", "apt-get", "install", "--yes", "--no-install-recommends", "chrony")
-    return hosts
-
-
-def accepts(hosts: Hosts, text: str, *argv: str) -> None:
-    """A program on a host reads the text as its configuration without a complaint."""
-    done = run("docker", "exec", "--interactive", hosts.container("node1"), *argv, stdin=text)
+def accepts(container: str, text: str, *argv: str) -> None:
+    """A program in the container of the site's clock reads a text as its configuration, without complaint."""
+    done = run("docker", "exec", "--interactive", container, *argv, stdin=text)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -86,12 +76,10 @@ def inventory(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("algorithms", ["current", "stock"])
-def test_sshd_accepts_its_drop_in(
-    judge: Hosts, inventory: dict[str, dict[str, Any]], algorithms: str
-) -> None:
+def test_sshd_accepts_its_drop_in(clock: str, inventory: dict[str, dict[str, Any]], algorithms: str) -> None:
     variables = {"ssh_trust_algorithms": algorithms, "ssh_trust_allow_users": ["root", "ml"]}
     text = render("ssh_trust", "sshd.conf.j2", inventory, **variables)
-    accepts(judge, text, "/usr/sbin/sshd", "-t", "-f", "/dev/stdin")
+    accepts(clock, text, "/usr/sbin/sshd", "-t", "-f", "/dev/stdin")
 
 
 def test_an_older_sshd_is_not_told_what_it_does_not_know() -> None:
@@ -130,11 +118,11 @@ def test_ssh_finds_every_name_and_address_among_the_known_hosts(
 @pytest.mark.parametrize("mode", ["public", "head", "isolated"])
 @pytest.mark.parametrize("role", ["head", "worker"])
 def test_chronyd_accepts_its_configuration(
-    judge: Hosts, inventory: dict[str, dict[str, Any]], mode: str, role: str
+    clock: str, inventory: dict[str, dict[str, Any]], mode: str, role: str
 ) -> None:
     name = list(inventory)[0 if role == "head" else -1]
     text = render("time_sync", "chrony.conf.j2", inventory, time_sync_mode=mode, inventory_hostname=name)
-    accepts(judge, text, "/usr/sbin/chronyd", "-p", "-f", "/dev/stdin")
+    accepts(clock, text, "/usr/sbin/chronyd", "-p", "-f", "/dev/stdin")
 
 
 @pytest.mark.parametrize(
@@ -150,3 +138,28 @@ def test_limits_go_as_far_as_the_host_lets_them(hard: dict[str, int], expected: 
     lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
     assert {name: value for _, _, name, value in lines} == expected
     assert {user for user, *_ in lines} == {"muster"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "offsets", "message"),
+    [
+        ("public", [0.0, 0.0, 1.25], "node3: its clock is +1.250000 s from 10.0.0.9"),
+        ("public", [0.0, -1.25], "node2: its clock is -1.250000 s from 10.0.0.9"),
+        ("isolated", [0.0, 1.25, 0.0], "node2: its clock is +1.250000 s from 10.0.0.9"),
+        ("isolated", [0.0, -1.25, -1.25], "node1: its clock is +1.250000 s from most of the others"),
+        ("head", [7.0, 0.0, 0.0], ""),
+    ],
+    ids=["one of three", "one of two", "a worker", "the head", "all the same as the head"],
+)
+def test_the_clock_that_is_furthest_from_most_is_the_one_that_is_named(
+    mode: str, offsets: list[float], message: str
+) -> None:
+    names = [f"node{number}" for number in range(1, len(offsets) + 1)]
+    clocks = {
+        name: {"synchronised": True, "offset": offset, "source": "10.0.0.9"}
+        for name, offset in zip(names, offsets, strict=True)
+    }
+    inventory = {name: {"addresses": [name]} for name in names}
+    text = render("time_sync", "problems.j2", inventory, time_sync_mode=mode, time_sync_clocks=clocks)
+    said = text.strip().removeprefix("None")  # what Ansible makes of no text
+    assert (said[: len(message)], bool(said)) == (message, bool(message))

@@ -5,6 +5,7 @@ It only reads. One question instead of ten is what makes a run over hosts that a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 SYS_RESOURCE, SYS_TIME = 24, 25  # capabilities(7)
 
@@ -102,7 +104,29 @@ def account(name: str) -> dict[str, object]:
         entry = pwd.getpwnam(name)
     except KeyError:
         return {}
-    return {"uid": entry.pw_uid, "ours": entry.pw_gecos.split(",")[0] == "Muster jobs"}
+    return {
+        "uid": entry.pw_uid,
+        "shell": entry.pw_shell,
+        "ours": entry.pw_gecos.split(",")[0] == "Muster jobs",
+    }
+
+
+def file(path: str) -> str:
+    """A file's owner, mode and digest, so that a role passes over what is right; nothing if missing."""
+    try:
+        status = Path(path).stat()
+        content = Path(path).read_bytes()
+    except OSError:
+        return ""
+    return f"{status.st_uid} {status.st_mode & 0o7777:04o} {hashlib.sha256(content).hexdigest()}"
+
+
+def pinned_host_keys() -> str:
+    """The digest of Muster's block in the file of known hosts; nothing if there is none."""
+    block = re.search(
+        r"^# BEGIN .* Muster cluster\n(.*?)^# END ", text("/etc/ssh/ssh_known_hosts"), re.M | re.S
+    )
+    return hashlib.sha256(block.group(1).strip().encode()).hexdigest() if block else ""
 
 
 def new_packages() -> dict[str, object]:
@@ -110,10 +134,15 @@ def new_packages() -> dict[str, object]:
     return {path.stem: json.loads(path.read_text()) for path in Path("/var/lib/muster").glob("*.json")}
 
 
-def unit(name: str, files: list[str], stamp: str) -> dict[str, bool]:
-    """Whether a service runs, and whether its files have changed since it started (or wrote `stamp`)."""
+def units(asked: dict[str, dict[str, Any]]) -> dict[str, dict[str, bool]]:
+    """What systemd says of each unit; one question for all, which it answers in their order."""
     wanted = "ActiveState,UnitFileState,ActiveEnterTimestampMonotonic"
-    answer = said("systemctl", "show", name, f"--property={wanted}")
+    answers = said("systemctl", "show", f"--property={wanted}", *asked).split("\n\n")
+    return {name: unit(answer, **watched) for (name, watched), answer in zip(asked.items(), answers)}  # noqa: B905  # 3.9
+
+
+def unit(answer: str, files: list[str], stamp: str) -> dict[str, bool]:
+    """Whether a unit runs, and whether its files have changed since it started (or wrote `stamp`)."""
     properties = dict(line.split("=", 1) for line in answer.splitlines() if "=" in line)
     entered = int(properties.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
     started = time.time() - time.monotonic() + entered
@@ -147,14 +176,15 @@ def main() -> None:
                 "may_set_clock": may(SYS_TIME),
                 "hard_limits": hard_limits(),
                 "host_keys": host_keys(),
-                "pins_host_keys": "Muster" in text("/etc/ssh/ssh_known_hosts"),
+                "pinned_host_keys": pinned_host_keys(),
                 "node_host_key": " ".join(text("/etc/muster/ssh/ssh_host_ed25519_key.pub").split()[:2]),
                 "sshd": (re.findall(r"OpenSSH_(\d+\.\d+)", said("ssh", "-V")) or ["0"])[0],
                 "gpu": Path("/proc/driver/nvidia/gpus").is_dir(),
                 "infiniband": Path("/dev/infiniband").is_dir(),
                 "packages": installed(asked["packages"]),
+                "files": {path: file(path) for path in asked["files"]},
                 "folders": [folder for folder in asked["folders"] if Path(folder).is_dir()],
-                "units": {name: unit(name, **watched) for name, watched in asked["units"].items()},
+                "units": units(asked["units"]),
                 "new_packages": new_packages(),
             }
         )

@@ -1,0 +1,205 @@
+"""Bare hosts as containers with systemd, and Ansible run on them as an operator runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BOOKS = ROOT / "ansible"
+COMPOSE = Path(__file__).parent / "node" / "compose.yaml"
+PROJECT = "muster-bare-test"
+ADDRESSES = {f"node{number}": f"10.77.0.{10 + number}" for number in (1, 2, 3, 4, 5)}
+ADDRESSES["clock"] = "10.77.0.20"
+
+# Programs of the environment that the tests run in: no one need have activated it.
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+# group_vars/cluster.yml beside hosts.txt. The site's clock is a container; 1 GB of PyTorch is left out.
+VARIABLES: dict[str, object] = {
+    "muster_stack": "bare",
+    "time_sync_servers": [ADDRESSES["clock"]],
+    "time_sync_pools": [],
+    "time_sync_wait_seconds": 20,
+    "ssh_trust_login_seconds": 4,  # these hosts are near
+    "bare_packages": ["python3", "openmpi-bin", "python3-mpi4py"],
+    "preflight_disk_free_mb": 500,
+    "packages_index_seconds": 10**9,  # the list of packages in the image is that of the packages in its cache
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A playbook's run."""
+
+    status: int
+    text: str
+    cpu_seconds: float
+    recap: Mapping[str, Mapping[str, int]]
+
+    @property
+    def changed(self) -> int:
+        return sum(host["changed"] for host in self.recap.values())
+
+
+def run(
+    *argv: str,
+    timeout: float = 60,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, cwd=cwd, env=env, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+@dataclass
+class Hosts:
+    """Bare hosts, this machine's folder for them, and the operator's own way in."""
+
+    folder: Path
+    names: list[str] = field(default_factory=lambda: ["node1", "node2", "node3"])
+    variables: dict[str, object] = field(default_factory=VARIABLES.copy)
+
+    @property
+    def hosts_file(self) -> Path:
+        return self.folder / "hosts.txt"
+
+    @property
+    def muster(self) -> Path:
+        return self.folder / ".muster"
+
+    @property
+    def env(self) -> dict[str, str]:
+        return os.environ | {
+            "PATH": PATH,
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_SSH_COMMON_ARGS": f"-F {self.folder}/operator_config",
+            "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.folder / "cp"),
+            "COMPOSE_PROJECT_NAME": PROJECT,
+            "OPERATOR_KEY": (self.folder / "operator.pub").read_text(),
+        }
+
+    def compose(self, *args: str, timeout: float = 120) -> None:
+        done = run("docker", "compose", "--file", str(COMPOSE), *args, timeout=timeout, env=self.env)
+        assert done.returncode == 0, done.stderr
+
+    def start(self, *names: str, login: str = "root") -> None:
+        """Bring hosts up anew, and pin their host keys as one reads them off a console."""
+        self.compose("up", "--detach", "--no-deps", "--force-recreate", "--timeout", "0", *names)
+        for name in names:
+            key = wait_for(lambda name=name: self.on(name, "cat", "/etc/ssh/ssh_host_ed25519_key.pub"))
+            self.pin(name, ADDRESSES[name], key, login)
+            wait_for(lambda name=name: self.operator(name, "echo up").stdout)
+
+    def pin(self, name: str, address: str, key: str, login: str = "root") -> None:
+        """Let the operator know a host."""
+        with (self.folder / "operator_known_hosts").open("a") as known_hosts:
+            known_hosts.write(f"{address} {key.strip()}\n")
+        with (self.folder / "operator_config").open("a") as config:
+            config.write(
+                f"Host {name}\n  HostName {address}\n  User {login}\n"
+                f"  IdentityFile {self.folder}/operator\n"
+                f"  UserKnownHostsFile {self.folder}/operator_known_hosts\n  StrictHostKeyChecking yes\n"
+            )
+
+    def on(self, name: str, *argv: str) -> str:
+        """What a command prints on a host, without SSH; empty where it fails."""
+        return run("docker", "exec", self.container(name), *argv, timeout=120).stdout
+
+    def container(self, name: str) -> str:
+        return f"{PROJECT}-{name}-1"
+
+    def operator(self, name: str, command: str) -> subprocess.CompletedProcess[str]:
+        """The operator's own login."""
+        return run("ssh", "-F", str(self.folder / "operator_config"), "-o", "BatchMode=yes", name, command)
+
+    def driver(self, name: str, command: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """A login as the driver's."""
+        return run("ssh", "-F", str(self.muster / "ssh_config"), *options, name, command)
+
+    def command(self, book: str, *args: str, **variables: object) -> list[str]:
+        """The command line that plays a book on these hosts."""
+        self.hosts_file.write_text("".join(f"{name} slots=2\n" for name in self.names))
+        choices = self.variables | {"ssh_trust_operator_config": f"{self.folder}/operator_config"}
+        (self.folder / "group_vars").mkdir(exist_ok=True)
+        (self.folder / "group_vars" / "cluster.yml").write_text(json.dumps(choices))  # JSON is YAML
+        return [
+            *("ansible-playbook", f"{book}.yml", *args, "--inventory", str(self.hosts_file)),
+            *("--extra-vars", json.dumps(variables)),
+        ]
+
+    def play(self, book: str, *args: str, timeout: float = 300, **variables: object) -> Outcome:
+        """Play a book to its end."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = run(*self.command(book, *args, **variables), timeout=timeout, cwd=BOOKS, env=self.env)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return Outcome(done.returncode, done.stdout + done.stderr, cpu_seconds, recap(done.stdout))
+
+    def play_until(self, marker: str, book: str, *args: str, **variables: object) -> None:
+        """Play a book, and kill Ansible with all that it started here as soon as it announces a task."""
+        with subprocess.Popen(
+            self.command(book, *args, **variables),
+            cwd=BOOKS,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        ) as ansible:
+            assert ansible.stdout
+            found = any(marker in line for line in ansible.stdout)
+            if ansible.poll() is None:
+                os.killpg(ansible.pid, 9)
+        assert found, f"no task {marker!r}"
+
+    def checks(self) -> list[dict[str, object]]:
+        """What verify.yml found, as it says in JSON."""
+        report = json.loads((self.muster / "verify.json").read_text())
+        assert report["ok"] is all(check["ok"] for check in report["checks"])
+        return list(report["checks"])
+
+    def traces(self, name: str) -> set[str]:
+        """Every file of a host with mode and content, its packages and groups: what teardown restores."""
+        return set(self.on(name, "sh", "-c", LISTING).splitlines())
+
+
+# Not logs, caches, nor the second copies that package and account tools keep of their own files; and not the
+# group `rdma`, which Debian's rdma-core leaves when it is purged, as its policy has it.
+LISTING = r"""
+find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp -o -path /var/tmp \
+  -o -path /var/cache -o -path /var/log -o -path /var/lib/apt -o -path /var/lib/ucf -o -path '/etc/*-' \
+  -o -path '/var/lib/dpkg/*-old' -o -path '/var/lib/systemd/*' -o -name .ansible -o -name __pycache__ \) \
+  -prune \
+  -o -printf '%p %y %m %u:%g %l\n'
+find /etc /home /root /usr/local -xdev -type f ! -path '/etc/*-' ! -path /etc/group ! -path /etc/gshadow \
+  ! -path '*/.ansible/*' -exec sha256sum {} +
+cut -d: -f1,4 /etc/group | grep -v '^rdma:' | sed 's/^/group /'
+dpkg --get-selections
+"""
+
+
+def recap(text: str) -> dict[str, dict[str, int]]:
+    lines = re.findall(r"^(\S+)\s+: (ok=.*)$", text, re.MULTILINE)
+    return {
+        name: {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", rest)} for name, rest in lines
+    }
+
+
+def wait_for(probe: object, seconds: float = 30) -> str:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := probe():  # type: ignore[operator]
+            return str(found).strip()
+        time.sleep(0.1)
+    raise TimeoutError(probe)
