@@ -23,7 +23,7 @@ from deploy.node.wire import Frame, Readable, Writable, read_frame, write_frame
 _MODULES = (
     *("wire", "facts", "health", "meeting", "store", "processes"),
     *("memory", "ranks", "stacks", "door", "jobs", "detaching"),
-    *("commands", "files", "cleaning", "agent"),
+    *("commands", "files", "cleaning", "engine", "blobs", "images", "agent"),
 )
 # No keeper says more at once; without a bound, one that is not ours could fill this machine.
 MOST_BYTES = 1 << 26
@@ -81,6 +81,7 @@ class Channel:
         """When something came from this host."""
         self._pipe, self._events = pipe, events
         self._numbers = itertools.count()
+        self._posting = threading.Lock()
         self._waiting: dict[int, Future[Frame]] = {}
         self._lost = False
         with contextlib.suppress(OSError):  # a keeper that never started explains itself by its last words
@@ -92,7 +93,7 @@ class Channel:
         """Ask the keeper for something; the future holds its answer, `LostError` or `MusterError`."""
         number = next(self._numbers)
         future = self._waiting[number] = Future()
-        with contextlib.suppress(OSError):  # the reader notices
+        with self._posting, contextlib.suppress(OSError):  # the reader notices
             write_frame(self._pipe.writer, {"do": do, "id": number, **request}, payload)
         if self._lost:
             self._fail_all()
@@ -101,6 +102,10 @@ class Channel:
     def ask(self, do: str, payload: bytes = b"", *, seconds: float = 30.0, **request: Any) -> Frame:
         """Ask, and wait for the answer."""
         return wait(self.post(do, payload, **request), self.host, seconds)
+
+    def report(self, frame: Frame) -> None:
+        """Put an event of this side among those of the host."""
+        self._events.put(Event(self.host, frame))
 
     def set_clock(self, time_there: float) -> None:
         """Note the host's clock from an answer that has just come (so it is late by its way here)."""

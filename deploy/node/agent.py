@@ -35,6 +35,7 @@ from deploy.node.door import Door
 from deploy.node.facts import facts
 from deploy.node.files import Files
 from deploy.node.health import health
+from deploy.node.images import Images
 from deploy.node.jobs import Jobs, make_private
 from deploy.node.meeting import Meeting, reach_all, reach_hosts
 from deploy.node.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
@@ -62,7 +63,7 @@ class Keeper:
         self.files = Files()
         self.parts = (
             *(self, jobs, Detaching(jobs.root, self.store, self.send), Stacks(self.home, self.store)),
-            *(Commands(self.send), self.files, Cleaning(self.home)),
+            *(Commands(self.send), self.files, Cleaning(self.home), Images(self.home / "images", self.send)),
         )
         self.job: Frame = {}
         self.meeting: Meeting | None = None

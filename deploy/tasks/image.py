@@ -11,11 +11,16 @@ from pathlib import Path
 
 from invoke import Collection, Context, Exit, task
 
+from deploy import hostfile
+from deploy.cluster import Cluster
+from deploy.errors import UnfitError, UsageError
 from deploy.image import build as building
-from deploy.image import capabilities
+from deploy.image import capabilities, report
+from deploy.image.archive import Archive
 from deploy.image.engine import Engine
+from deploy.image.push import Push, prepare, survey
 from deploy.image.versions import load
-from deploy.tasks.shared import explained
+from deploy.tasks.shared import HELP, Progress, explained, opener_with
 
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 
@@ -85,4 +90,40 @@ def check(context: Context, image: str = "muster:cpu", json: bool = False) -> No
             raise Exit(code=1)
 
 
-commands = Collection("image", build, check)
+@task(
+    positional=[],
+    auto_shortflags=False,
+    help={
+        **HELP,
+        "image": "the image (default: muster:cpu)",
+        "ssh-config": "how to reach the hosts themselves, not their node containers (default: ~/.ssh/config)",
+    },
+)
+def push(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    hosts: str = "hosts.txt",
+    image: str = "muster:cpu",
+    include: str = "",
+    exclude: str = "",
+    ssh_config: str = "",
+    python: str = "",
+) -> None:
+    """Bring an image to the engine of every host, without a registry: missing layers, once from here."""
+    with explained(context, "interrupted; what has come is kept: push again to go on"):
+        chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
+        if ssh_config and not Path(ssh_config).is_file():
+            raise UsageError(f"--ssh-config: no file {ssh_config}")
+        engine = Engine()
+        found, archive, began = engine.image(image), Archive(cache_folder() / "images"), time.monotonic()
+        with Cluster(chosen, opener_with(Path(ssh_config) if ssh_config else None, python)) as cluster:
+            lacking = survey(cluster, found)
+            configuration = prepare(engine, found, archive, lacking)
+            with Progress(sys.stdout) as progress:
+                pushed = Push(cluster, found, archive, configuration, progress.show).carry(lacking)
+        archive.sweep([found.id, *found.layers])
+        sys.stdout.write(report.as_text(found, pushed, time.monotonic() - began))
+        if pushed.failed:
+            raise Exit(code=UnfitError.exit_status)
+
+
+commands = Collection("image", build, check, push)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
+from typing import TextIO
 
 from fabric import Connection
 from invoke import Context, Exit
@@ -15,6 +17,7 @@ from deploy.channel import Pipe
 from deploy.cluster import OpenPipe
 from deploy.errors import MusterError
 from deploy.hostfile import Host
+from deploy.image.report import bar
 from deploy.screen import harmless_lines
 from deploy.transports.local import LocalPipe
 from deploy.transports.route import resolve
@@ -36,7 +39,11 @@ def config_beside(hosts_file: Path) -> Path | None:
 
 def opener(hosts_file: Path, python: str) -> OpenPipe:
     """The way to a host: the SSH configuration beside the hosts file if there is one, else the user's own."""
-    ssh_config = config_beside(hosts_file)
+    return opener_with(config_beside(hosts_file), python)
+
+
+def opener_with(ssh_config: Path | None, python: str) -> OpenPipe:
+    """The way to a host by this SSH configuration, or by the user's own."""
 
     def open_pipe(host: Host) -> Pipe:
         if host.is_local:
@@ -73,3 +80,29 @@ def explained(context: Context, interrupted: str = "interrupted") -> Iterator[No
         raise Exit(harmless_lines(str(error)), error.exit_status) from None
     except KeyboardInterrupt as stop:
         raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None
+
+
+class Progress:
+    """One line that stays in place on a terminal; elsewhere a line for each tenth."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._began, self._tenth = stream, time.monotonic(), -1
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stream.isatty():
+            self._stream.write("\r\x1b[K")
+
+    def show(self, done: int, total: int) -> None:
+        """Show how far it is."""
+        tenth = done * 10 // total if total else 10
+        if self._stream.isatty():
+            self._stream.write(f"\r{bar(done, total, time.monotonic() - self._began)}\x1b[K")
+        elif tenth > self._tenth:
+            self._stream.write(bar(done, total, time.monotonic() - self._began) + "\n")
+        self._stream.flush()
+        self._tenth = tenth

@@ -53,7 +53,10 @@ class _Outgoing:
         self._channel = channel
 
     def write(self, content: bytes, /) -> None:
-        self._channel.sendall(content)
+        try:
+            self._channel.sendall(content)
+        except (EOFError, SSHException) as error:  # how paramiko says that the connection broke meanwhile
+            raise BrokenPipeError(errno.EPIPE, f"the SSH connection broke: {error}") from error
 
     def flush(self) -> None:
         """Nothing waits here."""

@@ -23,6 +23,8 @@ ORDER = (
     "image.capabilities",
     "image.build",
     "image.engine",
+    "image.relay",
+    "image.archive",
     "openmpi",
     "torchrun",
     "fold",
@@ -52,6 +54,8 @@ ORDER = (
     "transports.ssh",
     "transports",
     "cluster",
+    "image.push",
+    "image.report",
     "examine",
     "deliver",
     "stacks",
@@ -122,6 +126,7 @@ PURE = (
     "image.compatibility",
     "image.bake",
     "image.capabilities",
+    "image.relay",
 )
 IMPURE = {"docker", "os", "socket", "subprocess", "threading", "time", "fabric", "invoke", "paramiko"}
 # Of the keeper's modules, those that the driver uses too.
@@ -129,7 +134,7 @@ SHARED = {"deploy.node.wire", "deploy.node.jobs", "deploy.node.store", "deploy.n
 ON_THE_NODE = (
     *("wire", "facts", "health", "meeting", "store", "processes"),
     *("memory", "ranks", "stacks", "door", "jobs", "detaching"),
-    *("commands", "files", "cleaning", "agent"),
+    *("commands", "files", "cleaning", "engine", "blobs", "images", "agent"),
 )
 
 

@@ -1,0 +1,145 @@
+"""An image as `docker save` writes it, taken apart: its configuration, and each layer compressed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from deploy.errors import MusterError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+LEVEL = 1  # zlib's fastest: three times as fast as its default, for a tenth more bytes
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: the digest of its content, and of the compressed file that travels."""
+
+    diff_id: str
+    digest: str
+    size: int
+    """Bytes of the compressed file."""
+
+
+class _Stream(io.RawIOBase):
+    """Pieces of bytes as a raw stream."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces, self._rest = iter(pieces), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer)
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._rest = piece
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+class Archive:
+    """Compressed layers in a folder here: the next push has them, bit by bit the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, layer: Layer) -> Path:
+        """The compressed file of a layer."""
+        return self.folder / f"{_plain(layer.diff_id)}.gz"
+
+    def layer(self, diff_id: str) -> Layer | None:
+        """A layer that is compressed already."""
+        note = self.folder / f"{_plain(diff_id)}.json"
+        try:
+            layer = Layer(**json.loads(note.read_text()))
+            return layer if self.path(layer).stat().st_size == layer.size else None
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def configuration(self, image_id: str) -> bytes | None:
+        """The configuration of an image whose layers were taken apart before."""
+        path = self.folder / f"{_plain(image_id)}.config"
+        return path.read_bytes() if path.is_file() else None
+
+    def take(self, saved: Iterable[bytes], image_id: str, wanted: Iterable[str]) -> bytes:
+        """Compress the wanted layers out of what `docker save` writes; the image's configuration."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        missing = {one for one in wanted if self.layer(one) is None}
+        small: dict[str, bytes] = {}
+        with tarfile.open(fileobj=io.BufferedReader(_Stream(saved), CHUNK), mode="r|") as members:
+            for member in members:
+                if content := members.extractfile(member) if member.isfile() else None:
+                    if member.name.endswith((".json", "VERSION")) or member.size < 1 << 16:
+                        small[member.name] = content.read()
+                        self._keep(io.BytesIO(small[member.name]), missing)
+                    else:
+                        self._keep(content, missing)
+        configuration = small[json.loads(small["manifest.json"])[0]["Config"]]
+        if absent := [one for one in missing if self.layer(one) is None]:
+            raise MusterError(f"the container engine did not save the layer {absent[0]}")
+        (self.folder / f"{_plain(image_id)}.config").write_bytes(configuration)
+        return configuration
+
+    def _keep(self, content: IO[bytes], missing: set[str]) -> None:
+        """Compress one layer if it is wanted; which one it is, its digest says at its end."""
+        with tempfile.TemporaryFile(dir=self.folder) as plain:
+            diff_id = "sha256:" + _copy(_inflated(content), plain)
+            if diff_id not in missing:
+                return
+            plain.seek(0)
+            path = self.folder / f"{_plain(diff_id)}.gz"
+            with path.open("wb") as file, gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed:
+                for piece in iter(lambda: plain.read(CHUNK), b""):
+                    packed.write(piece)
+        with path.open("rb") as written:
+            layer = Layer(diff_id, _copy(written), path.stat().st_size)
+        (self.folder / f"{_plain(diff_id)}.json").write_text(json.dumps(asdict(layer)))
+
+    def sweep(self, keep: Iterable[str]) -> None:
+        """Remove the layers of other images."""
+        names = {_plain(one) for one in keep}
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+            if path.is_file() and path.stem not in names:
+                path.unlink()
+
+
+def _plain(digest: str) -> str:
+    return digest.removeprefix("sha256:")
+
+
+def _inflated(content: IO[bytes]) -> IO[bytes]:
+    """A layer's own bytes: engines that keep images in containerd's store save layers compressed."""
+    peeked = io.BufferedReader(content, CHUNK)  # type: ignore[type-var]  # a tar member is a raw stream
+    return gzip.GzipFile(fileobj=peeked) if peeked.peek(2)[:2] == b"\x1f\x8b" else peeked  # type: ignore[return-value]
+
+
+def _copy(source: IO[bytes], target: IO[bytes] | None = None) -> str:
+    """Copy, or only read, to the end; the SHA-256 of what came."""
+    digest = hashlib.sha256()
+    for piece in _pieces(source):
+        digest.update(piece)
+        if target:
+            target.write(piece)
+    return digest.hexdigest()
+
+
+def _pieces(source: IO[bytes]) -> Iterator[bytes]:
+    while piece := source.read(CHUNK):
+        yield piece

@@ -1,0 +1,276 @@
+"""Brings an image to every host without a registry: only what is missing there, and from here only once.
+
+Each missing layer goes to one host, and from there through a tree of hosts (`relay`) while it still arrives.
+What has come when a push breaks off stays where it is, and the next push goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from deploy.channel import wait
+from deploy.cluster import Cluster
+from deploy.errors import MusterError, UnfitError
+from deploy.image.archive import Archive, Layer
+from deploy.image.engine import Engine, Image
+from deploy.image.relay import ancestors, by_what_is_there
+from deploy.node.wire import Frame
+
+ANSWER_SECONDS = 60.0
+SILENCE_SECONDS = 90.0  # with nothing from any host that still needs something
+LOAD_SECONDS = 900.0
+PIECE = 1 << 20
+PIECES_AT_ONCE = 8
+Tell = Callable[[int, int], None]
+
+
+@dataclass
+class Outcome:
+    """What became of one host. `layers` and `size` (compressed bytes): what it lacked."""
+
+    layers: int = 0
+    size: int = 0
+    had_it: bool = False
+    error: str = ""
+
+
+@dataclass
+class Pushed:
+    """What a push did; `sent`: the bytes that left this machine."""
+
+    hosts: dict[str, Outcome] = field(default_factory=dict)
+    sent: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether a host has not got the image."""
+        return any(outcome.error for outcome in self.hosts.values())
+
+
+def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:
+    """The layers that each host lacks (diff IDs); None where the image is. `UnfitError` names all."""
+    asked = {
+        name: channel.post("image", name=image.name, layers=list(image.layers))
+        for name, channel in cluster.channels.items()
+    }
+    lacking: dict[str, tuple[str, ...] | None] = {}
+    reasons = []
+    for name in (host.name for host in cluster.hosts):
+        try:
+            said = wait(asked[name], name, ANSWER_SECONDS)
+            lacking[name] = None if _same(image, said) else image.layers[said["common"] :]
+        except MusterError as error:
+            reasons.append((name, str(error).removeprefix(f"{name}: ")))
+    if reasons:
+        raise UnfitError(reasons)
+    return lacking
+
+
+def _same(image: Image, said: Frame) -> bool:
+    """Whether a host has the image. Engines with containerd's store have ids of their own for it."""
+    return said["id"] == image.id or (
+        said["created"] == image.created and tuple(said["layers"]) == image.layers
+    )
+
+
+def prepare(
+    engine: Engine, image: Image, archive: Archive, lacking: Mapping[str, tuple[str, ...] | None]
+) -> bytes:
+    """Have every layer that some host lacks compressed in the archive; the image's configuration."""
+    wanted = {diff_id for diff_ids in lacking.values() for diff_id in diff_ids or ()}
+    if all(diff_ids is None for diff_ids in lacking.values()):
+        return b""
+    known = archive.configuration(image.id)
+    if known is not None and all(archive.layer(diff_id) for diff_id in wanted):
+        return known
+    return archive.take(engine.save(image), image.id, wanted)
+
+
+class Push:
+    """One image on its way. Everything runs on the caller's thread but the feeding from here."""
+
+    def __init__(
+        self, cluster: Cluster, image: Image, archive: Archive, configuration: bytes, tell: Tell
+    ) -> None:
+        self.cluster, self.image, self.archive, self.tell = cluster, image, archive, tell
+        self.configuration = configuration
+        self.pushed = Pushed()
+        self._word = secrets.token_hex(16)
+        self._ports: dict[str, int] = {}
+        self._have: dict[tuple[str, str], int] = {}
+        self._files: dict[str, dict[str, Layer]] = {}
+        self._waiting: dict[str, set[str]] = {}
+        self._loading: set[str] = set()
+        self._stuck: SimpleQueue[tuple[str, Layer] | None] = SimpleQueue()
+
+    def carry(self, lacking: Mapping[str, tuple[str, ...] | None]) -> Pushed:
+        """Bring every host what it lacks, and have it loaded."""
+        for host, diff_ids in lacking.items():
+            layers = [self._layer(one) for one in diff_ids or ()]
+            size = sum(layer.size for layer in layers)
+            self.pushed.hosts[host] = Outcome(len(layers), size, had_it=diff_ids is None)
+            if diff_ids is not None:
+                self._files[host] = {layer.digest: layer for layer in layers}
+                self._waiting[host] = set(self._files[host])
+        self._serve()
+        threading.Thread(target=self._feed, daemon=True).start()
+        for host in [host for host, files in self._waiting.items() if not files]:
+            self._load(host)
+        self._watch()
+        self._stuck.put(None)
+        self._tidy()
+        return self.pushed
+
+    def _layer(self, diff_id: str) -> Layer:
+        layer = self.archive.layer(diff_id)
+        if layer is None:
+            raise MusterError(f"{self.archive.folder}: the layer {diff_id} is gone; push again")
+        return layer
+
+    def _serve(self) -> None:
+        """Have every host that lacks something give to others, and say how much it has already."""
+        asked = {
+            host: self.cluster.channels[host].post(
+                "image_serve", host=host, digests=list(files), word=self._word
+            )
+            for host, files in self._files.items()
+        }
+        for host, future in asked.items():
+            said = wait(future, host, ANSWER_SECONDS)
+            self._ports[host] = said["port"]
+            self._have |= {(host, digest): have for digest, have in said["have"].items()}
+
+    def _addresses(self, host: str) -> list[tuple[str, str, int]]:
+        known = next(one for one in self.cluster.hosts if one.name == host)
+        return [(host, address, self._ports[host]) for address in self.cluster.addresses(known)]
+
+    def _tidy(self) -> None:
+        """Remove the files where the engine has them now; before, another host may still read them."""
+        for host, files in self._files.items():
+            if not self.pushed.hosts[host].error:
+                future = self.cluster.channels[host].post("image_forget", digests=list(files))
+                with contextlib.suppress(MusterError):
+                    wait(future, host, ANSWER_SECONDS)
+
+    # -- from here --
+
+    def _feed(self) -> None:
+        """Send each file, lowest layer first, to one host; then what hosts could not get from each other."""
+        for layer in filter(None, map(self.archive.layer, self.image.layers)):
+            needing = [host for host, files in self._files.items() if layer.digest in files]
+            hosts = by_what_is_there({host: self._have[host, layer.digest] for host in needing})
+            if hosts:
+                self._spread(layer, hosts)
+                self._give(hosts[0], layer)
+        while stuck := self._stuck.get():
+            self._give(*stuck)
+
+    def _spread(self, layer: Layer, hosts: list[str]) -> None:
+        """Have every host but the first get the file from those above it, beginning now."""
+        for host, chain in ancestors(hosts).items():
+            sources = [source for one in chain for source in self._addresses(one)]
+            channel = self.cluster.channels[host]
+            channel.post("image_pull", digest=layer.digest, bytes=layer.size, sources=sources)
+
+    def _give(self, host: str, layer: Layer) -> None:
+        """Send a file to one host, and tell the other thread how that went."""
+        channel = self.cluster.channels[host]
+        try:
+            self._send(host, layer)
+        except (MusterError, OSError) as error:
+            channel.report({"event": "image-stuck", "digest": layer.digest, "text": str(error), "fed": True})
+        else:
+            channel.report({"event": "image-got", "digest": layer.digest})
+
+    def _send(self, host: str, layer: Layer) -> None:
+        channel, offset = self.cluster.channels[host], self._have[host, layer.digest]
+        under_way: deque[Future[Frame]] = deque()
+        with self.archive.path(layer).open("rb") as file:
+            file.seek(offset)
+            while piece := file.read(PIECE):
+                under_way.append(channel.post("image_take", piece, digest=layer.digest, offset=offset))
+                offset += len(piece)
+                self.pushed.sent += len(piece)
+                if len(under_way) == PIECES_AT_ONCE:
+                    wait(under_way.popleft(), host, ANSWER_SECONDS)
+                channel.report({"event": "image-have", "digest": layer.digest, "have": offset})
+        for future in under_way:
+            wait(future, host, ANSWER_SECONDS)
+        wait(channel.post("image_complete", digest=layer.digest), host, ANSWER_SECONDS)
+
+    # -- what hosts say --
+
+    def _watch(self) -> None:
+        heard = time.monotonic()
+        while self._waiting or self._loading:
+            silence = LOAD_SECONDS if self._loading else SILENCE_SECONDS
+            try:
+                event = self.cluster.events.get(timeout=1.0)
+            except Empty:
+                if time.monotonic() - heard > silence:
+                    for host in [*self._waiting, *self._loading]:
+                        self._lose(host, f"nothing arrived for {silence:.0f} s")
+                continue
+            heard = time.monotonic()
+            handle = getattr(self, "_on_" + event.frame["event"].replace("-", "_"), None)
+            if handle and event.host in {*self._waiting, *self._loading}:
+                handle(event.host, event.frame)
+            self.tell(*self._progress())
+
+    def _progress(self) -> tuple[int, int]:
+        total = sum(layer.size for files in self._files.values() for layer in files.values())
+        return sum(self._have.values()), total
+
+    def _on_image_have(self, host: str, frame: Frame) -> None:
+        self._have[host, frame["digest"]] = frame["have"]
+
+    def _on_image_got(self, host: str, frame: Frame) -> None:
+        digest = frame["digest"]
+        self._have[host, digest] = self._files[host][digest].size
+        self._waiting.get(host, set()).discard(digest)
+        if host in self._waiting and not self._waiting[host]:
+            self._load(host)
+
+    def _on_image_stuck(self, host: str, frame: Frame) -> None:
+        """Nobody there could give it: then from here. If that was from here, there is no other way."""
+        if frame.get("fed"):
+            self._lose(host, frame["text"])
+        else:
+            self._have[host, frame["digest"]] = frame["have"]
+            self._stuck.put((host, self._files[host][frame["digest"]]))
+
+    def _on_image_loaded(self, host: str, frame: Frame) -> None:
+        self._loading.discard(host)
+        if "error" in frame:
+            self.pushed.hosts[host].error = frame["error"]
+        elif not _same(self.image, frame):
+            self.pushed.hosts[host].error = f"its engine made another image of it: {frame['id']}"
+
+    def _on_lost(self, host: str, frame: Frame) -> None:
+        self._lose(host, "the line to it is gone; what has arrived there is kept: push again")
+
+    def _lose(self, host: str, reason: str) -> None:
+        self._waiting.pop(host, None)
+        self._loading.discard(host)
+        self.pushed.hosts[host].error = reason
+
+    def _load(self, host: str) -> None:
+        """Everything is there: hand it to the host's engine."""
+        del self._waiting[host]
+        self._loading.add(host)
+        names = {diff_id: f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in self.image.layers}
+        request: dict[str, Any] = {
+            "name": self.image.name,
+            "places": [names[diff_id] for diff_id in self.image.layers],
+            "layers": [[names[layer.diff_id], layer.digest] for layer in self._files[host].values()],
+        }
+        self.cluster.channels[host].post("image_load", self.configuration, **request)

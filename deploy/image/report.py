@@ -1,0 +1,40 @@
+"""What `fab image.push` says. Pure."""
+
+from __future__ import annotations
+
+from deploy.image.engine import Image
+from deploy.image.push import Outcome, Pushed
+
+BAR = 24
+
+
+def bar(done: int, total: int, seconds: float) -> str:
+    """One line of progress: `[######------]  51 %  396 of 784 MB, 88 MB/s`."""
+    part = done / total if total else 1.0
+    filled = int(part * BAR)
+    speed = done / seconds / 1e6 if seconds > 0 else 0.0
+    picture = "#" * filled + "-" * (BAR - filled)
+    return f"[{picture}] {part:4.0%}  {done / 1e6:.0f} of {total / 1e6:.0f} MB, {speed:.0f} MB/s"
+
+
+def as_text(image: Image, pushed: Pushed, seconds: float) -> str:
+    """What became of every host, and what left this machine."""
+    width = max(map(len, pushed.hosts))
+    lines = [f"{host:<{width}}  {_outcome(one)}" for host, one in pushed.hosts.items()]
+    have = sum(not one.error for one in pushed.hosts.values())
+    lines += [
+        "",
+        f"{image.name} {image.id.removeprefix('sha256:')[:12]}: on {have} of {len(pushed.hosts)} hosts after "
+        f"{seconds:.0f} s; {pushed.sent / 1e6:.1f} MB left this machine",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _outcome(one: Outcome) -> str:
+    if one.error:
+        return f"FAILED: {one.error}"
+    if one.had_it:
+        return "has it already"
+    layers = "1 layer" if one.layers == 1 else f"{one.layers} layers"
+    return f"loaded; {layers} of it came, {one.size / 1e6:.1f} MB"

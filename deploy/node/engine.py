@@ -1,0 +1,102 @@
+"""The container engine of this host, over its Unix socket (Docker Engine API 1.40; Podman has it too).
+
+The driver has the Docker SDK for this; a host has nothing but its Python.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterable
+from itertools import takewhile
+from typing import Any
+from urllib.parse import quote
+
+TIMEOUT_SECONDS = 600.0  # loading unpacks a gigabyte, on a slow disk too
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def socket_path() -> str:
+    """Where the engine listens: DOCKER_HOST, else the user's own engine, else the host's."""
+    named = os.environ.get("DOCKER_HOST", "")
+    if named.startswith("unix://"):
+        return named[len("unix://") :]
+    own = os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/nowhere"), "docker.sock")
+    return own if os.path.exists(own) else "/var/run/docker.sock"
+
+
+def ask(method: str, path: str, body: Iterable[bytes] | None = None) -> Any:
+    """What the engine answers, from JSON; OSError in its own words if it refuses, or is not there."""
+    place = socket_path()
+    connection = _Connection(place)
+    try:
+        headers = {"Content-Type": "application/x-tar"} if body else {}
+        connection.request(method, path, body, headers, encode_chunked=body is not None)
+        answer = connection.getresponse()
+        text = answer.read().decode(errors="replace")
+    except OSError as error:
+        raise OSError(f"the container engine at {place}: {error.strerror or error}") from None
+    finally:
+        connection.close()
+    if answer.status >= 400:
+        raise OSError(f"the container engine at {place}: {_message(text)}")
+    return [json.loads(line) for line in text.splitlines() if line] if body else json.loads(text or "null")
+
+
+def _message(text: str) -> str:
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text.strip()
+
+
+def find(name: str) -> dict[str, Any] | None:
+    """What the engine knows of an image; None if it has none of that name."""
+    found = [one for one in images() if name in (one.get("RepoTags") or ())]
+    return dict(inspect(found[0]["Id"])) if found else None
+
+
+def images() -> list[dict[str, Any]]:
+    """Every image of the engine."""
+    return list(ask("GET", "/images/json"))
+
+
+def inspect(identity: str) -> dict[str, Any]:
+    """Everything about one image."""
+    return dict(ask("GET", f"/images/{quote(identity, safe='')}/json"))
+
+
+def layers_in_common(layers: list[str]) -> int:
+    """How many of the lowest layers some image here has: a layer is stored on top of those below it."""
+    stored = [inspect(one["Id"])["RootFS"].get("Layers") or [] for one in images()]
+    return max((_in_common(layers, own) for own in stored), default=0)
+
+
+def _in_common(layers: list[str], own: list[str]) -> int:
+    same = (one == other for one, other in zip(layers, own))  # noqa: B905  # of different lengths
+    return sum(takewhile(bool, same))
+
+
+def needs_every_layer() -> bool:
+    """Whether this engine keeps images in containerd's store, which takes no archive with layers left out."""
+    status = ask("GET", "/info").get("DriverStatus") or []
+    return any("containerd" in str(value) for pair in status for value in pair)
+
+
+def load(archive: Iterable[bytes]) -> None:
+    """Load an archive as `docker load` does; OSError in the engine's words if it does not take it."""
+    for said in ask("POST", "/images/load?quiet=1", archive):
+        if "error" in said:
+            raise OSError(f"the container engine: {said['error']}")

@@ -1,0 +1,202 @@
+"""`fab image.push` to three engines: one has the image, one an older one, one nothing and is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from deploy import hostfile
+from deploy.cluster import Cluster as Hosts
+from deploy.image.archive import Archive
+from deploy.image.engine import Engine
+from deploy.image.push import Push, Pushed, prepare, survey
+from deploy.tasks.shared import opener_with
+from tests.cluster.conftest import NODES, ROOT, Cluster
+from tests.launching import FAB
+
+OLDER, IMAGE = "muster-push:older", "muster-push:new"
+LOW, HIGH = 48 << 20, 8 << 20  # bytes of the two layers; random, so that compressing saves nothing
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Three dockerd without networks, each behind the sshd of a node, and a folder for compressed layers."""
+
+    cluster: Cluster
+    folder: Path
+    cache: Path
+
+    def docker(self, node: str, *words: str, stdin: bytes | None = None) -> str:
+        command = ("docker", "--host", f"unix://{self.folder}/{node}/docker.sock", *words)
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+        return done.stdout.decode().strip()
+
+    def id(self, node: str) -> str:
+        return self.docker(node, "image", "inspect", "--format", "{{.Id}}", IMAGE)
+
+    def staged(self, node: str) -> int:
+        """Bytes of layers that wait on a node."""
+        listed = self.cluster.exec(node, ("sh", "-c", "cat /home/muster/.muster/images/* | wc -c"))
+        return int(listed.stdout)
+
+    def fab(self) -> subprocess.CompletedProcess[str]:
+        config = ("--ssh-config", str(self.cluster.ssh_config))
+        return subprocess.run(
+            (str(FAB), "image.push", "--hosts", str(self.cluster.hosts_file), "--image", IMAGE, *config),
+            cwd=ROOT,
+            env={**os.environ, "XDG_CACHE_HOME": str(self.cache)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+def docker(*words: str, stdin: bytes | None = None) -> bytes:
+    return subprocess.run(("docker", *words), input=stdin, stdout=-1, check=True, timeout=120).stdout
+
+
+def make_images(folder: Path) -> str:
+    """An image of one layer, and one with another on top; the id of the second."""
+    (folder / "low").write_bytes(os.urandom(LOW))
+    (folder / "high").write_bytes(os.urandom(HIGH))
+    (folder / "Dockerfile").write_text("FROM scratch AS older\nCOPY low /\nFROM older\nCOPY high /\n")
+    docker("build", "--quiet", "--target", "older", "--tag", OLDER, str(folder))
+    docker("build", "--quiet", "--tag", IMAGE, str(folder))
+    return docker("image", "inspect", "--format", "{{.Id}}", IMAGE).decode().strip()
+
+
+def start_engine(folder: Path) -> subprocess.Popen[bytes]:
+    folder.mkdir()
+    own = ("--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid")
+    nets = (
+        "--host",
+        f"unix://{folder}/docker.sock",
+        "--bridge",
+        "none",
+        "--iptables=false",
+        "--ip6tables=false",
+    )
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(("dockerd", *own, *nets), stdout=log, stderr=log, start_new_session=True)
+
+
+def wait_for(folder: Path) -> None:
+    deadline = time.monotonic() + 60
+    address = f"unix://{folder}/docker.sock"
+    while subprocess.run(("docker", "--host", address, "info"), capture_output=True, check=False).returncode:
+        assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
+        time.sleep(0.2)
+    (folder / "docker.sock").chmod(0o666)  # for the nodes' user
+
+
+@pytest.fixture(scope="module")
+def engines(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    if os.geteuid() or not shutil.which("dockerd"):
+        reason = "engines of the test's own need root, and dockerd on PATH"
+        pytest.fail(reason) if os.environ.get("REQUIRE_CLUSTER") == "1" else pytest.skip(reason)
+    folder = Path(tempfile.mkdtemp(prefix="me-"))  # short: a Unix socket's path has at most 107 characters
+    running = {node: start_engine(folder / node) for node in NODES}
+    muster = tmp_path_factory.mktemp("push") / ".muster"
+    muster.mkdir()
+    hosts_file = muster.parent / "hosts.txt"
+    hosts_file.write_text("".join(f"{node} slots=1\n" for node in NODES))
+    ports = {f"MUSTER_PORT{number}": str(2260 + number) for number in range(1, 6)}
+    files = f"{ROOT}/compose.yaml:{ROOT}/tests/cluster/engines.yaml"
+    own = {"COMPOSE_PROJECT_NAME": "muster-push", "MUSTER_DIR": str(muster), "ENGINES": str(folder)}
+    env = {**cluster.env, **ports, **own, "COMPOSE_FILE": files}
+    second = replace(cluster, muster_dir=muster, hosts_file=hosts_file, env=env)
+    try:
+        for node in NODES:
+            wait_for(folder / node)
+        second.compose("up", "--detach", "--wait", "--no-build")
+        yield Engines(second, folder, muster.parent / "cache")
+    finally:
+        second.compose("down", "--volumes", "--timeout", "1")
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait(30)
+        docker("image", "rm", "--force", OLDER, IMAGE)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def push_and_lose(engines: Engines, lost: str) -> Pushed:
+    """Push; when a fifth has come, the node is switched off."""
+    cut: list[int] = []
+
+    def tell(done: int, total: int) -> None:
+        if not cut and done > total / 5:
+            cut.append(done)
+            engines.cluster.kill(lost)
+
+    engine, archive = Engine(), Archive(engines.cache / "muster" / "images")
+    image = engine.image(IMAGE)
+    with Hosts(
+        hostfile.load(engines.cluster.hosts_file), opener_with(engines.cluster.ssh_config, "")
+    ) as hosts:
+        lacking = survey(hosts, image)
+        assert [lacking[node] and len(lacking[node] or ()) for node in NODES] == [None, 1, 2]
+        return Push(hosts, image, archive, prepare(engine, image, archive, lacking), tell).carry(lacking)
+
+
+def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Engines, tmp_path: Path) -> None:
+    identity = make_images(tmp_path)
+    engines.docker("node1", "load", stdin=docker("save", IMAGE))
+    engines.docker("node2", "load", stdin=docker("save", OLDER))
+    assert (engines.id("node1"), engines.id("node2"), engines.id("node3")) == (identity, "", "")
+
+    pushed = push_and_lose(engines, "node3")
+    outcomes = pushed.hosts
+    assert outcomes["node1"].had_it
+    assert (outcomes["node2"].layers, outcomes["node2"].error) == (1, "")
+    assert engines.id("node2") == identity
+    assert "the line to it is gone; what has arrived there is kept" in outcomes["node3"].error
+
+    engines.cluster.start("node3")
+    arrived = engines.staged("node3")
+    assert 0 < arrived < LOW + HIGH
+    done = engines.fab()
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert engines.id("node3") == identity
+    assert re.search(
+        r"node1 +has it already\nnode2 +has it already\nnode3 +loaded; 2 layers of it came", done.stdout
+    )
+    sent = re.search(r"([\d.]+) MB left this machine", done.stdout)
+    assert sent
+    assert float(sent.group(1)) * 1e6 == pytest.approx(LOW + HIGH - arrived, abs=1e6)
+    assert engines.staged("node3") == 0
+
+
+def test_from_here_each_layer_leaves_once_whatever_the_number_of_hosts(
+    engines: Engines, tmp_path: Path
+) -> None:
+    identity = make_images(tmp_path)
+    done = engines.fab()
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert [engines.id(node) for node in NODES] == [identity] * 3
+    sent = re.search(r"on 3 of 3 hosts after \d+ s; ([\d.]+) MB left this machine", done.stdout)
+    assert sent
+    assert float(sent.group(1)) * 1e6 == pytest.approx(LOW + HIGH, abs=1e6)
+    assert "[" in done.stdout and "%" in done.stdout
+
+
+def test_a_host_without_an_engine_is_named_before_anything_is_sent(
+    cluster: Cluster, engines: Engines
+) -> None:
+    without = replace(engines, cluster=cluster)
+    done = without.fab()
+    assert (done.returncode, done.stdout) == (3, "")
+    assert (
+        "node2: OSError: the container engine at /var/run/docker.sock: No such file or directory"
+        in done.stderr
+    )

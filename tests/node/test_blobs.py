@@ -1,0 +1,124 @@
+"""Files on their way from host to host: through one that still gets them, on from where they stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.node import blobs as module
+from deploy.node.blobs import Blobs, Server, Source, Wanted, pull
+
+CONTENT = os.urandom(3_000_000)
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+WANTED = Wanted(DIGEST, len(CONTENT), "word")
+
+
+def silent(have: int) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAIT_SECONDS", 1.0)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Callable[[str], tuple[Blobs, Source]]:
+    def make(name: str) -> tuple[Blobs, Source]:
+        blobs = Blobs(tmp_path / name)
+        return blobs, Source(name, "127.0.0.1", Server(blobs, name, "word").port)
+
+    return make
+
+
+Make = Callable[[str], tuple[Blobs, Source]]
+
+
+def test_a_file_passes_through_a_host_that_is_still_getting_it(host: Make) -> None:
+    (first, source), (second, relay), (third, _) = host("a"), host("b"), host("c")
+    told: list[int] = []
+    pulls = [
+        threading.Thread(target=pull, args=(second, WANTED, [source], silent)),
+        threading.Thread(target=pull, args=(third, WANTED, [relay], told.append)),
+    ]
+    for one in pulls:
+        one.start()
+    half = len(CONTENT) // 2
+    first.append(DIGEST, 0, CONTENT[:half])
+    deadline = time.monotonic() + 5
+    while third.size(DIGEST) < half and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (third.size(DIGEST), third.has(DIGEST)) == (half, False)
+    first.append(DIGEST, half, CONTENT[half:])
+    first.complete(DIGEST)
+    for one in pulls:
+        one.join(10)
+    assert [one.path(DIGEST).read_bytes() == CONTENT for one in (first, second, third)] == [True] * 3
+    assert told == sorted(told)
+    assert told[-1] == len(CONTENT)
+
+
+def test_a_transfer_goes_on_where_it_stopped_and_from_another_host(host: Make) -> None:
+    (some, dead), (whole, alive), (here, _) = host("a"), host("b"), host("c")
+    some.append(DIGEST, 0, CONTENT[:1000])
+    whole.append(DIGEST, 0, CONTENT)
+    whole.complete(DIGEST)
+    here.append(DIGEST, 0, CONTENT[:500])
+    pull(here, WANTED, [dead, alive], silent)
+    assert here.path(DIGEST).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (Wanted(DIGEST, len(CONTENT), "guess"), "a: has only 0 of 3000000 bytes"),
+        (Wanted("0" * 64, 10, "word"), "a: has only 0 of 10 bytes"),
+    ],
+    ids=["without the word", "what is not there"],
+)
+def test_a_host_gives_nothing(host: Make, source: Wanted, reason: str) -> None:
+    (there, place), (here, _) = host("a"), host("b")
+    there.append(DIGEST, 0, CONTENT)
+    with pytest.raises(OSError, match=reason):
+        pull(here, source, [place], silent)
+
+
+def test_a_host_that_answers_at_anothers_address_gives_nothing(host: Make) -> None:
+    (there, place), (here, _) = host("a"), host("b")
+    there.append(DIGEST, 0, CONTENT)
+    with pytest.raises(OSError, match="b: has only 0 of"):
+        pull(here, WANTED, [place._replace(host="b")], silent)
+
+
+def test_what_was_damaged_is_not_believed_and_is_gone(host: Make) -> None:
+    (there, place), (here, _) = host("a"), host("b")
+    there.append(DIGEST, 0, CONTENT[:-1] + b"\0")
+    with pytest.raises(ValueError, match="damaged on the way"):
+        pull(here, WANTED, [place], silent)
+    assert here.size(DIGEST) == 0
+
+
+def test_every_source_that_failed_is_named(host: Make) -> None:
+    (here, _), nowhere = host("a"), Source("gone", "127.0.0.1", 1)
+    with pytest.raises(OSError, match=r"gone at 127.0.0.1 port 1: Connection refused"):
+        pull(here, WANTED, [nowhere], silent)
+
+
+def test_bytes_that_do_not_follow_are_refused(host: Make) -> None:
+    here, _ = host("a")
+    here.append(DIGEST, 0, b"abc")
+    with pytest.raises(ValueError, match="3 bytes are here, and these are from 5 on"):
+        here.append(DIGEST, 5, b"x")
+
+
+@pytest.mark.parametrize("digest", ["../../etc/passwd", "", "a" * 63])
+def test_a_name_that_is_no_digest_is_refused(host: Make, digest: str) -> None:
+    here, _ = host("a")
+    with pytest.raises(ValueError, match="not a SHA-256"):
+        here.append(digest, 0, b"x")

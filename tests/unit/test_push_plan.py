@@ -1,0 +1,124 @@
+"""An image taken apart, and the tree of hosts that its layers go through."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import MusterError
+from deploy.image import report
+from deploy.image.archive import Archive
+from deploy.image.engine import Image
+from deploy.image.push import Outcome, Pushed
+from deploy.image.relay import ancestors, by_what_is_there
+
+LAYERS = (b"low" * 50_000, b"high" * 40_000)
+DIFF_IDS = tuple("sha256:" + hashlib.sha256(layer).hexdigest() for layer in LAYERS)
+CONFIGURATION = json.dumps({"rootfs": {"diff_ids": DIFF_IDS}}).encode()
+IMAGE = Image("muster:x", "sha256:" + "ab" * 32, "2026-11-20T00:00:00Z", DIFF_IDS, 310_000, {})
+
+
+def saved(layout: str) -> Iterator[bytes]:
+    """What `docker save` writes: as older engines do, as newer ones, and as those with containerd's store."""
+    stream = io.BytesIO()
+    places = [f"{diff_id[7:]}/layer.tar" for diff_id in DIFF_IDS]
+    if layout != "old":
+        places = [f"blobs/sha256/{diff_id[7:]}" for diff_id in DIFF_IDS]
+    contents = [gzip.compress(layer) if layout == "containerd" else layer for layer in LAYERS]
+    manifest = [{"Config": "blobs/config", "RepoTags": ["muster:x"], "Layers": places}]
+    members = [*zip(places, contents, strict=True), ("blobs/config", CONFIGURATION)]
+    members += [("manifest.json", json.dumps(manifest).encode()), ("repositories", b"{}")]
+    with tarfile.open(fileobj=stream, mode="w") as files:
+        for name, content in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            files.addfile(entry, io.BytesIO(content))
+    text = stream.getvalue()
+    return (text[start : start + 7001] for start in range(0, len(text), 7001))
+
+
+@pytest.mark.parametrize("layout", ["old", "new", "containerd"])
+def test_layers_are_known_by_their_content_whatever_they_are_called(tmp_path: Path, layout: str) -> None:
+    archive = Archive(tmp_path / "images")
+    assert archive.take(saved(layout), IMAGE.id, DIFF_IDS) == CONFIGURATION
+    for diff_id, content in zip(DIFF_IDS, LAYERS, strict=True):
+        layer = archive.layer(diff_id)
+        assert layer
+        packed = archive.path(layer).read_bytes()
+        assert gzip.decompress(packed) == content
+        assert (layer.digest, layer.size) == (hashlib.sha256(packed).hexdigest(), len(packed))
+    assert archive.configuration(IMAGE.id) == CONFIGURATION
+
+
+def test_a_layer_is_compressed_to_the_same_bytes_each_time(tmp_path: Path) -> None:
+    first, second = Archive(tmp_path / "a"), Archive(tmp_path / "b")
+    for archive in (first, second):
+        archive.take(saved("old"), IMAGE.id, DIFF_IDS[1:])
+    assert first.layer(DIFF_IDS[1]) == second.layer(DIFF_IDS[1])
+    assert first.layer(DIFF_IDS[0]) is None
+
+
+def test_a_compressed_layer_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "images")
+    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
+    layer = archive.layer(DIFF_IDS[0])
+    assert layer
+    archive.path(layer).write_bytes(b"cut")
+    assert archive.layer(DIFF_IDS[0]) is None
+
+
+def test_a_layer_that_the_engine_leaves_out_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MusterError, match="did not save the layer sha256:00"):
+        Archive(tmp_path / "images").take(saved("old"), IMAGE.id, ["sha256:" + "00" * 32])
+
+
+def test_layers_of_other_images_are_swept(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "images")
+    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
+    archive.sweep([IMAGE.id, DIFF_IDS[1]])
+    assert archive.layer(DIFF_IDS[0]) is None
+    assert archive.layer(DIFF_IDS[1])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
+def test_one_host_is_fed_from_here_and_none_gives_to_more_than_two(count: int) -> None:
+    hosts = [f"node{number}" for number in range(count)]
+    chains = ancestors(hosts)
+    assert set(chains) == set(hosts[1:])
+    parents = [chain[0] for chain in chains.values()]
+    assert all(parents.count(host) <= 2 for host in hosts)
+    assert all(chain[-1] == "node0" for chain in chains.values())
+    assert max((len(chain) for chain in chains.values()), default=0) <= count.bit_length()
+
+
+def test_a_host_with_most_of_a_file_comes_first() -> None:
+    assert by_what_is_there({"a": 0, "b": 7, "c": 0, "d": 9}) == ["d", "b", "a", "c"]
+
+
+def test_the_report_is_one_line_a_host() -> None:
+    hosts = {
+        "node1": Outcome(had_it=True),
+        "gpu-node2": Outcome(layers=1, size=3_100_000),
+        "node3": Outcome(layers=5, size=260_000_000, error="the line to it is gone"),
+    }
+    assert report.as_text(IMAGE, Pushed(hosts, sent=263_000_000), 12.4).splitlines() == [
+        "node1      has it already",
+        "gpu-node2  loaded; 1 layer of it came, 3.1 MB",
+        "node3      FAILED: the line to it is gone",
+        "",
+        "muster:x abababababab: on 2 of 3 hosts after 12 s; 263.0 MB left this machine",
+    ]
+
+
+def test_the_bar_is_full_at_the_end_and_when_there_is_nothing() -> None:
+    assert (
+        report.bar(392_000_000, 784_000_000, 4) == "[############------------]  50%  392 of 784 MB, 98 MB/s"
+    )
+    assert "100%" in report.bar(0, 0, 0)
