@@ -52,5 +52,5 @@ def _deliver(plan: LaunchPlan, host: HostPlan, cluster: Cluster) -> tuple[str, s
         )
         channel.ask("unmeet")
     except MusterError as error:
-        return host.host.name, str(error)
+        return host.host.name, str(error).removeprefix(f"{host.host.name}: ")
     return None

@@ -25,7 +25,8 @@ from deploy.fold import fold
 from deploy.result import span
 from deploy.screen import harmless
 
-STACKS_SECONDS = 30.0
+# A keeper gives each py-spy 8 s; one that is slower than this is silent, and its host will be named for it.
+STACKS_SECONDS = 12.0
 _REMEDIES = {
     "Permission": "ptrace(2) is forbidden there: give the container the capability SYS_PTRACE",
     "Exec format": "py-spy of this machine is for another processor: pip install py-spy on that host",
@@ -77,7 +78,7 @@ def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
 
 def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Any]:
     digest = hashlib.sha256(tool).hexdigest() if tool else None
-    if digest and tool and channel.ask("missing", digests=[digest])["missing"]:
+    if digest and tool and channel.ask("missing", digests=[digest], seconds=STACKS_SECONDS)["missing"]:
         channel.ask("store", _archive(digest, tool), seconds=STACKS_SECONDS)
     answer = channel.ask("stacks", job=job, host=channel.host, digest=digest, seconds=STACKS_SECONDS)
     stacks: Mapping[str, Any] = answer["stacks"]

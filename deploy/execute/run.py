@@ -23,6 +23,8 @@ from deploy.result import Failure, LaunchResult, describe_code
 from deploy.stacks import Stacks, gather
 
 STOP_SECONDS = 15.0
+# Failures that nothing but the place where each rank is explains.
+STUCK = frozenset({"start", "stall"})
 
 
 def execute(
@@ -60,30 +62,37 @@ class Run:
 
     def run(self) -> LaunchResult:
         """From the start to the end, whatever that is."""
-        state = self.state
+        state, stacks = self.state, None
         try:
             self._start()
             while not state.over:
                 state.deadlines.do_what_is_due()
                 if not state.over:
                     self._take(state.deadlines.seconds_left())
+            if self._first_failure and self._first_failure.kind in STUCK:
+                stacks = self._stacks()
         except KeyboardInterrupt as interrupt:
             number = interrupt.args[0] if interrupt.args else 2
             state.failures = [Failure("interrupted", describe_code(-number), 128 + number, at=time.time())]
         except MusterError as error:
             state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=time.time()))
-        failure = min(state.failures, key=lambda one: one.at, default=None)
-        stacks = self._stacks() if failure and failure.kind in ("start", "stall") else None
-        left = self._stop()
+        return self._result(stacks, self._stop())
+
+    @property
+    def _first_failure(self) -> Failure | None:
+        return min(self.state.failures, key=lambda one: one.at, default=None)
+
+    def _result(self, stacks: Stacks | None, left: dict[str, int]) -> LaunchResult:
+        failure = self._first_failure
         return LaunchResult(
             plan=self.plan,
             started=self.began,
             ended=time.time(),
-            failure=_explain(failure, stacks, state) if failure and stacks else failure,
-            ends=state.ends,
+            failure=_explain(failure, stacks, self.state) if failure and stacks else failure,
+            ends=self.state.ends,
             left=left,
-            last_line=state.last_line,
-            notes=tuple(state.notes),
+            last_line=self.state.last_line,
+            notes=tuple(self.state.notes),
             stacks=str(stacks) if stacks else "",
         )
 
@@ -115,6 +124,7 @@ class Run:
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(gather, self.plan.spec.job, answering)
             while not future.done():
+                self.state.deadlines.do_what_is_due()  # the heartbeat goes on
                 self._drain(0.05)
             return future.result()
 

@@ -70,7 +70,7 @@ def full_disk(project: Project, cluster: Cluster) -> Iterator[None]:
     container = subprocess.run(
         [
             *("docker", "run", "--detach", "--rm", "--cap-drop", "ALL", "--network", f"{name}_cluster"),
-            *("--tmpfs", "/home/muster/.muster:size=64k,mode=0700,uid=1000,gid=1000"),
+            *("--tmpfs", "/home/muster/.muster:size=8k,mode=0700,uid=1000,gid=1000"),
             *("--volume", f"{name}_node3:/etc/muster/ssh:ro", "--publish", "127.0.0.1::2222", "muster:cpu"),
         ],
         check=True,

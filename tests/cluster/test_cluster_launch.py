@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,25 +14,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cluster.start_faults import key_of, known_hosts, replaced
+from tests.cluster.striking import clean_at
 from tests.launching import ROOT, Launched, Project
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
 both = pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-CLEAN_SECONDS = 5.0
 
 
 def job_processes(cluster: Cluster) -> list[str]:
     return [f"{node}: {process.args}" for node in cluster.nodes for process in cluster.processes(node)]
-
-
-def wait_until_clean(cluster: Cluster) -> float:
-    began = time.monotonic()
-    while left := job_processes(cluster):
-        assert time.monotonic() - began < CLEAN_SECONDS, f"still there after {CLEAN_SECONDS} s: {left}"
-        time.sleep(0.1)
-    return time.monotonic() - began
 
 
 def train(cluster: Cluster, *words: str) -> str:
@@ -99,7 +90,7 @@ def test_a_job_of_somebody_else_is_not_touched(project: Project, cluster: Cluste
         assert other.poll() is None
         other.send_signal(signal.SIGINT)
         other.communicate(timeout=20)
-    wait_until_clean(cluster)
+    clean_at(cluster, cluster.nodes, 5.0)
 
 
 # ---- hosts that are wrong ---------------------------------------------------------------------------------
