@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ def process_group(
             _join(backend, ranks, device, timeout, store)
             hosts = {card.rank: card.host.partition("/")[0] for card in cards}
             yield Group(ranks, backend, device, tuple(hosts[rank] for rank in range(ranks.world_size)))
-            dist.destroy_process_group()
+            _leave()
 
 
 def _card(ranks: Ranks, environ: Mapping[str, str]) -> Card:
@@ -152,3 +153,13 @@ def _join(backend: str, ranks: Ranks, device: torch.device, timeout: timedelta, 
             f"{ranks.launcher} says {ranks}, but MPI says rank {joined[0]} of {joined[1]}\n"
             "backend mpi needs the mpirun of the MPI that torch was built with"
         )
+
+
+def _leave() -> None:
+    """Destroy the group, once Gloo's threads have dropped their last tensor.
+
+    For that they need the interpreter's lock (c10::impl::PyObjectSlot::maybe_destroy_pyobj), and torch 2.6's
+    destructor holds it while it joins them: a deadlock, seen in one of three jobs. To sleep is to let go.
+    """
+    time.sleep(0.05)
+    dist.destroy_process_group()

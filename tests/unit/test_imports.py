@@ -103,6 +103,41 @@ MPI_BACKEND = (
     "create",
     "register",
 )
+# So in train: a module imports those before it, and the others of its own folder.
+TRAIN = (
+    "errors",
+    "slurm",
+    "ranks",
+    "mpi",
+    "failure",
+    "spawn",
+    "hardware",
+    "backend",
+    "rendezvous",
+    "crosscheck",
+    "mpi_backend",
+    "group",
+    "data",
+    "architectures",
+    "model",
+    "sampler",
+    "schedule",
+    "metrics",
+    "progress",
+    "report",
+    "outputs",
+    "checkpoint",
+    "sync",
+    "config",
+    "trainer",
+    "loop",
+    "main",
+    "__main__",
+    "benchmark",
+    "tool",
+    "collectives",
+    "probe",
+)
 PURE = (
     "errors",
     "hostfile",
@@ -170,6 +205,21 @@ def test_imports_of_the_mpi_backend_go_one_way(name: str) -> None:
     allowed = {f"train.mpi_backend.{one}" for one in MPI_BACKEND[: MPI_BACKEND.index(name)]}
     used = {one for one in imports(ROOT / "train" / "mpi_backend" / f"{name}.py") if "mpi_backend." in one}
     assert not {one for one in used if one not in allowed and one.rpartition(".")[0] not in allowed}
+
+
+def test_every_module_of_train_has_its_place_in_the_order() -> None:
+    assert {path.relative_to(ROOT / "train").parts[0].removesuffix(".py") for path in modules("train")} == {
+        *TRAIN,
+        "__init__",
+    }
+
+
+@pytest.mark.parametrize("path", modules("train"), ids=name_of)
+def test_imports_of_train_go_one_way(path: Path) -> None:
+    own = name_of(path).split(".")[1:2]
+    allowed = TRAIN[: TRAIN.index(own[0]) + 1] if own else ()
+    used = {one.split(".")[1] for one in imports(path) if one.startswith("train.")}
+    assert used <= set(allowed)
 
 
 @pytest.mark.parametrize("path", modules("deploy"), ids=name_of)

@@ -1,4 +1,9 @@
-"""What DistributedDataParallel does, in the open, over mpi4py: buckets, hooks, and a thread that adds up."""
+"""What DistributedDataParallel does, in the open, over mpi4py: buckets, hooks, and a thread that adds up.
+
+`--compress fp16` or `bf16` halves what is on the wire. Sums are then rounded to the half type at each of the
+log2(n) or more steps, so the result depends a little on the number of ranks. It pays where the network is
+slow; on one machine the conversion costs more than it saves (docs/train.md has figures).
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from train.group import Group
-from train.mpi import broadcast_weights, communicator
+from train.mpi import MPI, broadcast_weights, communicator
+from train.mpi_backend.half import callback
 from train.sync.alone import Alone
 from train.sync.bucket import fill_buckets
-from train.sync.compression import WIRE, reduction
 from train.sync.reducer import Reducer
 
 BUCKET_BYTES = 4 << 20
+WIRE = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class MpiBuckets(Alone):
@@ -42,7 +48,7 @@ class MpiBuckets(Alone):
         wire = WIRE.get(compress)
         trained = [each for each in network.parameters() if each.requires_grad]
         self.buckets = fill_buckets(trained, BUCKET_BYTES, wire)
-        self.reducer = Reducer(comm, reduction(wire))
+        self.reducer = Reducer(comm, callback("SUM", wire) if wire else MPI.SUM)
         self.scale = 1 / comm.size  # before the sum, so that halves cannot overflow by it
         self.next = 0
         self.in_sync = True
