@@ -11,9 +11,11 @@ from torch import nn
 from train.errors import TrainError
 from train.ranks import Ranks
 
-# Open MPI waits in a loop; with this, in one that gives the core away to whoever has work (Open MPI's FAQ,
-# "Running jobs in degraded mode"). A rank that waits must not take the core that another one computes on.
-os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+# Open MPI waits in a loop. Where ranks outnumber the cores, it must give the core away to whoever works; by
+# itself it does so only where they outnumber the slots, which a hosts file may set at will. Elsewhere that
+# makes small collectives several times slower.
+if int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")) > (os.cpu_count() or 1):
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
 
 from mpi4py import MPI
 

@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
-MODULES = ("collectives", "messages", "training")
+MODULES = ("collectives", "messages", "training", "checkpoint")
 
 
 def checks() -> list[str]:

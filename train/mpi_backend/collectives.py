@@ -13,6 +13,7 @@ from train.mpi import MPI
 from train.mpi_backend import buffers
 from train.mpi_backend.buffers import bring_back, land, message, pieces
 from train.mpi_backend.exchange import exchange
+from train.mpi_backend.progress import meet
 from train.mpi_backend.reduction import Reduction
 
 
@@ -29,6 +30,7 @@ def all_reduce(comm: MPI.Intracomm, tensor: torch.Tensor, reduction: Reduction) 
     """Replace every rank's elements by the reduction over all ranks."""
     flat = land(tensor, on_host=reduction.on_host)
     reduction.prepare(flat)
+    meet(comm, flat.nbytes)
     for piece in pieces(flat):
         comm.Allreduce(MPI.IN_PLACE, message(piece, reduction.datatype), reduction.op)
     reduction.conclude(flat, comm.size)
@@ -59,6 +61,7 @@ def all_gather_single(comm: MPI.Intracomm, output: torch.Tensor, tensor: torch.T
         raise ValueError(
             f"an output of {whole.numel()} elements for {comm.size} ranks with {part.numel()} each"
         )
+    meet(comm, whole.nbytes)
     rows = whole.view(comm.size, -1)
     if part.numel() <= buffers.LIMIT:
         _all_gather(comm, whole, part)
@@ -102,6 +105,7 @@ def reduce_scatter_single(
     if reduction.factor is not None or _overlap(mine, whole):
         whole = whole.clone()
     reduction.prepare(whole)
+    meet(comm, whole.nbytes)
     columns = whole.view(comm.size, -1).split(buffers.LIMIT, dim=1)
     for column, piece in zip(columns, pieces(mine), strict=True):
         sent = column.contiguous()

@@ -276,7 +276,7 @@ class MpiProcessGroup(ProcessGroup):
 
         `meaning` is what all ranks must agree on, beside the sizes of the inputs if `same_size`.
         """
-        if any(tensor.is_cuda for tensor in inputs):
+        if inputs and inputs[0].is_cuda:
             run = _after_gpu(run)
         if get_debug_level() == DebugLevel.DETAIL:
             sizes = [list(tensor.shape) for tensor in inputs] if same_size else ""

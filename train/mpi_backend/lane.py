@@ -24,7 +24,8 @@ class Lane:
     def __init__(self, name: str) -> None:
         self.name = name
         self.broken: BaseException | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._queue: deque[CollectiveWork] = deque()
         self._holder: int | None = None  # the thread that runs a collective, or the callbacks of one
         self._running: CollectiveWork | None = None
@@ -38,7 +39,7 @@ class Lane:
 
         Raises what went wrong then, or MpiBackendError if nothing goes any more in this group.
         """
-        with self._changed:
+        with self._lock:
             if self.broken is not None:
                 raise MpiBackendError(f"{work.name}: this group cannot go on after: {self.broken}")
             if self._closed:
@@ -48,8 +49,11 @@ class Lane:
                 self._queue.append(work)
                 if not waits:
                     self._wake()
+            head = self._take() if waits and not in_callback else None
         if in_callback:
             self._perform(work)
+        elif head is not None:
+            self._run(head)
         if waits:
             work.wait()
 
@@ -60,7 +64,7 @@ class Lane:
         """
         deadline = time.monotonic() + seconds if seconds else None
         while not work.done:
-            with self._changed:
+            with self._lock:
                 if work.done:
                     return
                 in_callback = self._holder == threading.get_ident()
@@ -72,7 +76,7 @@ class Lane:
 
     def look(self) -> tuple[CollectiveWork | None, int, float]:
         """Return what runs, its number, and for how many seconds."""
-        with self._changed:
+        with self._lock:
             return self._running, self._number, time.monotonic() - self._since
 
     def _look_on(self, work: CollectiveWork, deadline: float | None) -> None:
@@ -96,18 +100,18 @@ class Lane:
         try:
             self._perform(work)
         finally:
-            with self._changed:
+            with self._lock:
                 self._holder = None
                 self._changed.notify_all()
 
     def _perform(self, work: CollectiveWork) -> None:
-        with self._changed:
+        with self._lock:
             self._running, self._since = work, time.monotonic()
             self._number += 1
         try:
             work.run()
         finally:
-            with self._changed:
+            with self._lock:
                 self._running, work.done = None, True
                 if work.breaks_group():
                     self.broken = work.exception()
@@ -123,7 +127,7 @@ class Lane:
 
     def _loop(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while (head := self._take()) is None:
                     if self._closed:
                         return
@@ -140,7 +144,7 @@ class Lane:
 
     def abort(self, reason: BaseException) -> None:
         """Begin nothing more; what runs in MPI cannot be stopped."""
-        with self._changed:
+        with self._lock:
             self.broken = self.broken or reason
             self._drop()
             self._changed.notify_all()
@@ -148,7 +152,7 @@ class Lane:
     def close(self, seconds: float) -> bool:
         """Finish what is queued and end the thread; returns whether that was possible within `seconds`."""
         deadline = time.monotonic() + seconds
-        with self._changed:
+        with self._lock:
             while (self._queue or self._holder) and (left := deadline - time.monotonic()) > 0:
                 self._wake()
                 self._changed.wait(left)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch._C import _autograd
 
+_enabled = _autograd._profiler_enabled
+
 
 def event(name: str, tensors: Sequence[torch.Tensor]) -> Callable[[], None] | None:
     """Begin an event, if anybody records; returns what ends it."""
-    if not _autograd._profiler_enabled():
+    if not _enabled():
         return None
     shown = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
     handle = _autograd._record_function_with_args_enter(f"mpi:{name}", *shown)

@@ -11,6 +11,20 @@ SPIN = 0.001  # seconds of looking all the time: what is on its way on one host 
 NAP = 0.0001  # seconds between two looks after that
 
 
+# Bytes from which ranks meet before they exchange data: a meeting takes microseconds, the data a hundred.
+LARGE = 2**20
+
+
+def meet(comm: MPI.Intracomm, size: int) -> None:
+    """Wait until every rank has come to a collective of `size` bytes, without taking a core, if it is large.
+
+    MPI waits in a loop. The thread that waits with a bucket of gradients would so take the core that another
+    rank needs to fill its own. Small collectives pass at once: for them the meeting would cost too much.
+    """
+    if size >= LARGE:
+        complete(comm.Ibarrier(), float("inf"), "meeting")
+
+
 def complete(request: MPI.Request, seconds: float, what: str) -> MPI.Status:
     """Return the status of `request` once it is complete; raises TimedOutError after `seconds`."""
     status = MPI.Status()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -155,24 +152,6 @@ def check_dtensor_changes_its_layout() -> None:
         whole.t().contiguous(), mesh, [Shard(0)]
     )
     same(product.full_tensor(), whole @ whole.t())
-
-
-def check_distributed_checkpoint() -> None:
-    box: list[Any] = [tempfile.mkdtemp() if me() == 0 else None]
-    dist.broadcast_object_list(box)
-    model = network()
-    fully_shard(model, mesh=init_device_mesh("cpu", (world(),)))
-    saved = [parameter.full_tensor() for parameter in model.parameters()]
-    dcp.save(model.state_dict(), checkpoint_id=box[0])
-    assert Path(box[0], ".metadata").is_file()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    state = model.state_dict()
-    dcp.load(state, checkpoint_id=box[0])
-    model.load_state_dict(state)
-    for parameter, before in zip(model.parameters(), saved, strict=True):
-        same(parameter.full_tensor(), before)
 
 
 def check_two_dimensional_mesh() -> None:
