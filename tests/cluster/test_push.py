@@ -76,18 +76,13 @@ def make_images(folder: Path) -> str:
 
 
 def start_engine(folder: Path) -> subprocess.Popen[bytes]:
+    """An engine in a network namespace of its own: one without a bridge removes docker0 where it is."""
     folder.mkdir()
     own = ("--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid")
-    nets = (
-        "--host",
-        f"unix://{folder}/docker.sock",
-        "--bridge",
-        "none",
-        "--iptables=false",
-        "--ip6tables=false",
-    )
+    nets = ("--host", f"unix://{folder}/docker.sock", "--bridge", "none", "--iptables=false")
     with (folder / "log").open("wb") as log:
-        return subprocess.Popen(("dockerd", *own, *nets), stdout=log, stderr=log, start_new_session=True)
+        command = ("unshare", "--net", "--", "dockerd", *own, *nets)
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
 def wait_for(folder: Path) -> None:
@@ -104,6 +99,8 @@ def engines(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     if os.geteuid() or not shutil.which("dockerd"):
         reason = "engines of the test's own need root, and dockerd on PATH"
         pytest.fail(reason) if os.environ.get("REQUIRE_CLUSTER") == "1" else pytest.skip(reason)
+    bridge = Path("/sys/class/net/docker0")
+    had_bridge = bridge.exists()
     folder = Path(tempfile.mkdtemp(prefix="me-"))  # short: a Unix socket's path has at most 107 characters
     running = {node: start_engine(folder / node) for node in NODES}
     muster = tmp_path_factory.mktemp("push") / ".muster"
@@ -128,6 +125,7 @@ def engines(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
             process.wait(30)
         docker("image", "rm", "--force", OLDER, IMAGE)
         shutil.rmtree(folder, ignore_errors=True)
+    assert bridge.exists() == had_bridge, "the test's engines changed the network of this machine"
 
 
 def push_and_lose(engines: Engines, lost: str) -> Pushed:
