@@ -73,6 +73,7 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
     """What the ranks of a job printed, in its order: fab logs JOB [-f]."""
     with explained(context), _one(job, hosts, runs, python) as known:
         wanted = _pattern(grep)
+        _require_logs(known)
         screen = Screen(sys.stdout)
         try:
             for line in jobs.printed(known, rank=None if rank < 0 else rank, follow=follow):
@@ -88,6 +89,7 @@ def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs",
     At its end the folder of the run is brought to runs/JOB here.
     """
     with explained(context), _one(job, hosts, runs, python) as known:
+        _require_logs(known)
         screen = Screen(sys.stdout)
         name = known.state.job
         try:
@@ -138,6 +140,14 @@ def _one(job: str, hosts: str, runs: str, python: str) -> Iterator[Known]:
         raise UsageError("which job? its id is the first thing that a launch says; fab status lists all")
     with _known(hosts, runs, python, until=job) as (known, silent):
         yield jobs.only(known, job, _looked(silent))
+
+
+def _require_logs(known: Known) -> None:
+    """The head of a job that belongs to a terminal knows how it goes; what it prints is with its driver."""
+    state = known.state
+    if known.place.host and not state.detached:
+        where = f"{state.driver.host}, in {state.driver_folder}"
+        raise UsageError(f"{state.job} belongs to a terminal; what it prints is on {harmless(where)}")
 
 
 def _looked(silent: list[str]) -> str:

@@ -93,6 +93,30 @@ def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cl
     assert f"{job} is over: failed: stopped by fab stop" in again.stdout
 
 
+def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is(
+    project: Project, cluster: Cluster
+) -> None:
+    with project.start("--script", "slow.py", "--args=400 0") as process:
+        assert process.stdout is not None
+        job = process.stdout.readline().split()[1].rstrip(":")
+        assert re.match(r"\[\d node\d\] step \d+\n", process.stdout.readline())
+        assert state_of(project, job) == "running"
+        elsewhere = ("--runs", "elsewhere")
+        assert f"{job}  running" in project.fab("status", *elsewhere).stdout
+        logs = project.fab("logs", job, *elsewhere)
+        assert (logs.returncode, logs.stdout) == (2, "")
+        assert f"{job} belongs to a terminal; what it prints is on " in logs.stderr
+        assert logs.stderr.endswith(f"in {project.path}/runs/{job}\n")
+        refused = project.fab("stop", job, *elsewhere)
+        assert refused.returncode == 2
+        assert f"{job} belongs to a terminal, process {process.pid} on " in refused.stderr
+        assert project.fab("stop", job).returncode == 0
+        said = process.communicate(timeout=20)[0]
+    assert process.returncode == 143
+    assert "FAILED  stopped by fab stop, by " in said
+    assert not job_processes(cluster)
+
+
 def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
     project: Project, cluster: Cluster
 ) -> None:
@@ -107,7 +131,7 @@ def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
 
 
 def test_logs_are_one_story_with_filters(project: Project, cluster: Cluster) -> None:
-    job = project.detach("--script", "slow.py", "--args=6 0")
+    job = project.detach("--script", "slow.py", "--args=6 0", "--env", "HF_TOKEN=hf_0f1e2d")
     followed = project.fab("logs", job, "-f", "--rank", "5").stdout
     assert followed == "".join(f"[5 node3] step {step}\n" for step in range(6))
     every = project.fab("logs", job[-4:], "--grep", "step [45]").stdout.splitlines()
@@ -118,6 +142,8 @@ def test_logs_are_one_story_with_filters(project: Project, cluster: Cluster) -> 
     assert missing.returncode == 2
     assert "no job nothing-like-it here or on the hosts; there are: " in missing.stderr
     assert f"{job} (done)" in missing.stderr
+    leaked = cluster.exec("node1", ["grep", "-rl", "hf_0f1e2d", f"/home/muster/.muster/jobs/{job}"])
+    assert (leaked.returncode, leaked.stdout) == (1, "")
 
 
 def test_a_head_that_may_not_log_in_elsewhere_is_explained_before_anything_starts(

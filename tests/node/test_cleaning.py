@@ -1,0 +1,82 @@
+"""What is removed of old jobs, and what never is."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy.node.cleaning import FRESH_SECONDS, Cleaning
+from deploy.node.store import Store
+from deploy.node.wire import Frame
+
+LONG_AGO = time.time() - 2 * FRESH_SECONDS
+
+
+def make_job(home: Path, name: str, content: bytes, *, old: bool = True) -> Path:
+    """A job whose code is one file of the store, and which wrote a result."""
+    digest = hashlib.sha256(content).hexdigest()
+    stored = Store(home / "store").path(digest)
+    stored.parent.mkdir(parents=True, exist_ok=True)
+    stored.write_bytes(content)
+    folder = home / "jobs" / name
+    (folder / "run" / "logs").mkdir(parents=True)
+    (folder / "code.json").write_text(json.dumps([["a.py", False, digest, None]]))
+    (folder / "lock.node1").touch()
+    (folder / "result").write_bytes(b"x" * 1000)
+    if old:
+        for path in (stored, folder / "run" / "logs", folder / "run", folder):
+            os.utime(path, (LONG_AGO, LONG_AGO))
+    return folder
+
+
+def clean(home: Path, older: float = FRESH_SECONDS) -> Frame:
+    return Cleaning(home).do_clean({"older": older}, b"")
+
+
+def stored(home: Path) -> set[bytes]:
+    return {path.read_bytes() for path in (home / "store").glob("??/*")}
+
+
+def test_an_old_job_goes_with_the_contents_that_no_other_has(tmp_path: Path) -> None:
+    make_job(tmp_path, "old", b"its own")
+    make_job(tmp_path, "new", b"the new one's", old=False)
+    found = clean(tmp_path)
+    assert (found["removed"], found["kept"]) == (["old"], ["new"])
+    assert found["freed"] >= 1000 + len(b"its own")
+    assert stored(tmp_path) == {b"the new one's"}
+
+
+def test_a_content_that_another_job_has_stays(tmp_path: Path) -> None:
+    make_job(tmp_path, "old", b"shared")
+    make_job(tmp_path, "new", b"shared", old=False)
+    clean(tmp_path)
+    assert stored(tmp_path) == {b"shared"}
+
+
+@pytest.mark.parametrize("lock", ["lock.node1", "run/lock.driver"])
+def test_a_job_that_somebody_holds_is_never_removed(tmp_path: Path, lock: str) -> None:
+    folder = make_job(tmp_path, "old", b"code")
+    descriptor = os.open(folder / lock, os.O_CREAT | os.O_RDWR)
+    os.utime(folder / "run", (LONG_AGO, LONG_AGO))
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    assert clean(tmp_path)["kept"] == ["old"]
+    assert stored(tmp_path) == {b"code"}
+    os.close(descriptor)
+    assert clean(tmp_path)["removed"] == ["old"]
+
+
+def test_a_content_that_has_just_come_may_be_that_of_a_launch(tmp_path: Path) -> None:
+    folder = make_job(tmp_path, "job", b"code", old=False)
+    (folder / "code.json").unlink()
+    clean(tmp_path, older=0)
+    assert stored(tmp_path) == {b"code"}
+
+
+def test_where_nothing_ever_ran_there_is_nothing_to_do(tmp_path: Path) -> None:
+    assert clean(tmp_path) == {"removed": [], "kept": [], "freed": 0}
