@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
 
+def stretched(limit: float) -> float:
+    """The limit on this machine: with more than two processes waiting for each core, nothing is in time."""
+    return limit * max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1)))
+
+
 def record(**measured: object) -> None:
     """For benchmarks/faults.py."""
     if path := os.environ.get("MUSTER_FAULTS_RECORD"):
@@ -43,8 +48,8 @@ def test_a_fault_is_named_in_time_and_leaves_nothing(
     if fault.says:
         assert f"{outcome.named}\n".startswith(fault.says), outcome.output
         assert outcome.verdict is not None
-        assert outcome.verdict <= fault.within
-    assert outcome.clean <= fault.within
+        assert outcome.verdict <= stretched(fault.within)
+    assert outcome.clean <= stretched(fault.within)
 
 
 @pytest.mark.parametrize("name", START_FAULTS)
@@ -66,5 +71,5 @@ def test_what_is_wrong_before_the_start_is_named_in_time(
     assert done.status == fault.status, done.output
     assert said, done.output
     assert "Traceback" not in done.output
-    assert done.seconds <= fault.within
+    assert done.seconds <= stretched(fault.within)
     clean_at(cluster, cluster.nodes, 5.0)
