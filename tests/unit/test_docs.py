@@ -13,9 +13,12 @@ import pytest
 from invoke.parser import Parser
 from invoke.program import Program
 
+from benchmarks.peers import NAMES, PEERS
 from deploy import hostfile, request
 from deploy.tasks import namespace
 from deploy.tasks.words import read_words
+from tests.cluster.faults import FAULTS
+from tests.cluster.start_faults import START_FAULTS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -93,3 +96,13 @@ def test_the_example_hosts_files_are_read() -> None:
 def test_code_comes_within_the_first_screen() -> None:
     first = next(number for number, line in enumerate(README.splitlines()) if line.startswith("    "))
     assert first < 10
+
+
+def test_every_fault_has_its_row_in_the_document() -> None:
+    rows = (ROOT / "docs" / "faults.md").read_text()
+    limits = {fault.title: fault.within for fault in FAULTS.values()}
+    limits |= {fault.title: fault.within for fault in START_FAULTS.values()}
+    for title, within in limits.items():
+        assert f"| {title} | {within:g} |" in rows, "python benchmarks/faults.py writes it"
+    assert PEERS.keys() <= FAULTS.keys() | START_FAULTS.keys()
+    assert {len(figures) for figures in PEERS.values()} == {len(NAMES)}
