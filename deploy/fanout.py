@@ -110,6 +110,8 @@ def _receive(channel: Channel, source: str, draft: Path, told: Frame) -> None:
     with draft.open("wb") as file:
         for start in range(0, int(told["length"]), PART):
             part = channel.ask("part", path=source, start=start, seconds=TRANSFER_SECONDS)["payload"]
+            if not part:
+                break  # it has become shorter
             found.update(part)
             file.write(part)
     if found.hexdigest() != told["digest"]:

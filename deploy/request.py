@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from deploy.errors import UsageError
 from deploy.hostfile import Host
-from deploy.plan import LaunchSpec, Program, check_shape, place_ranks
+from deploy.plan import LaunchSpec, Program, check_shape, count, place_ranks
 from deploy.tree import Tree
 
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
@@ -106,7 +106,7 @@ def used_hosts(hosts: Sequence[Host], spec: LaunchSpec) -> tuple[Host, ...]:
 def min_hosts(number: int, used: Sequence[Host]) -> int:
     """The fewest hosts to start again on: all that the job has, if nothing else is said."""
     if not 0 <= number <= len(used):
-        raise UsageError(f"--min-hosts {number}: the job has {len(used)} hosts")
+        raise UsageError(f"--min-hosts {number}: the job has {count(len(used), 'host')}")
     return number or len(used)
 
 

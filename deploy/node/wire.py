@@ -44,6 +44,8 @@ def read_frame(stream: Readable, most: int = -1) -> tuple[Frame, bytes] | None:
 
 def write_frame(stream: Writable, frame: Frame, payload: bytes = b"") -> None:
     """Write one frame. Strings may hold undecodable bytes as lone surrogates: JSON escapes keep them."""
+    if "size" in frame:
+        raise ValueError("size is what announces a payload; no frame has one of its own")
     if payload:
         frame = {**frame, "size": len(payload)}
     stream.write(json.dumps(frame).encode() + b"\n" + payload)
