@@ -73,10 +73,15 @@ class Fault:
 # ---- what is done -----------------------------------------------------------------------------------------
 
 
-def kill_on(node: str, name: str, struck: Struck) -> None:
-    """kill -9 of the last process of the node whose command begins so."""
+def kill_on(node: str, name: str, struck: Struck) -> float:
+    """kill -9 of the last process of the node whose command begins so; returns when."""
     (*_, pid) = (one.pid for one in struck.cluster.processes(node) if one.args.startswith(name))
-    struck.cluster.exec(node, ["kill", "-9", str(pid)])
+    return now_and(struck.cluster, node, f"kill -9 {pid}")
+
+
+def now_and(cluster: Cluster, node: str, command: str) -> float:
+    """Run a shell command on a node; returns when: it takes a while to get there."""
+    return float(cluster.exec(node, ["sh", "-c", f"date +%s.%N; {command}"]).stdout)
 
 
 def signal_driver(numbers: tuple[int, ...], struck: Struck) -> None:
@@ -85,10 +90,10 @@ def signal_driver(numbers: tuple[int, ...], struck: Struck) -> None:
         time.sleep(0.1)
 
 
-def drop_connection(struck: Struck) -> None:
+def drop_connection(struck: Struck) -> float:
     """End the sshd process that serves the driver's connection to node2."""
-    script = "kill -9 $(ps -o ppid= -p $(pgrep -f '^python3 -c # muster keeper'))"
-    struck.cluster.exec("node2", ["sh", "-c", script])
+    command = "kill -9 $(ps -o ppid= -p $(pgrep -f '^python3 -c # muster keeper'))"
+    return now_and(struck.cluster, "node2", command)
 
 
 def to_node3(action: str, struck: Struck) -> None:

@@ -44,7 +44,8 @@ def suffer(fault: Fault, launcher: str, project: Project, cluster: Cluster) -> O
         try:
             began = time.time()
             watch = Watch(driver)
-            fault.strike(Struck(cluster, driver))
+            struck_at = fault.strike(Struck(cluster, driver))
+            began = struck_at if isinstance(struck_at, float) else began
             reachable = [node for node in cluster.nodes if node not in fault.unreachable]
             clean = pool.submit(clean_at, cluster, reachable, fault.within + 15)
             verdict, output = watch.ended()
