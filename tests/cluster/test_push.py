@@ -62,11 +62,12 @@ class Engines:
 
 
 def docker(*words: str, stdin: bytes | None = None) -> bytes:
-    return subprocess.run(("docker", *words), input=stdin, stdout=-1, check=True, timeout=120).stdout
+    return subprocess.run(("docker", *words), input=stdin, stdout=-1, stderr=-1, check=True, timeout=120).stdout
 
 
 def make_images(folder: Path) -> str:
     """An image of one layer, and one with another on top; the id of the second."""
+    docker("image", "rm", "--force", OLDER, IMAGE)
     (folder / "low").write_bytes(os.urandom(LOW))
     (folder / "high").write_bytes(os.urandom(HIGH))
     (folder / "Dockerfile").write_text("FROM scratch AS older\nCOPY low /\nFROM older\nCOPY high /\n")
