@@ -62,7 +62,8 @@ class Engines:
 
 
 def docker(*words: str, stdin: bytes | None = None) -> bytes:
-    return subprocess.run(("docker", *words), input=stdin, stdout=-1, stderr=-1, check=True, timeout=120).stdout
+    command = ("docker", *words)
+    return subprocess.run(command, input=stdin, capture_output=True, check=True, timeout=120).stdout
 
 
 def make_images(folder: Path) -> str:
