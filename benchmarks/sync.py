@@ -31,7 +31,7 @@ from train.sync import synchronise
 from train.sync.protocol import Sync
 
 WAYS = ("none", "ddp", "mpi4py", "mpi4py spinning", "mpi4py bf16", "mpi4py-naive", "zero", "fsdp")
-STEPS = {"resnet26": (16, 8), "mlp": (32, 2)}  # images per rank and step, steps per round
+STEPS = {"resnet26": (16, 4), "mlp": (32, 2)}  # images per rank and step, steps per round
 
 
 def made(way: str, name: str, group: Group) -> tuple[Sync, Architecture]:
