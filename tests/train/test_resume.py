@@ -104,7 +104,9 @@ def test_hosts_with_disks_of_their_own_continue_together(whole: Path, tmp_path: 
         assert _last(tmp_path / host)["epoch"] == 3
 
 
-def test_a_killed_job_that_the_driver_starts_again_continues(whole: Path, tmp_path: Path) -> None:
+def test_a_killed_job_that_the_driver_starts_again_continues(
+    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     def run(group: Group) -> None:
         if group.rank == 1:
             threading.Thread(target=_kill_this_process_after_step_4, args=(tmp_path,), daemon=True).start()
@@ -114,6 +116,7 @@ def test_a_killed_job_that_the_driver_starts_again_continues(whole: Path, tmp_pa
         on_hosts(tmp_path, 2, run)
     assert files.step_of(files.stored(tmp_path / FOLDER)[0]) < 12
     _train(tmp_path, 2, environ={"MUSTER_RESTART": "1"})
+    assert f"resumed from {tmp_path}/checkpoints/step-" in capfd.readouterr().out
     assert _losses(tmp_path) == _losses(whole)
     assert _plain(_last(tmp_path)["model"]) == _plain(_last(whole)["model"])
 
