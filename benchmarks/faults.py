@@ -83,7 +83,7 @@ def document(measured: Sequence[dict[str, Any]]) -> str:
     for one in measured:
         counts[one["name"], one["launcher"]] += 1
     rounds = sorted(set(counts.values()))
-    load = statistics.median(one.get("load", 0.0) for one in measured)
+    load = statistics.median(one["load"] for one in measured if "load" in one)
     return TEXT.format(
         rounds=f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else f"{rounds[0]} rounds",
         machine=f"{os.cpu_count()} cores at a load of {load:.0f}, Linux {platform.release()}",
