@@ -68,10 +68,10 @@ def bare(hosts: Hosts) -> dict[str, set[str]]:
     return {name: hosts.traces(name) for name in hosts.names}
 
 
-@pytest.fixture
-def fresh(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Hosts:
-    """One bare host, new for each test, whose operator is an ordinary user that may use sudo."""
-    hosts = Hosts(tmp_path_factory.mktemp("fresh"), ["node5"])
+@pytest.fixture(scope="module")
+def newcomer(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Hosts:
+    """One bare host of a cluster of its own, whose operator is an ordinary user that may use sudo."""
+    hosts = Hosts(tmp_path_factory.mktemp("newcomer"), ["node5"])
     for name in ("operator", "operator.pub"):
         (hosts.folder / name).symlink_to(operator / name)
     hosts.start("node5", login="op")
