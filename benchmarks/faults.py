@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -86,7 +85,7 @@ def document(measured: Sequence[dict[str, Any]]) -> str:
     load = statistics.median(one["load"] for one in measured if "load" in one)
     return TEXT.format(
         rounds=f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else f"{rounds[0]} rounds",
-        machine=f"{os.cpu_count()} cores at a load of {load:.0f}, Linux {platform.release()}",
+        machine=f"{os.cpu_count()} cores at a load of {load:.0f}",
         running=table(
             ("fault", "limit, s", "mpirun", "torchrun", "status", "the verdict names"),
             (
