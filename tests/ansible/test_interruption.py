@@ -14,7 +14,6 @@ UNDO = "muster-undo-sshd.timer"
 PARTS = ("--tags", "ssh_trust,time_sync")
 # In the order of setup: a run that could not repeat what the last one left would not get to its own moment.
 MOMENTS = (
-    "[ssh_trust : Make the cluster's key]",
     "[ssh_trust : Make the account]",
     "[ssh_trust : Hand out the cluster's key]",
     "[ssh_trust : Try sshd's drop-in]",
