@@ -1,0 +1,161 @@
+"""What setup.yml costs on hosts that are set up already: wall and client CPU, and the tasks that dominate.
+
+    .venv/bin/python benchmarks/setup.py --hosts 3 16 64 --rounds 5
+
+The hosts are containers with systemd on this machine, copies of one that was set up (tests/ansible/node), so
+their own work is in the wall time too: client CPU is the firm figure. Every round opens its connections anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.ansible.bare_hosts import BOOKS, Hosts, run  # noqa: E402  # the same hosts as the tests'
+
+PROJECT = "muster-bare-bench"
+COPY = f"{PROJECT}:copy"
+BOOT = ("--tmpfs=/run", "--tmpfs=/run/lock", "--tmpfs=/tmp:exec", "--volume=/sys/fs/cgroup:/sys/fs/cgroup:ro")
+FORGET = "rm -f /etc/ssh/ssh_host_* /var/lib/chrony/*; rm -rf /etc/muster"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One run of setup.yml in seconds, and of each task in microseconds."""
+
+    wall: float
+    cpu: float
+    tasks: Counter[str] = field(default_factory=Counter)
+
+
+class Copies(Hosts):
+    """Many copies of one host."""
+
+    def boot(self, image: str, *names: str) -> None:
+        """Start containers at once, and pin their host keys."""
+        public = self.folder / "operator.pub"
+        for name in names:
+            command = ["docker", "run", "--detach", f"--name={PROJECT}-{name}", f"--hostname={name}", *BOOT]
+            command += [f"--network={PROJECT}", f"--volume={public}:/root/.ssh/authorized_keys:ro", image]
+            docker(*command[1:])
+        for name in names:
+            container, key = f"{PROJECT}-{name}", ""
+            while not key:
+                key = run("docker", "exec", container, "cat", "/etc/ssh/ssh_host_ed25519_key.pub").stdout
+            networks = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+            self.pin(name, docker("inspect", "--format", networks, container).strip(), key)
+
+    def timed(self, *args: str) -> Round:
+        """Play setup.yml over new connections, and note when each task is announced."""
+        before, began = os.times(), time.perf_counter()
+        last, tasks = (began, "start"), Counter[str]()
+        with tempfile.TemporaryDirectory() as sockets:
+            ansible = subprocess.Popen(
+                self.command("setup", *args),
+                cwd=BOOKS,
+                env=self.env | {"ANSIBLE_SSH_CONTROL_PATH_DIR": sockets},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert ansible.stdout is not None  # noqa: S101  # stdout=PIPE
+            text = ""
+            for line in ansible.stdout:
+                text += line
+                if match := re.match(r"(?:TASK|PLAY|RUNNING HANDLER) \[?(.*?)\]? \*", line):
+                    now = time.perf_counter()
+                    tasks[last[1]] += int(1e6 * (now - last[0]))
+                    last = (now, match.group(1))
+            if ansible.wait():
+                sys.exit(text)
+        after, wall = os.times(), time.perf_counter() - began
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        return Round(wall, cpu, tasks)
+
+
+def docker(*args: str) -> str:
+    """What a command of docker prints; its failure ends the benchmark."""
+    done = run("docker", *args, timeout=120)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return done.stdout
+
+
+def remove() -> None:
+    """Take away every container, the network and the image of the benchmark."""
+    names = docker("ps", "--all", "--quiet", "--filter", f"name={PROJECT}-").split()
+    if names:
+        docker("rm", "--force", *names)
+    run("docker", "network", "rm", PROJECT)
+    run("docker", "image", "rm", COPY)
+
+
+def copies(folder: Path, count: int, image: str) -> Copies:
+    """Hosts of one kind in a folder of their own."""
+    folder.mkdir()
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "operator"))
+    hosts = Copies(folder, [f"h{number:02}" for number in range(1, count + 1)])
+    hosts.variables |= {"time_sync_mode": "isolated", "time_sync_wait_seconds": 60}
+    hosts.boot(image, *hosts.names)
+    return hosts
+
+
+def measure(folder: Path, count: int, rounds: int) -> list[Round]:
+    """Rounds over copies that the first setup, which is not counted, has made a cluster."""
+    hosts = copies(folder / f"n{count}", count, COPY)
+    hosts.timed()
+    taken = [hosts.timed() for _ in range(rounds)]
+    docker("rm", "--force", *(f"{PROJECT}-{name}" for name in hosts.names))
+    return taken
+
+
+def report(count: int, rounds: list[Round]) -> str:
+    """A line of the table: medians, and the tasks that take most of the wall time."""
+    wall, cpu = (statistics.median(getattr(one, name) for one in rounds) for name in ("wall", "cpu"))
+    spread = f"{min(one.wall for one in rounds):.1f}-{max(one.wall for one in rounds):.1f}"
+    tasks = sum((one.tasks for one in rounds), Counter[str]())
+    most = ", ".join(f"{name} {100 * share / tasks.total():.0f} %" for name, share in tasks.most_common(4))
+    return f"| {count} | {wall:.1f} ({spread}) | {cpu:.1f} | {cpu / count:.2f} | {most} |"
+
+
+def main() -> None:
+    """Set up one host, copy it, and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--hosts", type=int, nargs="+", default=[3, 16, 64])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--image", default="muster-bare:trixie", help="of tests/ansible/node")
+    options = parser.parse_args()
+    remove()
+    docker("network", "create", PROJECT)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            copies(Path(folder) / "first", 1, options.image).timed()
+            docker("exec", f"{PROJECT}-h01", "sh", "-c", FORGET)
+            docker("commit", f"{PROJECT}-h01", COPY)
+            docker("rm", "--force", f"{PROJECT}-h01")
+            machine = f"{platform.machine()}, {os.cpu_count()} cores"
+            sys.stdout.write(f"{machine}, {options.rounds} rounds, medians (minimum-maximum)\n\n")
+            sys.stdout.write(
+                "| hosts | wall, s | client CPU, s | a host | what takes the time |\n|---|---|---|---|---|\n"
+            )
+            for count in options.hosts:
+                sys.stdout.write(report(count, measure(Path(folder), count, options.rounds)) + "\n")
+                sys.stdout.flush()
+    finally:
+        remove()
+
+
+if __name__ == "__main__":
+    main()
