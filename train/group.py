@@ -158,8 +158,9 @@ def _join(backend: str, ranks: Ranks, device: torch.device, timeout: timedelta, 
 def _leave() -> None:
     """Destroy the group, once Gloo's threads have dropped their last tensor.
 
-    For that they need the interpreter's lock (c10::impl::PyObjectSlot::maybe_destroy_pyobj), and torch 2.6's
-    destructor holds it while it joins them: a deadlock, seen in one of three jobs. To sleep is to let go.
+    With torch 2.6 some jobs hung here: the destructor was joining a thread that waited for the interpreter's
+    lock (c10::impl::PyObjectSlot::maybe_destroy_pyobj), by all appearances the destructor's own. To sleep is
+    to let go of it; that six of six jobs then ended makes it likely, not certain.
     """
     time.sleep(0.05)
     dist.destroy_process_group()

@@ -1,8 +1,7 @@
 """Reductions of elements that MPI cannot add: fp16, bf16 and the 8-bit floats.
 
 MPI calls back for each part that arrives, and torch adds it up, as Gloo does, 16 bits in their own precision.
-On one host this takes half the time of an fp32 reduction of as many elements; Open MPI's own fp16
-takes several times that of fp32, and neither it nor MPICH has bf16 (docs/mpi-backend.md).
+Neither Open MPI nor MPICH has bf16; what is known of Open MPI's own fp16 is in docs/mpi-backend.md.
 """
 
 from __future__ import annotations
