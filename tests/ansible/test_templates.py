@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ansible.bare_hosts import BOOKS, run
+from tests.ansible.bare_hosts import run
+from tests.ansible.rendering import render
 
-pytest.importorskip("ansible.template", reason="Ansible is not installed")
-
-KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIHugDaPm3Yt7vICHzFMUnB8nSkFeVR6SJMSlgh4Wsq+m"
 INVENTORIES: dict[str, dict[str, dict[str, Any]]] = {
     "one host": {"node1": {"addresses": ["10.0.0.1"]}},
     "names with dots": {f"gpu-{n}.example.org": {"addresses": [f"10.0.0.{n}"]} for n in range(1, 4)},
@@ -22,46 +21,6 @@ INVENTORIES: dict[str, dict[str, dict[str, Any]]] = {
     },
     "256 hosts": {f"node{n:03}": {"addresses": [f"10.0.{n // 250}.{n % 250 + 1}"]} for n in range(256)},
 }
-
-
-def render(role: str, template: str, inventory: dict[str, dict[str, Any]], **variables: object) -> str:
-    """A template of a role, as Ansible renders it for the last host of an inventory."""
-    from ansible.parsing.dataloader import DataLoader
-    from ansible.template import Templar, trust_as_template
-
-    loader = DataLoader()
-    folder = BOOKS / "roles" / role
-    names = list(inventory)
-    own = {"muster_user": "muster"}
-    key = {
-        "host_keys": {"ssh-ed25519": "AAAAC3NzaC1lZDI1NTE5AAAAIHugDaPm3Yt7vICHzFMUnB8nSkFeVR6SJMSlgh4Wsq+m"}
-    }
-    given: dict[str, Any] = {
-        "groups": {"cluster": names, "head": names[:1]},
-        "hostvars": {name: own | host for name, host in inventory.items()},
-        "inventory_hostname": names[-1],
-        "ansible_check_mode": False,
-        "muster_stack": "bare",
-        "muster_folder": "/nowhere/.muster",
-        "muster_key": "/nowhere/.muster/id_ed25519",
-        "muster_known": {
-            name: {"hostname": name.partition(".")[0], "port": 22, "node_host_key": ""} | key | host
-            for name, host in inventory.items()
-        },
-        "muster_seen": {
-            "sshd": "10.0",
-            "operator": {"client": "192.0.2.9", "login": "root"},
-            "container": True,
-            "may_set_clock": False,
-            "hard_limits": {"memlock": -1, "nofile": 1 << 20},
-        },
-    }
-    files = [BOOKS / "group_vars/all.yml", folder / "defaults/main.yml", folder / "vars/main.yml"]
-    for file in (file for file in files if file.exists()):
-        given = loader.load_from_file(str(file), trusted_as_template=True) | given
-    templar = Templar(loader=loader, variables=given | own | inventory[names[-1]] | variables)
-    text = (folder / "templates" / template).read_text()
-    return str(templar.template(trust_as_template(text)))
 
 
 def accepts(container: str, text: str, *argv: str) -> None:
@@ -163,3 +122,8 @@ def test_the_clock_that_is_furthest_from_most_is_the_one_that_is_named(
     text = render("time_sync", "problems.j2", inventory, time_sync_mode=mode, time_sync_clocks=clocks)
     said = text.strip().removeprefix("None")  # what Ansible makes of no text
     assert (said[: len(message)], bool(said)) == (message, bool(message))
+
+
+def test_ansible_stays_out_of_this_process() -> None:
+    assert render("limits", "limits.conf.j2", INVENTORIES["one host"])
+    assert "ansible" not in sys.modules

@@ -1,0 +1,71 @@
+"""Templates of the roles, rendered by Ansible in a process of its own.
+
+Ansible replaces sys.intern wherever it is imported, and torch._dynamo cannot be imported after that; yet the
+tests of training share pytest's process.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from importlib.util import find_spec
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+
+from tests.ansible.bare_hosts import BOOKS
+
+if find_spec("ansible") is None:
+    pytest.skip("Ansible is not installed", allow_module_level=True)
+
+Inventory = dict[str, dict[str, Any]]
+
+
+def render(role: str, template: str, inventory: Inventory, **variables: object) -> str:
+    """A template of a role, as Ansible renders it for the last host of an inventory."""
+    return _ansible().submit(_render, role, template, inventory, variables).result(timeout=60)
+
+
+@cache
+def _ansible() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+
+
+def _render(role: str, template: str, inventory: Inventory, variables: dict[str, object]) -> str:
+    from ansible.parsing.dataloader import DataLoader
+    from ansible.template import Templar, trust_as_template
+
+    loader = DataLoader()
+    folder = BOOKS / "roles" / role
+    names = list(inventory)
+    own = {"muster_user": "muster"}
+    key = {
+        "host_keys": {"ssh-ed25519": "AAAAC3NzaC1lZDI1NTE5AAAAIHugDaPm3Yt7vICHzFMUnB8nSkFeVR6SJMSlgh4Wsq+m"}
+    }
+    given: dict[str, Any] = {
+        "groups": {"cluster": names, "head": names[:1]},
+        "hostvars": {name: own | host for name, host in inventory.items()},
+        "inventory_hostname": names[-1],
+        "ansible_check_mode": False,
+        "muster_stack": "bare",
+        "muster_folder": "/nowhere/.muster",
+        "muster_key": "/nowhere/.muster/id_ed25519",
+        "muster_known": {
+            name: {"hostname": name.partition(".")[0], "port": 22, "node_host_key": ""} | key | host
+            for name, host in inventory.items()
+        },
+        "muster_seen": {
+            "sshd": "10.0",
+            "operator": {"client": "192.0.2.9", "login": "root"},
+            "container": True,
+            "may_set_clock": False,
+            "hard_limits": {"memlock": -1, "nofile": 1 << 20},
+        },
+    }
+    files = [BOOKS / "group_vars/all.yml", folder / "defaults/main.yml", folder / "vars/main.yml"]
+    for file in (file for file in files if file.exists()):
+        given = loader.load_from_file(str(file), trusted_as_template=True) | given
+    templar = Templar(loader=loader, variables=given | own | inventory[names[-1]] | variables)
+    text = (folder / "templates" / template).read_text()
+    return str(templar.template(trust_as_template(text)))
