@@ -10,7 +10,9 @@ cd /build/pytorch
 with_ccache
 export PYTORCH_BUILD_VERSION=${PYTORCH_VERSION:?} PYTORCH_BUILD_NUMBER=0 BUILD_TEST=0
 export USE_DISTRIBUTED=1 USE_MPI=1 USE_GLOO=1 USE_MKLDNN=1 USE_TENSORPIPE=1
-export CMAKE_GENERATOR=Ninja
+# A line a step, with how far it is; upstream would show each compiler's whole command line.
+export CMAKE_GENERATOR=Ninja NINJA_STATUS='[%f/%t %p, %e s] '
+sed -i 's/^set(CMAKE_VERBOSE_MAKEFILE ON)/set(CMAKE_VERBOSE_MAKEFILE OFF)/' CMakeLists.txt
 
 # The distribution's source package leaves out what the distribution has as libraries of its own.
 settings_for_cpu_source() {
