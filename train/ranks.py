@@ -5,7 +5,7 @@ inherits the variables of both. So a launcher's variables are a family, taken wh
 and the other's size name nothing. The families are tried in this order:
 
 1. torchrun and torch.distributed.launch: a process with TORCHELASTIC_RUN_ID only inherited the others;
-2. MPI: Open MPI's mpirun, Hydra (MPICH, Intel MPI), MVAPICH2;
+2. MPI: Open MPI's mpirun, Hydra (MPICH, Intel MPI), MVAPICH2, jsrun (Spectrum MPI), PALS (Cray MPICH);
 3. bare RANK, WORLD_SIZE and LOCAL_RANK; where they and MPI name different processes, neither is believed;
 4. a Slurm step, that is srun. A Slurm batch script has a SLURM_PROCID too, but it is one process;
 5. none of them: one process.
@@ -43,6 +43,10 @@ MPI_FAMILIES = {
     "mpirun": Family(*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
     "hydra": Family("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     "mvapich2": Family(*(f"MV2_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
+    # https://lightning.ai/docs/pytorch/stable/api/pytorch_lightning.plugins.environments.LSFEnvironment.html
+    "jsrun": Family(*(f"JSM_NAMESPACE_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
+    # Cray's PMI library: PALS_RANKID and its kin come with no size.
+    "pals": Family(*(f"PMI_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
 }
 _TORCH = Family("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 FAMILIES = {
@@ -95,6 +99,8 @@ class Ranks:
         if "TORCHELASTIC_RUN_ID" in environ:
             return _read(environ, "torchrun")
         whole = {name: _read(environ, name) for name in FAMILIES if _is_whole(environ, name)}
+        if "srun" in whole:  # srun --mpi=cray_shasta sets both; the step also says where ranks can meet
+            whole.pop("pals", None)
         mpi = next((whole[name] for name in MPI_FAMILIES if name in whole), None)
         return _agreed(mpi, whole.get("env")) or whole.get("srun") or _alone(environ)
 

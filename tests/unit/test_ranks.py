@@ -49,7 +49,7 @@ def _mpirun(rank: int, size: int, local_rank: int, local_size: int) -> dict[str,
 
 
 def _hydra(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
-    """mpiexec of MPICH 5.0; Intel MPI's sets the four alike."""
+    """mpiexec of MPICH 5.0.2; 4.2.1 leaves PMI_HOSTNAME out."""
     return {
         "PMI_RANK": str(rank),
         "PMI_SIZE": str(size),
@@ -57,37 +57,99 @@ def _hydra(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, 
         "PMI_HOSTNAME": "node1",
         "MPI_LOCALRANKID": str(local_rank),
         "MPI_LOCALNRANKS": str(local_size),
-        "HYDI_CONTROL_FD": "8",
+        "HYDI_CONTROL_FD": "7",
     }
 
 
+INTEL = {  # rank 1 of two, mpirun of Intel MPI 2021.18.1, less 60 variables that name the machine
+    "HYDRA_BSTRAP_LAUNCHER": "ssh",
+    "HYDRA_BSTRAP_NODE_ID": "0",
+    "I_MPI_HYDRA_UUID": "fb4b0000-d2e4-d3c4-c860-0600294c332c",
+    "MPI_LOCALNRANKS": "2",
+    "MPI_LOCALRANKID": "1",
+    "PMI_FD": "11",
+    "PMI_RANK": "1",
+    "PMI_SIZE": "2",
+}
+
+
 def _mvapich2(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+    """From documentation."""
     values = {"RANK": rank, "SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
     return {f"MV2_COMM_WORLD_{name}": str(value) for name, value in values.items()}
 
 
-BATCH = {  # a Slurm batch script, before any srun: it looks like the first of four, and is alone
+def _jsrun(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+    """From documentation: IBM's Job Step Manager, under LSF."""
+    values = {"RANK": rank, "SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
+    return {"LSB_JOBID": "4711"} | {f"JSM_NAMESPACE_{name}": str(value) for name, value in values.items()}
+
+
+def _pals(rank: int, size: int, local_rank: int, local_size: int, node: int) -> dict[str, str]:
+    """What srun --mpi=cray_shasta of Slurm 24.11.5 sets in the name of Cray's launcher, less srun's own."""
+    return {
+        "PALS_APID": "26.0",
+        "PALS_APINFO": "/var/spool/slurmd/mpi_cray_shasta/26.0/apinfo",
+        "PALS_LOCAL_RANKID": str(local_rank),
+        "PALS_NODEID": str(node),
+        "PALS_RANKID": str(rank),
+        "PALS_SPOOL_DIR": "/var/spool/slurmd/mpi_cray_shasta/26.0",
+        "PMI_JOBID": "26",
+        "PMI_LOCAL_RANK": str(local_rank),
+        "PMI_LOCAL_SIZE": str(local_size),
+        "PMI_RANK": str(rank),
+        "PMI_SIZE": str(size),
+        "PMI_UNIVERSE_SIZE": str(size),
+    }
+
+
+# A batch script of Slurm 24.11.5, before any srun: it looks like the first of four, and is alone.
+BATCH = {
+    "SLURM_GTIDS": "0",
     "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_NODELIST": "node[03-05]",
+    "SLURM_JOB_NUM_NODES": "3",
+    "SLURM_LOCALID": "0",
+    "SLURM_NNODES": "3",
+    "SLURM_NODEID": "0",
+    "SLURM_NPROCS": "4",
     "SLURM_NTASKS": "4",
     "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "0",
-    "SLURM_JOB_NODELIST": "node[03-05]",
+    "SLURM_TASKS_PER_NODE": "2,1(x2)",
+    "SLURM_TASK_PID": "528",
 }
 
 
 def _srun(rank: int, size: int, local_rank: int, node: int, per_node: str) -> dict[str, str]:
+    """A step of that job, srun --mpi=none."""
     return {
         **BATCH,
+        "OMPI_MCA_plm_slurm_args": "--external-launcher",
+        "PRTE_MCA_plm_slurm_args": "--external-launcher",
+        "SLURM_LAUNCH_NODE_IPADDR": "172.18.0.2",
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": str(local_rank),
         "SLURM_NODEID": str(node),
+        "SLURM_STEPID": "0",
         "SLURM_STEP_ID": "0",
-        "SLURM_STEP_NUM_TASKS": str(size),
-        "SLURM_STEP_TASKS_PER_NODE": per_node,
+        "SLURM_STEP_LAUNCHER_PORT": "35573",
         "SLURM_STEP_NODELIST": "node[03-05]",
         "SLURM_STEP_NUM_NODES": "3",
+        "SLURM_STEP_NUM_TASKS": str(size),
+        "SLURM_STEP_TASKS_PER_NODE": per_node,
     }
+
+
+# What srun adds with --mpi=pmix and --mpi=pmi2, for rank 3 of four.
+PMIX = {
+    "OMPI_MCA_orte_precondition_transports": "0000000200000000-0000000200000000",
+    "PMIX_HOSTNAME": "slurm2",
+    "PMIX_NAMESPACE": "slurm.pmix.2.0",
+    "PMIX_RANK": "3",
+    "PMIX_SERVER_TMPDIR": "/var/spool/slurmd/pmix.2.0/",
+    "PMIX_VERSION": "5.0.7a1",
+}
+PMI2 = {"PMI_FD": "18", "PMI_JOBID": "3.0", "PMI_RANK": "3", "PMI_SIZE": "4"}
 
 
 @pytest.mark.parametrize(
@@ -121,8 +183,14 @@ def _srun(rank: int, size: int, local_rank: int, node: int, per_node: str) -> di
         pytest.param(
             _mpirun(0, 1, 0, 1) | _torch(1, 4, 1, 2), Ranks(1, 4, 1, 2, "env"), id="bare inside mpirun -np 1"
         ),
-        pytest.param(_hydra(3, 4, 1, 2), Ranks(3, 4, 1, 2, "hydra"), id="MPICH and Intel MPI"),
+        pytest.param(_hydra(3, 4, 1, 2), Ranks(3, 4, 1, 2, "hydra"), id="MPICH"),
+        pytest.param(INTEL, Ranks(1, 2, 1, 2, "hydra"), id="Intel MPI"),
         pytest.param(_mvapich2(3, 4, 1, 2), Ranks(3, 4, 1, 2, "mvapich2"), id="MVAPICH2"),
+        pytest.param(_jsrun(3, 4, 1, 2), Ranks(3, 4, 1, 2, "jsrun"), id="jsrun"),
+        pytest.param(
+            _jsrun(0, 1, 0, 1) | _torchrun(3, 4, 1, 2), Ranks(3, 4, 1, 2, "torchrun"), id="torchrun by jsrun"
+        ),
+        pytest.param(_pals(3, 4, 1, 2, 1), Ranks(3, 4, 1, 2, "pals"), id="PALS"),
         pytest.param(_srun(4, 5, 0, 2, "2(x2),1"), Ranks(4, 5, 0, 1, "srun"), id="srun, unequal hosts"),
         pytest.param(_srun(3, 5, 1, 1, "2(x2),1"), Ranks(3, 5, 1, 2, "srun"), id="srun, a host of two"),
         pytest.param(BATCH, Ranks(0, 1, 0, 1, "single"), id="a Slurm batch script is one process"),
@@ -141,12 +209,21 @@ def _srun(rank: int, size: int, local_rank: int, node: int, per_node: str) -> di
             id="srun with one torchrun per host",
         ),
         pytest.param(
-            _srun(1, 4, 1, 0, "2(x2)") | {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_FD": "17"},
-            Ranks(1, 4, 1, 2, "srun"),
+            _srun(3, 4, 1, 1, "2(x2)") | PMI2,
+            Ranks(3, 4, 1, 2, "srun"),
             id="srun --mpi=pmi2: PMI without local ranks is no family",
         ),
+        pytest.param(_srun(3, 4, 1, 1, "2(x2)") | PMIX, Ranks(3, 4, 1, 2, "srun"), id="srun --mpi=pmix"),
         pytest.param(
-            _srun(1, 4, 1, 0, "2(x2)") | {"PMIX_RANK": "1"}, Ranks(1, 4, 1, 2, "srun"), id="srun --mpi=pmix"
+            _srun(3, 4, 1, 1, "2(x2)") | _pals(3, 4, 1, 2, 1),
+            Ranks(3, 4, 1, 2, "srun"),
+            id="srun --mpi=cray_shasta",
+        ),
+        pytest.param(
+            # Hydra starts its proxies as a Slurm step, one task per host.
+            _srun(1, 2, 0, 1, "1(x2)") | {"HYDRA_BOOTSTRAP": "slurm"} | _hydra(3, 4, 1, 2),
+            Ranks(3, 4, 1, 2, "hydra"),
+            id="MPICH's mpirun in a Slurm job",
         ),
         pytest.param(
             _hydra(0, 1, 0, 1) | _torchrun(1, 2, 1, 2), Ranks(1, 2, 1, 2, "torchrun"), id="mpiexec torchrun"
@@ -251,6 +328,16 @@ def _without(environ: dict[str, str], name: str) -> dict[str, str]:
             id="hydra and bare too",
         ),
         pytest.param({"PMI_RANK": "0", "PMI_SIZE": "2"}, "without MPI_LOCALRANKID", id="half of Hydra's"),
+        pytest.param(
+            _without(_jsrun(0, 2, 0, 2), "JSM_NAMESPACE_LOCAL_SIZE"),
+            "without JSM_NAMESPACE_LOCAL_SIZE",
+            id="jsrun's is incomplete",
+        ),
+        pytest.param(
+            _pals(0, 2, 0, 2, 0) | _torch(1, 2, 1, 2),
+            "(?s)pals says .*--launcher pals",
+            id="PALS and bare differ",
+        ),
         pytest.param(
             _srun(0, 2, 0, 0, "some"), "SLURM_STEP_TASKS_PER_NODE='some'", id="a count that is none"
         ),
