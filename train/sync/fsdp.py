@@ -27,9 +27,11 @@ class Fsdp:
     def __init__(
         self, network: nn.Module, group: Group, optimizer: type[Optimizer], options: dict[str, Any]
     ) -> None:
-        if group.backend == "gloo" and _older_than(2, 8):
+        # Before, Gloo and torch's own MPI have no reduce_scatter, and fully_shard of torch 2.6 asks even a
+        # CPU for a stream's event.
+        if group.device.type == "cpu" and _older_than(2, 8):
             raise TrainError(
-                f"--sync fsdp needs a reduce_scatter, which Gloo has since torch 2.8: {torch.__version__}\n"
+                f"--sync fsdp on a CPU needs torch 2.8 or later, this is {torch.__version__}\n"
                 "use --sync zero or ddp"
             )
         mesh = group.mesh()
