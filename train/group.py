@@ -158,9 +158,10 @@ def _join(backend: str, ranks: Ranks, device: torch.device, timeout: timedelta, 
 def _leave() -> None:
     """Destroy the group, once Gloo's threads have dropped their last tensor.
 
-    With torch 2.6 some jobs hung here: the destructor was joining a thread that waited for the interpreter's
-    lock (c10::impl::PyObjectSlot::maybe_destroy_pyobj), by all appearances the destructor's own. To sleep is
-    to let go of it; that six of six jobs then ended makes it likely, not certain.
+    With torch 2.6 some jobs hung here. Gloo's destructor joins its threads and keeps the interpreter's lock,
+    which such a thread needs to drop a tensor (it stood in c10::impl::PyObjectSlot::maybe_destroy_pyobj): the
+    deadlock of https://github.com/pytorch/pytorch/issues/56297. Pull request 154976 there, of June 2025, lets
+    go of the lock. To sleep is to let go of it too.
     """
     time.sleep(0.05)
     dist.destroy_process_group()
