@@ -12,8 +12,12 @@ nvidia-smi failed, or gave no answer within 20 s"
     echo "muster: the NVIDIA driver does not say which CUDA it runs: $(printf '%s\n' "$said" | tail -n 1)" >&2
   elif [ "${runs%%.*}" -lt "${wanted%%.*}" ]; then
     echo "muster: this image is made with CUDA $wanted, and the driver of this host runs CUDA up to $runs." >&2
-    echo "        Install a newer driver, take an image for CUDA ${runs%%.*}, or start it without GPUs." >&2
-    exit 3
+    if [ -z "${MUSTER_WITHOUT_GPUS:-}" ]; then
+      echo "        Install a newer driver, take an image for CUDA ${runs%%.*}, or start it without GPUs. To start it all" >&2
+      echo "        the same, for programs that leave the GPUs alone: MUSTER_WITHOUT_GPUS=1 in its environment." >&2
+      exit 3
+    fi
+    echo "        It starts all the same, as MUSTER_WITHOUT_GPUS says: for programs that leave the GPUs alone." >&2
   fi
 fi
 exec "$@"

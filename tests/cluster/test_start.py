@@ -20,7 +20,9 @@ echo "CUDA Version                              : {cuda}"
 """
 
 
-def start(cluster: Cluster, folder: Path, smi: str, image_cuda: str = "13.2.1") -> tuple[int, str, str]:
+def start(
+    cluster: Cluster, folder: Path, smi: str, image_cuda: str = "13.2.1", *words: str
+) -> tuple[int, str, str]:
     """Start the image as one with CUDA, on a host whose nvidia-smi is this script, to print its arguments."""
     (folder / "nvidia-smi").write_text(smi)
     (folder / "nvidia-smi").chmod(0o755)
@@ -28,7 +30,7 @@ def start(cluster: Cluster, folder: Path, smi: str, image_cuda: str = "13.2.1") 
     mounts = ["--volume", f"{folder}/nvidia-smi:/usr/bin/nvidia-smi:ro"]
     mounts += ["--volume", f"{folder}/cuda:/usr/share/muster/cuda:ro"]
     image = cluster.compose("config", "--images", "keys").strip()
-    command = ("docker", "run", "--rm", *mounts, image, "echo", "it runs", "and 'so' on")
+    command = ("docker", "run", "--rm", *mounts, *words, image, "echo", "it runs", "and 'so' on")
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout, done.stderr
 
@@ -40,7 +42,16 @@ def test_a_driver_that_is_older_than_the_images_cuda_ends_the_start_with_a_sente
     assert (status, output) == (3, "")
     assert "made with CUDA 13.2.1, and the driver of this host runs CUDA up to 12.8." in errors
     assert "take an image for CUDA 12, or start it without GPUs" in errors
+    assert "MUSTER_WITHOUT_GPUS=1 in its environment" in errors
     assert "Traceback" not in errors
+
+
+def test_it_starts_with_an_old_driver_for_programs_on_the_cpu(cluster: Cluster, tmp_path: Path) -> None:
+    smi = SMI.format(cuda="12.8")
+    status, output, errors = start(cluster, tmp_path, smi, "13.2.1", "--env", "MUSTER_WITHOUT_GPUS=1")
+    assert (status, output) == (0, "it runs and 'so' on\n")
+    assert "made with CUDA 13.2.1, and the driver of this host runs CUDA up to 12.8." in errors
+    assert "It starts all the same, as MUSTER_WITHOUT_GPUS says" in errors
 
 
 @pytest.mark.parametrize(
