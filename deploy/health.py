@@ -57,6 +57,8 @@ class Health:
     torch_cuda: str | None
     nccl: str | None
     jobs: tuple[JobProcesses, ...]
+    image: Mapping[str, str] = field(default_factory=dict)
+    """What the node image records of itself: flavor, track, the version of each part; empty without one."""
 
 
 @dataclass(frozen=True)

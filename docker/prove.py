@@ -132,7 +132,8 @@ def main(argv: list[str]) -> int:
     else:
         names = ("PYTHON", "OPENMPI", "PYTORCH", "MPI4PY", "TORCHVISION", "CUDA")
         expected = {name.lower(): os.environ.get(f"{name}_VERSION", "") for name in names}
-        record = {"flavor": argv[0], "versions": {name: one for name, one in expected.items() if one}}
+        named = {name: one for name, one in expected.items() if one}
+        record = {"flavor": argv[0], "track": os.environ.get("TRACK", ""), "versions": named}
     proved = prove(record["flavor"], record["versions"])
     if "--json" in argv:
         print(json.dumps({**record, "checks": proved}))

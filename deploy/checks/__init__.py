@@ -7,20 +7,27 @@ docs/check.md lists them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from deploy.checks.finding import Finding as Finding
 from deploy.checks.finding import of_error
 from deploy.checks.group import clocks, differences
 from deploy.checks.host import of_host, own_name
+from deploy.checks.image import images
 from deploy.checks.network import network, ports
 from deploy.health import Examination
 from deploy.hostfile import Host
+from deploy.image.versions import Track
 from deploy.plan import Launcher
 
 
-def check(hosts: Sequence[Host], examination: Examination, launcher: Launcher) -> tuple[Finding, ...]:
-    """Everything that is wrong with the hosts, in their order, errors first."""
+def check(
+    hosts: Sequence[Host],
+    examination: Examination,
+    launcher: Launcher,
+    tracks: Mapping[str, Track] | None = None,
+) -> tuple[Finding, ...]:
+    """Everything that is wrong with the hosts, in their order, errors first. `tracks`: versions.json's."""
     examined = {host: examination.hosts[host.name] for host in hosts if host.name in examination.hosts}
     found = [of_error(name, error) for name, error in examination.errors.items()]
     ranks = sum(host.slots for host in hosts)
@@ -30,6 +37,7 @@ def check(hosts: Sequence[Host], examination: Examination, launcher: Launcher) -
             found += own_name(host, one)
     by_name = {host.name: one for host, one in examined.items()}
     found += differences(by_name, launcher)
+    found += images(by_name, tracks or {})
     found += clocks({name: one.clock for name, one in by_name.items()})
     found += ports(hosts[0].name, by_name)
     found += network(hosts, by_name)

@@ -7,6 +7,7 @@ import ctypes
 import getpass
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import resource
@@ -24,6 +25,7 @@ from deploy.node.wire import Frame
 # A failing GPU can make nvidia-smi wait for ever; so can a name server that does not answer.
 SMI_SECONDS = 10.0
 RESOLVE_SECONDS = 5.0
+IMAGE = Path("/usr/share/muster/image.json")  # docker/prove.py writes it
 GPU_FIELDS = "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,uuid,driver_version"
 
 
@@ -45,6 +47,7 @@ def health() -> Frame:
         "torch_cuda": torch_cuda(),
         "nccl": nccl_version(),
         "jobs": job_processes(),
+        "image": image(),
     }
 
 
@@ -174,6 +177,15 @@ def nccl_version() -> str | None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
     return None
+
+
+def image() -> dict[str, str]:
+    """What the node image says of itself: flavor, track and versions; empty where this is none."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        said = json.loads(IMAGE.read_text())
+        named = {name: said[name] for name in ("flavor", "track") if name in said}
+        return {str(name): str(value) for name, value in {**said["versions"], **named}.items()}
+    return {}
 
 
 # -- other jobs --

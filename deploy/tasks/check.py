@@ -16,6 +16,7 @@ from deploy.checks import unfit
 from deploy.cluster import Cluster
 from deploy.errors import UnfitError
 from deploy.examine import examine
+from deploy.image.versions import FILE, load
 from deploy.plan import LAUNCHERS, LaunchSpec, Program
 from deploy.tasks.shared import HELP, explained, opener
 
@@ -43,7 +44,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
         request.used_hosts(chosen, LaunchSpec(job="", program=Program(), launcher=named))
         with contextlib.closing(Cluster(chosen, opener(Path(hosts), python))) as cluster:
             examination = examine(cluster)
-        findings = judge(chosen, examination, named)
+        findings = judge(chosen, examination, named, load() if FILE.is_file() else {})
         if json:
             said = dumps(check_report.as_json(chosen, examination, findings, named), indent=2) + "\n"
         else:

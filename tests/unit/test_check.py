@@ -14,6 +14,7 @@ from deploy import hostfile
 from deploy.checks import Finding, check, unfit
 from deploy.errors import HostError
 from deploy.health import Clock, Examination, Examined, Folder, Gpu, Health, JobProcesses, Reached
+from deploy.image.versions import Component, Track
 from deploy.plan import Launcher
 from tests.unit.plans import NODE
 
@@ -84,8 +85,21 @@ def examine(
     return Examination(examined, errors or {})
 
 
+TRACK = Track(
+    name="cpu",
+    targets=("cpu", "cpu-source"),
+    devel="debian",
+    runtime="debian",
+    python="3.13",
+    components={
+        name: Component(version, "distribution")
+        for name, version in (("pytorch", "2.6.0"), ("openmpi", "5.0.7"), ("mpi4py", "4.0.3"))
+    },
+)
+
+
 def found(text: str, launcher: Launcher = "mpirun", **changes: Any) -> tuple[Finding, ...]:
-    return check(hostfile.parse(text), examine(text, **changes), launcher)
+    return check(hostfile.parse(text), examine(text, **changes), launcher, {"cpu": TRACK})
 
 
 def one_host(**changes: Any) -> dict[str, Any]:
@@ -98,6 +112,15 @@ def gpus(node2: Change, **facts: Any) -> dict[str, Any]:
     return {
         "facts": {"*": {"gpus": 2}, "node2": facts},
         "health": {"*": {**TWO_GPUS, "driver": "570.1", "nccl": "2.21.5"}, "node2": node2},
+    }
+
+
+def image(node2: Change, **facts: Any) -> dict[str, Any]:
+    """The image of this checkout on every host, and something else in node2's."""
+    made = {"flavor": "cpu", "track": "cpu", "pytorch": "2.6.0", "openmpi": "5.0.7", "mpi4py": "4.0.3"}
+    return {
+        "facts": {"*": facts},
+        "health": {"*": {"image": made}, "node2": {"image": made | dict(node2)}},
     }
 
 
@@ -133,6 +156,15 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      THREE, gpus({"driver": "550.5"})),
     ("driver.too-old", "error", "node2", "the driver runs CUDA up to 11.8", "install driver 525.60.13",
      THREE, gpus({"driver_cuda": "11.8"})),
+    ("image.differs", "warning", "node2", "image cpu-source of track cpu, where 2 hosts have cpu of",
+     "fab image.push", THREE, image({"flavor": "cpu-source"})),
+    ("image.unknown", "warning", "node2", "its image is cpu of track old, which docker/versions.json",
+     "fab image.build --target cpu", "node2", image({"track": "old"})),
+    ("image.versions-differ", "warning", "node2", "pytorch 2.5.1, where track cpu of "
+     "docker/versions.json has 2.6.0: its image was built from other versions", "fab image.push --image",
+     "node2", image({"pytorch": "2.5.1"}, torch="2.5.1+debian")),
+    ("image.versions-differ", "warning", "node2", "mpi4py 4.1.2, where track cpu of docker/versions.json has "
+     "4.0.3: it was installed beside its image's", "remove it", "node2", image({}, mpi4py="4.1.2")),
     ("user.differs", "warning", "node2", "user root, where 2 hosts have ml", "user= in the hosts file",
      THREE, one_host(user="root")),
     ("slots.above-cores", "warning", "node2", "slots=9 on 8 cores", "slots=8 in the hosts file",
@@ -238,6 +270,9 @@ def test_torchrun_needs_no_mpi() -> None:
         {"other": {"node2": {"clock": Clock(0.3, 0.25)}}},  # a slow line cannot tell
         {"facts": {"*": {"mpi4py": None}}},
         {"facts": {"*": {"cores": 64}}},
+        image({}),
+        image({"track": "cpu"}, torch="2.6.0+debian"),
+        {"health": {"*": {"image": {"flavor": "cpu", "pytorch": "2.6.0"}}}},  # an older image
     ],
 )
 def test_what_does_no_harm_is_no_finding(changes: dict[str, Any]) -> None:

@@ -1,0 +1,56 @@
+"""Whether a host has what its image is made of here: docker/versions.json against what was found there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from deploy.checks.finding import Finding
+from deploy.health import Examined
+from deploy.image.bake import targets
+from deploy.image.versions import Track
+
+
+def name(one: Examined) -> str | None:
+    """An image as it records itself: `cpu of track cpu`; None for a host that runs none of Muster's."""
+    image = one.health.image
+    return f"{image['flavor']} of track {image.get('track', 'unknown')}" if "flavor" in image else None
+
+
+def images(examined: Mapping[str, Examined], tracks: Mapping[str, Track]) -> Iterator[Finding]:
+    """What hosts have otherwise than the track of their image says; without tracks nothing is compared."""
+    known = targets(tracks.values())
+    for host, one in examined.items():
+        image = one.health.image
+        if "flavor" in image and tracks:
+            target, track = _track(image, known)
+            if track is None:
+                text = f"its image is {name(one)}, which docker/versions.json here does not have"
+                yield Finding("image.unknown", host, "warning", text, _build(next(iter(known))))
+            else:
+                yield from _differences(host, one, target, track)
+
+
+def _track(image: Mapping[str, str], known: Mapping[str, tuple[str, Track]]) -> tuple[str, Track | None]:
+    """The target that makes such an image, and its track; images of older builds name their target alone."""
+    for target, (flavor, track) in known.items():
+        if image["flavor"] == flavor and image.get("track", track.name) == track.name:
+            return target, track
+    return "", None
+
+
+def _differences(host: str, one: Examined, target: str, track: Track) -> Iterator[Finding]:
+    facts, image = one.facts, one.health.image
+    found = {"pytorch": facts.torch, "openmpi": facts.mpi, "mpi4py": facts.mpi4py}
+    for component, version in found.items():
+        wanted, have = track.version(component), (version or "").partition("+")[0]
+        if have and wanted and have != wanted:
+            own = image.get(component) == have
+            text = f"{component} {have}, where track {track.name} of docker/versions.json has {wanted}: " + (
+                "its image was built from other versions" if own else "it was installed beside its image's"
+            )
+            remedy = _build(target) if own else "remove it, or have it in docker/versions.json"
+            yield Finding("image.versions-differ", host, "warning", text, remedy)
+
+
+def _build(target: str) -> str:
+    return f"fab image.build --target {target}, then fab image.push --image muster:{target}"
