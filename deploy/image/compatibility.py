@@ -29,29 +29,32 @@ class Range(NamedTuple):
         return f"{self.first} or newer" + (f", below {self.before}" if self.before else "")
 
 
-# "Requires-Python" of the wheels on PyPI; the upper limit is the newest Python that has a wheel.
+# pypi.org/simple/torch: "Requires-Python"; the upper limit is the newest Python that has a wheel.
 PYTHON_FOR_TORCH = {
     "2.6": Range("3.9", "3.14"),
     "2.9": Range("3.10", "3.15"),
     "2.13": Range("3.10", "3.15"),
-    "2.15": Range("3.11"),
+    "2.15": Range("3.11", "3.16"),
 }
-# pytorch/RELEASE.md; CUDA 12 left with 2.15 (pytorch#190385), CUDA 13 came with 2.9.
+# github.com/pytorch/pytorch/blob/main/RELEASE.md: "Release Compatibility Matrix". CUDA 13 came with 2.9
+# (pytorch#164471), CUDA 12 leaves with 2.15 (pytorch#190385).
 CUDA_FOR_TORCH = {
     "2.6": Range("11.8", "13"),
     "2.9": Range("12.6", "14"),
     "2.15": Range("13.0", "14"),
 }
-# "Requires-Dist: torch" of torchvision's wheels.
+# "Requires-Dist: torch" of torchvision's wheels on PyPI; from 0.29 on, Spack's package.py of py-torchvision.
 TORCH_FOR_TORCHVISION = {
     "0.21": Range("2.6.0", "2.6.1"),
     "0.28": Range("2.13.0", "2.13.1"),
     "0.29": Range("2.14.0"),
 }
-# CUDA Toolkit release notes: what nvcc has left, and when it learned each architecture.
+# When nvcc learned each architecture: docs.nvidia.com/cuda/cuda-features-archive (10.3, 12.1: CUDA 12.9).
+# CUDA 13 begins at 7.5: docs.nvidia.com/cuda/cuda-toolkit-release-notes, "Deprecated Architectures".
 CUDA_FOR_ARCHITECTURE = {
     "5.0": Range("6.5", "13"),
     "6.0": Range("8.0", "13"),
+    "6.1": Range("8.0", "13"),
     "7.0": Range("9.0", "13"),
     "7.5": Range("10.0"),
     "8.0": Range("11.0"),
@@ -59,12 +62,16 @@ CUDA_FOR_ARCHITECTURE = {
     "8.9": Range("11.8"),
     "9.0": Range("11.8"),
     "10.0": Range("12.8"),
+    "10.3": Range("12.9"),
     "12.0": Range("12.8"),
+    "12.1": Range("12.9"),
 }
-# openucx/ucx#10788: CUDA 13 is tested from 1.20 on. NCCL: the oldest nvidia-nccl-cu13 on PyPI.
+# github.com/openucx/ucx/pull/10788: CUDA 13 is tested from 1.20 on.
+# pypi.org/simple/nvidia-nccl-cu13: its oldest version.
 UCX_FOR_CUDA = {"0": Range("0"), "13": Range("1.20")}
 NCCL_FOR_CUDA = {"0": Range("0"), "13": Range("2.27.7")}
-# CUDA Toolkit release notes, "minor version compatibility": the oldest Linux driver of each major version.
+# docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html: 450, 525 and 580 run every
+# CUDA 11, 12 and 13; docs.nvidia.com/cuda/cuda-toolkit-release-notes has the whole numbers.
 DRIVER_FOR_CUDA = {"11": Range("450.80.02"), "12": Range("525.60.13"), "13": Range("580.65.06")}
 
 
