@@ -46,7 +46,7 @@ lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint
 	$(BIN)/mypy docker/*.py
 	$(BIN)/shellcheck $$(git ls-files '*.sh' '.ci/run')
 	$(BIN)/yamllint .
-	$(BIN)/hadolint --config docker/hadolint.yaml docker/Dockerfile
+	$(BIN)/hadolint --config docker/hadolint.yaml docker/Dockerfile docker/bases/*.Dockerfile
 
 clean: ## remove the environment and the caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache *.egg-info

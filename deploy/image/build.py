@@ -46,6 +46,16 @@ def command(target: str, sources: Sequence[str] = (), ca: str = "") -> list[str]
     return words + (["--set", f"{target}.secrets=id=ca,src={ca}"] if ca else [])
 
 
+def base_commands(target: str, track: Track, ca: str = "") -> list[list[str]]:
+    """The words that make the images which a target begins with, where no registry has them; often none."""
+    if not track.base or target.startswith("cpu"):
+        return []
+    words = ["docker", "build", "--file", str(FOLDER.parent / track.base)]
+    words += ["--secret", f"id=ca,src={ca}"] if ca else []
+    stages = {"devel": track.devel, "runtime": track.runtime}
+    return [[*words, "--target", stage, "--tag", name, str(FOLDER)] for stage, name in stages.items()]
+
+
 def without_sum(target: str, track: Track, sources: Sequence[str]) -> list[str]:
     """The components whose build will stop, because nobody has confirmed their SHA-256."""
     if target.startswith("cpu"):

@@ -43,6 +43,8 @@ class Track:
     components: Mapping[str, Component]
     cuda: str | None = None
     nccl: str | None = None
+    base: str = ""
+    """A Dockerfile of this checkout that makes `devel` and `runtime`; empty if a registry has them."""
     architectures: tuple[str, ...] = ()
     """Compute capabilities, as TORCH_CUDA_ARCH_LIST has them: 9.0, 12.0+PTX."""
 
@@ -80,5 +82,6 @@ def _track(name: str, said: Mapping[str, Any]) -> Track:
         components=components,
         cuda=said.get("cuda"),
         nccl=said.get("nccl"),
+        base=said.get("base", ""),
         architectures=tuple(said.get("architectures", ())),
     )

@@ -35,7 +35,7 @@ def cache_folder() -> Path:
     positional=[],
     auto_shortflags=False,
     help={
-        "target": "cpu (default), cpu-source, cuda, cuda-current; with -devel: the same with compilers",
+        "target": "cpu (default), cpu-source, cuda, cuda-current, cuda-debian; -devel: with compilers",
         "source": "NAME=FOLDER: the source archive in a folder here instead of a download; may be repeated",
         "ca": "a file of CA certificates for downloads, for a site behind an inspecting proxy",
         "dry-run": "print the command, and build nothing",
@@ -52,7 +52,7 @@ def build(
     with explained(context):
         sources = list(source or ())
         track = building.find(target, list(load().values()))
-        words = building.command(target, sources, ca)
+        commands = [*building.base_commands(target, track, ca), building.command(target, sources, ca)]
         durations = building.Durations(cache_folder() / "builds.json")
         sys.stdout.write(f"{target}, track {track.name}: {durations.estimate(target)}\n")
         for name in building.without_sum(target, track, sources):
@@ -61,11 +61,10 @@ def build(
             )
         sys.stdout.flush()
         if dry_run or context.config.run.dry:
-            sys.stdout.write(" ".join(words) + "\n")
+            sys.stdout.writelines(" ".join(words) + "\n" for words in commands)
             return
         began = time.monotonic()
-        status = subprocess.run(words, check=False).returncode
-        if status:
+        if any(subprocess.run(words, check=False).returncode for words in commands):
             raise Exit(
                 f"the build of {target} failed; what is compiled already is kept, so it goes on from there", 1
             )

@@ -30,14 +30,14 @@ source_file() {
   echo "$found"
 }
 
-# unpack SHA256 FOLDER: the source in /source, if it is the one that was meant.
+# unpack SHA256 FOLDER [OPTION]: the source in /source, if it is the one that was meant. The option is dpkg-source's.
 unpack() {
   local file
   file=$(source_file /source)
   verify "$file" "$1"
   mkdir -p "$(dirname "$2")"
   if [[ $file = *.dsc ]]; then
-    dpkg-source --extract "$file" "$2" # with the distribution's patches; checks the sums that the .dsc has
+    dpkg-source "${@:3}" --extract "$file" "$2" # with the distribution's patches; checks the sums that the .dsc has
   else
     mkdir "$2" && tar --extract --file "$file" --directory "$2" --strip-components 1
   fi

@@ -5,7 +5,7 @@
 # shellcheck source=docker/build/lib.sh
 source /run/build/lib.sh
 
-unpack "$1" /build/openmpi
+unpack "$1" /build/openmpi --skip-patches # Debian's have "pml = ^ucx" in openmpi-mca-params.conf: no UCX at all
 cd /build/openmpi
 with_ccache
 ./configure --prefix=/usr/local --with-cuda="${CUDA_HOME:?}" --with-cuda-libdir="$CUDA_HOME/lib64/stubs" \
@@ -13,6 +13,5 @@ with_ccache
   --with-pmix=internal --with-prrte=internal --with-hwloc=internal --with-libevent=internal \
   --enable-prte-prefix-by-default --disable-mpi-fortran --disable-sphinx --disable-static
 grep -q '^#define OPAL_CUDA_SUPPORT 1' opal/include/opal_config.h
-[ -z "${CONFIGURE_ONLY:-}" ] || exit 0
 make --jobs "$(jobs 1)"
 make install-strip DESTDIR=/install

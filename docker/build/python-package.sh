@@ -10,4 +10,5 @@ MAX_JOBS=$(jobs 2)
 export MAX_JOBS
 # PEP 517 without isolation: built with the torch and the libmpi that are here, and not with others from an index.
 python3 -m build --wheel --no-isolation --skip-dependency-check --outdir /wheels
-python3 -m pip install --break-system-packages --no-deps --no-compile --root /install --prefix /usr/local /wheels/*.whl
+# Debian's and Ubuntu's pip puts "local" below the prefix itself.
+python3 -m pip install --break-system-packages --no-deps --no-compile --root /install --prefix /usr /wheels/*.whl

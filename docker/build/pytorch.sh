@@ -11,25 +11,43 @@ with_ccache
 export PYTORCH_BUILD_VERSION=${PYTORCH_VERSION:?} PYTORCH_BUILD_NUMBER=0 BUILD_TEST=0
 export USE_DISTRIBUTED=1 USE_MPI=1 USE_GLOO=1 USE_MKLDNN=1 USE_TENSORPIPE=1
 # A line a step, with how far it is; upstream would show each compiler's whole command line.
-export CMAKE_GENERATOR=Ninja NINJA_STATUS='[%f/%t %p, %e s] '
+export CMAKE_GENERATOR=Ninja NINJA_STATUS='[%f/%t %p, %e s] ' LDFLAGS=
 sed -i 's/^set(CMAKE_VERBOSE_MAKEFILE ON)/set(CMAKE_VERBOSE_MAKEFILE OFF)/' CMakeLists.txt
 
 # The distribution's source package leaves out what the distribution has as libraries of its own.
-settings_for_cpu_source() {
-  export USE_CUDA=0 USE_ROCM=0 USE_NCCL=0 USE_SYSTEM_LIBS=1 BLAS=Generic GENERIC_BLAS_LIBRARIES=blas ONNX_NAMESPACE=onnx
+settings_for_the_distribution() {
+  export USE_ROCM=0 USE_SYSTEM_LIBS=1 BLAS=Generic GENERIC_BLAS_LIBRARIES=blas ONNX_NAMESPACE=onnx
   export USE_FBGEMM=0 USE_KINETO=0 USE_NNPACK=0 USE_PYTORCH_QNNPACK=0 USE_VULKAN=0 USE_XNNPACK=0 USE_ITT=0
-  export CFLAGS="-Wno-dangling-reference -I/usr" CXXFLAGS="-Wno-dangling-reference -I/usr" LDFLAGS=-fuse-ld=mold
+  export CFLAGS="-Wno-dangling-reference -I/usr" CXXFLAGS="-Wno-dangling-reference -I/usr"
+  LDFLAGS+=" -fuse-ld=mold"
+  # Debian's patches are for packages: a wheel keeps no symbolic links, and finds its libraries beside itself.
+  sed -i '/^option(HAVE_SOVERSION/s/ ON)/ OFF)/' CMakeLists.txt
+  sed -i 's/^set(CMAKE_INSTALL_RPATH "")/set(CMAKE_INSTALL_RPATH "${_rpath_portable_origin}")/' cmake/Dependencies.cmake
   rm -rf third_party/googletest && cp -r /usr/src/googletest third_party/
   (cd torch/csrc/jit/serialization && flatc --cpp --gen-mutable --scoped-enums mobile_bytecode.fbs)
 }
 
+settings_for_cpu_source() {
+  export USE_CUDA=0 USE_NCCL=0
+  settings_for_the_distribution
+}
+
 settings_for_cuda() {
-  export USE_CUDA=1 USE_CUDNN=1 USE_NCCL=1 USE_SYSTEM_NCCL=1 BLAS=OpenBLAS CUDA_HOME=${CUDA_HOME:?}
+  export USE_CUDA=1 USE_CUDNN=1 USE_NCCL=1 USE_SYSTEM_NCCL=1 LDFLAGS="-L${CUDA_HOME:?}/lib64/stubs"
   export CMAKE_CUDA_COMPILER_LAUNCHER=ccache TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:?}
-  export TORCH_NVCC_FLAGS="-Xfatbin -compress-all" LDFLAGS="-L$CUDA_HOME/lib64/stubs"
+  export TORCH_NVCC_FLAGS="-Xfatbin -compress-all"
   FLASH_ATTENTION_MAX_JOBS=$(jobs 5) # attention kernels take about 5 GB each (pytorch#124018)
   export FLASH_ATTENTION_MAX_JOBS
-  python3 -m pip install --break-system-packages --no-build-isolation -r requirements-build.txt
+  if [[ $(source_file /source) == *.dsc ]]; then
+    # Debian's nvcc takes an older g++ than Debian's own; MAGMA and what its CUDA is without would only be looked for.
+    CC=$(basename "$(readlink /usr/bin/cuda-gcc)") CXX=$(basename "$(readlink /usr/bin/cuda-g++)")
+    export CC CXX CUDAHOSTCXX=$CXX USE_MAGMA=0 USE_CUSPARSELT=0 USE_CUDSS=0 USE_CUFILE=0
+    settings_for_the_distribution
+    patch --strip 1 --fuzz 0 </run/patches/torch-without-libuv.patch
+  else
+    export BLAS=OpenBLAS
+    python3 -m pip install --break-system-packages --no-build-isolation -r requirements-build.txt
+  fi
 }
 
 "settings_for_${flavour//-/_}"
@@ -45,7 +63,8 @@ for wanted in USE_DISTRIBUTED USE_MPI USE_GLOO $([ "$flavour" = cuda ] && echo U
   grep -qE "^$wanted:[A-Z]+=(1|ON)$" build/CMakeCache.txt || { say "PyTorch was configured without $wanted"; exit 1; }
 done
 [ -z "${CONFIGURE_ONLY:-}" ] || exit 0
-python3 -m pip install --break-system-packages --no-deps --no-compile --root /install --prefix /usr/local /wheels/torch-*.whl
-# Which packages have the libraries that it is linked to: the runtime image installs these.
+# Debian's and Ubuntu's pip puts "local" below the prefix itself.
+python3 -m pip install --break-system-packages --no-deps --no-compile --root /install --prefix /usr /wheels/torch-*.whl
+# Which packages have the libraries that it is linked to: the runtime image installs these. The driver's is the host's.
 find /install -name '*.so*' -exec ldd {} + | awk '$3 ~ "^/(usr/)?lib" {print $3}' | sort -u | xargs -r realpath \
-  | xargs -r dpkg-query --search 2>/dev/null | cut -d: -f1 | sort -u >/wheels/libraries.txt
+  | xargs -r dpkg-query --search 2>/dev/null | cut -d: -f1 | grep -vE '^lib(cuda1|nvidia-)' | sort -u >/wheels/libraries.txt

@@ -43,13 +43,15 @@ def test_what_is_no_proof_is_quoted(said: str) -> None:
         capabilities.parse(said, "x")
 
 
-@pytest.mark.parametrize("target", ["cpu", "cpu-source", "cpu-source-devel", "cuda", "cuda-current"])
+@pytest.mark.parametrize(
+    "target", ["cpu", "cpu-source", "cpu-source-devel", "cuda", "cuda-current", "cuda-debian"]
+)
 def test_a_target_has_its_track(target: str) -> None:
     assert build.find(target, TRACKS).components
 
 
 def test_an_unknown_target_is_answered_with_those_that_there_are() -> None:
-    with pytest.raises(UsageError, match="one of cpu, cpu-source, cuda, cuda-current, got 'gpu'"):
+    with pytest.raises(UsageError, match="cpu, cpu-source, cuda-debian, cuda, cuda-current, got 'gpu'"):
         build.find("gpu", TRACKS)
 
 
@@ -71,6 +73,16 @@ def test_a_folder_stands_in_for_a_download(tmp_path: Path) -> None:
         "--set",
         f"cuda.secrets=id=ca,src={ca}",
     ]
+
+
+def test_a_base_that_no_registry_has_is_built_first(tmp_path: Path) -> None:
+    track = build.find("cuda-debian", TRACKS)
+    devel, runtime = build.base_commands("cuda-debian", track, str(tmp_path / "ca.pem"))
+    assert Path(devel[devel.index("--file") + 1]).is_file()
+    assert devel[devel.index("--tag") + 1] == track.devel
+    assert runtime[runtime.index("--tag") + 1] == track.runtime
+    assert f"id=ca,src={tmp_path}/ca.pem" in devel
+    assert build.base_commands("cuda", build.find("cuda", TRACKS)) == []
 
 
 @pytest.mark.parametrize("source", ["pytorch", "pytorch=/nowhere", "numpy=."])

@@ -39,6 +39,11 @@ def test_every_track_works(name: str) -> None:
             "wants Python 3.10 or newer, below 3.15, not 3.9",
         ),
         (replace(TRACKS["current"], python="3.10"), "Python and PyTorch", "wants Python 3.11 or newer"),
+        (
+            replace(TRACKS["current"], python="3.16"),
+            "Python and PyTorch",
+            "below 3.16, not 3.16",
+        ),
         (replace(TRACKS["cpu"], python="3.14"), "Python and PyTorch", "2.6.0 wants Python 3.9 or newer"),
         (
             replace(TRACKS["current"], cuda="12.9.1", architectures=("9.0",)),
@@ -61,6 +66,16 @@ def test_every_track_works(name: str) -> None:
             replace(GOOD, cuda="12.6.3", architectures=("12.0+PTX",)),
             "GPU architecture and CUDA",
             "capability 12.0 needs CUDA 12.8 or newer, not 12.6.3",
+        ),
+        (
+            replace(TRACKS["debian"], architectures=("10.3",)),
+            "GPU architecture and CUDA",
+            "capability 10.3 needs CUDA 12.9 or newer, not 12.4.1",
+        ),
+        (
+            changed(TRACKS["debian"], pytorch="2.15.0", torchvision="0.29.2"),
+            "CUDA and PyTorch",
+            "CUDA 13.0 or newer, below 14, not 12.4.1",
         ),
         (replace(GOOD, architectures=("9.5",)), "GPU architecture", "9.5 is none of 5.0, 6.0"),
         (replace(GOOD, architectures=()), "GPU architecture", "nothing would run on any GPU"),
