@@ -17,23 +17,26 @@ ROOT = Path(__file__).parents[2]
 BOOKS = ROOT / "ansible"
 COMPOSE = Path(__file__).parent / "node" / "compose.yaml"
 PROJECT = "muster-bare-test"
+RELEASE = os.environ.get("BARE_RELEASE", "trixie")
+HAS_TORCH = RELEASE == "trixie"  # of the images that the hosts are made from
 ADDRESSES = {f"node{number}": f"10.77.0.{10 + number}" for number in (1, 2, 3, 4, 5)}
 ADDRESSES["clock"] = "10.77.0.20"
 
 # Programs of the environment that the tests run in: no one need have activated it.
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
-# group_vars/cluster.yml beside hosts.txt. The site's clock is a container; 1 GB of PyTorch is left out.
+# group_vars/cluster.yml beside hosts.txt. The site's clock is a container.
 VARIABLES: dict[str, object] = {
     "muster_stack": "bare",
     "time_sync_servers": [ADDRESSES["clock"]],
     "time_sync_pools": [],
     "time_sync_wait_seconds": 20,
     "ssh_trust_login_seconds": 4,  # these hosts are near
-    "bare_packages": ["python3", "openmpi-bin", "python3-mpi4py"],
     "preflight_disk_free_mb": 500,
     "packages_index_seconds": 10**9,  # the list of packages in the image is that of the packages in its cache
 }
+if not HAS_TORCH:
+    VARIABLES["bare_packages"] = ["python3", "openmpi-bin", "python3-mpi4py"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Hosts:
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_SSH_COMMON_ARGS": f"-F {self.folder}/operator_config",
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.folder / "cp"),
+            "BARE_BASE": "muster-bare-stack" if HAS_TORCH else f"debian:{RELEASE}-slim",
             "COMPOSE_PROJECT_NAME": PROJECT,
             "OPERATOR_KEY": (self.folder / "operator.pub").read_text(),
         }

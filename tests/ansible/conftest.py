@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ansible.bare_hosts import PATH, Hosts, run
+from tests.ansible.bare_hosts import HAS_TORCH, PATH, Hosts, run
 
 
 def missing() -> str | None:
@@ -34,7 +34,8 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("bare")
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "operator"))
     hosts = Hosts(folder)
-    hosts.compose("build", "--quiet", "node1", timeout=600)
+    for service in ("stack", "node1") if HAS_TORCH else ("node1",):
+        hosts.compose("build", "--quiet", service, timeout=600)
     try:
         yield folder
     finally:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ansible.bare_hosts import ADDRESSES, BOOKS, PATH, ROOT, run
+from tests.ansible.bare_hosts import ADDRESSES, BOOKS, HAS_TORCH, PATH, ROOT, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ CHECKS = {
         "time_sync.synchronised",
         "time_sync.spread",
     ),
-    *("time_sync.alone", "limits.session", "bare.packages", "bare.stack"),
+    *("time_sync.alone", "limits.session", "bare.packages", "bare.stack", "bare.practice_data"),
 }
 
 
@@ -107,20 +108,24 @@ def test_verify_finds_all_as_it_should_be_and_says_so_as_json(hosts: Hosts) -> N
     )
 
 
-def launch(hosts: Hosts, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "ranks.py").write_text(RANKS)
-    return run(
-        *(sys.executable, "-m", "fabric", "--search-root", str(ROOT)),
-        *("launch", "--hosts", str(hosts.hosts_file), "--script", "ranks.py"),
-        timeout=120,
-        cwd=tmp_path,
-    )
+def launch(hosts: Hosts, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = (sys.executable, "-m", "fabric", "--search-root", str(ROOT), "launch")
+    return run(*command, "--hosts", str(hosts.hosts_file), *words, timeout=180, cwd=folder)
 
 
 def test_the_hosts_of_a_setup_run_a_launch_with_no_further_step(hosts: Hosts, tmp_path: Path) -> None:
-    done = launch(hosts, tmp_path)
+    (tmp_path / "ranks.py").write_text(RANKS)
+    done = launch(hosts, tmp_path, "--script", "ranks.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [done.stdout.count(f"sum 15 on {name}") >= 2 for name in hosts.names] == [True] * 3
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="these hosts have no PyTorch")
+def test_the_hosts_of_a_setup_train_with_no_further_step(hosts: Hosts, tmp_path: Path) -> None:
+    done = launch(hosts, ROOT, "--runs", str(tmp_path), "--args=--epochs 1 --limit 256")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = r"accuracy=0\.\d+ ranks=6 hosts=3 backend=gloo launcher=mpirun seconds=\S+"
+    assert re.fullmatch(summary, done.stdout.splitlines()[-1])
 
 
 # Trust
@@ -184,7 +189,7 @@ def test_what_was_edited_by_hand_is_put_right(hosts: Hosts) -> None:
         "node2": pytest.approx(8, abs=2),
         "node3": 0,
     }
-    assert hosts.play("verify").status == 0
+    assert hosts.play("verify", "--limit", "node2").status == 0
 
 
 def test_a_host_is_added_by_another_setup_also_by_an_operator_who_is_not_root(
