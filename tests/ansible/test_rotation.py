@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,10 @@ def logins(hosts: Hosts) -> Iterator[list[str]]:
 
 
 def everyone_is_in(hosts: Hosts) -> bool:
-    visits = [hosts.driver(name, f"ssh {other} true") for name in hosts.names for other in hosts.names[:2]]
+    """Whether the driver reaches every host, and each of them two others."""
+    others = " && ".join(f"ssh -n {name} true" for name in hosts.names[:2])
+    with ThreadPoolExecutor() as pool:
+        visits = list(pool.map(lambda name: hosts.driver(name, others), hosts.names))
     return [done.stderr for done in visits if done.returncode] == []
 
 
@@ -99,7 +103,7 @@ def test_a_rotation_that_is_interrupted_keeps_everyone_in(hosts: Hosts, marker: 
 
 
 def test_a_rotation_that_was_interrupted_is_reported_and_goes_on(hosts: Hosts) -> None:
-    assert hosts.play("verify").status != 0
+    assert hosts.play("verify", verify_roles=["ssh_trust"]).status != 0
     assert {check["id"] for check in hosts.checks() if not check["ok"]} == {"ssh_trust.finished"}
     done = hosts.play("rotate-keys")
     assert done.status == 0, done.text
