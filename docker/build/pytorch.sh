@@ -20,7 +20,9 @@ settings_for_the_distribution() {
   export USE_FBGEMM=0 USE_KINETO=0 USE_NNPACK=0 USE_PYTORCH_QNNPACK=0 USE_VULKAN=0 USE_XNNPACK=0 USE_ITT=0
   export CFLAGS="-Wno-dangling-reference -I/usr" CXXFLAGS="-Wno-dangling-reference -I/usr"
   LDFLAGS+=" -fuse-ld=mold"
-  # Debian's patches are for packages: a wheel keeps no symbolic links, and finds its libraries beside itself.
+  # Debian's patches are for packages, whose logs show each compiler's whole command line: 4 kB, 1,466 times.
+  sed -i "s/max_jobs, '-v'\\]/max_jobs]/" tools/setup_helpers/cmake.py
+  # A wheel keeps no symbolic links, and finds its libraries beside itself.
   sed -i '/^option(HAVE_SOVERSION/s/ ON)/ OFF)/' CMakeLists.txt
   sed -i 's/^set(CMAKE_INSTALL_RPATH "")/set(CMAKE_INSTALL_RPATH "${_rpath_portable_origin}")/' cmake/Dependencies.cmake
   rm -rf third_party/googletest && cp -r /usr/src/googletest third_party/
