@@ -85,6 +85,7 @@ ORDER = (
 # The same inside train/mpi_backend.
 MPI_BACKEND = (
     "errors",
+    "caller",
     "buffers",
     "half",
     "reduction",

@@ -7,6 +7,7 @@
     messages.py         the messages of a group that are under way; point_to_point.py: one of them
     reduction.py        torch's reduce operations as MPI's; half.py: those that MPI lacks
     buffers.py          tensors as MPI sees them: memory, count, datatype
+    caller.py           does the caller wait
     lane.py             the collectives of a group, in order, run by whoever waits or by a thread
     work.py             what a caller holds in its hands meanwhile
     watchdog.py         ends the job when a collective waits for too long

@@ -13,7 +13,7 @@ from train.mpi import MPI
 from train.mpi_backend import buffers
 from train.mpi_backend.buffers import bring_back, land, message, pieces
 from train.mpi_backend.exchange import exchange
-from train.mpi_backend.progress import meet
+from train.mpi_backend.progress import meeting
 from train.mpi_backend.reduction import Reduction
 
 
@@ -30,9 +30,9 @@ def all_reduce(comm: MPI.Intracomm, tensor: torch.Tensor, reduction: Reduction) 
     """Replace every rank's elements by the reduction over all ranks."""
     flat = land(tensor, on_host=reduction.on_host)
     reduction.prepare(flat)
-    meet(comm, flat.nbytes)
-    for piece in pieces(flat):
-        comm.Allreduce(MPI.IN_PLACE, message(piece, reduction.datatype), reduction.op)
+    with meeting(comm, flat.nbytes):
+        for piece in pieces(flat, buffers.REDUCED_AT_ONCE // flat.itemsize):
+            comm.Allreduce(MPI.IN_PLACE, message(piece, reduction.datatype), reduction.op)
     reduction.conclude(flat, comm.size)
     bring_back(tensor, flat)
 
@@ -61,16 +61,20 @@ def all_gather_single(comm: MPI.Intracomm, output: torch.Tensor, tensor: torch.T
         raise ValueError(
             f"an output of {whole.numel()} elements for {comm.size} ranks with {part.numel()} each"
         )
-    meet(comm, whole.nbytes)
-    rows = whole.view(comm.size, -1)
-    if part.numel() <= buffers.LIMIT:
-        _all_gather(comm, whole, part)
-    else:
-        for columns, piece in zip(rows.split(buffers.LIMIT, dim=1), pieces(part), strict=True):
-            gathered = torch.empty_like(columns, memory_format=torch.contiguous_format)
-            _all_gather(comm, gathered.view(-1), piece)
-            columns.copy_(gathered)
+    with meeting(comm, whole.nbytes):
+        if part.numel() <= buffers.LIMIT:
+            _all_gather(comm, whole, part)
+        else:
+            _all_gather_in_pieces(comm, whole, part)
     bring_back(output, whole)
+
+
+def _all_gather_in_pieces(comm: MPI.Intracomm, whole: torch.Tensor, part: torch.Tensor) -> None:
+    rows = whole.view(comm.size, -1)
+    for columns, piece in zip(rows.split(buffers.LIMIT, dim=1), pieces(part), strict=True):
+        gathered = torch.empty_like(columns, memory_format=torch.contiguous_format)
+        _all_gather(comm, gathered.view(-1), piece)
+        columns.copy_(gathered)
 
 
 def _all_gather(comm: MPI.Intracomm, whole: torch.Tensor, part: torch.Tensor) -> None:
@@ -105,14 +109,14 @@ def reduce_scatter_single(
     if reduction.factor is not None or _overlap(mine, whole):
         whole = whole.clone()
     reduction.prepare(whole)
-    meet(comm, whole.nbytes)
     columns = whole.view(comm.size, -1).split(buffers.LIMIT, dim=1)
-    for column, piece in zip(columns, pieces(mine), strict=True):
-        sent = column.contiguous()
-        memory, _, datatype = message(sent, reduction.datatype)
-        comm.Reduce_scatter_block(
-            [memory, piece.numel(), datatype], message(piece, reduction.datatype), reduction.op
-        )
+    with meeting(comm, whole.nbytes):
+        for column, piece in zip(columns, pieces(mine), strict=True):
+            sent = column.contiguous()
+            memory, _, datatype = message(sent, reduction.datatype)
+            comm.Reduce_scatter_block(
+                [memory, piece.numel(), datatype], message(piece, reduction.datatype), reduction.op
+            )
     reduction.conclude(mine, comm.size)
     bring_back(output, mine)
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, PrefixStore, ProcessGroup, Work, get_debug_level
 
 from train.mpi import MPI
-from train.mpi_backend import agreement, collectives, exchange, profiling, sparse
+from train.mpi_backend import agreement, caller, collectives, exchange, profiling, sparse
 from train.mpi_backend.board import Board
 from train.mpi_backend.errors import MpiBackendError
 from train.mpi_backend.lane import Lane
@@ -284,7 +284,7 @@ class MpiProcessGroup(ProcessGroup):
             run = partial(_agreed, run, self._comm, f"{name} {meaning} {kinds} {sizes}")
         end = profiling.event(name, inputs)
         work = CollectiveWork(self._lane.finish, name, run, result, self._seconds(opts), end)
-        waits = not getattr(opts, "asyncOp", True) and self._coalescing is None
+        waits = self._coalescing is None and caller.waits(opts)
         self._lane.add(work, waits=waits)
         return self._keep(work)
 

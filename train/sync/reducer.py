@@ -15,6 +15,8 @@ from queue import SimpleQueue
 import torch
 from mpi4py import MPI
 
+from train.mpi_backend.buffers import REDUCED_AT_ONCE
+
 NAP = 50e-6  # seconds; about what Linux makes of any shorter sleep
 
 
@@ -47,7 +49,8 @@ class Reducer:
                 self._meet()
                 # To numpy and MPI a half is a 16-bit integer; `operation` knows better.
                 words = flat.view(torch.int16) if flat.itemsize == 2 else flat
-                self.comm.Allreduce(MPI.IN_PLACE, words.numpy(), self.operation)
+                for piece in words.split(REDUCED_AT_ONCE // flat.itemsize):
+                    self.comm.Allreduce(MPI.IN_PLACE, piece.numpy(), self.operation)
             except Exception as error:  # noqa: BLE001 - for the thread that waits
                 self.done.put(error)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -46,6 +47,26 @@ def check_all_reduce_of_every_dtype_and_operation() -> None:
             tensor = of_rank(me(), dtype)
             dist.all_reduce(tensor, op)
             same(tensor, fold(combine, of_all(dtype)), (dtype, op))
+
+
+def check_a_caller_that_waits_runs_a_collective_itself() -> None:
+    group = dist.new_group()
+    before = threading.active_count()
+    dist.all_reduce(torch.ones(2), group=group)
+    dist.all_gather_into_tensor(torch.empty(world()), torch.ones(1), group=group)
+    dist.barrier(group)
+    assert threading.active_count() == before
+    dist.all_reduce(torch.ones(2), group=group, async_op=True).wait()
+    assert threading.active_count() == before + 1
+    dist.destroy_process_group(group)
+
+
+def check_ranks_that_wait_and_ranks_that_do_not_meet_for_large_data() -> None:
+    tensor = torch.full((3 * 2**20 + 1,), me() + 1.0)  # 12 MiB, in pieces of 4
+    work = dist.all_reduce(tensor, async_op=me() > 0)
+    if work is not None:
+        work.wait()
+    assert torch.equal(tensor, torch.full_like(tensor, world() * (world() + 1) / 2))
 
 
 def check_average() -> None:
