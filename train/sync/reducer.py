@@ -49,7 +49,7 @@ class Reducer:
                 self._meet()
                 # To numpy and MPI a half is a 16-bit integer; `operation` knows better.
                 words = flat.view(torch.int16) if flat.itemsize == 2 else flat
-                for piece in words.split(REDUCED_AT_ONCE // flat.itemsize):
+                for piece in torch.split(words, REDUCED_AT_ONCE // flat.itemsize):
                     self.comm.Allreduce(MPI.IN_PLACE, piece.numpy(), self.operation)
             except Exception as error:  # noqa: BLE001 - for the thread that waits
                 self.done.put(error)
