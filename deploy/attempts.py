@@ -21,7 +21,7 @@ from deploy.plan import LaunchPlan, LaunchSpec, plan
 from deploy.records import RunFolder
 from deploy.report import verdict
 from deploy.restart import Decision, Policy
-from deploy.result import LaunchResult
+from deploy.result import LaunchResult, interruption
 
 
 class Observer(Watcher, Protocol):
@@ -117,12 +117,19 @@ class Attempts:
             time.sleep(restart.backoff(attempt))
         return decision.hosts
 
-    def _give_up(self, error: BaseException) -> None:
-        """An attempt after the first could not even start: the one before it was the last."""
-        reason = str(error) if isinstance(error, MusterError) else "interrupted"
-        self._say(f"no restart: {reason}")
+    def _give_up(self, error: MusterError | KeyboardInterrupt) -> None:
+        """An attempt after the first could not even start: the one before it was the last.
+
+        Who interrupts the job then has interrupted it: that is its end, and the failure before it a note.
+        """
         last = self._results[-1]
-        self._results[-1] = dataclasses.replace(last, notes=(*last.notes, f"no restart: {reason}"))
+        note = f"no restart: {'interrupted' if isinstance(error, KeyboardInterrupt) else error}"
+        if isinstance(error, KeyboardInterrupt) and last.failure:
+            note = f"it was about to start again after this: {last.failure.headline}"
+            last = dataclasses.replace(last, failure=interruption(error, time.time()), ended=time.time())
+            last = self.folder.ended(last)
+        self._say(note)
+        self._results[-1] = dataclasses.replace(last, notes=(*last.notes, note))
 
     def _finish(self, result: LaunchResult) -> LaunchResult:
         self.folder.finish(result, self._metrics, verdict(result, self.folder), self._results[:-1])

@@ -21,10 +21,14 @@ OpenPipe = Callable[[Host], Pipe]
 
 
 class Cluster:
-    """A channel to every host. Leaving the context cuts every lifeline."""
+    """A channel to every host. Leaving the context cuts every lifeline.
 
-    def __init__(self, hosts: Sequence[Host], open_pipe: OpenPipe) -> None:
+    `facts`: whether each host says what it is as soon as it is connected; not every command wants to know.
+    """
+
+    def __init__(self, hosts: Sequence[Host], open_pipe: OpenPipe, *, facts: bool = True) -> None:
         self.hosts = tuple(hosts)
+        self._wants_facts = facts
         # Bounded: ranks that print faster than the driver writes are slowed down.
         self.events: Queue[Event] = Queue(EVENTS_AT_ONCE)
         self.channels: dict[str, Channel] = {}
@@ -61,9 +65,10 @@ class Cluster:
         try:
             channel = Channel(host.name, self._open_pipe(host), self.events)
             self.channels[host.name] = channel
-            answer = channel.ask("facts")
+            answer = channel.ask("facts" if self._wants_facts else "time")
             channel.set_clock(answer["time"])
-            self.facts[host.name] = Facts.from_frame(answer)
+            if self._wants_facts:
+                self.facts[host.name] = Facts.from_frame(answer)
         except MusterError as error:
             return host.name, error
         except NONSENSE as error:

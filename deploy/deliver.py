@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
-from deploy.channel import Channel
+from deploy.channel import Channel, wait
 from deploy.cluster import CONNECTIONS_AT_ONCE, Cluster
 from deploy.errors import MusterError, UnfitError
 from deploy.plan import HostPlan, LaunchPlan
@@ -16,9 +18,10 @@ DELIVERY_SECONDS = 600.0
 
 def deliver(plan: LaunchPlan, cluster: Cluster) -> None:
     """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed."""
+    contents = Contents(plan.tree)
     with ThreadPoolExecutor(min(len(plan.hosts), CONNECTIONS_AT_ONCE)) as pool:
         try:
-            done = list(pool.map(lambda host: _deliver(plan, host, cluster), plan.hosts))
+            done = list(pool.map(lambda host: _deliver(plan, host, cluster, contents), plan.hosts))
         except KeyboardInterrupt:
             cluster.close()  # so that nobody waits for an answer any more, which may be minutes away
             raise
@@ -27,20 +30,34 @@ def deliver(plan: LaunchPlan, cluster: Cluster) -> None:
         raise UnfitError(problems)
 
 
-def send_contents(tree: Tree, channel: Channel) -> None:
-    """Send to a host's store what it does not have."""
-    digests = [file.digest for file in tree.files if file.link is None]
-    if missing := channel.ask("missing", digests=digests)["missing"]:
-        channel.ask("store", tree.archive(missing), seconds=DELIVERY_SECONDS)
+class Contents:
+    """The contents of a tree; hosts that lack the same ones are sent one archive, made once."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree, self._lock = tree, threading.Lock()
+        self._digests = [file.digest for file in tree.files if file.link is None]
+        self._archived: tuple[Sequence[str], bytes] = ((), b"")
+
+    def send(self, channel: Channel) -> None:
+        """Send to a host's store what it does not have."""
+        if missing := channel.ask("missing", digests=self._digests)["missing"]:
+            channel.ask("store", self._archive(missing), seconds=DELIVERY_SECONDS)
+
+    def _archive(self, missing: Sequence[str]) -> bytes:
+        with self._lock:
+            if self._archived[0] != missing:
+                self._archived = (missing, self._tree.archive(missing))
+            return self._archived[1]
 
 
-def _deliver(plan: LaunchPlan, host: HostPlan, cluster: Cluster) -> tuple[str, str] | None:
+def _deliver(
+    plan: LaunchPlan, host: HostPlan, cluster: Cluster, contents: Contents
+) -> tuple[str, str] | None:
     channel = cluster.channels[host.host.name]
     try:
-        send_contents(plan.tree, channel)
-        channel.ask(
+        contents.send(channel)
+        prepared = channel.post(
             "prepare",
-            seconds=DELIVERY_SECONDS,
             host=host.host.name,
             folder=host.folder,
             cwd=host.cwd,
@@ -50,7 +67,9 @@ def _deliver(plan: LaunchPlan, host: HostPlan, cluster: Cluster) -> tuple[str, s
             code=plan.tree.listing(),
             files=[astuple(file) for file in host.files],
         )
-        channel.ask("unmeet")
+        freed = channel.post("unmeet")  # answered in order: the line is not waited for twice
+        wait(prepared, channel.host, DELIVERY_SECONDS)
+        wait(freed, channel.host, DELIVERY_SECONDS)
     except MusterError as error:
         return host.host.name, str(error).removeprefix(f"{host.host.name}: ")
     return None

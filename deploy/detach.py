@@ -7,7 +7,7 @@ from queue import Empty
 
 from deploy.channel import LostError
 from deploy.cluster import Cluster
-from deploy.deliver import DELIVERY_SECONDS, send_contents
+from deploy.deliver import DELIVERY_SECONDS, Contents
 from deploy.errors import MusterError, UnfitError
 from deploy.job import Job
 from deploy.tree import Tree, of_files
@@ -24,7 +24,7 @@ def detach(job: Job, cluster: Cluster) -> str:
     _require_python(head, cluster.facts[head].python)
     code = own_code()
     for tree in (job.tree, code):
-        send_contents(tree, cluster.channels[head])
+        Contents(tree).send(cluster.channels[head])
     cluster.channels[head].ask("detach", name=job.spec.job, code=code.listing(), job=job.as_json())
     return _first_word(cluster)
 

@@ -18,9 +18,9 @@ from deploy.node.wire import Frame
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0
-# A keeper gives up an address after 3 s; so many hosts it tries at once.
+# A keeper gives up an address after 3 s; so many hosts it tries at most.
 REACH_SECONDS = 15.0
-REACHED_AT_ONCE = 64
+MOST_PEERS = 64
 CLOCKS_AT_ONCE = 16
 _Read = TypeVar("_Read")
 
@@ -106,7 +106,7 @@ class _Asked:
         return found
 
     def reach(self, ports: Mapping[str, int | HostError]) -> dict[str, dict[str, Reached]]:
-        """For every host, how it reaches each one that has a port, itself included."""
+        """For every host, how it reaches the others that have a port, and itself: all, or `peers` of many."""
         targets = [
             {
                 "host": host.name,
@@ -117,13 +117,13 @@ class _Asked:
             for host in self.cluster.hosts
             if host.name not in self.errors and not isinstance(ports[host.name], HostError)
         ]
+        places = {target["host"]: place for place, target in enumerate(targets)}
+        requests = {
+            name: {"targets": [targets[one] for one in peers(places.get(name, 0), len(targets))]}
+            for name in self.names
+        }
         reached: dict[str, dict[str, Reached]] = {name: {} for name in self.names}
-        for first in range(0, len(targets), REACHED_AT_ONCE):
-            some = {"targets": targets[first : first + REACHED_AT_ONCE]}
-            answers = self.all("reach_hosts", _reached, REACH_SECONDS, dict.fromkeys(self.names, some))
-            for name, answer in answers.items():
-                reached[name] |= answer
-        return reached
+        return reached | self.all("reach_hosts", _reached, REACH_SECONDS, requests)
 
     @contextlib.contextmanager
     def _noted(self, name: str) -> Iterator[None]:
@@ -134,6 +134,19 @@ class _Asked:
             self.errors[name] = _as_host_error(name, error)
         except NONSENSE as error:
             self.errors[name] = nonsense(error)
+
+
+def peers(number: int, hosts: int) -> list[int]:
+    """Which of so many hosts one of them tries to reach, itself among them: all, as long as they are few.
+
+    Of many: the head, those that follow in the list, and others all over it. So each is tried by as many, and
+    what a rack or a network cuts off shows; a single pair may not. All pairs would be too many.
+    """
+    if hosts <= MOST_PEERS:
+        return list(range(hosts))
+    half = MOST_PEERS // 2
+    steps = {*range(half), *(hosts * step // half for step in range(half))}
+    return sorted({0, *((number + step) % hosts for step in steps)})
 
 
 def _port(answer: Frame) -> int | HostError:

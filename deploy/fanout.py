@@ -1,22 +1,18 @@
-"""The same on many hosts at once: a command, or a file to or from each; what fails names its hosts."""
+"""The same on many hosts at once; what fails names its hosts."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 from queue import Empty
 from typing import TypeVar
 
 from deploy.channel import Channel
 from deploy.cluster import CONNECTIONS_AT_ONCE, Cluster
-from deploy.errors import MusterError, UnfitError, UsageError
+from deploy.errors import MusterError, UnfitError
 from deploy.facts import NONSENSE
-from deploy.node.files import PART, digest
 from deploy.node.wire import Frame
 from deploy.result import describe_code, status_of
 
@@ -57,44 +53,6 @@ def run(cluster: Cluster, argv: Sequence[str], seconds: float | None) -> dict[st
     return {host: ended[host] for host in cluster.channels}
 
 
-def put(cluster: Cluster, source: Path, target: str) -> None:
-    """Bring a file to every host: into place everywhere, or, if one host cannot take it, nowhere."""
-    if not source.is_file():
-        raise UsageError(f"{source}: {'is a folder; give a file' if source.is_dir() else 'no such file'}")
-    content, mode = digest(str(source)), source.stat().st_mode & 0o777
-
-    def send(channel: Channel) -> str:
-        draft = str(channel.ask("draft", path=target, name=source.name)["draft"])
-        with source.open("rb") as file:
-            while part := file.read(PART):
-                channel.ask("append", part, draft=draft, seconds=TRANSFER_SECONDS)
-        channel.ask("verify", draft=draft, digest=content, mode=mode, seconds=TRANSFER_SECONDS)
-        return draft
-
-    drafts = _on_every(cluster, send)
-    _on_every(cluster, lambda channel: channel.ask("settle", draft=drafts[channel.host]))
-
-
-def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
-    """Bring a file of every host here, each under its host's name: `metrics@node1.jsonl`."""
-    name = PurePosixPath(source)
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def receive(channel: Channel) -> Path:
-        told = channel.ask("file", path=source, seconds=TRANSFER_SECONDS)
-        target = folder / f"{name.stem}@{channel.host}{name.suffix}"
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            _receive(channel, source, draft, told)
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
-        return target
-
-    found = _on_every(cluster, receive)
-    return [found[host] for host in cluster.channels]
-
-
 def clean(cluster: Cluster, age: float) -> dict[str, Frame]:
     """Remove what jobs older than `age` seconds have left; what was removed, what was kept, and the bytes."""
 
@@ -102,24 +60,10 @@ def clean(cluster: Cluster, age: float) -> dict[str, Frame]:
         answer = channel.ask("clean", older=age, seconds=TRANSFER_SECONDS)
         return {name: answer[name] for name in ("removed", "kept", "freed")}
 
-    return _on_every(cluster, ask)
+    return on_every(cluster, ask)
 
 
-def _receive(channel: Channel, source: str, draft: Path, told: Frame) -> None:
-    found = hashlib.sha256()
-    with draft.open("wb") as file:
-        for start in range(0, int(told["length"]), PART):
-            part = channel.ask("part", path=source, start=start, seconds=TRANSFER_SECONDS)["payload"]
-            if not part:
-                break  # it has become shorter
-            found.update(part)
-            file.write(part)
-    if found.hexdigest() != told["digest"]:
-        raise MusterError(f"{source} changed or was damaged on the way; try again")
-    draft.chmod(int(told["mode"]) & 0o777)
-
-
-def _on_every(cluster: Cluster, act: Callable[[Channel], _Found]) -> dict[str, _Found]:
+def on_every(cluster: Cluster, act: Callable[[Channel], _Found]) -> dict[str, _Found]:
     """What comes of something on every host at once; `UnfitError` names all those where it failed."""
     problems: list[tuple[str, str]] = []
 
@@ -128,7 +72,11 @@ def _on_every(cluster: Cluster, act: Callable[[Channel], _Found]) -> dict[str, _
             return channel.host, act(channel)
         except (MusterError, *NONSENSE) as error:
             problems.append((channel.host, str(error).removeprefix(f"{channel.host}: ")))
-            return None
+        except OSError as error:  # of this machine
+            problems.append(
+                (channel.host, ": ".join(filter(None, (error.filename, error.strerror or str(error)))))
+            )
+        return None
 
     with ThreadPoolExecutor(min(len(cluster.channels), CONNECTIONS_AT_ONCE)) as pool:
         found = dict(done for done in pool.map(attempt, cluster.channels.values()) if done)

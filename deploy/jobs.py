@@ -148,8 +148,10 @@ def stop(known: Known, by: str) -> JobState:
             break
         if not known.place.ask("end_driver", job=known.state.job, by=by, force=force)["told"]:
             driver = known.state.driver
-            where = f"process {driver.pid} on {driver.host}"
-            raise UsageError(f"{known.state.job} belongs to a terminal, {where}: stop it there")
+            raise UsageError(
+                f"{known.state.job} belongs to a terminal, process {driver.pid} on {driver.host}, and has no "
+                "keeper that could tell it: stop it there"
+            )
         deadline = time.monotonic() + STOP_SECONDS
         while state_of(known).running and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)

@@ -16,7 +16,7 @@ from typing import IO, Any
 from deploy.errors import UsageError
 from deploy.node.jobs import identity
 from deploy.plan import LaunchPlan
-from deploy.result import Failure, LaunchResult
+from deploy.result import LaunchResult, stopped
 
 
 class RunFolder:
@@ -93,10 +93,7 @@ class RunFolder:
         if not result.failure or result.failure.kind != "interrupted" or not order.is_file():
             return result
         asked = json.loads(order.read_text())["by"]
-        failure = Failure(
-            "stopped", f"stopped by fab stop, {asked}", result.exit_status, at=result.failure.at
-        )
-        return dataclasses.replace(result, failure=failure)
+        return dataclasses.replace(result, failure=stopped(asked, result.exit_status, result.failure.at))
 
     def finish(
         self, result: LaunchResult, metrics: str | None, verdict: str, earlier: Sequence[LaunchResult] = ()

@@ -68,6 +68,17 @@ class Failure:
         return f"{self.host}: {self.reason}" if self.host else self.reason
 
 
+def interruption(interrupt: KeyboardInterrupt, at: float) -> Failure:
+    """The end that a signal for the driver brings about; the interrupt has its number, SIGINT's if none."""
+    number = interrupt.args[0] if interrupt.args else 2
+    return Failure("interrupted", describe_code(-number), 128 + number, at=at)
+
+
+def stopped(by: str, exit_status: int, at: float) -> Failure:
+    """The end that `fab stop` brings about; `by`: who asked for it."""
+    return Failure("stopped", f"stopped by fab stop, {by}", exit_status, at=at)
+
+
 def describe_out_of_memory(limit: int | None) -> str:
     """`out of memory, the kernel chose it (limit 256 MiB)`."""
     return "out of memory, the kernel chose it" + (f" (limit {limit >> 20} MiB)" if limit else "")

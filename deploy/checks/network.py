@@ -56,10 +56,11 @@ def network(hosts: Sequence[Host], examined: Mapping[str, Examined]) -> Iterator
 
 
 def _unreached(pairs: Sequence[tuple[str, str]], examined: Mapping[str, Examined]) -> Iterator[Finding]:
-    others = len(examined) - 1
     outgoing = Counter(source for source, _ in pairs)
-    for source, times in outgoing.items():
-        if times == others > 1:
+    tried = {source: len(examined[source].reached.keys() & examined.keys() - {source}) for source in outgoing}
+    lonely = {source for source, times in outgoing.items() if times == tried[source] > 1}
+    for source in outgoing:
+        if source in lonely:
             target = next(target for one, target in pairs if one == source)
             yield Finding(
                 "pair.unreachable",
@@ -69,7 +70,7 @@ def _unreached(pairs: Sequence[tuple[str, str]], examined: Mapping[str, Examined
                 f"let it connect to the ports {PORTS} of the others, or give addr= of a network they share",
             )
     for source, target in pairs:
-        if outgoing[source] != others or others == 1:  # else it was named above
+        if source not in lonely:
             yield Finding(
                 "pair.unreachable",
                 source,

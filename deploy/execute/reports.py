@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -9,8 +10,17 @@ from typing import Protocol
 from deploy.cluster import Cluster
 from deploy.execute.stall import Stall
 from deploy.execute.state import State
+from deploy.facts import from_json
 from deploy.node.wire import Frame
-from deploy.result import Failure, RankEnd, describe_code, describe_out_of_memory, status_of
+from deploy.result import (
+    Failure,
+    RankEnd,
+    describe_code,
+    describe_out_of_memory,
+    status_of,
+    stopped,
+)
+from deploy.screen import harmless
 
 # After the launcher's end, reports of ranks on other hosts may still be on their way.
 LATE_SECONDS = 2.0
@@ -47,6 +57,7 @@ class Reports:
             "shell-end": self._shell_end,
             "daemon-end": self._daemon_end,
             "lost": self._host_lost,
+            "stop-asked": self._stop_asked,
         }
 
     def take(self, host: str, frame: Frame) -> None:
@@ -133,6 +144,13 @@ class Reports:
 
     def _host_lost(self, host: str, frame: Frame) -> None:
         self.state.fail(Failure("host", "the line to its keeper is gone", 3, host=host, at=time.time()))
+
+    def _stop_asked(self, host: str, frame: Frame) -> None:
+        """`fab stop` on a machine that is not the driver's: it ends as by a SIGTERM there."""
+        if not self.state.over:
+            by = harmless(from_json(str, frame["by"]))
+            self.state.failures = [stopped(by, 128 + signal.SIGTERM, time.time())]
+            self.state.finish()
 
     # -- what follows --
 

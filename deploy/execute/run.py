@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_all
 from dataclasses import replace
 from queue import Empty
 
@@ -19,9 +20,10 @@ from deploy.execute.start import Start
 from deploy.execute.state import State
 from deploy.node.wire import Frame
 from deploy.plan import LaunchPlan
-from deploy.result import Failure, LaunchResult, describe_code
+from deploy.result import Failure, LaunchResult, interruption
 from deploy.stacks import Stacks, gather
 
+START_SECONDS = 30.0
 STOP_SECONDS = 15.0
 # Failures that nothing but the place where each rank is explains.
 STUCK = frozenset({"start", "stall"})
@@ -72,8 +74,7 @@ class Run:
             if self._first_failure and self._first_failure.kind in STUCK:
                 stacks = self._stacks()
         except KeyboardInterrupt as interrupt:
-            number = interrupt.args[0] if interrupt.args else 2
-            state.failures = [Failure("interrupted", describe_code(-number), 128 + number, at=time.time())]
+            state.failures = [interruption(interrupt, time.time())]
         except MusterError as error:
             state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=time.time()))
         return self._result(stacks, self._stop())
@@ -100,10 +101,14 @@ class Run:
         """The command of each host that has one; then every rank has its time to start."""
         Start(self.state, self.start_timeout)
         self.heartbeat.beat()
-        for host in self.plan.hosts:
-            if host.command:
-                self.cluster.channels[host.host.name].ask("start", argv=host.command)
-                self.state.phases[host.host.name] = f"{self.plan.spec.launcher} started"
+        asked = {
+            host.host.name: self.cluster.channels[host.host.name].post("start", argv=host.command)
+            for host in self.plan.hosts
+            if host.command
+        }
+        for name, future in asked.items():
+            wait(future, name, START_SECONDS)
+            self.state.phases[name] = f"{self.plan.spec.launcher} started"
 
     def _take(self, seconds: float) -> bool:
         """Handle the next event, if one comes in this time."""
@@ -137,7 +142,8 @@ class Run:
         }
         deadline = time.monotonic() + STOP_SECONDS
         while any(not future.done() for future in asked.values()) and time.monotonic() < deadline:
-            self._drain(0.05)
+            self._drain(0.0)  # keepers wait for room to report before they answer
+            wait_for_all(asked.values(), 0.05)
         self._drain(0.0)
         return {name: left for name, future in asked.items() if (left := _left(future, name))}
 

@@ -1,4 +1,7 @@
-"""The container engine of this machine, through the Docker SDK: it looks at images, runs and saves them."""
+"""The container engine of this machine, through the Docker SDK: it looks at images, runs and saves them.
+
+The SDK is imported by who uses it: it would be half of the time until any command of `fab` starts.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import docker.errors
-import requests.exceptions
-from docker.client import DockerClient
 
 from deploy.errors import MusterError, UsageError
 
@@ -33,6 +32,8 @@ class Engine:
     """The engine that DOCKER_HOST names, or the one at its usual socket."""
 
     def __init__(self) -> None:
+        from docker.client import DockerClient  # noqa: PLC0415
+
         with _explained():
             self._client: Any = DockerClient.from_env()
             self._client.ping()
@@ -42,7 +43,7 @@ class Engine:
         try:
             with _explained():
                 found = self._client.images.get(name).attrs
-        except docker.errors.ImageNotFound:
+        except _errors().ImageNotFound:
             raise UsageError(f"no image {name} here; build it with: fab image.build") from None
         return Image(
             name=name,
@@ -63,7 +64,7 @@ class Engine:
                 container.start()
                 status = container.wait()["StatusCode"]
                 return status, container.logs(stderr=False).decode(errors="replace")
-            except docker.errors.APIError as error:
+            except _errors().APIError as error:
                 return 127, str(error.explanation)
             finally:
                 container.remove(force=True)
@@ -76,9 +77,17 @@ class Engine:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
+    from requests.exceptions import RequestException  # noqa: PLC0415
+
     try:
         yield
-    except docker.errors.ImageNotFound:
+    except _errors().ImageNotFound:
         raise
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+    except (_errors().DockerException, RequestException) as error:
         raise MusterError(f"the container engine: {error}; does `docker info` work here?") from None
+
+
+def _errors() -> Any:
+    import docker.errors  # noqa: PLC0415
+
+    return docker.errors

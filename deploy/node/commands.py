@@ -7,7 +7,6 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from deploy.node.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
 from deploy.node.wire import Frame
@@ -44,7 +43,7 @@ class _Run:
         process = Reaper(lambda name, code: None).start(
             argv,
             self._end,
-            cwd=str(Path.home()),
+            cwd=os.path.expanduser("~"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -20,8 +20,8 @@ START = "import sys; sys.path.insert(0, sys.argv[1]); from deploy.detached impor
 class Detaching:
     """Puts the driver's code into the job's folder, starts it, and passes on its first word."""
 
-    def __init__(self, jobs: Path, store: Store, send: Callable[[Frame], None]) -> None:
-        self.jobs, self.store, self.send = jobs, store, send
+    def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
+        self.jobs, self.store, self.send = home / "jobs", Store(home / "store"), send
 
     def do_detach(self, request: Frame, payload: bytes) -> Frame:
         """Start a driver for the job, which it reads from its stdin: the environment may hold secrets."""

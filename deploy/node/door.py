@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from deploy.node.ranks import Ranks
-from deploy.node.stacks import take_stacks
 from deploy.node.wire import Frame, read_frame, write_frame
 
 
@@ -22,6 +21,12 @@ class Door:
     def __init__(self, folder: str, job: Frame, ranks: Ranks, send: Callable[[Frame], None]) -> None:
         self.job, self.ranks, self._send = job, ranks, send
         self._shells: dict[int, Any] = {}
+        self._callers: dict[str, Callable[[Frame, Any], None]] = {
+            "rank": self._rank,
+            "shell": self._shell,
+            "stacks": self._stacks,
+            "stop": self._stop,
+        }
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(os.path.join(folder, "keeper"))
         self._listener.listen(512)
@@ -43,9 +48,13 @@ class Door:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if received := read_frame(stream):
                 hello, _ = received
-                {"rank": self._rank, "shell": self._shell, "stacks": self._stacks}[hello["hello"]](
-                    hello, stream
-                )
+                answers = {
+                    "rank": self._rank,
+                    "shell": self._shell,
+                    "stacks": self._stacks,
+                    "stop": self._stop,
+                }
+                answers[hello["hello"]](hello, stream)
 
     def _rank(self, hello: Frame, stream: Any) -> None:
         rank = hello["rank"]
@@ -70,4 +79,10 @@ class Door:
         self._send({"event": "shell", "number": number, "host": hello["host"], "command": hello["command"]})
 
     def _stacks(self, hello: Frame, stream: Any) -> None:
+        from deploy.node.stacks import take_stacks  # noqa: PLC0415  # few jobs are ever asked
+
         write_frame(stream, {"stacks": take_stacks(hello["tool"], self.ranks.programs())})
+
+    def _stop(self, hello: Frame, stream: Any) -> None:
+        self._send({"event": "stop-asked", "by": hello["by"]})
+        write_frame(stream, {})

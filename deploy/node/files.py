@@ -1,15 +1,30 @@
-"""Files of this host, for `fab put` and `fab get`: in parts, checksummed, and put into place whole."""
+"""Files and folders of this host, for `fab put` and `fab get`: in parts, checked, put into place whole."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from deploy.node.wire import Frame
 
 PART = 1 << 20
+
+
+class Entry(NamedTuple):
+    """Something in a folder: its path there, and of a file its bytes and SHA-256, of a link its target."""
+
+    path: str
+    kind: str
+    """`folder`, `file` or `link`."""
+    mode: int = 0o755
+    length: int = 0
+    digest: str = ""
+    link: str = ""
 
 
 class Files:
@@ -20,40 +35,49 @@ class Files:
         """What is being received, with where it will be."""
 
     def do_draft(self, request: Frame, payload: bytes) -> Frame:
-        """Begin to receive a file, beside its place; a folder is given it under its own name."""
+        """Begin to receive a file or a folder, beside its place; what goes into a folder keeps its name."""
         target = _path(request["path"])
         if request["path"].endswith("/") or os.path.isdir(target):
             target = os.path.join(target, request["name"])
+        if request["folder"] and os.path.lexists(target):
+            raise ValueError(f"{target} is there already; remove it, or give another place")
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(prefix=f".{request['name']}.", dir=os.path.dirname(target))
-        os.close(descriptor)
+        prefix, beside = f".{request['name']}.", os.path.dirname(target)
+        if request["folder"]:
+            draft = tempfile.mkdtemp(prefix=prefix, dir=beside)
+        else:
+            descriptor, draft = tempfile.mkstemp(prefix=prefix, dir=beside)
+            os.close(descriptor)
         self._drafts[draft] = target
         return {"draft": draft}
 
     def do_append(self, request: Frame, payload: bytes) -> Frame:
-        """Take in the next part."""
+        """Take in the next part, of a file or of one in a folder."""
         if request["draft"] not in self._drafts:
             raise ValueError("no such draft")
-        with open(request["draft"], "ab") as file:
-            file.write(payload)
+        append(request["draft"], request.get("path", ""), payload)
         return {}
 
     def do_verify(self, request: Frame, payload: bytes) -> Frame:
-        """Whether all of it has arrived as it was."""
-        if digest(request["draft"]) != request["digest"]:
+        """Whether all of it has arrived as it was; of a folder, what is no file is made now."""
+        if "entries" in request:
+            complete(request["draft"], (Entry(*entry) for entry in request["entries"]))
+        elif digest(request["draft"]) != request["digest"]:
             raise OSError("damaged on the way")
         os.chmod(request["draft"], request["mode"])
         return {}
 
     def do_settle(self, request: Frame, payload: bytes) -> Frame:
-        """Put it into place: others see the old file or the new one, nothing between."""
+        """Put it into place: others see what was there before or the new one, nothing between."""
         os.replace(request["draft"], self._drafts.pop(request["draft"]))
         return {}
 
     def do_file(self, request: Frame, payload: bytes) -> Frame:
-        """What a file is: size, mode and SHA-256."""
+        """What a file is: size, mode and SHA-256; or what is in a folder, and its mode."""
         path = _path(request["path"])
         status = os.stat(path)
+        if os.path.isdir(path):
+            return {"mode": status.st_mode & 0o777, "entries": list(entries(path))}
         return {"length": status.st_size, "mode": status.st_mode & 0o777, "digest": digest(path)}
 
     def do_part(self, request: Frame, payload: bytes) -> Frame:
@@ -65,8 +89,11 @@ class Files:
     def close(self) -> None:
         """Forget what was not put into place."""
         while self._drafts:
+            draft = self._drafts.popitem()[0]
+            if os.path.isdir(draft):
+                shutil.rmtree(draft, ignore_errors=True)
             with contextlib.suppress(OSError):
-                os.unlink(self._drafts.popitem()[0])
+                os.unlink(draft)
 
 
 def digest(path: str) -> str:
@@ -76,6 +103,76 @@ def digest(path: str) -> str:
         while part := file.read(PART):
             found.update(part)
     return found.hexdigest()
+
+
+def entries(folder: str) -> Iterator[Entry]:
+    """Everything in a folder, however deep; ValueError for what another host could not have."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for place, folders, names in os.walk(folder, onerror=fail):
+        for name in sorted(folders + names):
+            path = os.path.join(place, name)
+            inner = os.path.relpath(path, folder)
+            status = os.lstat(path)
+            mode = status.st_mode & 0o777
+            if os.path.islink(path):
+                yield Entry(inner, "link", link=require_inside(inner, os.readlink(path)))
+            elif os.path.isdir(path):
+                yield Entry(inner, "folder", mode)
+            elif os.path.isfile(path):
+                yield Entry(inner, "file", mode, status.st_size, digest(path))
+            else:
+                raise ValueError(f"{path} is no file, no folder and no link")
+
+
+def require_inside(path: str, link: str = "") -> str:
+    """The path, or the target of the link there, if it stays in its folder; else ValueError."""
+    if os.path.isabs(path) or os.path.isabs(link):
+        raise ValueError(f"{path}{' links to ' + link if link else ''}: outside of the folder")
+    reached = os.path.normpath(os.path.join(os.path.dirname(path), link) if link else path)
+    if reached.split(os.sep)[0] == ".." or ".." in path.split(os.sep):
+        raise ValueError(f"{path}{' links to ' + link if link else ''}: outside of the folder")
+    return link or path
+
+
+def append(draft: str, path: str, content: bytes) -> None:
+    """Put bytes at the end of a draft, or of a file in a draft that is a folder."""
+    target = os.path.join(draft, require_inside(path)) if path else draft
+    if path:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, "ab") as file:
+        file.write(content)
+
+
+def complete(draft: str, wanted: Iterable[Entry]) -> None:
+    """Check the files of a folder, and make the rest: links last, so that nothing was written through one."""
+    made = list(wanted)
+    for entry in made:
+        require_inside(entry.path, entry.link)
+        path = os.path.join(draft, entry.path)
+        if entry.kind == "folder":
+            os.makedirs(path, exist_ok=True)
+        elif entry.kind == "file":
+            if not os.path.lexists(path):
+                append(draft, entry.path, b"")  # an empty one
+            if digest(path) != entry.digest:
+                raise OSError(f"{entry.path} changed or was damaged on the way; try again")
+    for entry in made:
+        if entry.kind == "link":
+            _link(draft, entry)
+    for entry in reversed(made):  # a folder that may not be written to comes after what is in it
+        if entry.kind != "link":
+            os.chmod(os.path.join(draft, entry.path), entry.mode & 0o777)
+
+
+def _link(draft: str, entry: Entry) -> None:
+    place = os.path.join(os.path.realpath(draft), os.path.dirname(entry.path)).rstrip(os.sep)
+    os.makedirs(place, exist_ok=True)
+    if os.path.realpath(place) != place:
+        raise ValueError(f"{entry.path} is below another link")
+    os.symlink(entry.link, os.path.join(draft, entry.path))
 
 
 def _path(path: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import getpass
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -19,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.node.facts import gpu_count
+from deploy.node.facts import gpu_count, wheel_version
 from deploy.node.wire import Frame
 
 # A failing GPU can make nvidia-smi wait for ever; so can a name server that does not answer.
@@ -27,6 +26,14 @@ SMI_SECONDS = 10.0
 RESOLVE_SECONDS = 5.0
 IMAGE = Path("/usr/share/muster/image.json")  # docker/prove.py writes it
 GPU_FIELDS = "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,uuid,driver_version"
+
+
+class Health:
+    """A keeper's part in a check."""
+
+    def do_health(self, request: Frame, payload: bytes) -> Frame:
+        """How this host is."""
+        return health()
 
 
 def health() -> Frame:
@@ -173,10 +180,8 @@ def torch_cuda() -> str | None:
 
 def nccl_version() -> str | None:
     """The NCCL that came with torch's wheel; None for a build that links the system's."""
-    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name)
-    return None
+    names = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+    return next((version for name in names if (version := wheel_version(name))), None)
 
 
 def image() -> dict[str, str]:

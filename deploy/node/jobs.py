@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from deploy.node.store import write_atomically
-from deploy.node.wire import Frame
+from deploy.node.wire import Frame, read_frame, write_frame
 
 LAST_BYTES = 4096
+ANSWER_SECONDS = 5.0
 
 
 class Jobs:
@@ -63,10 +64,9 @@ class Jobs:
         return {}
 
     def do_end_driver(self, request: Frame, payload: bytes) -> Frame:
-        """Have the driver of a job end it; says whether it is there."""
-        return {
-            "told": end_driver(self.run(request["job"]), request["by"], force=request.get("force", False))
-        }
+        """Have the driver of a job end it; says whether it could be told."""
+        run, by = self.run(request["job"]), request["by"]
+        return {"told": end_driver(run, by, force=request.get("force", False)) or tell_keeper(run.parent, by)}
 
     def do_files(self, request: Frame, payload: bytes) -> Frame:
         """The files of a run with their sizes."""
@@ -166,6 +166,19 @@ def end_driver(run: Path, by: str, *, force: bool = False) -> bool:
     write_atomically(run / "stop.json", json.dumps({"by": by, "time": time.time()}).encode(), 0o600)
     os.kill(driver["pid"], signal.SIGKILL if force else signal.SIGTERM)
     return True
+
+
+def tell_keeper(folder: Path, by: str) -> bool:
+    """Have the keeper that a job has on this host tell its driver, which is elsewhere, to stop the job."""
+    for record in folder.glob("keeper.*"):
+        # On a home that hosts share, the others' keepers are not behind their paths here.
+        with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_SECONDS)
+            connection.connect(os.path.join(record.read_text(), "keeper"))
+            stream = connection.makefile("rwb")
+            write_frame(stream, {"hello": "stop", "by": by})
+            return read_frame(stream) is not None
+    return False
 
 
 def make_private(*folders: Path) -> None:

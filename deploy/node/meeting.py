@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import random
+import errno
+import os
+import selectors
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
 
 from deploy.node.facts import interface_of
 from deploy.node.wire import Frame
 
 # Below Linux' default range of ephemeral ports (32768-60999), so that no outgoing connection takes the port.
 PORTS = range(20000, 32000)
+MOST_ANSWERED = 128  # callers that may take their time to close
+STRIDE = 7919  # a prime that does not divide their number: every port has its turn
 
 
 class Meeting:
@@ -26,10 +34,13 @@ class Meeting:
         self.nonce = nonce.encode()
         self._lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.port, self._listener = self._reserve()
+        self._answered: collections.deque[socket.socket] = collections.deque()
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _reserve(self) -> tuple[int, socket.socket]:
-        for port in random.sample(PORTS, len(PORTS)):  # spreads, does not protect
+        first = int.from_bytes(os.urandom(4), "big")  # spreads, does not protect
+        for number in range(len(PORTS)):
+            port = PORTS[(first + number * STRIDE) % len(PORTS)]
             with contextlib.suppress(OSError):
                 listener = listen_everywhere(port)
                 try:
@@ -44,16 +55,54 @@ class Meeting:
         with contextlib.suppress(OSError):
             while True:
                 caller, _ = self._listener.accept()
-                with caller, contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):
                     caller.settimeout(1)
                     caller.sendall(self.nonce)
-                    caller.recv(1)  # the caller closes first, so that TIME_WAIT is on its side
+                # The caller closes first, so that TIME_WAIT is on its side; nobody else waits for that.
+                self._answered.append(caller)
+                if len(self._answered) > MOST_ANSWERED:
+                    self._answered.popleft().close()
 
     def close_listener(self) -> None:
         """Stop answering; the reservation holds as long as this process."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        while self._answered:
+            self._answered.popleft().close()
+
+
+class Meetings:
+    """A keeper's part in finding the way to the head, and between all hosts."""
+
+    def __init__(self) -> None:
+        self._meeting: Meeting | None = None
+
+    def do_meet(self, request: Frame, payload: bytes) -> Frame:
+        """Reserve a port here for the ranks to meet, and let others prove that they reach it."""
+        self._meeting = Meeting(request["nonce"])
+        return {"port": self._meeting.port}
+
+    def do_try_to_meet(self, request: Frame, payload: bytes) -> Frame:
+        """The same for a check, to which having no port is an answer."""
+        try:
+            return self.do_meet(request, payload)
+        except OSError as error:
+            return {"refused": error.strerror or str(error)}
+
+    def do_unmeet(self, request: Frame, payload: bytes) -> Frame:
+        """Free the listening socket for rank 0; the port stays reserved."""
+        if self._meeting:
+            self._meeting.close_listener()
+        return {}
+
+    def do_reach(self, request: Frame, payload: bytes) -> Frame:
+        """Which addresses of the head lead there from here."""
+        return {"interfaces": reach_all(request["addresses"], request["port"], request["nonce"])}
+
+    def do_reach_hosts(self, request: Frame, payload: bytes) -> Frame:
+        """Which addresses of which hosts lead there from here, and why the others do not."""
+        return {"reached": reach_hosts(request["targets"])}
 
 
 def listen_everywhere(port: int) -> socket.socket:
@@ -63,63 +112,68 @@ def listen_everywhere(port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=512)
 
 
-def reach(address: str, port: int, nonce: str, seconds: float) -> str | None:
-    """The own address on the way to a Meeting, None if it is not reached there."""
-    with contextlib.suppress(OSError):
-        return call_on(address, port, nonce, seconds)
-    return None
-
-
-def call_on(address: str, port: int, nonce: str, seconds: float) -> str:
-    """The own address on the way to a Meeting; OSError says why it is not reached there."""
-    with socket.create_connection((address, port), timeout=seconds) as connection:
-        if connection.recv(len(nonce)) != nonce.encode():
-            raise OSError("another machine answers there")
-        return str(connection.getsockname()[0])
-
-
 def reach_all(addresses: list[str], port: int, nonce: str, seconds: float = 3.0) -> dict[str, str | None]:
     """Which of the addresses lead to the Meeting, and by which interface of this host."""
-    found: dict[str, str | None] = {}
-
-    def try_one(address: str) -> None:
-        own = reach(address, port, nonce, seconds)
-        if own is not None:
-            found[address] = interface_of(own.replace("::ffff:", ""))
-
-    threads = [threading.Thread(target=try_one, args=(address,), daemon=True) for address in addresses]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + seconds
-    while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
-        if found:  # addresses that swallow packets would cost the whole time-out
-            deadline = min(deadline, time.monotonic() + 0.3)
-        time.sleep(0.005)
-    return dict(found)
+    head = {"host": "head", "addresses": addresses, "port": port, "nonce": nonce}
+    found: dict[str, str | None] = reach_hosts([head], seconds)["head"]["interfaces"]
+    return found
 
 
 def reach_hosts(targets: list[Frame], seconds: float = 3.0) -> Frame:
     """For each host with a Meeting, which of its addresses are reached by which interface, and why not."""
     found: Frame = {target["host"]: {"interfaces": {}, "refused": {}} for target in targets}
+    deadline = time.monotonic() + seconds
+    late = "timed out"
+    with selectors.DefaultSelector() as selector:
+        for target in targets:
+            for address in target["addresses"]:
+                seen = found[target["host"]]
+                with _refused(seen, address):
+                    caller = _call(address, target["port"])
+                    selector.register(caller, selectors.EVENT_READ, (seen, address, target["nonce"].encode()))
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                selector.unregister(key.fileobj)
+                _hear(key.fileobj, *key.data)
+            if late and all(seen["interfaces"] for seen in found.values()):
+                # Each is reached; other addresses that swallow packets would cost the whole time-out.
+                deadline, late = min(deadline, time.monotonic() + 0.3), ""
+        for key in list(selector.get_map().values()):
+            seen, address, _ = key.data
+            if late:
+                seen["refused"][address] = late
+            key.fileobj.close()  # type: ignore[union-attr]  # a socket
+    return found
 
-    def try_one(target: Frame, address: str) -> None:
-        seen = found[target["host"]]
-        try:
-            own = call_on(address, target["port"], target["nonce"], seconds)
-            seen["interfaces"][address] = interface_of(own.replace("::ffff:", ""))
-        except OSError as error:
-            seen["refused"][address] = error.strerror or str(error)
 
-    threads = [
-        threading.Thread(target=try_one, args=(target, address), daemon=True)
-        for target in targets
-        for address in target["addresses"]
-    ]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + seconds + 0.5
-    while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
-        if all(seen["interfaces"] for seen in found.values()):
-            deadline = min(deadline, time.monotonic() + 0.3)
-        time.sleep(0.005)
-    return {host: {name: dict(seen[name]) for name in seen} for host, seen in found.items()}
+def _call(address: str, port: int) -> socket.socket:
+    """A connection that is being made."""
+    caller = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    caller.setblocking(False)
+    code = caller.connect_ex((address, port))
+    if code not in (0, errno.EINPROGRESS):
+        caller.close()
+        raise OSError(code, os.strerror(code))
+    return caller
+
+
+def _hear(caller: Any, seen: Frame, address: str, nonce: bytes) -> None:
+    """Who answers at an address: the Meeting that was meant, another machine, or nobody."""
+    with caller, _refused(seen, address):
+        if caller.recv(len(nonce)) != nonce:
+            raise OSError("another machine answers there")
+        own = str(caller.getsockname()[0])
+        seen["interfaces"][address] = _interface(own.replace("::ffff:", ""))
+
+
+@contextlib.contextmanager
+def _refused(seen: Frame, address: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        seen["refused"][address] = error.strerror or str(error)
+
+
+@lru_cache(maxsize=64)
+def _interface(own: str) -> str | None:
+    return interface_of(own)

@@ -67,6 +67,10 @@ def below(pid: int, table: Mapping[int, Stat]) -> list[int]:
 
 def descendants() -> list[int]:
     """Every living process below this one. As subreaper, that is everything the job started here."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # not even one that has ended: a look at all processes of the host is saved
+        return []
     return below(os.getpid(), process_table())
 
 

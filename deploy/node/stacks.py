@@ -28,8 +28,8 @@ ANSWER_SECONDS = 20.0
 class Stacks:
     """Answers for every job of this host: each job's keeper is asked, also if this is the one."""
 
-    def __init__(self, home: Path, store: Store) -> None:
-        self._home, self._store = home, store
+    def __init__(self, home: Path) -> None:
+        self._home, self._store = home, Store(home / "store")
 
     def do_stacks(self, request: Frame, payload: bytes) -> Frame:
         """The stack of each rank here; none if the job is not, or no longer, on this host."""

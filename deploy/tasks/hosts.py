@@ -12,7 +12,7 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from deploy import fanout, hostfile
+from deploy import fanout, hostfile, transfer
 from deploy.cluster import Cluster
 from deploy.errors import UnfitError, UsageError
 from deploy.fold import fold, fold_names
@@ -55,7 +55,7 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
             raise Exit(code=status)
 
 
-@task(help={**HELP, "file": "the file here", "to": "where it goes: a path there, or a folder that ends in /"},
+@task(help={**HELP, "file": "a file or folder here", "to": "its path there, or a folder that ends in /"},
       positional=[], auto_shortflags=False)  # fmt: skip
 def put(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
@@ -66,16 +66,19 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
     exclude: str = "",
     python: str = "",
 ) -> None:
-    """Bring a file to every host, into the home or below it: fab put FILE [TO]. On all hosts, or on none."""
+    """Bring a file or folder to every host, into the home or below it: fab put FILE [TO]. On all, or on none.
+
+    A file takes the place of one that is there; a folder takes no place that is taken.
+    """
     with explained(context):
         if not file:
             raise UsageError("which file? fab put FILE [TO]")
-        with Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python)) as cluster:
-            fanout.put(cluster, Path(file), to)
+        with Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False) as cluster:
+            transfer.put(cluster, Path(file), to)
             sys.stdout.write(f"{fold_names(cluster.channels)}: {file}\n")
 
 
-@task(help={**HELP, "file": "the file there", "to": "the folder here (default: this one)"},
+@task(help={**HELP, "file": "a file or folder there", "to": "the folder here (default: this one)"},
       positional=[], auto_shortflags=False)  # fmt: skip
 def get(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
@@ -86,12 +89,12 @@ def get(  # noqa: PLR0917  # fab makes a flag of each parameter
     exclude: str = "",
     python: str = "",
 ) -> None:
-    """Bring a file of every host here, under its host's name: fab get FILE [TO] makes NAME@HOST.SUFFIX."""
+    """Bring a file or folder of every host here, as NAME@HOST.SUFFIX: fab get FILE [TO]."""
     with explained(context):
         if not file:
             raise UsageError("which file? fab get FILE [TO]")
-        with Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python)) as cluster:
-            for path in fanout.get(cluster, file, Path(to)):
+        with Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False) as cluster:
+            for path in transfer.get(cluster, file, Path(to)):
                 sys.stdout.write(f"{path}\n")
 
 
@@ -152,7 +155,7 @@ def _chosen(hosts: str, include: str, exclude: str) -> tuple[hostfile.Host, ...]
 @contextlib.contextmanager
 def _reached(hosts: str, include: str, exclude: str, python: str) -> Iterator[tuple[Cluster, dict[str, str]]]:
     """The hosts that can be reached, and why the others cannot."""
-    cluster = Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python))
+    cluster = Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False)
     with contextlib.closing(cluster):
         errors = {name: str(error) for name, error in cluster.connect().items()}
         for name in errors:

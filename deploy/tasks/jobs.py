@@ -127,7 +127,7 @@ def _known(hosts: str, runs: str, python: str, *, until: str = "") -> Iterator[t
     if (until and any(one.state.job.endswith(until) for one in known)) or not (hosts or hosts_file.is_file()):
         yield known, []
         return
-    cluster = Cluster(hostfile.load(hosts_file), opener(hosts_file, python))
+    cluster = Cluster(hostfile.load(hosts_file), opener(hosts_file, python), facts=False)
     with contextlib.closing(cluster):
         errors = cluster.connect()
         places = [cluster.channels[host.name] for host in cluster.hosts if host.name not in errors]

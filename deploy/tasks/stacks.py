@@ -37,7 +37,7 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
         if not job:
             raise UsageError("which job? its id is the first thing that a launch says; fab status lists all")
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-        with contextlib.closing(Cluster(chosen, opener(Path(hosts), python))) as cluster:
+        with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
             errors = cluster.connect()
             there = {host.name: cluster.channels[host.name] for host in chosen if host.name not in errors}
             known = jobs.known_to([jobs.Here(Path(runs)), *there.values()])

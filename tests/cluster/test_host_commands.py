@@ -105,6 +105,50 @@ def test_a_file_that_one_host_cannot_take_goes_to_none(project: Project, cluster
     assert not list(project.path.glob("*nothing*"))
 
 
+def test_a_folder_goes_to_every_host_and_comes_back_as_it_was(project: Project, cluster: Cluster) -> None:
+    source = project.path / "data"
+    (source / "empty folder").mkdir(parents=True)
+    (source / "deep" / "er").mkdir(parents=True)
+    (source / "big.bin").write_bytes(os.urandom(2_500_000))
+    (source / "empty").write_text("")
+    for number in range(100):
+        (source / "deep" / "er" / f"{number} $x").write_text(f"{number}")
+    (source / "run me").write_text("#!/bin/sh\n")
+    (source / "run me").chmod(0o750)
+    (source / "deep" / "link").symlink_to("../big.bin")
+    project.fab("run", "--", "rm", "-rf", "place")
+    done = project.fab("put", "data", "place/")
+    assert (done.returncode, done.stdout) == (0, "node[1-3]: data\n"), done.stderr
+    got = project.fab("get", "place/data", "back")
+    assert got.stdout.splitlines() == [f"back/data@{node}" for node in cluster.nodes], got.stderr
+    for node in cluster.nodes:
+        same = subprocess.run(
+            ["diff", "-r", "--no-dereference", "data", f"back/data@{node}"], cwd=project.path, check=False
+        )
+        assert same.returncode == 0
+        assert (project.path / "back" / f"data@{node}" / "run me").stat().st_mode & 0o777 == 0o750
+    again = project.fab("put", "data", "place/")
+    assert again.returncode == 3
+    assert "node1: ValueError: /home/muster/place/data is there already; remove it, or" in again.stderr
+    again = project.fab("get", "place/data", "back")
+    assert "node1: back/data@node1 is here already; remove it, or give another place" in again.stderr
+
+
+def test_a_folder_that_one_host_cannot_take_goes_to_none(project: Project, cluster: Cluster) -> None:
+    (project.path / "data").mkdir()
+    (project.path / "data" / "file").write_text("new")
+    project.fab("run", "--", "sh", "-c", "rm -rf place; mkdir place")
+    cluster.exec("node3", ["chmod", "500", "/home/muster/place"])
+    done = project.fab("put", "data", "place/")
+    assert done.returncode == 3
+    assert done.stderr.startswith("node3: PermissionError: ")
+    assert project.fab("run", "--", "ls", "-A", "place").stdout == "node[1-3]:\n"
+    cluster.exec("node3", ["chmod", "700", "/home/muster/place"])
+    (project.path / "data" / "out").symlink_to("/etc/passwd")
+    outside = project.fab("put", "data", "place/")
+    assert (outside.returncode, outside.stderr) == (2, "out links to /etc/passwd: outside of the folder\n")
+
+
 def test_a_shell_is_ssh_as_muster_reaches_the_host(project: Project) -> None:
     done = subprocess.run(
         [str(FAB), "shell", "node2"],

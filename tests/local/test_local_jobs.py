@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 
 import pytest
 
@@ -49,6 +50,21 @@ def test_without_being_asked_nothing_starts_again(project: Project) -> None:
     done = project.launch("--script", "again.py", "--args=9", "--env", "MUSTER_RESTART=0")
     assert done.status == 7
     assert "restart 1 of" not in done.output
+
+
+def test_who_interrupts_the_wait_for_a_restart_has_interrupted_the_job(project: Project) -> None:
+    with project.start("--script", "again.py", "--args=9", "--max-restarts", "3") as process:
+        assert process.stdout is not None
+        said = [next(line for line in process.stdout if "restart 1 of 3" in line)]
+        process.send_signal(signal.SIGINT)
+        said += process.stdout.readlines()
+    output = "".join(said)
+    assert process.returncode == 130, output
+    assert "FAILED  interrupted by SIGINT (2); the job was ended on every host" in output
+    note = "note: it was about to start again after this: rank 1 on localhost: exit status 7"
+    assert note in output
+    (result,) = (project.path / "runs").glob("*/result.json")
+    assert json.loads(result.read_text())["exit_status"] == 130
 
 
 def test_more_hosts_than_there_are_cannot_be_the_fewest(project: Project) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from deploy.channel import Channel, Event
 from deploy.errors import MusterError
+from deploy.node.jobs import Jobs
 from deploy.transports.local import LocalPipe
 from tests.processes import is_alive, wait_until_gone
 
@@ -132,6 +133,17 @@ def test_the_temporary_folder_of_a_job_goes_with_it(host: Host) -> None:
 
 def test_the_folder_of_a_job_is_closed_to_other_users(host: Host) -> None:
     assert (host.folder.stat().st_mode & 0o777) == 0o700
+
+
+def test_who_may_ask_this_host_can_have_the_driver_told_to_stop(host: Host) -> None:
+    run = host.folder / "run"
+    run.mkdir()
+    (run / "job.json").write_text('{"driver": {"pid": 1, "start": 0}}')
+    jobs = Jobs(host.folder.parent)
+    assert jobs.do_end_driver({"job": "job", "by": "somebody"}, b"") == {"told": True}
+    assert host.next_event("stop-asked")["by"] == "somebody"
+    host.channel.close()
+    assert jobs.do_end_driver({"job": "job", "by": "somebody"}, b"") == {"told": False}
 
 
 def test_a_keeper_that_cannot_start_says_why(tmp_path: Path) -> None:

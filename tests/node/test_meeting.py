@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import random
+import os
 import socket
 
 import pytest
 
 from deploy.node import meeting
-from deploy.node.meeting import Meeting, reach, reach_all, reach_hosts
+from deploy.node.meeting import Meeting, reach_all, reach_hosts
 
 
 def test_a_meeting_is_reached_by_its_nonce() -> None:
     own = Meeting("secret")
-    assert reach("127.0.0.1", own.port, "secret", 1.0) == "127.0.0.1"
-    assert reach("127.0.0.1", own.port, "others", 1.0) is None
+    assert reach_all(["127.0.0.1"], own.port, "secret") == {"127.0.0.1": "lo"}
+    assert reach_all(["127.0.0.1"], own.port, "others") == {}
+    own.close_listener()
+
+
+def test_callers_that_take_their_time_keep_nobody_waiting() -> None:
+    own = Meeting("secret")
+    slow = [socket.create_connection(("127.0.0.1", own.port)) for _ in range(meeting.MOST_ANSWERED + 10)]
+    assert reach_all(["127.0.0.1"], own.port, "secret", seconds=2.0) == {"127.0.0.1": "lo"}
+    for caller in slow:
+        caller.close()
     own.close_listener()
 
 
@@ -33,8 +42,14 @@ def test_the_port_is_free_for_rank_0_and_reserved_against_other_launches(
     with socket.create_server(("", own.port)):
         pass
     # The next launch draws the same port first.
-    monkeypatch.setattr(random, "sample", lambda ports, count: [own.port, own.port + 1, own.port + 2])
+    first = (own.port - meeting.PORTS.start).to_bytes(4, "big")
+    monkeypatch.setattr(os, "urandom", lambda size: first)
     assert Meeting("another").port != own.port
+
+
+def test_every_port_has_its_turn() -> None:
+    ports = len(meeting.PORTS)
+    assert len({number * meeting.STRIDE % ports for number in range(ports)}) == ports
 
 
 def test_no_port_left_is_an_error_that_says_which_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from deploy import hostfile, request
 from deploy.channel import MOST_BYTES, Channel, Event, LostError
 from deploy.errors import HostError, HostfileError, UsageError
 from deploy.facts import NONSENSE, Facts
+from deploy.node.files import Entry, append, complete
 from deploy.node.store import Store
 from deploy.node.wire import read_frame
 from deploy.plan import Program
@@ -212,6 +213,30 @@ def test_a_content_is_stored_by_its_hash_alone(
     with pytest.raises(OSError, match="damaged"):
         Store(tmp_path / "store").add(archive_of(name, b"evil"))
     assert not list(tmp_path.rglob("*.bashrc"))
+
+
+@pytest.mark.parametrize("path", ["../out", "/tmp/out", "a/../../out"])
+def test_what_a_host_puts_into_a_folder_stays_in_it(path: str, tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    with pytest.raises(ValueError, match="outside of the folder"):
+        append(str(draft), path, b"x")
+    for entry in (Entry(path, "folder"), Entry("link", "link", link=path)):
+        with pytest.raises(ValueError, match="outside of the folder"):
+            complete(str(draft), [entry])
+    assert list(tmp_path.rglob("*")) == [draft]
+
+
+def test_nothing_is_written_through_a_link_that_a_host_names(tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    append(str(draft), "link/x", b"x")
+    with pytest.raises(FileExistsError):
+        complete(str(draft), [Entry("link", "link", link="elsewhere")])
+    # From its own place `up` leads to the draft, and `up/out` out of it.
+    links = [Entry("a/up", "link", link=".."), Entry("a/up/out", "link", link="../../x")]
+    with pytest.raises(ValueError, match="a/up/out is below another link"):
+        complete(str(draft), [Entry("a", "folder"), *links])
 
 
 @pytest.fixture

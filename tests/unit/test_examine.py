@@ -6,6 +6,7 @@ import dataclasses
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from deploy.channel import Channel, LostError, Pipe
 from deploy.checks import check
 from deploy.cluster import Cluster
 from deploy.errors import HostError
-from deploy.examine import examine
+from deploy.examine import MOST_PEERS, examine, peers
 from deploy.health import Examination
 from deploy.hostfile import Host
 from deploy.node.wire import Frame, read_frame, write_frame
@@ -106,6 +107,18 @@ def test_64_hosts_take_the_time_of_the_slowest_and_at_most_a_second() -> None:
     assert (len(one.hosts), findings) == (64, ())
     assert len(one.hosts["node64"].reached) == 64
     assert seconds < 0.5 + 0.5 + 1.0
+
+
+@pytest.mark.parametrize("hosts", [1, 64, 65, 100, 257, 1000])
+def test_many_hosts_try_some_of_each_other_and_each_is_tried_as_often(hosts: int) -> None:
+    tried = [peers(number, hosts) for number in range(hosts)]
+    assert all({0, number} <= set(those) for number, those in enumerate(tried))
+    times = Counter(one for those in tried for one in those if one)
+    assert len(times) == hosts - 1
+    assert len(set(times.values())) <= 1
+    assert max(map(len, tried)) <= MOST_PEERS + 1
+    # What lies between two halves of the list, wherever it is cut, lies between some that try each other.
+    assert all(any(one >= hosts // 2 for one in those) for those in tried[: hosts // 2])
 
 
 def test_hosts_that_fail_are_explained_and_the_others_examined(tmp_path: Path) -> None:

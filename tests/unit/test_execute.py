@@ -110,6 +110,17 @@ def test_ends_that_come_after_the_launchers_are_counted(hosts: Hosts) -> None:
     assert hosts.run().exit_status == 0
 
 
+def test_a_host_may_be_asked_to_have_the_job_stopped(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.tell("node1", "stop-asked", by="ada on \x1b[2Jlaptop")
+    hosts.end(0, code=1)  # what the end itself brings about
+    result = hosts.run()
+    assert result.failure is not None
+    assert (result.failure.kind, result.exit_status) == ("stopped", 143)
+    assert result.failure.reason.startswith("stopped by fab stop, ada on ")
+    assert "\x1b" not in result.failure.reason
+
+
 def test_fewer_hosts_than_planned_is_a_failure(hosts: Hosts) -> None:
     for rank in range(4):
         hosts.start(rank, host="node1", local_rank=rank)

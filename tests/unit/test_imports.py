@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -70,6 +71,7 @@ ORDER = (
     "execute",
     "attempts",
     "fanout",
+    "transfer",
     "detached",
     "detach",
     "tasks.shared",
@@ -171,8 +173,8 @@ IMPURE = {"docker", "os", "socket", "subprocess", "threading", "time", "fabric",
 SHARED = {"deploy.node.wire", "deploy.node.jobs", "deploy.node.store", "deploy.node.files"}
 ON_THE_NODE = (
     *("wire", "facts", "health", "meeting", "store", "processes"),
-    *("memory", "ranks", "stacks", "door", "jobs", "detaching"),
-    *("commands", "files", "cleaning", "engine", "blobs", "images", "agent"),
+    *("memory", "ranks", "stacks", "door", "jobs", "detaching", "work"),
+    *("commands", "files", "cleaning", "engine", "blobs", "images", "parts", "agent"),
 )
 
 
@@ -256,3 +258,13 @@ def test_what_runs_on_a_node_needs_the_standard_library_alone(name: str) -> None
     for one in imports(ROOT / "deploy" / "node" / f"{name}.py"):
         own = one in allowed or one.rpartition(".")[0] in allowed
         assert own or one.split(".")[0] in {*sys.stdlib_module_names, "__future__"}, one
+
+
+def test_no_command_loads_what_it_does_not_use() -> None:
+    script = (
+        "import sys, deploy.tasks; sys.exit(str({'docker', 'requests', 'urllib3'} & {*sys.modules} or ''))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.strip() == ""

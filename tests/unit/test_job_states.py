@@ -135,7 +135,7 @@ def test_a_job_of_another_terminal_is_not_stopped_from_here(tmp_path: Path) -> N
     run = make_run(tmp_path / "job")
     lock = os.open(run.parent / "lock.node1", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    with pytest.raises(UsageError, match="belongs to a terminal, process 7 on laptop: stop it there"):
+    with pytest.raises(UsageError, match="belongs to a terminal, process 7 on laptop, and has no keeper"):
         jobs.stop(only(run.parent), "by me")
     os.close(lock)
 

@@ -1,0 +1,75 @@
+"""Which part of the keeper answers what. A part is loaded when it is first asked: most are never needed.
+
+Reading and importing all of them would be most of what it costs a host to be asked something.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Part(NamedTuple):
+    """A class of this package that answers requests: `do_WORD(request, payload)` for each word."""
+
+    module: str
+    kind: str
+    needs: tuple[str, ...]
+    """What it is made of: `send`, the keeper's folder `home`, or a folder in that."""
+    requests: tuple[str, ...]
+
+
+PARTS = (
+    Part("facts", "Facts", (), ("facts",)),
+    Part("health", "Health", (), ("health",)),
+    Part("meeting", "Meetings", (), ("meet", "try_to_meet", "unmeet", "reach", "reach_hosts")),
+    Part("store", "Store", ("store",), ("missing", "store")),
+    Part(
+        *("work", "Work", ("home", "send")),
+        requests=("prepare", "start", "shell", "shell_end", "ping", "stop", "fetch"),
+    ),
+    Part("jobs", "Jobs", ("jobs",), ("jobs", "output", "record", "end_driver", "files", "read")),
+    Part("detaching", "Detaching", ("home", "send"), ("detach",)),
+    Part("stacks", "Stacks", ("home",), ("stacks",)),
+    Part("commands", "Commands", ("send",), ("run",)),
+    Part("files", "Files", (), ("draft", "append", "verify", "settle", "file", "part")),
+    Part("cleaning", "Cleaning", ("home",), ("clean",)),
+    Part(
+        *("images", "Images", ("images", "send")),
+        requests=(
+            *("image", "image_serve", "image_take", "image_complete"),
+            *("image_pull", "image_forget", "image_load"),
+        ),
+    ),
+)
+_BY_REQUEST = {request: part for part in PARTS for request in part.requests}
+
+
+class Parts:
+    """The parts that are loaded."""
+
+    def __init__(self, home: str, send: Callable[..., None]) -> None:
+        self._home, self._send = home, send
+        self._loaded: dict[str, Any] = {}
+
+    def of(self, request: str) -> Any:
+        """The part that answers a request; KeyError if there is none."""
+        part = _BY_REQUEST[request]
+        if part.kind not in self._loaded:
+            module = importlib.import_module(f"deploy.node.{part.module}")
+            self._loaded[part.kind] = getattr(module, part.kind)(*map(self._given, part.needs))
+        return self._loaded[part.kind]
+
+    def close(self) -> None:
+        """Close those that have something to end or to remove; the job first."""
+        for _, part in sorted(self._loaded.items(), key=lambda item: item[0] != "Work"):
+            if hasattr(part, "close"):
+                part.close()
+
+    def _given(self, word: str) -> object:
+        if word == "send":
+            return self._send
+        from pathlib import Path  # noqa: PLC0415  # not every part has files
+
+        return Path(self._home) if word == "home" else Path(self._home, word)

@@ -1,0 +1,156 @@
+"""The job on this host: its folder, its commands with all that they start, and their end."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from deploy.node.door import Door
+from deploy.node.jobs import make_private
+from deploy.node.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
+from deploy.node.ranks import Ranks
+from deploy.node.store import Store, sweep_old_jobs, write_atomically
+from deploy.node.wire import Frame
+
+# The environment of another launcher, or of this SSH session, must not reach a rank.
+FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "TORCHELASTIC_", "SSH_", "MUSTER_")
+OPEN_MPI_DAEMONS = {"orted", "prted"}
+SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/execute/heartbeat.py)
+FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+
+
+class Work:
+    """What a launch does here, from `prepare` on."""
+
+    def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
+        self.home, self.send = home, send
+        self.store = Store(home / "store")
+        self.job: Frame = {}
+        self.private: Path | None = None
+        self.reaper: Reaper | None = None
+        self.ranks = Ranks()
+        self.door: Door | None = None
+        self._job_lock: int | None = None
+        self._heard: float | None = None
+
+    def close(self) -> None:
+        """End everything that was started, and remove what is only for this process."""
+        end_descendants(self.ranks.are_there)
+        if self.private:
+            shutil.rmtree(self.private, ignore_errors=True)
+
+    def do_prepare(self, request: Frame, payload: bytes) -> Frame:
+        """Make the job's folder: the code, the plan's files, and the lock that says it is in use."""
+        folder = Path(request["folder"])
+        make_private(self.home, folder.parent, folder, folder / "logs", folder / "out")
+        self._job_lock = os.open(folder / f"lock.{request['host']}", os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._job_lock, fcntl.LOCK_SH)
+        self.store.check_out(request["code"], folder / "code")
+        write_atomically(folder / "code.json", json.dumps(request["code"]).encode(), 0o600)
+        for path_name, mode, text in request["files"]:
+            write_atomically(Path(path_name), text.encode(), mode)
+        sweep_old_jobs(folder.parent)
+        self.job = request
+        self.private = Path(tempfile.mkdtemp(prefix="muster-"))
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.reaper = Reaper(self._adopted_killed)
+        self.door = Door(str(self.private), request, self.ranks, self.send)
+        write_atomically(folder / f"keeper.{request['host']}", str(self.private).encode(), 0o600)
+        return {}
+
+    def do_start(self, request: Frame, payload: bytes) -> Frame:
+        """Start the job's command of this host."""
+
+        def on_end(code: int) -> None:
+            self.send(self.ranks.explained({"event": "command-end", "code": code}))
+
+        self._spawn(request["argv"], on_end)
+        return {}
+
+    def do_shell(self, request: Frame, payload: bytes) -> Frame:
+        """Run a shell command that mpirun sent to this host, as sshd would."""
+        number = request["number"]
+        self._spawn(
+            ["/bin/sh", "-c", request["command"]],
+            lambda code: self.send({"event": "shell-end", "number": number, "code": code}),
+        )
+        return {}
+
+    def do_shell_end(self, request: Frame, payload: bytes) -> Frame:
+        """Tell mpirun's remote shell on this host how its command ended on the other one."""
+        if self.door:
+            self.door.shell_ended(request["number"], request["code"])
+        return {}
+
+    def do_ping(self, request: Frame, payload: bytes) -> Frame:
+        """The driver is there. From the first of these on, its silence is an end too."""
+        first, self._heard = self._heard is None, time.monotonic()
+        if first:
+            threading.Thread(target=self._mind_silence, daemon=True).start()
+        if request.get("pulse"):
+            self.send({"event": "pulse", "ranks": self.ranks.pulse()})
+        return {}
+
+    def _mind_silence(self) -> None:
+        """A network that drops packets closes no lifeline: after a silence, close it from this side."""
+        while self._heard is not None and time.monotonic() - self._heard < SILENCE_SECONDS:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def do_stop(self, request: Frame, payload: bytes) -> Frame:
+        """End everything that was started here; says what could not be ended."""
+        return {"left": end_descendants(self.ranks.are_there)}
+
+    def do_fetch(self, request: Frame, payload: bytes) -> Frame:
+        """The content of a file of the job, None if there is none."""
+        path = Path(self.job["folder"]) / request["path"]
+        return {"text": path.read_text(errors="replace") if path.is_file() else None}
+
+    # -- processes --
+
+    def _adopted_killed(self, name: str, code: int) -> None:
+        """Report the end of Open MPI's daemon, which is adopted because it leaves its parent."""
+        if name in OPEN_MPI_DAEMONS:
+            self.send({"event": "daemon-end", "name": name, "code": code})
+
+    def _spawn(self, argv: list[str], on_end: Callable[[int], None]) -> None:
+        if not self.reaper:
+            raise ValueError("prepare comes before start")
+        process = self.reaper.start(
+            argv,
+            on_end,
+            cwd=self.job["cwd"],
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_keeper,  # the child only calls prctl
+        )
+        threading.Thread(target=self._pump_launcher, args=(process.stdout,), daemon=True).start()
+
+    def _environment(self) -> dict[str, str]:
+        """The environment of mpirun, torchrun and prted here; ranks get the plan's on top, in `rank.py`."""
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(FOREIGN) and name not in FOREIGN_NAMES
+        }
+        own["PATH"] = os.pathsep.join(self.job["path"] + [own.get("PATH", os.defpath)])
+        # Temporary files go where the keeper removes them: stale session folders break later mpiruns.
+        private = {"TMPDIR": str(self.private), "MUSTER_KEEPER": str(self.private)}
+        return {**own, **private, **self.job["env"]}
+
+    def _pump_launcher(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            self.send({"event": "launcher", "text": line.decode(errors="surrogateescape")})

@@ -1,0 +1,31 @@
+"""What the keeper is made of: each request has one part that answers it, loaded when it is asked."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from queue import Queue
+
+import pytest
+
+from deploy.channel import Channel
+from deploy.errors import MusterError
+from deploy.node.parts import PARTS, Part, Parts
+from deploy.transports.local import LocalPipe
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.kind)
+def test_a_part_answers_what_the_table_says_and_nothing_else(part: Part, tmp_path: Path) -> None:
+    kind = getattr(importlib.import_module(f"deploy.node.{part.module}"), part.kind)
+    assert {f"do_{request}" for request in part.requests} == {
+        name for name in dir(kind) if name.startswith("do_")
+    }
+    assert isinstance(Parts(str(tmp_path), print).of(part.requests[0]), kind)
+
+
+def test_an_answer_that_nobody_gives_is_an_error_and_not_the_end() -> None:
+    channel = Channel("here", LocalPipe(None), Queue())
+    with pytest.raises(MusterError, match="KeyError: 'nothing-like-it'"):
+        channel.ask("nothing-like-it")
+    assert channel.ask("time")["time"]
+    channel.close()

@@ -1,0 +1,43 @@
+"""What is sent to hosts: to each what it lacks, and packed once for all that lack the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.deliver import Contents
+from deploy.node.wire import Frame
+from deploy.tree import Tree, scan
+
+
+class Store:
+    """A host that lacks some contents."""
+
+    def __init__(self, *missing: str) -> None:
+        self.missing, self.stored = list(missing), b""
+
+    def ask(self, do: str, payload: bytes = b"", **request: Any) -> Frame:
+        self.stored = payload or self.stored
+        return {"missing": [one for one in self.missing if one in request.get("digests", ())]}
+
+
+def test_hosts_that_lack_the_same_get_one_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    tree = scan(tmp_path)
+    first, second = (file.digest for file in tree.files)
+    packed: list[tuple[str, ...]] = []
+
+    def archive(self: Tree, digests: Any) -> bytes:
+        packed.append(tuple(digests))
+        return repr(digests).encode()
+
+    monkeypatch.setattr(Tree, "archive", archive)
+    contents = Contents(tree)
+    stores: Any = [Store(first, second), Store(first, second), Store(), Store(second)]
+    for store in stores:
+        contents.send(store)
+    assert packed == [(first, second), (second,)]
+    assert [bool(store.stored) for store in stores] == [True, True, False, True]
