@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 
-from train.mpi_backend import progress
 from train.mpi_backend.errors import MpiBackendError, TimedOutError
 from train.mpi_backend.work import CollectiveWork
 
@@ -127,7 +126,6 @@ class Lane:
         self._changed.notify_all()
 
     def _loop(self) -> None:
-        progress.works_beside()
         while True:
             with self._lock:
                 while (head := self._take()) is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,28 +15,17 @@ NAP = 0.0001  # seconds between two looks after that
 # Bytes from which ranks meet before they exchange data: a meeting takes microseconds, the data a hundred.
 LARGE = 2**20
 
-_here = threading.local()
-
-
-def works_beside() -> None:
-    """Say that this thread works beside one that computes, and is to leave the core to it while it waits."""
-    _here.beside = True
-
 
 @contextmanager
 def meeting(comm: MPI.Intracomm, size: int) -> Iterator[None]:
     """Begin the block, a collective of `size` bytes, once every rank has come, if it is large.
 
-    MPI waits in a loop. A thread that waits with a bucket of gradients would so take the core that the next
-    bucket is computed on: it waits asleep. A caller that waits has nothing else to do, and goes straight on.
-    On every rank the meeting takes place, so each may decide for itself.
+    MPI waits in a loop. A rank that waits with a bucket of gradients would so take the core that another one
+    needs to fill its own. Small collectives pass at once: for them the meeting would cost too much.
     """
-    met = comm.Ibarrier() if size >= LARGE else None
-    if met is not None and getattr(_here, "beside", False):
-        complete(met, float("inf"), "meeting")
+    if size >= LARGE:
+        complete(comm.Ibarrier(), float("inf"), "meeting")
     yield
-    if met is not None:
-        met.Wait()
 
 
 def complete(request: MPI.Request, seconds: float, what: str) -> MPI.Status:
