@@ -60,13 +60,22 @@ def distribution_version(name: str) -> str | None:
 
 
 def wheel_version(name: str) -> str | None:
-    """The same of one that has its version in the name of its folder, as wheels and Debian's packages do."""
+    """The same of one that is in a folder named after it, as wheels and Debian's packages are."""
     folder = re.compile(rf"{name.replace('-', '[-_.]')}-([^-]+)(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
     for place in sys.path:
         with contextlib.suppress(OSError):
             for entry in os.listdir(place):
-                if match := folder.fullmatch(entry):
-                    return match[1]
+                if folder.fullmatch(entry) and (version := _version_in(os.path.join(place, entry))):
+                    return version
+    return None
+
+
+def _version_in(folder: str) -> str | None:
+    for name in ("METADATA", "PKG-INFO"):
+        with contextlib.suppress(OSError), open(os.path.join(folder, name), encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("Version:"):
+                    return line.partition(":")[2].strip()
     return None
 
 
