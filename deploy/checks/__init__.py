@@ -36,8 +36,9 @@ def check(
         if len(hosts) > 1:
             found += own_name(host, one)
     by_name = {host.name: one for host, one in examined.items()}
-    found += differences(by_name, launcher)
-    found += images(by_name, tracks or {})
+    apart = list(differences(by_name, launcher))
+    found += apart
+    found += images(by_name, tracks or {}, {(one.host, one.id) for one in apart})
     found += clocks({name: one.clock for name, one in by_name.items()})
     found += ports(hosts[0].name, by_name)
     found += network(hosts, by_name)

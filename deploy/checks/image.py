@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from deploy.checks.finding import Finding
 from deploy.health import Examined
@@ -16,8 +16,21 @@ def name(one: Examined) -> str | None:
     return f"{image['flavor']} of track {image.get('track', 'unknown')}" if "flavor" in image else None
 
 
-def images(examined: Mapping[str, Examined], tracks: Mapping[str, Track]) -> Iterator[Finding]:
-    """What hosts have otherwise than the track of their image says; without tracks nothing is compared."""
+# A host that differs from the others in a component is named for that already, by this finding.
+_APART = {
+    "pytorch": "torch.version-differs",
+    "openmpi": "mpi.version-differs",
+    "mpi4py": "mpi4py.version-differs",
+}
+
+
+def images(
+    examined: Mapping[str, Examined], tracks: Mapping[str, Track], said: Collection[tuple[str, str]] = ()
+) -> Iterator[Finding]:
+    """What hosts have otherwise than the track of their image says; without tracks nothing is compared.
+
+    `said`: host and id of the findings that there are.
+    """
     known = targets(tracks.values())
     for host, one in examined.items():
         image = one.health.image
@@ -27,7 +40,7 @@ def images(examined: Mapping[str, Examined], tracks: Mapping[str, Track]) -> Ite
                 text = f"its image is {name(one)}, which docker/versions.json here does not have"
                 yield Finding("image.unknown", host, "warning", text, _build(next(iter(known))))
             else:
-                yield from _differences(host, one, target, track)
+                yield from _differences(host, one, target, track, said)
 
 
 def _track(image: Mapping[str, str], known: Mapping[str, tuple[str, Track]]) -> tuple[str, Track | None]:
@@ -38,12 +51,14 @@ def _track(image: Mapping[str, str], known: Mapping[str, tuple[str, Track]]) -> 
     return "", None
 
 
-def _differences(host: str, one: Examined, target: str, track: Track) -> Iterator[Finding]:
+def _differences(
+    host: str, one: Examined, target: str, track: Track, said: Collection[tuple[str, str]]
+) -> Iterator[Finding]:
     facts, image = one.facts, one.health.image
     found = {"pytorch": facts.torch, "openmpi": facts.mpi, "mpi4py": facts.mpi4py}
     for component, version in found.items():
         wanted, have = track.version(component), (version or "").partition("+")[0]
-        if have and wanted and have != wanted:
+        if have and wanted and have != wanted and (host, _APART[component]) not in said:
             own = image.get(component) == have
             text = f"{component} {have}, where track {track.name} of docker/versions.json has {wanted}: " + (
                 "its image was built from other versions" if own else "it was installed beside its image's"
