@@ -13,7 +13,7 @@ from train.mpi import MPI
 from train.mpi_backend import buffers
 from train.mpi_backend.buffers import bring_back, land, message, pieces
 from train.mpi_backend.exchange import exchange
-from train.mpi_backend.progress import meeting
+from train.mpi_backend.progress import meet
 from train.mpi_backend.reduction import Reduction
 
 
@@ -30,9 +30,9 @@ def all_reduce(comm: MPI.Intracomm, tensor: torch.Tensor, reduction: Reduction) 
     """Replace every rank's elements by the reduction over all ranks."""
     flat = land(tensor, on_host=reduction.on_host)
     reduction.prepare(flat)
-    with meeting(comm, flat.nbytes):
-        for piece in pieces(flat, buffers.REDUCED_AT_ONCE // flat.itemsize):
-            comm.Allreduce(MPI.IN_PLACE, message(piece, reduction.datatype), reduction.op)
+    meet(comm, flat.nbytes)
+    for piece in pieces(flat, buffers.REDUCED_AT_ONCE // flat.itemsize):
+        comm.Allreduce(MPI.IN_PLACE, message(piece, reduction.datatype), reduction.op)
     reduction.conclude(flat, comm.size)
     bring_back(tensor, flat)
 
@@ -61,11 +61,11 @@ def all_gather_single(comm: MPI.Intracomm, output: torch.Tensor, tensor: torch.T
         raise ValueError(
             f"an output of {whole.numel()} elements for {comm.size} ranks with {part.numel()} each"
         )
-    with meeting(comm, whole.nbytes):
-        if part.numel() <= buffers.LIMIT:
-            _all_gather(comm, whole, part)
-        else:
-            _all_gather_in_pieces(comm, whole, part)
+    meet(comm, whole.nbytes)
+    if part.numel() <= buffers.LIMIT:
+        _all_gather(comm, whole, part)
+    else:
+        _all_gather_in_pieces(comm, whole, part)
     bring_back(output, whole)
 
 
@@ -110,13 +110,13 @@ def reduce_scatter_single(
         whole = whole.clone()
     reduction.prepare(whole)
     columns = whole.view(comm.size, -1).split(buffers.LIMIT, dim=1)
-    with meeting(comm, whole.nbytes):
-        for column, piece in zip(columns, pieces(mine), strict=True):
-            sent = column.contiguous()
-            memory, _, datatype = message(sent, reduction.datatype)
-            comm.Reduce_scatter_block(
-                [memory, piece.numel(), datatype], message(piece, reduction.datatype), reduction.op
-            )
+    meet(comm, whole.nbytes)
+    for column, piece in zip(columns, pieces(mine), strict=True):
+        sent = column.contiguous()
+        memory, _, datatype = message(sent, reduction.datatype)
+        comm.Reduce_scatter_block(
+            [memory, piece.numel(), datatype], message(piece, reduction.datatype), reduction.op
+        )
     reduction.conclude(mine, comm.size)
     bring_back(output, mine)
 

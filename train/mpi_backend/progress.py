@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from train.mpi import MPI
 from train.mpi_backend.errors import TimedOutError
@@ -16,16 +14,14 @@ NAP = 0.0001  # seconds between two looks after that
 LARGE = 2**20
 
 
-@contextmanager
-def meeting(comm: MPI.Intracomm, size: int) -> Iterator[None]:
-    """Begin the block, a collective of `size` bytes, once every rank has come, if it is large.
+def meet(comm: MPI.Intracomm, size: int) -> None:
+    """Wait until every rank has come to a collective of `size` bytes, without taking a core, if it is large.
 
     MPI waits in a loop. A rank that waits with a bucket of gradients would so take the core that another one
     needs to fill its own. Small collectives pass at once: for them the meeting would cost too much.
     """
     if size >= LARGE:
         complete(comm.Ibarrier(), float("inf"), "meeting")
-    yield
 
 
 def complete(request: MPI.Request, seconds: float, what: str) -> MPI.Status:
