@@ -21,12 +21,6 @@ class Door:
     def __init__(self, folder: str, job: Frame, ranks: Ranks, send: Callable[[Frame], None]) -> None:
         self.job, self.ranks, self._send = job, ranks, send
         self._shells: dict[int, Any] = {}
-        self._callers: dict[str, Callable[[Frame, Any], None]] = {
-            "rank": self._rank,
-            "shell": self._shell,
-            "stacks": self._stacks,
-            "stop": self._stop,
-        }
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(os.path.join(folder, "keeper"))
         self._listener.listen(512)

@@ -148,9 +148,10 @@ def reach_hosts(targets: list[Frame], seconds: float = 3.0) -> Frame:
 
 def _call(address: str, port: int) -> socket.socket:
     """A connection that is being made."""
-    caller = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    caller = socket.socket(family, kind, protocol)
     caller.setblocking(False)
-    code = caller.connect_ex((address, port))
+    code = caller.connect_ex(place)
     if code not in (0, errno.EINPROGRESS):
         caller.close()
         raise OSError(code, os.strerror(code))
