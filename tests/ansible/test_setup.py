@@ -89,8 +89,9 @@ def test_a_check_of_set_up_hosts_finds_nothing_to_do(hosts: Hosts) -> None:
 def test_a_second_setup_changes_nothing_and_costs_little(hosts: Hosts) -> None:
     done = hosts.play("setup")
     assert (done.status, done.changed) == (0, 0), done.text
-    # Of CPU, for this machine has more to do.
-    assert done.cpu_seconds < 6
+    # What costs is each task on each host; how long one takes is also a matter of this machine.
+    assert max(done.recap[name]["ok"] for name in hosts.names) <= 8, done.text
+    assert done.cpu_seconds < 12
 
 
 def test_a_limited_run_leaves_no_host_out_of_the_known_ones(hosts: Hosts) -> None:
