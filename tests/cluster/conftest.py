@@ -84,6 +84,27 @@ class Cluster:
         listing = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
         return _of_jobs(listing.stdout.partition("\n")[2])
 
+    def others(self, node: str) -> list[str]:
+        """The other addresses of the node's network: its gateway's and the other nodes'."""
+        networks = "{{range .NetworkSettings.Networks}}{{.Gateway}} {{.IPAddress}} {{end}}"
+        words = ("docker", "inspect", "--format", networks, *(self.container(one) for one in self.nodes))
+        found = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        own = found.pop(self.nodes.index(node)).split()
+        return sorted(set(" ".join(found).split()) - set(own[1:]))
+
+    def beside(self, node: str, command: str) -> str:
+        """Run a shell command in the node's network, as one who may change it, which the nodes may not."""
+        container = self.container(node)
+        words = ["docker", "run", "--rm", f"--network=container:{container}", "--cap-add=NET_ADMIN"]
+        words += [
+            "--user=root",
+            "--entrypoint=sh",
+            f"muster:{self.env.get('MUSTER_TARGET', 'cpu')}",
+            "-c",
+            command,
+        ]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+
     def kill(self, node: str) -> None:
         """Power off, with no goodbye."""
         self.compose("kill", node)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LAUNCHERS = ("mpirun", "torchrun")
 STRIKE = "/tmp/muster-strike"
+NOBODY = "02:00:00:00:00:01"
 PROGRAM = f"""
 import os, signal, sys, time
 deed = sys.argv[1]
@@ -117,6 +118,20 @@ def limit_memory(cluster: Cluster, limit: str) -> None:
 def network(cluster: Cluster, action: str, *alias: str) -> None:
     name = f"{cluster.env['COMPOSE_PROJECT_NAME']}_cluster"
     subprocess.run(["docker", "network", action, *alias, name, cluster.container("node3")], check=True)
+
+
+def lose_packets(struck: Struck) -> float:
+    """Send what node3 says to a card that nobody has: to all others it is silent, and no error tells it."""
+    command = for_each_other(struck.cluster, f"ip neigh replace $one lladdr {NOBODY} nud permanent dev eth0")
+    return float(struck.cluster.beside("node3", f"{command}; date +%s.%N"))
+
+
+def find_packets(cluster: Cluster) -> None:
+    cluster.beside("node3", for_each_other(cluster, "ip neigh delete $one dev eth0 || true"))
+
+
+def for_each_other(cluster: Cluster, command: str) -> str:
+    return f"for one in {' '.join(cluster.others('node3'))}; do {command}; done"
 
 
 # ---- the table --------------------------------------------------------------------------------------------
@@ -269,6 +284,14 @@ FAULTS: Mapping[str, Fault] = {
         status=3,
         says=GONE,
         mend=lambda cluster: network(cluster, "connect", "--alias", "node3"),
+    ),
+    "packets": Fault(
+        title="a host's packets are dropped",
+        within=15,
+        strike=lose_packets,
+        status=3,
+        says=SILENT,
+        mend=find_packets,
     ),
     "stopped": Fault(
         title="a rank is stopped (SIGSTOP), with --stall-timeout 5",
