@@ -51,16 +51,32 @@ class Tree:
         return [(file.path, file.executable, file.digest, file.link) for file in self.files]
 
     def archive(self, digests: Sequence[str]) -> bytes:
-        """A tar of these contents, each a member named by its digest."""
+        """A tar of these contents, each a member named by its digest.
+
+        Raises UsageError if one is no longer what the scan read, but for having grown: a log may.
+        """
         wanted = set(digests)
         buffer = io.BytesIO()
         # Level 1: code travels once, and a slow link still gets a third of the bytes.
-        with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1, dereference=True) as tar:
+        with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
             for file in self.files:
                 if file.digest in wanted:
                     wanted.discard(file.digest)
-                    tar.add(self.source(file), arcname=file.digest, recursive=False)
+                    member = tarfile.TarInfo(file.digest)
+                    member.size = file.size
+                    tar.addfile(member, io.BytesIO(self._content(file)))
         return buffer.getvalue()
+
+    def _content(self, file: TreeFile) -> bytes:
+        path = self.source(file)
+        try:
+            with path.open("rb") as stream:
+                content = stream.read(file.size)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read any more: {error.strerror}") from None
+        if hashlib.sha256(content).hexdigest() != file.digest:
+            raise UsageError(f"{path}: changed while it was sent; try again, or list it in .gitignore")
+        return content
 
 
 def scan(place: Path) -> Tree:

@@ -92,3 +92,25 @@ def test_an_archive_holds_each_wanted_content_once(tmp_path: Path) -> None:
     same = scanned.files[0].digest
     with tarfile.open(fileobj=io.BytesIO(scanned.archive([same]))) as tar:
         assert tar.getnames() == [same]
+
+
+def test_a_log_that_grows_meanwhile_is_sent_as_it_was(tmp_path: Path) -> None:
+    write(tmp_path, log="one\n")
+    scanned = tree.scan(tmp_path)
+    write(tmp_path, log="one\ntwo\n")
+    (file,) = scanned.files
+    with tarfile.open(fileobj=io.BytesIO(scanned.archive([file.digest]))) as tar:
+        member = tar.extractfile(file.digest)
+        assert member is not None
+        assert member.read() == b"one\n"
+
+
+def test_a_file_that_changed_since_is_named(tmp_path: Path) -> None:
+    write(tmp_path, a_py="1", b_py="2")
+    scanned = tree.scan(tmp_path)
+    write(tmp_path, a_py="3")
+    with pytest.raises(UsageError, match=r"a\.py: changed while it was sent"):
+        scanned.archive([file.digest for file in scanned.files])
+    (tmp_path / "a.py").unlink()
+    with pytest.raises(UsageError, match=r"a\.py: cannot be read any more: No such file"):
+        scanned.archive([file.digest for file in scanned.files])
