@@ -2,52 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
-import json
 import threading
 import time
-import zlib
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from functools import cache
-from pathlib import Path
 from queue import Queue
 from typing import Any, NamedTuple, Protocol
 
+from deploy.bootstrap import NoGreetingError, await_greeting, keeper
 from deploy.errors import HostError, MusterError
 from deploy.node.wire import Frame, Readable, Writable, read_frame, write_frame
 
-# What a keeper is made of.
-_MODULES = (
-    *("wire", "facts", "health", "meeting", "store", "processes"),
-    *("memory", "ranks", "stacks", "door", "jobs", "detaching", "work"),
-    *("commands", "files", "cleaning", "engine", "blobs", "images", "parts", "agent"),
-)
 # No keeper says more at once; without a bound, one that is not ours could fill this machine.
 MOST_BYTES = 1 << 26
 CLOCK_ROUNDS, CLOCK_LEAST_ROUNDS, CLOCK_SECONDS, CLOCK_PRECISION = 8, 3, 0.25, 0.001
+PYTHON_FAILED = "it needs Python 3.9 or newer (--python names another), and a login whose shell runs commands"
+NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
 FROZEN = "is it overloaded or frozen? look at its console"
-# What the node's Python is given as -c. An entry '' of sys.path would let a json.py in the home shadow ours.
-# A module of ours is compiled when it is first imported: of most requests, half of them have no part.
-BOOTSTRAP = (
-    "# muster keeper\n"
-    "import sys; sys.path[:] = [path for path in sys.path if path]\n"
-    "import binascii, json, zlib\n"
-    "class Sent:\n"
-    "    sources = json.loads(zlib.decompress(binascii.a2b_base64(sys.stdin.buffer.readline())))\n"
-    "    sources.update({'deploy': '', 'deploy.node': ''})\n"
-    "    def find_spec(self, name, path=None, target=None):\n"
-    "        if name in self.sources:\n"
-    "            return type(sys.__spec__)(name, self, is_package=not self.sources[name])\n"
-    "    def create_module(self, spec): pass\n"
-    "    def exec_module(self, module):\n"
-    "        exec(compile(self.sources[module.__name__], module.__name__, 'exec'), module.__dict__)\n"
-    "sys.meta_path.insert(0, Sent())\n"
-    "import deploy.node.agent\n"
-    "deploy.node.agent.main()\n"
-)
 
 
 class Pipe(Protocol):
@@ -57,8 +30,8 @@ class Pipe(Protocol):
     def reader(self) -> Readable: ...
     @property
     def writer(self) -> Writable: ...
-    def last_words(self) -> LostError:
-        """What came on stderr, and the exit status: why a keeper did not start."""
+    def last_words(self, said: str = "") -> LostError:
+        """What came on stderr, else `said`, and the exit status: why a keeper did not start."""
         ...
 
     def close(self) -> None: ...
@@ -92,8 +65,9 @@ class Channel:
         self._posting = threading.Lock()
         self._waiting: dict[int, Future[Frame]] = {}
         self._lost = False
+        self._no_greeting: NoGreetingError | None = None
         with contextlib.suppress(OSError):  # a keeper that never started explains itself by its last words
-            pipe.writer.write(_keeper())
+            pipe.writer.write(keeper())
             pipe.writer.flush()
         threading.Thread(target=self._read, name=f"channel-{host}", daemon=True).start()
 
@@ -142,7 +116,8 @@ class Channel:
         self._pipe.close()
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+        try:
+            await_greeting(self._pipe.reader)
             while received := read_frame(self._pipe.reader, MOST_BYTES):
                 frame, payload = received
                 frame["payload"] = payload
@@ -151,6 +126,10 @@ class Channel:
                     self._answer(frame)
                 else:
                     self._events.put(Event(self.host, frame))
+        except NoGreetingError as error:
+            self._no_greeting = error
+        except (OSError, ValueError, TypeError, RecursionError):
+            pass  # what is no frame is the end of the line
         self._lost = True
         self._fail_all()
         self._events.put(Event(self.host, {"event": "lost"}))
@@ -168,7 +147,15 @@ class Channel:
         while self._waiting:
             with contextlib.suppress(KeyError):
                 _, future = self._waiting.popitem()
-                future.set_exception(self._pipe.last_words())
+                future.set_exception(self._last_words())
+
+    def _last_words(self) -> LostError:
+        if self._no_greeting is None:
+            return self._pipe.last_words()
+        if self._no_greeting.endless:
+            text = f"no keeper came, but 1 MiB of other output: {self._no_greeting.said}"
+            return LostError(text, NOISY, kind="ssh.shell-noisy")
+        return self._pipe.last_words(self._no_greeting.said)
 
 
 def wait(future: Future[Frame], host: str, seconds: float) -> Frame:
@@ -178,11 +165,3 @@ def wait(future: Future[Frame], host: str, seconds: float) -> Frame:
     except FutureTimeoutError:  # the built-in one only since Python 3.11
         text = f"{host}: no answer within {seconds:.0f} s"
         raise LostError(text, FROZEN) from None
-
-
-@cache
-def _keeper() -> bytes:
-    """What the bootstrap reads: the keeper's modules, as one line that is a third of their size."""
-    node = Path(__file__).parent / "node"
-    sources = {f"deploy.node.{name}": (node / f"{name}.py").read_text() for name in _MODULES}
-    return base64.b64encode(zlib.compress(json.dumps(sources).encode())) + b"\n"

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
+import shlex
 import socket
 import sys
 
@@ -18,11 +20,23 @@ import sys
 INTERFACE = re.compile(r'((?:prte_if|oob_tcp_if)_include) "?[^" ]+"?')
 OWN_INTERFACE = r'\1 "$MUSTER_INTERFACE"'
 
+
+def for_sh(command: str, login_shell: str) -> str:
+    """The command for a keeper's sh, from mpirun's, which is in the language of its own user's login shell.
+
+    (PRRTE, src/mca/plm/ssh/plm_ssh_module.c, setup_shell: it takes the other hosts' to be the same.)
+    """
+    if os.path.basename(login_shell) in ("csh", "tcsh"):
+        return f"exec {shlex.quote(login_shell)} -f -c {shlex.quote(command)}"  # -f: without ~/.cshrc
+    return command
+
+
 if __name__ == "__main__":
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.path.join(os.environ["MUSTER_KEEPER"], "keeper"))
     stream = connection.makefile("rwb")
     command = INTERFACE.sub(OWN_INTERFACE, " ".join(sys.argv[2:]))
+    command = for_sh(command, pwd.getpwuid(os.getuid()).pw_shell)
     hello = {"hello": "shell", "host": sys.argv[1], "command": command}
     stream.write(json.dumps(hello).encode() + b"\n")
     stream.flush()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from deploy.channel import BOOTSTRAP, LostError
+from deploy.bootstrap import BOOTSTRAP
+from deploy.channel import PYTHON_FAILED, LostError
 from deploy.errors import HostError
 from deploy.transports.process import ProcessPipe
 
@@ -22,11 +23,11 @@ class LocalPipe(ProcessPipe):
                 "install Python 3.9 or newer, or name another with --python",
             ) from None
 
-    def last_words(self) -> LostError:
+    def last_words(self, said: str = "") -> LostError:
         """The last line of stderr, and the exit status."""
-        status, said = self.end()
+        status, said = self.end(said)
         return LostError(
             f"the keeper ended with status {status}: {said}",
-            "a keeper needs Python 3.9 or newer; --python names another",
+            PYTHON_FAILED,
             kind="python.failed",
         )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 
-from deploy.channel import BOOTSTRAP, LostError
+from deploy.bootstrap import BOOTSTRAP
+from deploy.channel import PYTHON_FAILED, LostError
 from deploy.errors import HostError
 from deploy.hostfile import Host
 from deploy.transports.process import ProcessPipe
@@ -44,9 +45,9 @@ class OpenSshPipe(ProcessPipe):
             text = f"no ssh on {head}: {error.strerror}"
             raise HostError("ssh.failed", text, "install the OpenSSH client there") from None
 
-    def last_words(self) -> LostError:
+    def last_words(self, said: str = "") -> LostError:
         """ssh's own reason, or how Python ended there."""
-        status, said = self.end()
+        status, said = self.end(said)
         if status == SSH_FAILED:
             return LostError(
                 f"{self._head} cannot log in there: {said}",
@@ -55,6 +56,6 @@ class OpenSshPipe(ProcessPipe):
             )
         return LostError(
             f"the keeper ended with status {status}: {said}",
-            f"has it {self._python}, 3.9 or newer? --python names another",
+            PYTHON_FAILED,
             kind="python.failed",
         )

@@ -40,12 +40,12 @@ class ProcessPipe:
         assert self._process.stdin is not None  # noqa: S101  # stdin=PIPE
         return self._process.stdin
 
-    def end(self) -> tuple[int, str]:
-        """Wait for the child's end; its exit status, and the last line of its stderr."""
+    def end(self, said: str) -> tuple[int, str]:
+        """Wait for the child's end; its exit status, and the last line of its stderr, else `said`."""
         self._process.wait()
         assert self._process.stderr is not None  # noqa: S101  # stderr=PIPE
         lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
-        return self._process.returncode, lines[-1].strip() if lines else "no message"
+        return self._process.returncode, lines[-1].strip() if lines else said or "no message"
 
     def close(self) -> None:
         """Close the lifeline, and wait until the keeper has ended everything; it may be out of reach."""

@@ -18,7 +18,8 @@ from paramiko.ssh_exception import (
     SSHException,
 )
 
-from deploy.channel import BOOTSTRAP, LostError
+from deploy.bootstrap import BOOTSTRAP
+from deploy.channel import PYTHON_FAILED, LostError
 from deploy.errors import HostError
 from deploy.node.wire import Readable, Writable
 from deploy.transports.route import Route
@@ -91,8 +92,8 @@ class SshPipe:
         """The keeper's stdin: its lifeline."""
         return self._writer
 
-    def last_words(self) -> LostError:
-        """The last line of stderr and the exit status, or that the connection broke."""
+    def last_words(self, said: str = "") -> LostError:
+        """The last line of stderr, else `said`, and the exit status, or that the connection broke."""
         if not self._channel.status_event.wait(1.0) or self._channel.exit_status == -1:
             return LostError("the SSH connection broke", "look at the host's console and its network")
         status = self._channel.exit_status
@@ -106,9 +107,10 @@ class SshPipe:
         text = ""
         with contextlib.suppress(socket.timeout):
             text = self._channel.recv_stderr(1 << 16).decode(errors="replace").strip()
+        reason = text.splitlines()[-1] if text else said or "no message"
         return LostError(
-            f"the keeper ended with status {status}: {text.splitlines()[-1] if text else 'no message'}",
-            "a keeper needs Python 3.9 or newer; --python names another",
+            f"the keeper ended with status {status}: {reason}",
+            PYTHON_FAILED,
             kind="python.failed",
         )
 

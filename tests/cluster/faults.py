@@ -93,7 +93,7 @@ def signal_driver(numbers: tuple[int, ...], struck: Struck) -> None:
 
 def drop_connection(struck: Struck) -> float:
     """End the sshd process that serves the driver's connection to node2."""
-    command = "kill -9 $(ps -o ppid= -p $(pgrep -f '^python3 -c # muster keeper'))"
+    command = "kill -9 $(ps -o ppid= -p $(pgrep -f '^python3 -c .muster keeper'))"
     return now_and(struck.cluster, "node2", command)
 
 
@@ -204,7 +204,7 @@ FAULTS: Mapping[str, Fault] = {
     "keeper": Fault(
         title="the keeper of a host is killed",
         within=5,
-        strike=partial(kill_on, "node3", "python3 -c # muster keeper"),
+        strike=partial(kill_on, "node3", 'python3 -c "muster keeper"'),
         status=3,
         says=GONE,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -78,6 +79,23 @@ def test_every_rank_is_where_the_plan_says_and_meets_at_one_address(project: Pro
     assert [env["RANK"] for env in said] == ["0", "1", "2", "3", "4", "5"]
     assert len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in said}) == 1
     assert not said[0]["MASTER_ADDR"].startswith("127.")
+
+
+NOISE = "echo welcome; echo oh >&2; cd /tmp; export RANK=7 WORLD_SIZE=9 OMPI_MCA_btl=self PYTHONPATH=/none"
+
+
+@both
+def test_start_up_files_may_print_and_set_what_they_like(
+    launcher: str, project: Project, cluster: Cluster
+) -> None:
+    cluster.exec("node2", ["sh", "-c", f"echo {shlex.quote(NOISE)} >~/.bashrc"])
+    try:
+        assert "welcome" in cluster.ssh("node2", "true").stdout
+        done = project.launch("--launcher", launcher, "--script", "program.py")
+    finally:
+        cluster.exec("node2", ["sh", "-c", "cp /etc/skel/.bashrc ~"])
+    assert done.status == 0, done.output
+    assert "DONE    6 ranks on 3 hosts" in done.output
 
 
 def test_a_job_of_somebody_else_is_not_touched(project: Project, cluster: Cluster) -> None:

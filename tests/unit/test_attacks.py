@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from deploy import hostfile, request
+from deploy.bootstrap import GREETING
 from deploy.channel import MOST_BYTES, Channel, Event, LostError
 from deploy.errors import HostError, HostfileError, UsageError
 from deploy.facts import NONSENSE, Facts
@@ -140,9 +141,9 @@ class Pipe:
     """What a host says, to the end."""
 
     def __init__(self, said: bytes) -> None:
-        self.reader, self.writer = io.BytesIO(said), io.BytesIO()
+        self.reader, self.writer = io.BytesIO(GREETING + said), io.BytesIO()
 
-    def last_words(self) -> LostError:
+    def last_words(self, said: str = "") -> LostError:
         return LostError("gone")
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy import hostfile
-from deploy.channel import BOOTSTRAP
+from deploy.bootstrap import BOOTSTRAP
 from deploy.detach import own_code
 from deploy.job import Job
 from deploy.plan import LaunchSpec, Program

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from deploy import hostfile
+from deploy.bootstrap import GREETING
 from deploy.channel import Channel, LostError, Pipe
 from deploy.checks import check
 from deploy.cluster import Cluster
@@ -64,6 +65,7 @@ class Simulated:
 
     def _serve(self, stream: Any) -> None:
         stream.readline()
+        stream.write(GREETING)
         while received := read_frame(stream):
             request, _ = received
             if request["do"] in ("facts", "health"):
@@ -86,7 +88,7 @@ class Simulated:
                 return {"reached": {target["host"]: seen for target in request["targets"]}}
         return now
 
-    def last_words(self) -> LostError:
+    def last_words(self, said: str = "") -> LostError:
         return LostError("ended")
 
     def close(self) -> None:

@@ -45,6 +45,7 @@ ORDER = (
     "checks.network",
     "checks",
     "checks.report",
+    "bootstrap",
     "channel",
     "jobs",
     "job_table",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from deploy import hostfile
 from deploy.errors import MusterError, UnfitError, UsageError
 from deploy.facts import on_network
-from deploy.node.rsh import INTERFACE, OWN_INTERFACE
+from deploy.node.rsh import INTERFACE, OWN_INTERFACE, for_sh
 from deploy.plan import Place, Program, place_ranks
 from tests.unit.plans import NODE, OWN_HOME, make_plan
 
@@ -142,3 +143,17 @@ def test_no_interface_is_named_where_one_is_not_known() -> None:
 )
 def test_a_daemon_uses_the_interface_of_its_own_host(words: str) -> None:
     assert INTERFACE.sub(OWN_INTERFACE, words).endswith('_if_include "$MUSTER_INTERFACE" -x')
+
+
+@pytest.mark.parametrize(
+    ("shell", "written"),
+    [
+        ("/bin/bash", "X='1  2'; export X; echo $X"),
+        ("/usr/bin/tcsh", "setenv X '1  2'; if ($?X == 1) echo $X"),
+    ],
+)
+def test_mpiruns_command_is_run_in_the_language_it_was_written_in(shell: str, written: str) -> None:
+    if not Path(shell).exists():
+        pytest.skip(f"no {shell} here")
+    done = subprocess.run(["sh", "-c", for_sh(written, shell)], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["1", "2"], done.stderr

@@ -1,0 +1,42 @@
+"""Imports the keeper's modules from memory: they come over its line, and no file is written for them.
+
+The driver's bootstrap (deploy/bootstrap.py) runs this source, and then `start`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MAIN = "deploy.node.agent"
+
+
+class Sent:
+    """Finds and loads modules by their sources. Each is compiled when it is imported: most are not."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self.sources = {"deploy": "", "deploy.node": "", **sources}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What the import system asks of every finder."""
+        if name not in self.sources:
+            return None
+        return ModuleSpec(name, self, is_package=not self.sources[name])  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """The import system is to make it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run a module's source in it."""
+        exec(compile(self.sources[module.__name__], module.__name__, "exec"), module.__dict__)  # noqa: S102
+
+
+def start(sources: Mapping[str, str]) -> None:
+    """Be the keeper, until its line closes."""
+    sys.meta_path.insert(0, Sent(sources))
+    __import__(MAIN)
+    sys.modules[MAIN].main()

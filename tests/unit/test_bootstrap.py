@@ -1,0 +1,72 @@
+"""How a keeper comes to a host, whatever its login shell does before."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from queue import Queue
+
+import pytest
+
+from deploy.bootstrap import BOOTSTRAP
+from deploy.channel import Channel, LostError
+from deploy.transports.local import LocalPipe
+
+
+def host(tmp_path: Path, before: str) -> Channel:
+    """A host whose login shell does something first."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n{before}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o700)
+    return Channel("node1", LocalPipe(str(python)), Queue())
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "echo welcome",
+        "printf 'no newline'",
+        "echo noise >&2; echo '{\"reply\": 0}'",
+        "yes | head -c 900000",
+    ],
+)
+def test_what_start_up_files_print_is_passed_over(tmp_path: Path, before: str) -> None:
+    channel = host(tmp_path, before)
+    try:
+        assert channel.ask("time", seconds=20)["time"] > 0
+    finally:
+        channel.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "kind", "text"),
+    [
+        ("exit 7", "python.failed", "the keeper ended with status 7: no message"),
+        ("echo not for you; exit 1", "python.failed", "the keeper ended with status 1: not for you"),
+        ("echo a; echo why >&2; exit 1", "python.failed", "the keeper ended with status 1: why"),
+        ("yes y", "ssh.shell-noisy", "no keeper came, but 1 MiB of other output: y"),
+    ],
+)
+def test_a_shell_that_lets_nothing_run_is_quoted(tmp_path: Path, before: str, kind: str, text: str) -> None:
+    channel = host(tmp_path, before)
+    try:
+        with pytest.raises(LostError) as caught:
+            channel.ask("time", seconds=20)
+    finally:
+        channel.close()
+    assert (caught.value.kind, caught.value.text) == (kind, text)
+    assert "shell" in caught.value.remedy
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "tcsh"])
+def test_any_shell_passes_it_on_as_it_is(shell: str) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"no {shell} here")
+    line = shlex.join([sys.executable, "-c", "import sys; print(sys.argv[1])", BOOTSTRAP])
+    done = subprocess.run([shell, "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout == BOOTSTRAP + "\n"
+    assert "\n" not in BOOTSTRAP
