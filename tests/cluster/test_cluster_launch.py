@@ -81,6 +81,23 @@ def test_every_rank_is_where_the_plan_says_and_meets_at_one_address(project: Pro
     assert not said[0]["MASTER_ADDR"].startswith("127.")
 
 
+def test_daemons_start_each_other_where_there_are_many_hosts(project: Project, cluster: Cluster) -> None:
+    """Above 64 hosts mpirun's daemons start others (rml_base_radix); here from the second host on."""
+    for node in cluster.nodes:
+        cluster.exec(
+            node, ["sh", "-c", "mkdir -p ~/.prte && echo rml_base_radix = 1 >~/.prte/mca-params.conf"]
+        )
+    try:
+        known = cluster.exec("node1", ["prte_info", "--all"])
+        assert 'rml_base_radix" (current value: "1"' in known.stdout, known.stdout
+        done = project.launch("--script", "program.py")
+    finally:
+        for node in cluster.nodes:
+            cluster.exec(node, ["rm", "-r", "/home/muster/.prte"])
+    assert done.status == 0, done.output
+    assert "DONE    6 ranks on 3 hosts" in done.output
+
+
 NOISE = "echo welcome; echo oh >&2; cd /tmp; export RANK=7 WORLD_SIZE=9 OMPI_MCA_btl=self PYTHONPATH=/none"
 
 
