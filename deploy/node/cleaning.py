@@ -26,11 +26,13 @@ class Cleaning:
         """Remove jobs that nobody holds and nothing was written to for so many seconds."""
         before = time.time() - request["older"]
         folders = _folders(self._home / "jobs")
-        sizes = {folder.name: _remove(folder, before) for folder in folders}
+        gone = self._home / "gone"
+        sizes = {folder.name: _remove(folder, before, gone) for folder in folders}
         removed = {name: size for name, size in sizes.items() if size is not None}
+        shutil.rmtree(gone, ignore_errors=True)  # what an earlier removal left that was cut short, too
         return {
             "removed": list(removed),
-            "kept": [name for name in sizes if name not in removed],
+            "kept": [folder.name for folder in folders if folder.name not in removed and folder.exists()],
             "freed": sum(removed.values()) + self._clean_store(before),
         }
 
@@ -48,12 +50,17 @@ class Cleaning:
         return freed
 
 
-def _remove(folder: Path, before: float) -> int | None:
-    """Remove the folder of a job; returns its bytes, or None for one in use, too new or not ours."""
+def _remove(folder: Path, before: float, gone: Path) -> int | None:
+    """Remove the folder of a job; returns its bytes, or None for one in use, too new or not ours.
+
+    Hosts that share a home do this at once: the folder goes by one rename, which one of them makes.
+    """
     with contextlib.suppress(OSError), held_by_nobody(folder):
         if _newest(folder) <= before:
             size = _size(folder)
-            shutil.rmtree(folder)
+            gone.mkdir(mode=0o700, exist_ok=True)
+            folder.rename(gone / folder.name)
+            shutil.rmtree(gone / folder.name, ignore_errors=True)
             return size
     return None
 
@@ -71,7 +78,7 @@ def _digests(folder: Path) -> set[str]:
 def _newest(folder: Path) -> float:
     """When something of a job was last written: folders change with what is in them, logs with each line."""
     places = [folder, folder / "run", folder / "out", *folder.glob("logs/*"), *folder.glob("run/logs/*")]
-    return max(path.stat().st_mtime for path in places if path.exists())
+    return max(path.stat().st_mtime for path in places if path == folder or path.exists())
 
 
 def _size(folder: Path) -> int:

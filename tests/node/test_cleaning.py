@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,16 @@ def test_a_content_that_has_just_come_may_be_that_of_a_launch(tmp_path: Path) ->
 
 def test_where_nothing_ever_ran_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert clean(tmp_path) == {"removed": [], "kept": [], "freed": 0}
+
+
+def test_hosts_that_share_a_home_may_clean_at_once(tmp_path: Path) -> None:
+    names = [f"job{number:02}" for number in range(20)]
+    for name in names:
+        folder = make_job(tmp_path, name, b"shared")
+        for number in range(30):
+            (folder / "run" / str(number)).touch()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: clean(tmp_path, older=-60), range(8)))
+    assert sorted(name for one in found for name in one["removed"]) == names
+    assert list((tmp_path / "jobs").iterdir()) == []
+    assert not (tmp_path / "gone").exists()
