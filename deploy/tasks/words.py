@@ -10,6 +10,7 @@ the parser, so that is where this is done.
 
 from __future__ import annotations
 
+import inspect
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 
@@ -37,19 +38,23 @@ def read_words(program: Program, tasks: Tasks) -> None:
     if not core or not core.unparsed:
         return
     command = core.unparsed[0]
-    valued = {
-        flag
-        for context in tasks.to_contexts()
-        if context.name == command
-        for flag, argument in context.flags.items()
-        if argument.takes_value
-    }
-    core.unparsed[:] = spell_out(core.unparsed, valued)
+    core.unparsed[:] = spell_out(core.unparsed, _valued(tasks, command))
     if core.remainder and command != "run":
         raise Exit(f"fab {command} takes nothing after --", 2)
     if core.remainder:
         core.unparsed.append(f"--command={shlex.join(program.argv[program.argv.index('--') + 1 :])}")
         core.remainder = ""
+
+
+def _valued(tasks: Tasks, command: str) -> set[str]:
+    """The flags of a command that take a value.
+
+    Not from Invoke's own contexts: to make them takes the help texts away from the tasks (Task.arg_opts).
+    """
+    if command not in tasks.task_names:
+        return set()
+    parameters = inspect.signature(tasks[command].body).parameters.values()
+    return {f"--{one.name.replace('_', '-')}" for one in parameters if not isinstance(one.default, bool)}
 
 
 def spell_out(tokens: Sequence[str], valued: Collection[str]) -> list[str]:

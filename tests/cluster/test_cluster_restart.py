@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cluster.conftest import Cluster
 from tests.launching import FAB, ROOT, Project
-
-if TYPE_CHECKING:
-    from tests.cluster.conftest import Cluster
 
 ONE_DIGIT = 1 / 360  # of those held out: the sums of six ranks and of four differ in their last bits
 AGAIN = """
@@ -24,18 +22,9 @@ sys.exit(7 if os.environ["RANK"] == "5" and os.environ["MUSTER_RESTART"] == "0" 
 """
 
 
-@pytest.fixture
-def node3_comes_back(cluster: Cluster) -> Iterator[None]:
-    yield
-    cluster.start("node3")
-
-
-@pytest.mark.usefixtures("node3_comes_back")
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_training_goes_on_without_the_host_that_was_lost(
-    cluster: Cluster, tmp_path: Path, launcher: str
-) -> None:
-    words = ("--hosts", str(cluster.hosts_file), "--runs", str(tmp_path), "--launcher", launcher)
+def lose_a_host(cluster: Cluster, runs: Path, launcher: str) -> str:
+    """Train, switch a host off meanwhile, and reach the same accuracy; returns the job."""
+    words = ("--hosts", str(cluster.hosts_file), "--runs", str(runs), "--launcher", launcher)
     again = ("--max-restarts", "2", "--min-hosts", "2")
     said = []
     with subprocess.Popen(
@@ -54,13 +43,69 @@ def test_training_goes_on_without_the_host_that_was_lost(
     found = re.fullmatch(rf"accuracy=(0\.\d+) ranks=4 hosts=2 .* launcher={launcher} .*\n", said[-1])
     assert found, said[-1]
     assert float(found.group(1)) == pytest.approx(0.9833, abs=ONE_DIGIT + 0.0001)
-    (run,) = tmp_path.iterdir()
+    (run,) = runs.iterdir()
     result = json.loads((run / "result.json").read_text())
     assert result["hosts"] == ["node1", "node2"]
     assert result["earlier_attempts"][0]["hosts"] == ["node1", "node2", "node3"]
     last = result["attempt"]
     assert (run / "logs" / f"rank-0000@node1.restart-{last}.out").is_file()
     assert (run / "logs" / "rank-0000@node1.out").is_file()
+    return run.name
+
+
+@pytest.fixture
+def node3_comes_back(cluster: Cluster) -> Iterator[None]:
+    yield
+    cluster.start("node3")
+
+
+@pytest.fixture
+def one_home(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
+    """Other nodes, which share a home."""
+    ports = {
+        f"MUSTER_PORT{number}": str(int(cluster.env[f"MUSTER_PORT{number}"]) + 5) for number in (1, 2, 3)
+    }
+    files = os.pathsep.join(str(ROOT / name) for name in ("compose.yaml", "tests/cluster/shared-home.yaml"))
+    hosts_file = tmp_path / "hosts.txt"
+    hosts_file.write_text(cluster.hosts_file.read_text())
+    muster_dir = tmp_path / ".muster"
+    muster_dir.mkdir()
+    name = f"{cluster.env['COMPOSE_PROJECT_NAME']}-home"
+    env = {
+        **cluster.env,
+        **ports,
+        "COMPOSE_FILE": files,
+        "COMPOSE_PROJECT_NAME": name,
+        "MUSTER_DIR": str(muster_dir),
+    }
+    nodes = Cluster(muster_dir, hosts_file, env)
+    try:
+        nodes.start()
+        yield nodes
+    finally:
+        nodes.compose("down", "--volumes", "--timeout", "1")
+
+
+@pytest.mark.usefixtures("node3_comes_back")
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_training_goes_on_without_the_host_that_was_lost(
+    cluster: Cluster, tmp_path: Path, launcher: str
+) -> None:
+    lose_a_host(cluster, tmp_path, launcher)
+
+
+def test_the_same_where_hosts_share_a_home(one_home: Cluster, tmp_path: Path) -> None:
+    job = lose_a_host(one_home, tmp_path / "runs", "mpirun")
+    left = tmp_path / "left.txt"
+    left.write_text("node1 slots=2\nnode2 slots=2\n")
+    hosts = ("--hosts", str(left))
+    listed = subprocess.run([FAB, "status", *hosts], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert listed.stdout.count(job) == 1, listed.stdout
+    cleaned = subprocess.run(
+        [FAB, "clean", *hosts, "--older-than", "0"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (cleaned.returncode, cleaned.stdout.count("1 jobs removed")) == (0, 1), cleaned
+    assert one_home.exec("node2", ["ls", "/home/muster/.muster/jobs"]).stdout == ""
 
 
 def test_a_detached_job_starts_again_by_itself(project: Project) -> None:

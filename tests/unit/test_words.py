@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,6 +12,7 @@ from invoke.program import Program
 
 from deploy.tasks import namespace
 from deploy.tasks.words import read_words, spell_out
+from tests.launching import FAB, ROOT
 
 VALUED = {"--job", "--hosts", "--rank", "--command"}
 
@@ -39,3 +41,13 @@ def test_only_run_takes_a_command_after_dashes() -> None:
     program = SimpleNamespace(core=SimpleNamespace(unparsed=["launch"], remainder="python x"), argv=[])
     with pytest.raises(Exit, match="fab launch takes nothing after --"):
         read_words(cast("Program", program), namespace)
+
+
+@pytest.mark.parametrize("command", ["launch", "status", "stop", "run", "put", "image.push"])
+def test_help_explains_every_option(command: str) -> None:
+    done = subprocess.run([FAB, command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    options = [
+        line for line in done.stdout.partition("Options:\n")[2].splitlines() if line.startswith("  --")
+    ]
+    assert len(options) > 1
+    assert [line for line in options if len(line.split()) < 2] == []
