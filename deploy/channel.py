@@ -58,8 +58,7 @@ class Channel:
         self.host = host
         self.clock_offset = 0.0
         """Seconds to add to a time of this host to have it on the driver's clock."""
-        self.heard = time.monotonic()
-        """When something came from this host."""
+        self._heard = self._asked = time.monotonic()
         self._pipe, self._events = pipe, events
         self._numbers = itertools.count()
         self._posting = threading.Lock()
@@ -74,6 +73,8 @@ class Channel:
     def post(self, do: str, payload: bytes = b"", **request: Any) -> Future[Frame]:
         """Ask the keeper for something; the future holds its answer, `LostError` or `MusterError`."""
         number = next(self._numbers)
+        if not self._waiting:
+            self._asked = time.monotonic()
         future = self._waiting[number] = Future()
         with self._posting, contextlib.suppress(OSError):  # the reader notices
             write_frame(self._pipe.writer, {"do": do, "id": number, **request}, payload)
@@ -84,6 +85,10 @@ class Channel:
     def ask(self, do: str, payload: bytes = b"", *, seconds: float = 30.0, **request: Any) -> Frame:
         """Ask, and wait for the answer."""
         return wait(self.post(do, payload, **request), self.host, seconds)
+
+    def silent_for(self) -> float:
+        """Seconds in which this host, though asked, has said nothing; who is not asked is not silent."""
+        return time.monotonic() - max(self._heard, self._asked) if self._waiting else 0.0
 
     def report(self, frame: Frame) -> None:
         """Put an event of this side among those of the host."""
@@ -121,7 +126,7 @@ class Channel:
             while received := read_frame(self._pipe.reader, MOST_BYTES):
                 frame, payload = received
                 frame["payload"] = payload
-                self.heard = time.monotonic()
+                self._heard = time.monotonic()
                 if "reply" in frame:
                     self._answer(frame)
                 else:

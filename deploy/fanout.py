@@ -87,8 +87,7 @@ def on_every(cluster: Cluster, act: Callable[[Channel], _Found]) -> dict[str, _F
 
 def _silent(waiting: dict[str, Channel]) -> dict[str, Ran]:
     """Ask whether they are there; those that have not answered for long are waited for no more."""
-    now = time.monotonic()
-    silent = [host for host, channel in waiting.items() if now - channel.heard > SILENCE_SECONDS]
+    silent = [host for host, channel in waiting.items() if channel.silent_for() > SILENCE_SECONDS]
     for host in silent:
         waiting.pop(host)
     for channel in waiting.values():

@@ -23,9 +23,8 @@ class Heartbeat:
 
     def beat(self) -> None:
         """One round; the next one follows by itself."""
-        now = time.monotonic()
         for name, channel in self._cluster.channels.items():
-            if now - channel.heard > SILENCE_SECONDS and name not in self.silent:
+            if channel.silent_for() > SILENCE_SECONDS and name not in self.silent:
                 self.silent.add(name)
                 reason = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
                 self._state.fail(Failure("host", reason, 3, host=name, at=time.time()))

@@ -10,7 +10,7 @@ from concurrent.futures import wait as wait_for_all
 from dataclasses import replace
 from queue import Empty
 
-from deploy.channel import LostError, wait
+from deploy.channel import FROZEN, LostError, wait
 from deploy.cluster import Cluster
 from deploy.errors import MusterError
 from deploy.execute.heartbeat import Heartbeat
@@ -24,6 +24,7 @@ from deploy.result import Failure, LaunchResult, interruption
 from deploy.stacks import Stacks, gather
 
 START_SECONDS = 30.0
+POLL_SECONDS = 0.005
 STOP_SECONDS = 15.0
 # Failures that nothing but the place where each rank is explains.
 STUCK = frozenset({"start", "stall"})
@@ -106,9 +107,21 @@ class Run:
             for host in self.plan.hosts
             if host.command
         }
+        deadline = time.monotonic() + START_SECONDS
         for name, future in asked.items():
-            wait(future, name, START_SECONDS)
+            self._await(future, deadline)
+            if self.state.over:
+                return
+            if not future.done():
+                raise LostError(f"{name}: no answer within {START_SECONDS:.0f} s", FROZEN)
+            wait(future, name, 0.0)
             self.state.phases[name] = f"{self.plan.spec.launcher} started"
+
+    def _await(self, future: Future[Frame], deadline: float) -> None:
+        """Until a host has answered, while the others still hear of us and are heard."""
+        while not future.done() and not self.state.over and time.monotonic() < deadline:
+            self.state.deadlines.do_what_is_due()
+            self._take(POLL_SECONDS)
 
     def _take(self, seconds: float) -> bool:
         """Handle the next event, if one comes in this time."""

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -212,3 +213,16 @@ def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch
         ("host.lost", "no answer within 1 s")
     }
     assert list(one.hosts) == ["node1"]
+
+
+def test_only_a_host_that_owes_an_answer_is_silent() -> None:
+    """One that waited for slower hosts to get their code was taken for frozen."""
+    channel = Channel("node1", Simulated({}, seconds=0.5), Queue())
+    channel.ask("time")
+    time.sleep(0.3)
+    assert channel.silent_for() == 0.0
+    slow = channel.post("facts")
+    time.sleep(0.2)
+    assert 0.2 <= channel.silent_for() < 0.5
+    slow.result(5)
+    assert channel.silent_for() == 0.0

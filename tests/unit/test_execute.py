@@ -28,7 +28,7 @@ class FakeChannel:
     clock_offset = 0.0
 
     def __init__(self) -> None:
-        self.heard = time.monotonic()
+        self.silence = 0.0
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     def post(self, do: str, payload: bytes = b"", **request: Any) -> Future[Frame]:
@@ -36,6 +36,9 @@ class FakeChannel:
         future: Future[Frame] = Future()
         future.set_result({"left": []})
         return future
+
+    def silent_for(self) -> float:
+        return self.silence
 
     def ask(self, do: str, payload: bytes = b"", **request: Any) -> Frame:
         return self.post(do, payload, **request).result()
@@ -256,7 +259,7 @@ def test_a_lost_host_is_a_failure_with_its_name(hosts: Hosts) -> None:
 
 
 def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: Hosts) -> None:
-    hosts.channels["node2"].heard -= heartbeat.SILENCE_SECONDS + 1
+    hosts.channels["node2"].silence = heartbeat.SILENCE_SECONDS + 1
     hosts.start_all()
     result = hosts.run()
     assert result.failure is not None
