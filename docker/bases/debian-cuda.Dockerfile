@@ -57,3 +57,4 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked,id=muster-apt-cuda \
       libcublas12 libcudart12 libcufft11 libcupti12 libcurand10 libcusolver11 libcusparse12 libnccl2 libnvjitlink12 \
       libnvrtc12 libnvtoolsext1
 COPY --from=cudnn /install/usr/lib /usr/lib
+RUN ldconfig && ldconfig -p | grep libcudnn.so.9 && ldconfig -p | grep libnccl.so.2
