@@ -57,13 +57,11 @@ def base_commands(target: str, track: Track, ca: str = "") -> list[list[str]]:
     return [[*words, "--target", stage, "--tag", name, str(FOLDER)] for stage, name in stages.items()]
 
 
-def without_sum(target: str, track: Track, sources: Sequence[str]) -> list[str]:
-    """The components whose build will stop, because nobody has confirmed their SHA-256."""
+def without_sum(target: str, track: Track) -> list[str]:
+    """The components whose build will stop, downloaded or not, because nobody has confirmed their SHA-256."""
     if target.startswith("cpu"):
         return []
-    own = {one.partition("=")[0] for one in sources}
-    missing = [name for name, one in track.components.items() if one.is_built and not one.sha256]
-    return [name for name in missing if name not in own]
+    return [name for name, one in track.components.items() if one.is_built and not one.sha256]
 
 
 class Durations:

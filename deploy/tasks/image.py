@@ -55,9 +55,10 @@ def build(
         commands = [*building.base_commands(target, track, ca), building.command(target, sources, ca)]
         durations = building.Durations(cache_folder() / "builds.json")
         sys.stdout.write(f"{target}, track {track.name}: {durations.estimate(target)}\n")
-        for name in building.without_sum(target, track, sources):
+        for name in building.without_sum(target, track):
             sys.stdout.write(
-                f"{name} {track.version(name)}: no confirmed SHA-256; its download will stop and say so\n"
+                f"{name} {track.version(name)}: nobody has confirmed its SHA-256; the build will stop there,"
+                " show what it found, and say where to write it\n"
             )
         sys.stdout.flush()
         if dry_run or context.config.run.dry:
@@ -66,7 +67,9 @@ def build(
         began = time.monotonic()
         if any(subprocess.run(words, check=False).returncode for words in commands):
             raise Exit(
-                f"the build of {target} failed; what is compiled already is kept, so it goes on from there", 1
+                f"the build of {target} failed; the next one goes on from what is compiled already,"
+                " as long as the engine keeps its cache mounts (docs/image.md)",
+                1,
             )
         durations.note(target, time.monotonic() - began)
 
