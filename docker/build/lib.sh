@@ -59,14 +59,14 @@ verify() {
 }
 
 # with_ccache: compilers through ccache, whose folder is a cache mount; a build that failed goes on from there. The
-# engine may remove the mount between two builds without a word, so the log says what there is at the start.
+# engine may give an empty one without a word, so the log says what there is at the start.
 with_ccache() {
   local kept
   export CCACHE_DIR=/ccache CCACHE_MAXSIZE=20G CCACHE_NOHASHDIR=1 PATH=/usr/lib/ccache:$PATH
   kept=$(ccache --print-stats | awk '$1 == "files_in_cache" {print $2}')
   if [ "${kept:-0}" = 0 ]; then
-    say "ccache is empty, so all is compiled. If there was a build before, the engine has removed its cache mount:"
-    say "give builder.gc in /etc/docker/daemon.json more room before hours are lost again (docs/image.md)"
+    say "ccache is empty: everything is compiled. After an earlier build this means that the engine dropped its cache"
+    say "mount, by --no-cache or to save room; docs/image.md says what helps"
   else
     say "ccache has $kept files of earlier builds"
   fi

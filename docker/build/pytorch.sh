@@ -36,7 +36,9 @@ settings_for_cpu_source() {
 
 settings_for_cuda() {
   export USE_CUDA=1 USE_CUDNN=1 USE_NCCL=1 USE_SYSTEM_NCCL=1 LDFLAGS="-L${CUDA_HOME:?}/lib64/stubs"
-  export CMAKE_CUDA_COMPILER_LAUNCHER=ccache TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:?}
+  # CMake looks for CUDA's headers beside the nvcc that it takes, and the first on PATH may be ccache's own.
+  export CUDACXX=$CUDA_HOME/bin/nvcc CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+  export TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:?}
   export TORCH_NVCC_FLAGS="-Xfatbin -compress-all"
   FLASH_ATTENTION_MAX_JOBS=$(jobs 5) # attention kernels take about 5 GB each (pytorch#124018)
   export FLASH_ATTENTION_MAX_JOBS
