@@ -36,7 +36,7 @@ def architecture(name: str) -> Architecture:
     models = import_module("torchvision.models")
     if name not in models.list_models(module=models):
         raise TrainError(f"torchvision.models has no {name}\n{built_in}")
-    return Architecture(models.get_model(name), (3, 224, 224), 1000)
+    return Architecture(models.get_model(name, **_ONE_OUTPUT.get(name, {})), (3, 224, 224), 1000)
 
 
 def mlp() -> nn.Module:
@@ -59,6 +59,11 @@ def resnet26() -> nn.Module:
 
 
 BUILT_IN = {"mlp": mlp, "resnet26": resnet26}
+# Without this, these two give a tuple in training: torchvision has auxiliary classifiers for them.
+_ONE_OUTPUT = {
+    "googlenet": {"aux_logits": False, "init_weights": True},
+    "inception_v3": {"aux_logits": False, "init_weights": True},
+}
 
 
 class _Block(nn.Module):

@@ -22,8 +22,16 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from train.architectures import BUILT_IN, Architecture, architecture
-from train.config import LEARNING, OUTPUT, SYNC, RankOptions, option, parse
-from train.errors import TrainError
+from train.config import (
+    LEARNING,
+    OUTPUT,
+    SYNC,
+    RankOptions,
+    broken,
+    compression_without_mpi4py,
+    option,
+    parse,
+)
 from train.failure import fail_together
 from train.group import Group, process_group
 from train.hardware import use_fair_share_of_cores
@@ -53,11 +61,11 @@ class BenchmarkConfig(RankOptions):
     iterations: int = option(OUTPUT, 10, "measurements")
     batches: int = option(OUTPUT, 10, "batches of each measurement")
 
-    def __post_init__(self) -> None:
-        RankOptions.__post_init__(self)
-        for name in ("batch_size", "warm_up", "iterations", "batches"):
-            if getattr(self, name) < 1:
-                raise TrainError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+    def wrong(self) -> list[str]:
+        counts = {name: getattr(self, name) for name in ("batch_size", "warm_up", "iterations", "batches")}
+        rules = [(f"--{name.replace('_', '-')}", n, n >= 1, "at least 1") for name, n in counts.items()]
+        compression = compression_without_mpi4py(self.compress, self.sync)
+        return [*broken(rules), *compression, *RankOptions.wrong(self)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ class Rate:
     spread: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f} ± {self.spread:.1f} img/s"
+        return f"{figure(self.mean)} ± {figure(self.spread)} img/s"
 
     def times(self, factor: float) -> Rate:
         return Rate(self.mean * factor, self.spread * factor)
@@ -76,6 +84,11 @@ class Rate:
     @classmethod
     def of(cls, rates: list[float]) -> Rate:
         return cls(statistics.fmean(rates), 1.96 * statistics.pstdev(rates))
+
+
+def figure(rate: float) -> str:
+    """Return `rate` with one decimal; below 10 with three: large networks take seconds an image on a CPU."""
+    return f"{rate:.1f}" if rate >= 10 else f"{rate:.3f}"
 
 
 def main() -> None:
@@ -155,7 +168,7 @@ def report(config: BenchmarkConfig, group: Group, alone: Rate, together: Rate) -
         f"per device          {together.times(1 / count)}",
         f"total of {count:<10} {together}",
         f"scaling efficiency  {efficiency:.1%}, total / ({count} x one device alone)",
-        f"img_per_second={together.mean:.1f} per_device={together.mean / count:.1f} "
+        f"img_per_second={figure(together.mean)} per_device={figure(together.mean / count)} "
         f"efficiency={efficiency:.3f} ranks={count} batch_per_device={config.batch_size}",
     ]
 

@@ -45,10 +45,16 @@ def broken(rules: Iterable[tuple[str, object, bool, str]]) -> list[str]:
     return [f"{name} must be {rule}, got {value}" for name, value, holds, rule in rules if not holds]
 
 
-def refuse(wrong: Iterable[str], *reasons: str | None) -> None:
+def refuse(wrong: list[str]) -> None:
     """Raise a TrainError of everything that is wrong at once, if anything is."""
-    if lines := [*wrong, *(reason for reason in reasons if reason)]:
-        raise TrainError("\n".join(lines))
+    if wrong:
+        raise TrainError("\n".join(wrong))
+
+
+def compression_without_mpi4py(compress: str, sync: str) -> list[str]:
+    """Return a line if `compress` is asked of a way to synchronise that would not do it."""
+    refused = compress != "none" and sync != "mpi4py"
+    return [f"--compress {compress} needs --sync mpi4py, got --sync {sync}"] if refused else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,11 +75,16 @@ class RankOptions:
     timeout: float = option(RANKS, 300.0, "seconds to wait for other ranks, to join and in each collective")
 
     def __post_init__(self) -> None:
+        refuse(self.wrong())
+
+    def wrong(self) -> list[str]:
+        """Return a line for everything that cannot be."""
         rules = (
             ("--spawn", self.spawn, self.spawn >= 0, "0 or more"),
-            ("--timeout", self.timeout, 0 < self.timeout < 1e8, "above 0"),
+            ("--timeout", self.timeout, 0 < self.timeout < 1e8, "above 0 and below 1e8"),
         )
-        refuse(broken(rules), check_name(self.backend))
+        reason = check_name(self.backend)
+        return [*broken(rules), *([reason] if reason else [])]
 
     @property
     def patience(self) -> timedelta:
@@ -141,7 +152,7 @@ class TrainConfig(RankOptions):
         "with --resume auto",
     )
 
-    def __post_init__(self) -> None:
+    def wrong(self) -> list[str]:
         rules = (
             ("--epochs", self.epochs, self.epochs >= 1, "at least 1"),
             ("--batch-size", self.batch_size, self.batch_size >= 1, "at least 1"),
@@ -155,12 +166,10 @@ class TrainConfig(RankOptions):
             ("--keep", self.keep, self.keep >= 1, "at least 1"),
             ("--restart", self.restart, self.restart >= 0, "0 or more"),
         )
+        lines = broken(rules)
         if self.amp and self.dtype != "float32":
-            refuse([f"--amp needs --dtype float32, got {self.dtype}"])
-        alone = self.compress == "none" or self.sync == "mpi4py"
-        compress = f"--compress {self.compress} needs --sync mpi4py, got --sync {self.sync}"
-        refuse(broken(rules), None if alone else compress)
-        RankOptions.__post_init__(self)
+            lines.append(f"--amp needs --dtype float32, got {self.dtype}")
+        return [*lines, *compression_without_mpi4py(self.compress, self.sync), *RankOptions.wrong(self)]
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:

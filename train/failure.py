@@ -66,11 +66,15 @@ def write_record(error: BaseException) -> None:
     if not os.environ.get(ERROR_FILE):
         return
     path = Path(os.environ[ERROR_FILE])
-    callstack = "".join(traceback.format_exception(error))
-    extra = {"py_callstack": callstack, "timestamp": str(int(time.time()))}
+    extra = {"timestamp": str(int(time.time()))}
+    if isinstance(error, TrainError):  # torchrun would show the callstack instead of the words
+        said = f"error: {error}"
+    else:
+        said = f"{type(error).__name__}: {error}"
+        extra["py_callstack"] = "".join(traceback.format_exception(error))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+        message = {"message": said, "extraInfo": extra}
         path.write_text(json.dumps({"message": message}))
     except OSError as failure:
         sys.stderr.write(f"error: cannot write the error record {path}: {failure.strerror}\n")

@@ -23,6 +23,8 @@ def fit(config: TrainConfig, group: Group, samples: Samples, held_out: Samples, 
     """Train up to `config.epochs`, from the beginning or a checkpoint; returns the held-out accuracy."""
     trainer = Trainer(config, group, samples)
     checkpoints = Checkpoints(group, config.out, keep=config.keep, say=progress.line)
+    # Before anything of an earlier run is set aside: the package may not be there.
+    board = TensorBoard(config.out / "tensorboard") if config.tensorboard and group.rank == 0 else None
     state = where_to_begin(config, checkpoints, progress)
     if state:
         trainer.restore(state)
@@ -35,7 +37,6 @@ def fit(config: TrainConfig, group: Group, samples: Samples, held_out: Samples, 
             save()
 
     metrics_file = open_metrics(config.out, trainer.epoch) if group.rank == 0 else None
-    board = TensorBoard(config.out / "tensorboard") if config.tensorboard and group.rank == 0 else None
     accuracy = trainer.accuracy(held_out)
     while trainer.epoch < config.epochs:
         started = time.perf_counter()

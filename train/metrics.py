@@ -13,10 +13,10 @@ class EpochMetrics:
 
     epoch: int  # from 1
     step: int  # optimizer steps since the beginning of the training
-    loss: float  # mean cross entropy over the epoch's training digits, in nats, each as it was met
+    loss: float  # mean cross entropy over the epoch's training samples, in nats, each as it was met
     lr: float  # of the epoch's last step
-    accuracy: float  # on the held-out digits, from 0 to 1
-    samples_per_second: float  # training digits, over all ranks
+    accuracy: float  # on the held-out samples, from 0 to 1
+    samples_per_second: float  # training samples, over all ranks
     time: float  # seconds since 1970
 
 

@@ -82,6 +82,11 @@ def _at_master(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not environ.get(name):
             raise TrainError(f"--init env:// needs {name} in the environment")
+    host, port = environ["MASTER_ADDR"], environ["MASTER_PORT"]
+    if not (port.isdecimal() and 0 < int(port) < 65536):
+        raise TrainError(f"MASTER_PORT must be from 1 to 65535, got {port}")
+    if ranks.rank > 0:
+        _wait_for_listener(host, int(port), ranks, timeout)
     store: Store
     store, _, _ = next(rendezvous(f"{init}?use_libuv=0", ranks.rank, ranks.world_size, timeout=timeout))
     return store
@@ -166,7 +171,31 @@ _OPENERS: dict[str, Opener] = {
 
 def _tcp(host: str, port: int, ranks: Ranks, timeout: timedelta) -> TCPStore:
     """Open a store on rank 0, or connect to rank 0's; crosscheck.py waits for the others."""
+    if ranks.rank > 0:
+        _wait_for_listener(host, port, ranks, timeout)
     return TCPStore(host, port, None, ranks.rank == 0, timeout, wait_for_workers=False, use_libuv=False)
+
+
+def _wait_for_listener(host: str, port: int, ranks: Ranks, timeout: timedelta) -> None:
+    """Wait until rank 0, which may start later than this one, listens there.
+
+    torch's store would wait as well; but where nobody comes it writes a page of C++'s stack to stderr.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            socket.create_connection((host, port), max(0.1, left)).close()
+        except OSError as error:
+            if left <= 0:
+                raise TrainError(
+                    f"{ranks}: nobody listens at {host} port {port}, tried for "
+                    f"{timeout.total_seconds():.0f} s: {error.strerror or error}\n"
+                    "was rank 0 started, and is this its address?"
+                ) from error
+        else:
+            return
+        time.sleep(0.1)
 
 
 def address_of(ranks: Ranks) -> str:

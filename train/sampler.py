@@ -1,4 +1,4 @@
-"""Which digits a rank works on: the same global batches at any number of ranks, each cut among the ranks."""
+"""Which samples a rank works on: the same global batches at any number of ranks, each cut among the ranks."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from train.architectures import BUILT_IN, architecture
-from train.benchmark import Rate
+from train.benchmark import BenchmarkConfig, Rate
 from train.errors import TrainError
 
 if TYPE_CHECKING:
@@ -46,6 +46,15 @@ def test_a_network_that_is_not_there_is_a_clear_error() -> None:
     words = "has no resnet-1" if find_spec("torchvision") else "--arch resnet-1 is torchvision's"
     with pytest.raises(TrainError, match=rf"(?s){words}.*there are: mlp, resnet26"):
         architecture("resnet-1")
+
+
+def test_a_compression_that_would_not_be_done_is_refused() -> None:
+    with pytest.raises(TrainError, match="--compress bf16 needs --sync mpi4py, got --sync ddp"):
+        BenchmarkConfig(compress="bf16")
+
+
+def test_seconds_for_an_image_still_have_figures() -> None:
+    assert str(Rate(0.0512, 0.0024)) == "0.051 ± 0.002 img/s"
 
 
 def test_a_rate_has_its_mean_and_196_standard_deviations() -> None:

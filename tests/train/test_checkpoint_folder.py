@@ -184,3 +184,8 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainError, match="is no checkpoint of this program"):
         files.load(path)
     assert not (tmp_path / "harm").exists()
+
+
+def test_a_checkpoint_that_this_host_does_not_see_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(TrainError, match=r"cannot read .*state\.pt on .*: No such file or directory"):
+        files.load(tmp_path / "step-00000001")

@@ -90,6 +90,18 @@ def test_an_image_that_cannot_be_read_is_named(folder: Path) -> None:
         _load(f"folder:{folder}")
 
 
+def test_whatever_a_decoder_raises_names_the_image(folder: Path) -> None:
+    from PIL import Image
+
+    image = folder / "cat" / "9.png"
+    Image.effect_noise((512, 512), 90).save(image)
+    whole = image.read_bytes()
+    second = whole.index(b"IDAT", whole.index(b"IDAT") + 4)
+    image.write_bytes(whole[:second] + b"\0\0\0\0" + whole[second + 4 :])  # Pillow: SyntaxError
+    with pytest.raises(TrainError, match=r"cannot read the image .*cat/9\.png: broken PNG file"):
+        _load(f"folder:{folder}")
+
+
 def test_images_without_pillow_are_a_clear_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(TrainError, match="pip install pillow"):

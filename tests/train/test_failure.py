@@ -89,6 +89,13 @@ def test_the_record_is_what_torchrun_reads(tmp_path: Path, monkeypatch: pytest.M
     assert abs(failure.timestamp - time.time()) < 60
 
 
+def test_torchrun_shows_the_words_of_a_mistake_and_no_traceback(launch: Launch) -> None:
+    job = launch("torchrun", 2, "-m", "train", "--data", "nothing")
+    assert job.status == 1
+    assert "traceback : error: --data must be digits" in job.stderr  # the word is torchrun's
+    assert 'File "' not in job.stderr.partition("Root Cause")[2]
+
+
 def test_a_victim_lets_the_first_failure_speak(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)

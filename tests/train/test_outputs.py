@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+from unittest.mock import Mock
 
 import pytest
 
+from train import loop
 from train.config import TrainConfig
 from train.errors import TrainError
 from train.outputs import TensorBoard
@@ -38,6 +40,18 @@ def test_tensorboard_without_its_package_is_a_clear_error(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(TrainError, match="pip install tensorboard"):
         TensorBoard(tmp_path)
+
+
+def test_an_earlier_run_stays_where_it_is_if_tensorboard_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    for name in ("Trainer", "Checkpoints", "where_to_begin"):
+        monkeypatch.setattr(f"train.loop.{name}", Mock())
+    config = TrainConfig(tensorboard=True, out=tmp_path)
+    with pytest.raises(TrainError, match="pip install tensorboard"):
+        loop.fit(config, Mock(rank=0), Mock(), Mock(), Mock())
+    assert not cast(Mock, loop.where_to_begin).called
 
 
 def test_bfloat16_is_for_networks_of_float32() -> None:

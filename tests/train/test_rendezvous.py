@@ -68,6 +68,7 @@ def test_two_processes_that_are_the_same_rank_both_say_so() -> None:
         ("tcp://1.2.3.4:many", {}, "--init must be tcp://HOST:PORT"),
         ("file:///no/such/folder/f", {}, "needs a path in a folder that is there"),
         ("env://", {"MASTER_ADDR": "127.0.0.1"}, "--init env:// needs MASTER_PORT"),
+        ("env://", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "x"}, "MASTER_PORT must be from 1 to 65535"),
         ("auto", {"MASTER_ADDR": "127.0.0.1"}, "set both MASTER_ADDR"),
         ("auto", {}, "or say --init"),
     ],
@@ -75,6 +76,21 @@ def test_two_processes_that_are_the_same_rank_both_say_so() -> None:
 def test_a_place_that_is_none_is_a_clear_error(init: str, environ: dict[str, str], says: str) -> None:
     with pytest.raises(TrainError, match=says), meeting(init, FIRST, SHORT, environ):
         pass
+
+
+@pytest.mark.parametrize("init", ["env://", "tcp://127.0.0.1:{port}"])
+def test_a_rank_that_finds_nobody_says_so_in_two_lines(init: str) -> None:
+    port = free_port()
+    bare = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    env = environment(**bare, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    command = [sys.executable, "-m", "train", "--timeout", "1", "--init", init.format(port=port)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: rank 1 of 2, local rank 1 of 2: nobody listens at 127.0.0.1 "
+        f"port {port}, tried for 1 s: Connection refused",
+        "error: was rank 0 started, and is this its address?",
+    ]
 
 
 def test_a_file_that_an_earlier_run_left_is_refused(tmp_path: Path) -> None:

@@ -85,9 +85,15 @@ def test_a_bad_argument_is_one_plain_line(argv: list[str], message: str) -> None
 
 
 def test_all_bad_values_are_reported_at_once() -> None:
+    words = "--epochs 0 --lr 0 --amp --dtype float64 --compress fp16 --timeout 0 --backend cuda"
     with pytest.raises(TrainError) as caught:
-        TrainConfig.from_argv(["--epochs", "0", "--lr", "0"], {})
+        TrainConfig.from_argv(words.split(), {})
     assert str(caught.value).splitlines() == [
         "--epochs must be at least 1, got 0",
         "--lr must be above 0, got 0.0",
+        "--amp needs --dtype float32, got float64",
+        "--compress fp16 needs --sync mpi4py, got --sync ddp",
+        "--timeout must be above 0 and below 1e8, got 0.0",
+        "--backend must be one of auto gloo nccl mpi hccl cpu:gloo,cuda:nccl, got cuda: "
+        "it is a device: use nccl",
     ]

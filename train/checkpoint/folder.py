@@ -15,6 +15,7 @@ import os
 import pickle
 import re
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -170,11 +171,16 @@ def hash_of(file: BinaryIO, piece: int = 1 << 20) -> str:
 def load(path: Path) -> dict[str, Any]:
     """Read the verified checkpoint at `path` to the CPU; data only, so that a foreign one runs no code here.
 
-    Raises TrainError if it is not of this program.
+    Raises TrainError if it cannot be read here, or is not of this program.
     """
     try:
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except OSError as error:  # found by this folder's writer, and on another host not there, perhaps
+        raise TrainError(
+            f"cannot read {path / STATE} on {socket.gethostname()}: {error.strerror}\n"
+            "ranks that share --out read it at the same path"
+        ) from error
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise TrainError(f"{path / STATE} is no checkpoint of this program: {error}") from error
     if not isinstance(state, dict):
         raise TrainError(f"{path / STATE} is no checkpoint of this program")

@@ -74,8 +74,9 @@ def _isend_irecv(world: World) -> Pairs:
     left, right = (world.rank - 1) % world.size, (world.rank + 1) % world.size
     if world.size == 1:
         return []
-    got = world.space()
-    requests = [dist.isend(world.own(), dst=right), dist.irecv(got, src=left)]
+    # Both must live until the wait: torch 2.6's own MPI backend does not hold what it sends.
+    parcel, got = world.own(), world.space()
+    requests = [dist.isend(parcel, dst=right), dist.irecv(got, src=left)]
     for request in requests:
         if request is not None:
             request.wait()

@@ -46,5 +46,5 @@ def _read(file: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     try:
         with Image.open(file) as image:
             return np.asarray(image.convert("RGB").resize((SIZE, SIZE)))
-    except OSError as error:
+    except Exception as error:  # Pillow's decoders raise OSError, but SyntaxError, ValueError and others too
         raise TrainError(f"cannot read the image {file}: {error}") from error
