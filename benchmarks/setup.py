@@ -4,6 +4,8 @@
 
 The hosts are containers with systemd on this machine, copies of one that was set up (tests/ansible/node), so
 their own work is in the wall time too: client CPU is the firm figure. Every round opens its connections anew.
+Each systemd holds at least three inotify instances, of which a kernel's default allows root 128: more than 40
+hosts need a higher fs.inotify.max_user_instances.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ PROJECT = "muster-bare-bench"
 COPY = f"{PROJECT}:copy"
 BOOT = ("--tmpfs=/run", "--tmpfs=/run/lock", "--tmpfs=/tmp:exec", "--volume=/sys/fs/cgroup:/sys/fs/cgroup:ro")
 FORGET = "rm -f /etc/ssh/ssh_host_* /var/lib/chrony/*; rm -rf /etc/muster"
+# Each would hold inotify instances, and no one here needs it.
+MASK = "systemctl mask user@.service systemd-ask-password-console.path systemd-ask-password-wall.path"
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class Copies(Hosts):
         for name in names:
             container, key = f"{PROJECT}-{name}", ""
             while not key:
+                if docker("inspect", "--format", "{{.State.Running}}", container) == "false\n":
+                    sys.exit(f"{container} ended at once; too few inotify instances?")
                 key = run("docker", "exec", container, "cat", "/etc/ssh/ssh_host_ed25519_key.pub").stdout
             networks = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
             self.pin(name, docker("inspect", "--format", networks, container).strip(), key)
@@ -142,7 +148,7 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             copies(Path(folder) / "first", 1, options.image).timed()
-            docker("exec", f"{PROJECT}-h01", "sh", "-c", FORGET)
+            docker("exec", f"{PROJECT}-h01", "sh", "-c", f"{FORGET}; {MASK}")
             docker("commit", f"{PROJECT}-h01", COPY)
             docker("rm", "--force", f"{PROJECT}-h01")
             machine = f"{platform.machine()}, {os.cpu_count()} cores"

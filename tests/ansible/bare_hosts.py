@@ -19,7 +19,7 @@ COMPOSE = Path(__file__).parent / "node" / "compose.yaml"
 PROJECT = "muster-bare-test"
 RELEASE = os.environ.get("BARE_RELEASE", "trixie")
 HAS_TORCH = RELEASE == "trixie"  # of the images that the hosts are made from
-ADDRESSES = {f"node{number}": f"10.77.0.{10 + number}" for number in (1, 2, 3, 4, 5)}
+ADDRESSES = {f"node{number}": f"10.77.0.{10 + number}" for number in (1, 2, 3, 4, 5, 6)}
 ADDRESSES["clock"] = "10.77.0.20"
 
 # Programs of the environment that the tests run in: no one need have activated it.

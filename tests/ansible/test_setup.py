@@ -89,8 +89,9 @@ def test_a_check_of_set_up_hosts_finds_nothing_to_do(hosts: Hosts) -> None:
 def test_a_second_setup_changes_nothing_and_costs_little(hosts: Hosts) -> None:
     done = hosts.play("setup")
     assert (done.status, done.changed) == (0, 0), done.text
-    # What costs is each task on each host; how long one takes is also a matter of this machine.
-    assert max(done.recap[name]["ok"] for name in hosts.names) <= 8, done.text
+    # What costs is each task on each host; how long one takes is also a matter of this machine. The first
+    # host has two more, which are done once for all.
+    assert [done.recap[name]["ok"] for name in hosts.names] == [10, 8, 8], done.text
     assert done.cpu_seconds < 12
 
 

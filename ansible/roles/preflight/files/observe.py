@@ -5,6 +5,7 @@ It only reads. One question instead of ten is what makes a run over hosts that a
 
 from __future__ import annotations
 
+import grp
 import hashlib
 import json
 import os
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 SYS_RESOURCE, SYS_TIME = 24, 25  # capabilities(7)
+# Bridges between what runs on a host: of Docker, Podman, CNI, libvirt and LXC.
+INNER = re.compile(r"docker\d+|br-[0-9a-f]{12}|podman\d+|cni\d+|virbr\d+|lxcbr\d+")
 
 
 def said(*argv: str) -> str:
@@ -68,6 +71,17 @@ def resolved(name: str) -> list[str]:
         return []
 
 
+def addresses() -> list[str]:
+    """The host's addresses, but for those of inner bridges: they lead nowhere, and setup brings one."""
+    try:
+        links = json.loads(said("ip", "-json", "address"))
+    except ValueError:
+        links = []
+    found = [link["addr_info"] for link in links if INNER.fullmatch(link["ifname"])]
+    inner = {info.get("local") for infos in found for info in infos}
+    return [address for address in said("hostname", "--all-ip-addresses").split() if address not in inner]
+
+
 def host_keys() -> dict[str, str]:
     """Public host keys by type."""
     lines = (text(str(path)).split() for path in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")))
@@ -111,6 +125,15 @@ def account(name: str) -> dict[str, object]:
     }
 
 
+def is_group(name: str) -> bool:
+    """Whether there is such a group."""
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
 def file(path: str) -> str:
     """A file's owner, mode and digest, so that a role passes over what is right; nothing if missing."""
     try:
@@ -119,6 +142,11 @@ def file(path: str) -> str:
     except OSError:
         return ""
     return f"{status.st_uid} {status.st_mode & 0o7777:04o} {hashlib.sha256(content).hexdigest()}"
+
+
+def private(folder: str) -> bool:
+    """Whether it is a folder that only its owner may enter."""
+    return Path(folder).is_dir() and not Path(folder).stat().st_mode & 0o077
 
 
 def pinned_host_keys() -> str:
@@ -168,7 +196,7 @@ def main() -> None:
                 "hostname": socket.gethostname(),
                 "operator": operator(),
                 "account": account(asked["user"]),
-                "addresses": said("hostname", "--all-ip-addresses").split(),
+                "addresses": addresses(),
                 "names": {name: resolved(name) for name in asked["names"]},
                 "disk_free_mb": shutil.disk_usage("/var").free >> 20,
                 "systemd": Path("/run/systemd/system").is_dir(),
@@ -182,8 +210,10 @@ def main() -> None:
                 "gpu": Path("/proc/driver/nvidia/gpus").is_dir(),
                 "infiniband": Path("/dev/infiniband").is_dir(),
                 "packages": installed(asked["packages"]),
+                "groups": [name for name in asked["groups"] if is_group(name)],
                 "files": {path: file(path) for path in asked["files"]},
                 "folders": [folder for folder in asked["folders"] if Path(folder).is_dir()],
+                "private_folders": [folder for folder in asked["folders"] if private(folder)],
                 "units": units(asked["units"]),
                 "new_packages": new_packages(),
             }
