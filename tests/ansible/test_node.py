@@ -7,6 +7,7 @@ takes minutes.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,18 +30,19 @@ pytestmark = pytest.mark.skipif(os.environ.get("BARE_NODE") != "1", reason="BARE
 
 
 @pytest.fixture(scope="module")
-def engine(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Hosts:
+def engine(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """A bare host on which an engine can run, and the image as a file."""
     assert run("docker", "image", "inspect", IMAGE).returncode == 0, f"no image {IMAGE}: docker compose build"
     hosts = Hosts(tmp_path_factory.mktemp("engine"), ["node6"])
     for name in ("operator", "operator.pub"):
         (hosts.folder / name).symlink_to(operator / name)
-    archive = str(hosts.folder / "image.tar")
-    run("docker", "save", "--output", archive, IMAGE, timeout=120)
-    hosts.variables |= {"muster_stack": "node", "node_image": IMAGE, "node_image_archive": archive}
+    archive = hosts.folder / "image.tar"
+    run("docker", "save", "--output", str(archive), IMAGE, timeout=120)
+    hosts.variables |= {"muster_stack": "node", "node_image": IMAGE, "node_image_archive": str(archive)}
     hosts.start("node6")
     hosts.on("node6", "chmod", "710", "/var/lib/docker")  # a mount point, which no teardown can remove
-    return hosts
+    yield hosts
+    archive.unlink()
 
 
 @pytest.fixture(scope="module")
