@@ -24,7 +24,8 @@ class Heartbeat:
     def beat(self) -> None:
         """One round; the next one follows by itself."""
         for name, channel in self._cluster.channels.items():
-            if channel.silent_for() > SILENCE_SECONDS and name not in self.silent:
+            # It was last heard up to a beat before it was asked again.
+            if channel.silent_for() > SILENCE_SECONDS - HEARTBEAT_SECONDS and name not in self.silent:
                 self.silent.add(name)
                 reason = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
                 self._state.fail(Failure("host", reason, 3, host=name, at=time.time()))

@@ -69,7 +69,12 @@ class Stall:
                 return
         active = max([self._printed, *(seen.active for seen in running.values())])
         if running and now - active > self.seconds:
-            self._fail(f"no rank has printed anything or used its processor for {self.seconds:.0f} s", [])
+            nothing = f"no rank has printed anything or used its processor for {self.seconds:.0f} s"
+            for kind, name in _NAMES.items():
+                if odd := sorted(rank for rank, seen in running.items() if seen.state == kind):
+                    self._fail(f"{name}, and {nothing}", odd)
+                    return
+            self._fail(nothing, [])
 
     def _is_stuck(self, seen: _Seen, kind: str, now: float) -> bool:
         return seen.state == kind and now - seen.since > self.seconds

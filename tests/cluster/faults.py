@@ -122,16 +122,18 @@ def network(cluster: Cluster, action: str, *alias: str) -> None:
 
 def lose_packets(struck: Struck) -> float:
     """Send what node3 says to a card that nobody has: to all others it is silent, and no error tells it."""
-    command = for_each_other(struck.cluster, f"ip neigh replace $one lladdr {NOBODY} nud permanent dev eth0")
+    command = for_each_other(struck.cluster, f"ip neigh replace $one lladdr {NOBODY} nud permanent dev $card")
     return float(struck.cluster.beside("node3", f"{command}; date +%s.%N"))
 
 
 def find_packets(cluster: Cluster) -> None:
-    cluster.beside("node3", for_each_other(cluster, "ip neigh delete $one dev eth0 || true"))
+    cluster.beside("node3", for_each_other(cluster, "ip neigh delete $one dev $card || true"))
 
 
 def for_each_other(cluster: Cluster, command: str) -> str:
-    return f"for one in {' '.join(cluster.others('node3'))}; do {command}; done"
+    """A shell loop over the other addresses; the card has another name after a disconnection."""
+    card = "card=$(ip route show default | cut -d ' ' -f 5)"
+    return f"set -e; {card}; for one in {' '.join(cluster.others('node3'))}; do {command}; done"
 
 
 # ---- the table --------------------------------------------------------------------------------------------
@@ -299,7 +301,10 @@ FAULTS: Mapping[str, Fault] = {
         deed="stop",
         words=("--stall-timeout", "5"),
         status=3,
-        says="rank 4 on node3: stopped (SIGSTOP) for 5 s",
+        says=(
+            "rank 4 on node3: stopped (SIGSTOP) for 5 s",
+            "rank 4 on node3: stopped (SIGSTOP), and no rank has printed anything or used",  # all sleep
+        ),
     ),
 }
 CASES = [(name, launcher) for name, fault in FAULTS.items() for launcher in fault.launchers]

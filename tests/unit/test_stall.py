@@ -74,6 +74,14 @@ def test_a_rank_that_is_stopped_or_stuck_is_named_though_the_others_work(
     assert said in job.failure.reason
 
 
+def test_where_nothing_moves_the_rank_that_is_stopped_is_named(job: Job) -> None:
+    job.pass_time(10)
+    job.pass_time(4, states="SSTS")
+    assert job.failure
+    assert (job.failure.rank, job.failure.host) == (2, "node2")
+    assert job.failure.reason.startswith("stopped (SIGSTOP), and no rank has printed anything")
+
+
 def test_a_rank_that_waits_for_its_disk_now_and_then_is_not_stuck(job: Job) -> None:
     for _ in range(6):
         job.pass_time(8, busy=1.0, states="SSDR")
