@@ -65,7 +65,10 @@ class Door:
                     end = frame
                     break
                 self._send({**frame, "rank": rank})
-        self._send({**self.ranks.ended(rank, end), "rank": rank, "time": end["time"] or time.time()})
+        at = (
+            end["time"] or time.time()
+        )  # before anything else: what follows from this end must not seem earlier
+        self._send({**self.ranks.ended(rank, end), "rank": rank, "time": at})
 
     def _shell(self, hello: Frame, stream: Any) -> None:
         number = id(stream)

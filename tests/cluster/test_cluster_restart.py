@@ -53,6 +53,10 @@ def lose_a_host(cluster: Cluster, runs: Path, launcher: str) -> str:
     return run.name
 
 
+def fab(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([FAB, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture
 def node3_comes_back(cluster: Cluster) -> Iterator[None]:
     yield
@@ -99,11 +103,9 @@ def test_the_same_where_hosts_share_a_home(one_home: Cluster, tmp_path: Path) ->
     left = tmp_path / "left.txt"
     left.write_text("node1 slots=2\nnode2 slots=2\n")
     hosts = ("--hosts", str(left))
-    listed = subprocess.run([FAB, "status", *hosts], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert listed.stdout.count(job) == 1, listed.stdout
-    cleaned = subprocess.run(
-        [FAB, "clean", *hosts, "--older-than", "0"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    listed = fab("status", *hosts, "--runs", str(tmp_path / "runs"))
+    assert (listed.returncode, listed.stdout.count(job)) == (0, 1), listed
+    cleaned = fab("clean", *hosts, "--older-than", "0")
     assert (cleaned.returncode, cleaned.stdout.count("1 jobs removed")) == (0, 1), cleaned
     assert one_home.exec("node2", ["ls", "/home/muster/.muster/jobs"]).stdout == ""
 
