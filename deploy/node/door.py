@@ -65,9 +65,7 @@ class Door:
                     end = frame
                     break
                 self._send({**frame, "rank": rank})
-        at = (
-            end["time"] or time.time()
-        )  # before anything else: what follows from this end must not seem earlier
+        at = end["time"] or time.time()  # now: what follows from this end must not seem to be before it
         self._send({**self.ranks.ended(rank, end), "rank": rank, "time": at})
 
     def _shell(self, hello: Frame, stream: Any) -> None:
