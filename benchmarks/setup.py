@@ -4,9 +4,8 @@
 
 The hosts are containers with systemd on this machine, copies of one that was set up (tests/ansible/node), so
 their own work is in the wall time too: client CPU is the firm figure. Every round opens its connections anew.
-Beyond some 30 hosts: sysctl fs.inotify.max_user_instances=1024, for the systemd of each.
-Each systemd holds at least three inotify instances, of which a kernel's default allows root 128: more than 40
-hosts need a higher fs.inotify.max_user_instances.
+Each systemd holds at least three inotify instances, of which a kernel's default allows root 128: beyond some
+30 hosts, sysctl fs.inotify.max_user_instances=1024.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import json
 import zlib
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from deploy.node.wire import Readable
 
@@ -33,12 +34,11 @@ BOOTSTRAP = (
 )
 
 
-class NoGreetingError(ValueError):
-    """What came in its place; `endless` if it went on and on."""
+class Noise(NamedTuple):
+    """What came in place of the greeting: its last line; `endless` if it went on and on."""
 
-    def __init__(self, said: str, *, endless: bool) -> None:
-        self.said, self.endless = said, endless
-        super().__init__(said)
+    said: str
+    endless: bool
 
 
 @cache
@@ -49,16 +49,16 @@ def keeper() -> bytes:
     return base64.b64encode(zlib.compress(json.dumps(sources).encode())) + b"\n"
 
 
-def await_greeting(stream: Readable) -> None:
-    """Read past what a login shell's start-up files print; raises NoGreetingError with the end of that."""
+def await_greeting(stream: Readable) -> Noise | None:
+    """Read past what a login shell's start-up files print; returns that if no greeting follows."""
     noise, seen = b"", 0
     while seen < MOST_NOISE:
         line = stream.readline(KEPT_NOISE)
         if line == GREETING:
-            return
+            return None
         noise, seen = (noise + line)[-KEPT_NOISE:], seen + len(line)
         if not line:
             break
     lines = noise.decode(errors="replace").split("\n")
     said = [line.strip() for line in lines if line.strip()]
-    raise NoGreetingError(said[-1] if said else "", endless=seen >= MOST_NOISE)
+    return Noise(said[-1] if said else "", endless=seen >= MOST_NOISE)

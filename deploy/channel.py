@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import Queue
 from typing import Any, NamedTuple, Protocol
 
-from deploy.bootstrap import NoGreetingError, await_greeting, keeper
+from deploy.bootstrap import Noise, await_greeting, keeper
 from deploy.errors import HostError, MusterError
 from deploy.node.wire import Frame, Readable, Writable, read_frame, write_frame
 
@@ -64,7 +64,7 @@ class Channel:
         self._posting = threading.Lock()
         self._waiting: dict[int, Future[Frame]] = {}
         self._lost = False
-        self._no_greeting: NoGreetingError | None = None
+        self._noise: Noise | None = None
         with contextlib.suppress(OSError):  # a keeper that never started explains itself by its last words
             pipe.writer.write(keeper())
             pipe.writer.flush()
@@ -121,9 +121,10 @@ class Channel:
         self._pipe.close()
 
     def _read(self) -> None:
-        try:
-            await_greeting(self._pipe.reader)
-            while received := read_frame(self._pipe.reader, MOST_BYTES):
+        # What is no frame is the end of the line.
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+            self._noise = await_greeting(self._pipe.reader)
+            while not self._noise and (received := read_frame(self._pipe.reader, MOST_BYTES)):
                 frame, payload = received
                 frame["payload"] = payload
                 self._heard = time.monotonic()
@@ -131,10 +132,6 @@ class Channel:
                     self._answer(frame)
                 else:
                     self._events.put(Event(self.host, frame))
-        except NoGreetingError as error:
-            self._no_greeting = error
-        except (OSError, ValueError, TypeError, RecursionError):
-            pass  # what is no frame is the end of the line
         self._lost = True
         self._fail_all()
         self._events.put(Event(self.host, {"event": "lost"}))
@@ -155,12 +152,12 @@ class Channel:
                 future.set_exception(self._last_words())
 
     def _last_words(self) -> LostError:
-        if self._no_greeting is None:
+        if self._noise is None:
             return self._pipe.last_words()
-        if self._no_greeting.endless:
-            text = f"no keeper came, but 1 MiB of other output: {self._no_greeting.said}"
+        if self._noise.endless:
+            text = f"no keeper came, but 1 MiB of other output: {self._noise.said}"
             return LostError(text, NOISY, kind="ssh.shell-noisy")
-        return self._pipe.last_words(self._no_greeting.said)
+        return self._pipe.last_words(self._noise.said)
 
 
 def wait(future: Future[Frame], host: str, seconds: float) -> Frame:

@@ -25,13 +25,14 @@ class Sent:
         """What the import system asks of every finder."""
         if name not in self.sources:
             return None
+        # A loader by its methods alone: the stubs want a subclass of importlib.abc.Loader.
         return ModuleSpec(name, self, is_package=not self.sources[name])  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
         """The import system is to make it."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run a module's source in it."""
+        """Run a module's source in it: it came over the line of the driver, whose code it is."""
         exec(compile(self.sources[module.__name__], module.__name__, "exec"), module.__dict__)  # noqa: S102
 
 
