@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cluster.start_faults import key_of, known_hosts, replaced
+from tests.cluster.striking import clean_at
 from tests.launching import FAB, Project
 
 if TYPE_CHECKING:
@@ -373,5 +374,4 @@ def test_what_is_written_wrong_is_exit_status_2(project: Project, words: list[st
 
 def test_nothing_is_left_by_a_check(cluster: Cluster, project: Project) -> None:
     check(project)
-    time.sleep(0.5)
-    assert [process for node in cluster.nodes for process in cluster.processes(node)] == []
+    clean_at(cluster, cluster.nodes, 5.0)
