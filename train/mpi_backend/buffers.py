@@ -41,12 +41,9 @@ def land(tensor: torch.Tensor, *, filled: bool = True, on_host: bool = False) ->
     is copied to pinned memory, unless this MPI takes it as it is and nobody needs it `on_host`.
     """
     tensor = tensor.detach()
-    if (
-        reachable(tensor.device, on_host)
-        and tensor.is_contiguous()
-        and not (tensor.is_conj() or tensor.is_neg())
-    ):
-        return tensor.view(-1)
+    in_reach = tensor.is_cpu or (tensor.is_cuda and not on_host and takes_gpu_memory())
+    if in_reach and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        return tensor if tensor.dim() == 1 else tensor.view(-1)
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     if filled:
         copy.copy_(tensor)
@@ -57,11 +54,6 @@ def bring_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
     """Put what MPI wrote into `flat` where it belongs, unless `land` found `tensor` good as it was."""
     if flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat.view(tensor.shape))
-
-
-def reachable(device: torch.device, on_host: bool = False) -> bool:
-    """Whether MPI may read and write memory of `device` itself."""
-    return device.type == "cpu" or (device.type == "cuda" and not on_host and takes_gpu_memory())
 
 
 @cache

@@ -13,3 +13,14 @@ class TimedOutError(MpiBackendError):
 
 class MismatchError(MpiBackendError):
     """The ranks do not mean the same collective."""
+
+
+def explained(name: str, error: BaseException) -> BaseException:
+    """Return the error of the collective `name` as its callers get it."""
+    kind = type(error) if isinstance(error, (MpiBackendError, ValueError)) else MpiBackendError
+    return kind(f"{name}: {error}")
+
+
+def breaks_group(error: BaseException) -> bool:
+    """Whether it went wrong inside MPI; a ValueError is found before, on every rank."""
+    return not isinstance(error, ValueError)

@@ -25,9 +25,11 @@ from train.mpi_backend.messages import Messages
 from train.mpi_backend.progress import complete
 from train.mpi_backend.reduction import Reduction
 from train.mpi_backend.watchdog import watchdog
-from train.mpi_backend.work import CollectiveWork, Together
+from train.mpi_backend.work import CollectiveWork, Finished, Together
 
 Tensors = Sequence[torch.Tensor]
+
+_NONE = timedelta()
 
 
 class MpiProcessGroup(ProcessGroup):
@@ -44,6 +46,7 @@ class MpiProcessGroup(ProcessGroup):
         self._messages = Messages(comm.Dup())
         self._lane = Lane(name)
         self._coalescing: list[Work] | None = None
+        self._finished = Finished()
         # torch 2.6 forgets the Python part of a Work that C++ still waits for; later ones hold it themselves.
         self._kept: deque[Work] = deque(maxlen=1024 if torch.__version__ < "2.7" else 0)
         self._store = store
@@ -93,10 +96,14 @@ class MpiProcessGroup(ProcessGroup):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         opts = opts or dist.AllreduceOptions()
         if tensors[0].is_sparse:
-            run = partial(_each, tensors, partial(sparse.all_reduce, self._comm))
-            return self._start("sparse_all_reduce", run, (), tensors, opts)
-        reduction = Reduction.of(opts.reduceOp, tensors[0].dtype)
-        run = partial(_each, tensors, partial(collectives.all_reduce, self._comm, reduction=reduction))
+            of_each = partial(_each, tensors, partial(sparse.all_reduce, self._comm))
+            return self._start("sparse_all_reduce", of_each, (), tensors, opts)
+        comm, reduction = self._comm, Reduction.of(opts.reduceOp, tensors[0].dtype)
+
+        def run() -> None:
+            for tensor in tensors:
+                collectives.all_reduce(comm, tensor, reduction)
+
         return self._start("all_reduce", run, tensors, tensors, opts, reduction.name)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
@@ -272,7 +279,7 @@ class MpiProcessGroup(ProcessGroup):
         *,
         same_size: bool = True,
     ) -> Work:
-        """Queue a collective, and if its caller waits for it anyway, run it.
+        """Run a collective if its caller waits for it anyway, else queue it.
 
         `meaning` is what all ranks must agree on, beside the sizes of the inputs if `same_size`.
         """
@@ -282,16 +289,18 @@ class MpiProcessGroup(ProcessGroup):
             sizes = [list(tensor.shape) for tensor in inputs] if same_size else ""
             kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in inputs} or ""
             run = partial(_agreed, run, self._comm, f"{name} {meaning} {kinds} {sizes}")
-        end = profiling.event(name, inputs)
-        work = CollectiveWork(self._lane.finish, name, run, result, self._seconds(opts), end)
+        end, seconds = profiling.event(name, inputs), self._seconds(opts)
         waits = self._coalescing is None and caller.waits(opts)
+        if waits and end is None and self._lane.run_now(name, seconds, run):
+            return self._finished
+        work = CollectiveWork(self._lane.finish, name, run, result, seconds, end)
         self._lane.add(work, waits=waits)
         return self._keep(work)
 
     def _seconds(self, opts: Any) -> float:
         own = getattr(opts, "timeout", None)
         # torch's "not given" is -1 ms.
-        return (own if own is not None and own > timedelta() else self._timeout).total_seconds()
+        return (own if own is not None and own > _NONE else self._timeout).total_seconds()
 
     def _keep(self, work: Work) -> Work:
         self._kept.append(work)

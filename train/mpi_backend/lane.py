@@ -1,8 +1,9 @@
 """The collectives of one group, one after the other: run by a caller that waits, else by the lane's thread.
 
 A caller that waits would only sleep while a thread does the work and wakes it, which costs more than a small
-collective. So whoever waits runs what stands first in the queue, unless the thread has begun it already. Each
-group has a lane of its own: two groups may be used in opposite orders on two ranks.
+collective. So whoever waits runs what stands first in the queue, unless the thread has begun it already.
+Where nothing is queued that is his own, which needs no Work. Each group has a lane of its own: two groups may
+be used in opposite orders on two ranks.
 
 A callback of a collective's future may use collectives of its own (powerSGD's do). They come at once, before
 what is queued: otherwise the order would depend on how far each rank had come, and the ranks would disagree.
@@ -13,9 +14,22 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
 
-from train.mpi_backend.errors import MpiBackendError, TimedOutError
+from train.mpi_backend.errors import MpiBackendError, TimedOutError, breaks_group, explained
 from train.mpi_backend.work import CollectiveWork
+
+
+class Running(NamedTuple):
+    """The collective of a lane that is under way: what it is, and how many had begun when it had."""
+
+    name: str
+    seconds: float
+    """Its time-out."""
+    since: float
+    """When it began, on time.monotonic's clock."""
+    number: int
 
 
 class Lane:
@@ -28,11 +42,35 @@ class Lane:
         self._changed = threading.Condition(self._lock)
         self._queue: deque[CollectiveWork] = deque()
         self._holder: int | None = None  # the thread that runs a collective, or the callbacks of one
-        self._running: CollectiveWork | None = None
-        self._since = 0.0  # when it began, on time.monotonic's clock
+        self._running: Running | None = None
         self._number = 0  # how many have begun; the same on every rank in the same collective
         self._thread: threading.Thread | None = None
         self._closed = False
+
+    def run_now(self, name: str, seconds: float, run: Callable[[], None]) -> bool:
+        """Run a collective for a caller that waits, if nothing else is queued or under way; returns whether.
+
+        Raises what went wrong, as the wait of a Work does.
+        """
+        with self._lock:
+            if self._holder is not None or self._queue or self.broken is not None or self._closed:
+                return False
+            self._holder = threading.get_ident()
+            self._begin(name, seconds)
+        failed: BaseException | None = None
+        try:
+            run()
+        except BaseException as error:
+            failed = explained(name, error)
+            if not isinstance(error, Exception):  # Ctrl-C is for the thread that it came to
+                raise
+            raise failed from error
+        finally:
+            with self._lock:
+                self._running = self._holder = None
+                self._note(failed)
+                self._changed.notify_all()
+        return True
 
     def add(self, work: CollectiveWork, *, waits: bool) -> None:
         """Queue `work`; `waits` says that the caller has nothing to do meanwhile: then it is done on return.
@@ -74,10 +112,9 @@ class Lane:
             if head is not None:
                 (self._perform if in_callback else self._run)(head)
 
-    def look(self) -> tuple[CollectiveWork | None, int, float]:
-        """Return what runs, its number, and for how many seconds."""
-        with self._lock:
-            return self._running, self._number, time.monotonic() - self._since
+    def look(self) -> Running | None:
+        """Return what runs."""
+        return self._running
 
     def _look_on(self, work: CollectiveWork, deadline: float | None) -> None:
         if self._queue:
@@ -106,18 +143,25 @@ class Lane:
 
     def _perform(self, work: CollectiveWork) -> None:
         with self._lock:
-            self._running, self._since = work, time.monotonic()
-            self._number += 1
+            self._begin(work.name, work.seconds)
         try:
             work.run()
         finally:
             with self._lock:
                 self._running, work.done = None, True
-                if work.breaks_group():
-                    self.broken = work.exception()
-                    self._drop()
+                self._note(work.exception())
                 self._changed.notify_all()
             work.publish()
+
+    def _begin(self, name: str, seconds: float) -> None:
+        self._number += 1
+        self._running = Running(name, seconds, time.monotonic(), self._number)
+
+    def _note(self, error: BaseException | None) -> None:
+        """After an error inside MPI, nothing goes any more."""
+        if error is not None and breaks_group(error):
+            self.broken = error
+            self._drop()
 
     def _wake(self) -> None:
         if self._thread is None:

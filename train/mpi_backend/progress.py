@@ -12,7 +12,7 @@ SPIN = 0.001  # seconds of looking all the time: what is on its way on one host 
 NAP = 0.0001  # seconds between two looks after that
 
 # Bytes from which ranks meet before they exchange data: a meeting takes microseconds, the data a hundred.
-LARGE = 2**20
+LARGE = 2**23
 
 
 def meet(comm: MPI.Intracomm, size: int) -> None:

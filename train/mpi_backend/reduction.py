@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.distributed import ReduceOp
 
 from train.mpi import MPI
 from train.mpi_backend import half
@@ -26,6 +27,7 @@ _DATATYPES = {
     torch.complex64: MPI.C_FLOAT_COMPLEX,
     torch.complex128: MPI.C_DOUBLE_COMPLEX,
 }
+_NAMES = {kind.value: name for name, kind in ReduceOp.RedOpType.__members__.items()}  # .name looks for it
 _OPERATIONS = {
     "SUM": MPI.SUM,
     "PRODUCT": MPI.PROD,
@@ -62,7 +64,7 @@ class Reduction:
     @classmethod
     def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
         """Return torch's `op`, a ReduceOp; raises ValueError where it is not defined for `dtype`."""
-        name = op.op.name
+        name = _NAMES[op.op.value]
         if name == "AVG":
             return _average(dtype)
         if name == "PREMUL_SUM":

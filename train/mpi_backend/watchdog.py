@@ -33,19 +33,20 @@ class Watched:
 
     def verdict(self) -> str | None:
         """Return why the collective that runs will never end; None if it may."""
-        work, number, waited = self.lane.look()
-        if work is None or waited < _PATIENCE:
+        running = self.lane.look()
+        waited = time.monotonic() - running.since if running else 0.0
+        if running is None or waited < _PATIENCE:
             return None
         try:
-            reason = self._ask_board(number)
+            reason = self._ask_board(running.number)
         except RuntimeError:  # torch's stores raise subclasses of it
             reason = "the store, on rank 0 or its host, answers no more"
-        if reason is None and waited > work.seconds + _LOOK:
-            reason = f"the time-out is {work.seconds:g} s, and {self._absent(number)}"
-        if reason is None or work.done:
+        if reason is None and waited > running.seconds + _LOOK:
+            reason = f"the time-out is {running.seconds:g} s, and {self._absent(running.number)}"
+        if reason is None or self.lane.look() is not running:
             return None
         return (
-            f"rank {self.rank} has waited {waited:.1f} s in {work.name}, number {number} of group "
+            f"rank {self.rank} has waited {waited:.1f} s in {running.name}, number {running.number} of group "
             f"{self.lane.name}: {reason}. MPI cannot leave a collective, so the job ends."
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import Work
 
-from train.mpi_backend.errors import MpiBackendError
+from train.mpi_backend.errors import explained
 
 
 class CollectiveWork(Work):
@@ -55,13 +55,8 @@ class CollectiveWork(Work):
 
     def fail(self, error: BaseException) -> None:
         """Make `error` the outcome."""
-        failed = MpiBackendError if not isinstance(error, (MpiBackendError, ValueError)) else type(error)
-        self._error = failed(f"{self.name}: {error}")
+        self._error = explained(self.name, error)
         self._error.__cause__ = error
-
-    def breaks_group(self) -> bool:
-        """Whether it failed inside MPI; a ValueError is found before, on every rank."""
-        return self._error is not None and not isinstance(self._error, ValueError)
 
     def publish(self) -> None:
         """Tell the future, whose callbacks run here: after the lane is free, as they may wait for another."""
@@ -118,6 +113,22 @@ class CollectiveWork(Work):
 
 def _nothing() -> None:
     pass
+
+
+class Finished(Work):
+    """What a caller gets that waited, when there is nothing left to wait for."""
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
 
 
 class Together(Work):
