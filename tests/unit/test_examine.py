@@ -74,6 +74,13 @@ def test_the_quickest_of_several_answers_tells_the_clock(monkeypatch: pytest.Mon
     assert not ways, "one that is slow is asked no more than this"
 
 
+def test_a_launch_has_the_clock_of_every_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Channel, "measure_clock", lambda channel: (2.5, 0.001))
+    with Cluster(hostfile.parse("node[1-2]"), lambda host: LocalPipe(None)) as cluster:
+        cluster.survey()
+        assert [channel.clock_offset for channel in cluster.channels.values()] == [-2.5, -2.5]
+
+
 class Simulated:
     """A host as a thread, which thinks before it says what it is and how it is."""
 
