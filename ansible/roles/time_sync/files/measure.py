@@ -55,9 +55,10 @@ def compare(clock: dict[str, Any], head: str) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """Print it as JSON: once it is within the bound, or as it is when the time is over.
+    """Print it as JSON: once it is within half the bound, or as it is when the time is over.
 
-    A head that is too busy to answer is asked again: what chronyd knew before may be long past.
+    Two hosts that are no further from their source, one ahead and one behind, are within the bound. A head
+    that is too busy to answer is asked again: what chronyd knew before may be long past.
     """
     seconds, bound, head = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
     deadline = time.monotonic() + seconds
@@ -65,7 +66,7 @@ def main() -> None:
         clock = measure()
         now = compare(clock, head) if clock["synchronised"] and head else clock
         clock = now or clock
-        is_good = now and now["synchronised"] and now["distance"] <= bound
+        is_good = now and now["synchronised"] and now["distance"] <= bound / 2
         if is_good or time.monotonic() >= deadline:
             break
         time.sleep(0.25)
