@@ -94,9 +94,10 @@ class Channel:
         """Put an event of this side among those of the host."""
         self._events.put(Event(self.host, frame))
 
-    def set_clock(self, time_there: float) -> None:
-        """Note the host's clock from an answer that has just come (so it is late by its way here)."""
-        self.clock_offset = time.time() - time_there
+    def set_clock(self) -> None:
+        """Note the host's clock."""
+        ahead, _ = self.measure_clock()
+        self.clock_offset = -ahead
 
     def measure_clock(self) -> tuple[float, float]:
         """How far the host's clock is ahead of this one, and how wrong that may be, in seconds.
@@ -110,7 +111,7 @@ class Channel:
             if late or (measured and min(measured)[0] < CLOCK_PRECISION):
                 break
             asked = time.time()
-            there = float(self.ask("time", seconds=5.0)["time"])
+            there = float(self.ask("time", seconds=10.0)["time"])
             answered = time.time()
             measured.append(((answered - asked) / 2, there - (asked + answered) / 2))
         uncertainty, ahead = min(measured)

@@ -14,6 +14,7 @@ from deploy.facts import NONSENSE, ClusterFacts, Facts, Meeting, nonsense, on_ne
 from deploy.hostfile import Host
 
 CONNECTIONS_AT_ONCE = 64
+CLOCKS_AT_ONCE = 16  # threads that wait for each other spoil what they measure
 REACH_SECONDS = 10.0
 EVENTS_AT_ONCE = 4096
 
@@ -66,7 +67,6 @@ class Cluster:
             channel = Channel(host.name, self._open_pipe(host), self.events)
             self.channels[host.name] = channel
             answer = channel.ask("facts" if self._wants_facts else "time")
-            channel.set_clock(answer["time"])
             if self._wants_facts:
                 self.facts[host.name] = Facts.from_frame(answer)
         except MusterError as error:
@@ -78,8 +78,11 @@ class Cluster:
     def survey(self, network: str = "") -> ClusterFacts:
         """The facts of every host, and an address of the head that every host has just reached.
 
-        `network`: the head's address must be in it, and so must the way there from every host.
+        `network`: the head's address must be in it, and so must the way there from every host. From here on
+        channels know the clocks of hosts: which of two failures was first may be a matter of milliseconds.
         """
+        with ThreadPoolExecutor(CLOCKS_AT_ONCE) as pool:
+            list(pool.map(Channel.set_clock, self.channels.values()))
         head = self.hosts[0]
         nonce = secrets.token_hex(8)
         port = self.channels[head.name].ask("meet", nonce=nonce)["port"]

@@ -10,7 +10,7 @@ from concurrent.futures import wait as wait_for_all
 from typing import Any, TypeVar
 
 from deploy.channel import FROZEN, LostError
-from deploy.cluster import Cluster
+from deploy.cluster import CLOCKS_AT_ONCE, Cluster
 from deploy.errors import HostError, MusterError
 from deploy.facts import NONSENSE, from_json, nonsense
 from deploy.health import Clock, Examination, Examined, Health, Reached
@@ -21,7 +21,6 @@ HEALTH_SECONDS = 40.0
 # A keeper gives up an address after 3 s; so many hosts it tries at most.
 REACH_SECONDS = 15.0
 MOST_PEERS = 64
-CLOCKS_AT_ONCE = 16
 _Read = TypeVar("_Read")
 
 
@@ -94,7 +93,7 @@ class _Asked:
         return self.all("try_to_meet", _port, REACH_SECONDS, requests)
 
     def clocks(self) -> dict[str, Clock]:
-        """The clock of every host; not all at once, because threads that wait for each other spoil it."""
+        """The clock of every host; not all at once."""
         found = {}
 
         def measure(name: str) -> None:

@@ -46,6 +46,7 @@ class Reports:
 
     def __init__(self, state: State, cluster: Cluster, watchers: Sequence[Watcher], stall: Stall) -> None:
         self.state, self.cluster, self.watchers, self.stall = state, cluster, watchers, stall
+        state.catch_up = self._catch_up
         self._handlers: dict[str, Callable[[str, Frame], None]] = {
             "rank-start": self._rank_start,
             "output": self._output,
@@ -67,6 +68,10 @@ class Reports:
         except (KeyError, TypeError, ValueError, AttributeError):  # a keeper is ours, but its host may not be
             reason = "sent a report that no keeper sends"
             self.state.fail(Failure("host", reason, 3, host=host, at=time.time()))
+
+    def _catch_up(self) -> None:
+        for _ in range(self.cluster.events.qsize()):  # no more than that: ranks may print without an end
+            self.take(*self.cluster.events.get())
 
     # -- ranks --
 
@@ -97,7 +102,7 @@ class Reports:
         rank, ends = frame["rank"], self.state.ends
         if rank not in self.state.places or rank in ends:
             return
-        at = frame["time"] + self.cluster.channels[host].clock_offset
+        at = self._when(host, frame)
         ends[rank] = RankEnd(self.state.places[rank], frame["code"], at, tuple(frame["tail"]), _why(frame))
         if frame["code"] != 0:
             self.state.fail(ends[rank].as_failure())
@@ -116,7 +121,8 @@ class Reports:
         codes = self.state.launcher_codes
         codes[host] = frame["code"]
         if frame["code"] < 0:  # killed: what ranks do now follows from it
-            self._launcher_failed(host, frame["code"], f": {why}" if (why := _why(frame)) else "")
+            why = f": {why}" if (why := _why(frame)) else ""
+            self._launcher_failed(host, frame["code"], why, self._when(host, frame))
         elif frame["code"] != 0 or codes.keys() == self.state.commands:
             self.state.deadlines.after(LATE_SECONDS, self._ranks_are_missing)
         self._check_done()
@@ -140,7 +146,8 @@ class Reports:
 
     def _daemon_end(self, host: str, frame: Frame) -> None:
         """Open MPI's daemon on a host was killed: what its ranks do now follows from it."""
-        self._blame_launcher(host, f"{frame['name']} ended with", frame["code"], "")
+        at = self._when(host, frame)
+        self._blame_launcher(host, f"{frame['name']} ended with", frame["code"], "", at)
 
     def _host_lost(self, host: str, frame: Frame) -> None:
         self.state.fail(Failure("host", "the line to its keeper is gone", 3, host=host, at=time.time()))
@@ -167,6 +174,7 @@ class Reports:
 
     def _ranks_are_missing(self) -> None:
         state = self.state
+        state.catch_up()
         if not state.missing or state.failures:
             return
         host, code = max(state.launcher_codes.items(), key=lambda item: item[1] != 0)
@@ -176,16 +184,25 @@ class Reports:
         )
         self._launcher_failed(host, code, f" without {said}")
 
-    def _launcher_failed(self, host: str, code: int, circumstance: str) -> None:
-        self._blame_launcher(host, f"{self.state.plan.spec.launcher} ended with", code, circumstance)
+    def _launcher_failed(self, host: str, code: int, circumstance: str, at: float | None = None) -> None:
+        what = f"{self.state.plan.spec.launcher} ended with"
+        self._blame_launcher(host, what, code, circumstance, time.time() if at is None else at)
 
-    def _blame_launcher(self, host: str, what: str, code: int, circumstance: str) -> None:
+    def _blame_launcher(self, host: str, what: str, code: int, circumstance: str, at: float) -> None:
         reason = f"{what} {describe_code(code)}{circumstance}"
         tail = tuple(self.state.launcher_tail)
-        failure = Failure("launcher", reason, status_of(code) or 1, host=host, at=time.time(), tail=tail)
+        failure = Failure("launcher", reason, status_of(code) or 1, host=host, at=at, tail=tail)
         self.state.fail(failure)
 
+    def _when(self, host: str, frame: Frame) -> float:
+        """When its keeper saw what it reports, on the driver's clock."""
+        at: float = frame["time"] + self.cluster.channels[host].clock_offset
+        return at
+
     def _launcher_stays(self) -> None:
+        self.state.catch_up()
+        if self.state.over or self.state.failures:
+            return
         launcher = self.state.plan.spec.launcher
         self.state.notes.append(
             f"{launcher} was still there {LAUNCHER_EXIT_SECONDS:.0f} s after all ranks had ended"

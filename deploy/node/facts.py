@@ -12,7 +12,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 from deploy.node.wire import Frame
@@ -43,7 +42,6 @@ def facts() -> Frame:
         "gpus": gpu_count(),
         "addresses": [address for _, address in sorted(host_addresses(), key=bridge_last)],
         "interfaces": {address: name for name, address in host_addresses()},
-        "time": time.time(),
     }
 
 

@@ -72,7 +72,8 @@ class Work:
         """Start the job's command of this host."""
 
         def on_end(code: int) -> None:
-            self.send(self.ranks.explained({"event": "command-end", "code": code}))
+            end = {"event": "command-end", "code": code, "time": time.time()}  # before it is explained
+            self.send(self.ranks.explained(end))
 
         self._spawn(request["argv"], on_end)
         return {}
@@ -82,7 +83,9 @@ class Work:
         number = request["number"]
         self._spawn(
             ["/bin/sh", "-c", request["command"]],
-            lambda code: self.send({"event": "shell-end", "number": number, "code": code}),
+            lambda code: self.send(
+                {"event": "shell-end", "number": number, "code": code, "time": time.time()}
+            ),
         )
         return {}
 
@@ -121,7 +124,7 @@ class Work:
     def _adopted_killed(self, name: str, code: int) -> None:
         """Report the end of Open MPI's daemon, which is adopted because it leaves its parent."""
         if name in OPEN_MPI_DAEMONS:
-            self.send({"event": "daemon-end", "name": name, "code": code})
+            self.send({"event": "daemon-end", "name": name, "code": code, "time": time.time()})
 
     def _spawn(self, argv: list[str], on_end: Callable[[int], None]) -> None:
         if not self.reaper:

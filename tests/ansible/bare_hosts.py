@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from deploy.node.processes import below, process_table
 
 ROOT = Path(__file__).parents[2]
 BOOKS = ROOT / "ansible"
@@ -21,6 +25,7 @@ RELEASE = os.environ.get("BARE_RELEASE", "trixie")
 HAS_TORCH = RELEASE == "trixie"  # of the images that the hosts are made from
 ADDRESSES = {f"node{number}": f"10.77.0.{10 + number}" for number in (1, 2, 3, 4, 5, 6)}
 ADDRESSES["clock"] = "10.77.0.20"
+STARTED = {"running", "degraded"}  # systemctl(1)
 
 # Programs of the environment that the tests run in: no one need have activated it.
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -30,8 +35,7 @@ VARIABLES: dict[str, object] = {
     "muster_stack": "bare",
     "time_sync_servers": [ADDRESSES["clock"]],
     "time_sync_pools": [],
-    "time_sync_wait_seconds": 20,
-    "ssh_trust_login_seconds": 4,  # these hosts are near
+    "ssh_trust_login_seconds": 8,  # these hosts are near, but have one machine together
     "preflight_disk_free_mb": 500,
     "packages_index_seconds": 10**9,  # the list of packages in the image is that of the packages in its cache
 }
@@ -101,9 +105,14 @@ class Hosts:
         """Bring hosts up anew, and pin their host keys as one reads them off a console."""
         self.compose("up", "--detach", "--no-deps", "--force-recreate", "--timeout", "0", *names)
         for name in names:
-            key = wait_for(lambda name=name: self.on(name, "cat", "/etc/ssh/ssh_host_ed25519_key.pub"))
+            self.await_start(name)
+            key = self.on(name, "cat", "/etc/ssh/ssh_host_ed25519_key.pub")
             self.pin(name, ADDRESSES[name], key, login)
             wait_for(lambda name=name: self.operator(name, "echo up").stdout)
+
+    def await_start(self, name: str) -> None:
+        """Until systemd has started all that a host has: what comes later would be a trace of ours."""
+        wait_for(lambda: self.on(name, "systemctl", "is-system-running", "--wait").strip() in STARTED)
 
     def pin(self, name: str, address: str, key: str, login: str = "root") -> None:
         """Let the operator know a host."""
@@ -124,8 +133,9 @@ class Hosts:
         return f"{PROJECT}-{name}-1"
 
     def operator(self, name: str, command: str) -> subprocess.CompletedProcess[str]:
-        """The operator's own login."""
-        return run("ssh", "-F", str(self.folder / "operator_config"), "-o", "BatchMode=yes", name, command)
+        """The operator's own login; at the moment of a reload no sshd listens, so it knocks again."""
+        options = ("-F", str(self.folder / "operator_config"), "-o", "BatchMode=yes")
+        return run("ssh", *options, "-o", "ConnectionAttempts=5", name, command)
 
     def driver(self, name: str, command: str, *options: str) -> subprocess.CompletedProcess[str]:
         """A login as the driver's."""
@@ -142,7 +152,7 @@ class Hosts:
             *("--extra-vars", json.dumps(variables)),
         ]
 
-    def play(self, book: str, *args: str, timeout: float = 300, **variables: object) -> Outcome:
+    def play(self, book: str, *args: str, timeout: float = 800, **variables: object) -> Outcome:
         """Play a book to its end."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = run(*self.command(book, *args, **variables), timeout=timeout, cwd=BOOKS, env=self.env)
@@ -164,7 +174,7 @@ class Hosts:
             assert ansible.stdout
             found = any(marker in line for line in ansible.stdout)
             if ansible.poll() is None:
-                os.killpg(ansible.pid, 9)
+                kill_all(ansible.pid)
         assert found, f"no task {marker!r}"
 
     def checks(self) -> list[dict[str, object]]:
@@ -193,6 +203,21 @@ dpkg --get-selections
 """
 
 
+def kill_all(root: int) -> None:
+    """Kill a process and all below it; no group has them, Ansible's workers make sessions of their own."""
+    stopped: list[int] = []
+    while new := [pid for pid in [root, *below(root, process_table())] if pid not in stopped]:
+        stopped += new
+        signal_each(new, signal.SIGSTOP)  # so that none starts another meanwhile
+    signal_each(stopped, signal.SIGKILL)
+
+
+def signal_each(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def recap(text: str) -> dict[str, dict[str, int]]:
     lines = re.findall(r"^(\S+)\s+: (ok=.*)$", text, re.MULTILINE)
     return {
@@ -200,7 +225,7 @@ def recap(text: str) -> dict[str, dict[str, int]]:
     }
 
 
-def wait_for(probe: object, seconds: float = 30) -> str:
+def wait_for(probe: object, seconds: float = 120) -> str:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := probe():  # type: ignore[operator]

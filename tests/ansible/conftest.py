@@ -47,6 +47,7 @@ def clock(operator: Path) -> str:
     """The site's clock, for hosts that ask one: a container with chronyd that nobody sets up."""
     hosts = Hosts(operator)
     hosts.compose("up", "--detach", "--no-deps", "--force-recreate", "--timeout", "0", "clock")
+    hosts.await_start("clock")
     install = "apt-get install --yes --no-install-recommends chrony >/dev/null && systemctl stop chrony"
     serve = (
         "printf 'local stratum 8\\nallow\\n' >/run/clock.conf && chronyd -x -f /run/clock.conf && echo serves"

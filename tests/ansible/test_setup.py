@@ -49,7 +49,7 @@ def test_syntax(hosts: Hosts) -> None:
 def test_lint() -> None:
     done = run(
         *(sys.executable, "-m", "ansiblelint", "--offline", "--nocolor", "--profile", "production"),
-        timeout=120,
+        timeout=280,
         cwd=BOOKS,
         env={"PATH": PATH},
     )
@@ -89,10 +89,11 @@ def test_a_check_of_set_up_hosts_finds_nothing_to_do(hosts: Hosts) -> None:
 def test_a_second_setup_changes_nothing_and_costs_little(hosts: Hosts) -> None:
     done = hosts.play("setup")
     assert (done.status, done.changed) == (0, 0), done.text
-    # What costs is each task on each host; how long one takes is also a matter of this machine. The first
-    # host has two more, which are done once for all.
+    # What costs is each task on each host. The first host has two more, which are done once for all.
     assert [done.recap[name]["ok"] for name in hosts.names] == [10, 8, 8], done.text
-    assert done.cpu_seconds < 12
+    # How long one takes is also a matter of this machine, and of its load; so is Ansible's own start.
+    start = hosts.play("setup", "--syntax-check").cpu_seconds
+    assert done.cpu_seconds < 15 * start, (done.cpu_seconds, start)
 
 
 def test_a_limited_run_leaves_no_host_out_of_the_known_ones(hosts: Hosts) -> None:
@@ -112,7 +113,7 @@ def test_verify_finds_all_as_it_should_be_and_says_so_as_json(hosts: Hosts) -> N
 
 def launch(hosts: Hosts, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = (sys.executable, "-m", "fabric", "--search-root", str(ROOT), "launch")
-    return run(*command, "--hosts", str(hosts.hosts_file), *words, timeout=180, cwd=folder)
+    return run(*command, "--hosts", str(hosts.hosts_file), *words, timeout=600, cwd=folder)
 
 
 def test_the_hosts_of_a_setup_run_a_launch_with_no_further_step(hosts: Hosts, tmp_path: Path) -> None:
@@ -162,8 +163,9 @@ def test_the_clusters_key_is_good_from_the_cluster_only_and_forwards_nothing(hos
 
 
 def test_an_auditor_finds_no_fault_in_sshd(hosts: Hosts) -> None:
-    # Its test of denial of service would be one.
-    done = run(sys.executable, "-m", "ssh_audit", "--json", "--skip-rate-test", ADDRESSES["node1"])
+    # Its test of denial of service would be one. By itself it waits 5 s for sshd.
+    audit = ("ssh_audit", "--json", "--skip-rate-test", "--timeout=60", ADDRESSES["node1"])
+    done = run(sys.executable, "-m", *audit, timeout=280)
     report = json.loads(done.stdout)
     found = [item for kind in ("kex", "key", "mac", "enc") for item in report[kind]]
     assert len(found) > 10

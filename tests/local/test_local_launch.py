@@ -18,7 +18,6 @@ import pytest
 from tests.launching import FAB, ROOT, Project, processes_of, wait_until_clean
 
 both = pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-DEMO_BY_TORCHRUN = [str(FAB), "launch", "--hosts", ".muster/localhost.txt", "--launcher", "torchrun"]
 NASTY = ["a b", "$HOME", "it's", 'say "hi"', "x;y", "`id`", "*", "a\\tb", "two\nlines", "", "--flag=$(id)"]
 
 
@@ -96,7 +95,7 @@ def test_an_exception_ends_a_job_whose_other_ranks_wait_in_mpi(project: Project)
         "if MPI.COMM_WORLD.rank == 1: raise ValueError('boom')\n"
         "MPI.COMM_WORLD.barrier()\n"
     )
-    done = project.launch("--script", "mpi.py", timeout=40)
+    done = project.launch("--script", "mpi.py")
     assert done.status == 1, done.output
     assert "rank 1 on localhost" in done.output
     assert "ValueError: boom" in done.output
@@ -115,11 +114,13 @@ def test_stopping_the_driver_leaves_nothing(
         job = process.stdout.readline().split()[1].rstrip(":")
         waiting = 0
         while waiting < 2:
-            waiting += "waiting" in process.stdout.readline()
+            line = process.stdout.readline()
+            assert line, "it has ended"
+            waiting += "waiting" in line
         assert len(processes_of(job)) >= 5  # the launcher, two wrappers, two programs
         process.send_signal(number)
-        process.wait(20)
-        wait_until_clean(job)
+        process.wait(60)
+        wait_until_clean(job, 10)  # a keeper that only missed its driver would take 12 s
         rest = process.stdout.read()
     assert process.returncode == status
     if number is signal.SIGINT:
@@ -128,7 +129,7 @@ def test_stopping_the_driver_leaves_nothing(
 
 def test_two_launches_at_once_do_not_meet(project: Project) -> None:
     with project.start("--script", "program.py") as one, project.start("--script", "program.py") as two:
-        outputs = [process.communicate(timeout=60)[0] for process in (one, two)]
+        outputs = [process.communicate(timeout=180)[0] for process in (one, two)]
     assert [one.returncode, two.returncode] == [0, 0]
     ports = {output.partition(" port ")[2].split()[0] for output in outputs}
     jobs = {output.split()[1] for output in outputs}
@@ -206,7 +207,7 @@ def test_what_cannot_be_is_explained(project: Project, words: list[str], status:
     (project.path / "empty.txt").write_text("")
     (project.path / "bad.txt").write_text("localhost slots=8x\n")
     given = words if "--script" in words or "--module" in words else [*words, "--script", "program.py"]
-    done = project.launch(*given, timeout=30)
+    done = project.launch(*given)
     assert (done.status, complaint in done.output) == (status, True), done.output
     assert "Traceback" not in done.output
     assert not (project.path / "runs").exists()
@@ -230,14 +231,15 @@ def test_a_python_without_torch_is_named_before_anything_starts(project: Project
     assert "has no torch; install it, or name another interpreter with --python" in done.output
 
 
-@pytest.mark.parametrize(
-    ("launcher", "words"),
-    [("mpirun", ["make", "--no-print-directory", "demo"]), ("torchrun", DEMO_BY_TORCHRUN)],
-)
-def test_the_demo_of_the_readme_learns(launcher: str, words: list[str]) -> None:
+@both
+def test_the_demo_of_the_readme_learns(project: Project, launcher: str) -> None:
+    # The environment is that of the tests, however old it is: nothing is installed here.
+    words = ["make", "--no-print-directory", "--old-file=.venv/installed", "demo"]
+    if launcher == "torchrun":
+        words = [str(FAB), "launch", "--hosts", str(project.path / "hosts.txt"), "--launcher", "torchrun"]
     # A make that runs these tests would pass its own flags on.
     env = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL"}}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
     found = re.fullmatch(
@@ -248,10 +250,11 @@ def test_the_demo_of_the_readme_learns(launcher: str, words: list[str]) -> None:
 
 
 def test_on_a_terminal_there_is_a_progress_bar(project: Project) -> None:
+    # A driver that comes late has only the end of an epoch to show; but not of each.
     shown = on_a_terminal(
-        [str(FAB), "launch", "--hosts", str(project.path / "hosts.txt"), "--args=--epochs 1"]
+        [str(FAB), "launch", "--hosts", str(project.path / "hosts.txt"), "--args=--epochs 5"]
     )
-    assert re.search(r"\r\x1b\[K\[0 localhost\] .*epoch 1/1 \[#", shown), shown
+    assert re.search(r"\r\x1b\[K\[0 localhost\] .*epoch \d+/5 \[#", shown), shown
     assert "accuracy=" in shown
 
 

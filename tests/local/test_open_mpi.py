@@ -55,7 +55,7 @@ def launch(
         folder = RunFolder(project.path / "runs", request.job)
         folder.begin(made)
         deliver(made, cluster)
-        result = execute(made, cluster, (folder, *watchers), start_timeout=30)
+        result = execute(made, cluster, (folder, *watchers), start_timeout=120)
     folder.finish(result, None, "")
     return result, folder
 

@@ -37,7 +37,7 @@ def host(tmp_path: Path, before: str) -> Channel:
 def test_what_start_up_files_print_is_passed_over(tmp_path: Path, before: str) -> None:
     channel = host(tmp_path, before)
     try:
-        assert channel.ask("time", seconds=20)["time"] > 0
+        assert channel.ask("time", seconds=120)["time"] > 0
     finally:
         channel.close()
 
@@ -55,7 +55,7 @@ def test_a_shell_that_lets_nothing_run_is_quoted(tmp_path: Path, before: str, ki
     channel = host(tmp_path, before)
     try:
         with pytest.raises(LostError) as caught:
-            channel.ask("time", seconds=20)
+            channel.ask("time", seconds=120)
     finally:
         channel.close()
     assert (caught.value.kind, caught.value.text) == (kind, text)

@@ -7,9 +7,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Queue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,14 +52,40 @@ def test_every_host_is_known_and_reaches_every_other_and_itself() -> None:
         assert set(host.reached) == {"node1", "node2", "node3"}
         assert all(reached.interfaces for reached in host.reached.values())
         assert abs(host.clock.ahead) <= host.clock.uncertainty + 0.001
-        assert host.clock.uncertainty < 0.05
+        assert host.clock.uncertainty < 1.0  # a few of this machine's answers; it may have much else to do
+
+
+def test_the_quickest_of_several_answers_tells_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    ways = [(0.2, 0.4), (0.01, 0.01), (0.3, 0.0)]  # there and back
+
+    def ask(do: str, **request: object) -> Frame:
+        nonlocal now
+        there, back = ways.pop(0)
+        now += there + back
+        return {"time": now - back + 5.0}
+
+    channel = Channel("node1", Simulated({}), Queue())
+    monkeypatch.setattr(channel, "ask", ask)
+    monkeypatch.setattr("deploy.channel.time", SimpleNamespace(time=lambda: now, monotonic=lambda: now))
+    ahead, uncertainty = channel.measure_clock()
+    assert ahead == pytest.approx(5.0)
+    assert uncertainty == pytest.approx(0.01)
+    assert not ways, "one that is slow is asked no more than this"
+
+
+def test_a_launch_has_the_clock_of_every_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Channel, "measure_clock", lambda channel: (2.5, 0.001))
+    with Cluster(hostfile.parse("node[1-2]"), lambda host: LocalPipe(None)) as cluster:
+        cluster.survey()
+        assert [channel.clock_offset for channel in cluster.channels.values()] == [-2.5, -2.5]
 
 
 class Simulated:
     """A host as a thread, which thinks before it says what it is and how it is."""
 
-    def __init__(self, other: Mapping[str, Frame], seconds: float) -> None:
-        self._other, self._seconds = other, seconds
+    def __init__(self, other: Mapping[str, Frame], think: Callable[[], object] = lambda: None) -> None:
+        self._other, self._think = other, think
         mine, theirs = socket.socketpair()
         self._stream = mine.makefile("rwb")
         self.reader = self.writer = self._stream
@@ -70,7 +97,7 @@ class Simulated:
         while received := read_frame(stream):
             request, _ = received
             if request["do"] in ("facts", "health"):
-                time.sleep(self._seconds)
+                self._think()
             do = request["do"]
             answer = self._other[do] if do in self._other else self._answer(request)
             write_frame(stream, {"reply": request["id"], **answer})
@@ -96,20 +123,21 @@ class Simulated:
         self._stream.close()
 
 
-def simulated(text: str, seconds: float = 0.0, **answers: Frame) -> Examination:
+def simulated(text: str, think: Callable[[], object] = lambda: None, **answers: Frame) -> Examination:
     """Hosts that are threads; those in `answers` say something else."""
-    return examine(Cluster(hostfile.parse(text), lambda host: Simulated(answers.get(host.name, {}), seconds)))
+    return examine(Cluster(hostfile.parse(text), lambda host: Simulated(answers.get(host.name, {}), think)))
 
 
-def test_64_hosts_take_the_time_of_the_slowest_and_at_most_a_second() -> None:
+def test_64_hosts_think_at_the_same_time_and_cost_at_most_a_second() -> None:
     hosts = "node[01-64] slots=2"
-    began = time.monotonic()
-    one = simulated(hosts, seconds=0.5)
+    everyone = threading.Barrier(64)  # none goes on before all have been asked
+    began = time.process_time()
+    one = simulated(hosts, lambda: everyone.wait(25))
     findings = check(hostfile.parse(hosts), one, "mpirun")
-    seconds = time.monotonic() - began
+    seconds = time.process_time() - began
     assert (len(one.hosts), findings) == (64, ())
     assert len(one.hosts["node64"].reached) == 64
-    assert seconds < 0.5 + 0.5 + 1.0
+    assert seconds < 1.0 * 3  # processor time too grows with what else the machine does
 
 
 @pytest.mark.parametrize("hosts", [1, 64, 65, 100, 257, 1000])
@@ -198,7 +226,7 @@ def test_a_host_that_talks_nonsense_is_named_and_the_others_examined(answer: dic
 
 
 def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploy.examine.HEALTH_SECONDS", 1.0)
+    monkeypatch.setattr("deploy.examine.HEALTH_SECONDS", 3.0)
     post = Channel.post
 
     def freeze(channel: Channel, do: str, payload: bytes = b"", **request: object) -> object:
@@ -208,21 +236,24 @@ def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Channel, "post", freeze)
     began = time.monotonic()
     one = simulated("node[1-9]")
-    assert time.monotonic() - began < 1.0 + 3.0
+    assert time.monotonic() - began < 3.0 * 8  # what they would cost one after the other
     assert {(error.kind, error.text) for error in one.errors.values()} == {
-        ("host.lost", "no answer within 1 s")
+        ("host.lost", "no answer within 3 s")
     }
     assert list(one.hosts) == ["node1"]
 
 
 def test_only_a_host_that_owes_an_answer_is_silent() -> None:
     """One that waited for slower hosts to get their code was taken for frozen."""
-    channel = Channel("node1", Simulated({}, seconds=0.5), Queue())
+    thought = threading.Event()
+    channel = Channel("node1", Simulated({}, thought.wait), Queue())
     channel.ask("time")
     time.sleep(0.3)
     assert channel.silent_for() == 0.0
+    asked = time.monotonic()
     slow = channel.post("facts")
     time.sleep(0.2)
-    assert 0.2 <= channel.silent_for() < 0.5
-    slow.result(5)
+    assert 0.2 <= channel.silent_for() <= time.monotonic() - asked
+    thought.set()
+    slow.result(60)
     assert channel.silent_for() == 0.0

@@ -50,8 +50,7 @@ def test_on_a_terminal_progress_stays_below_the_lines(monkeypatch: pytest.Monkey
     screen = Screen(stream)
     screen.output(0, "node1", "out", "50 %\r")
     screen.output(1, "node1", "out", "hello\n")
-    wait_for(stream, "hello\n")
-    assert stream.getvalue().endswith("\r\x1b[K[1 node1] hello\n[0 node1] 50 %")
+    wait_for(stream, "\r\x1b[K[1 node1] hello\n[0 node1] 50 %")
     screen.close()
     assert stream.getvalue().endswith("\r\x1b[K")
 
@@ -66,7 +65,10 @@ def shown(terminal: Terminal) -> list[str]:
     return [line.rpartition("\x1b[K")[2] for line in terminal.getvalue().split("\n")]
 
 
-def test_equal_lines_of_many_ranks_are_one_and_each_rank_keeps_its_order(terminal: Terminal) -> None:
+def test_equal_lines_of_many_ranks_are_one_and_each_rank_keeps_its_order(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy.screen.WINDOW_SECONDS", 300.0)  # however long the next lines take to come
     screen = Screen(terminal)
     for rank in range(6):
         screen.output(rank, "node1", "out", "loading\n" if rank == 4 else "loading\nready\n")
@@ -75,15 +77,17 @@ def test_equal_lines_of_many_ranks_are_one_and_each_rank_keeps_its_order(termina
     assert shown(terminal)[:3] == ["[0-5] loading", "[0-3,5] ready", "[4 node1] ValueError: boom"]
 
 
-def wait_for(terminal: Terminal, text: str) -> None:
-    deadline = time.monotonic() + 5
-    while text not in terminal.getvalue() and time.monotonic() < deadline:
+def wait_for(terminal: Terminal, end: str) -> None:
+    """Until the terminal shows this last; one line is written in several pieces."""
+    deadline = time.monotonic() + 60
+    while not terminal.getvalue().endswith(end):
+        assert time.monotonic() < deadline, terminal.getvalue()
         time.sleep(0.05)
 
 
 def test_lines_do_not_wait_for_ever(terminal: Terminal) -> None:
     Screen(terminal).output(0, "node1", "out", "alone\n")
-    wait_for(terminal, "alone")
+    wait_for(terminal, "alone\n")
     assert shown(terminal)[0] == "[0 node1] alone"
 
 

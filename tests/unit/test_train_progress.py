@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from train.progress import Progress
@@ -45,8 +47,15 @@ def test_a_bar_leaves_the_last_column_free(
     assert len(capsys.readouterr().out.rstrip("\r")) == 19
 
 
-def test_bars_are_drawn_at_most_ten_times_a_second(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bars_are_drawn_at_most_ten_times_a_second(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("train.progress.time", SimpleNamespace(monotonic=lambda: now))
     progress = Progress(FIRST, {"MUSTER_TERMINAL": "80"})
     progress.bar("epoch 1/2", 0.25, "")
+    now += 0.09
     assert not progress.bar_is_due()
+    now += 0.02
+    assert progress.bar_is_due()
     capsys.readouterr()
