@@ -143,7 +143,9 @@ def describe(run: Path) -> Frame:
 def is_held(run: Path) -> bool:
     """Whether the run's driver lives; where it is elsewhere, whether a keeper of the job is here."""
     own = run / "lock.driver"
-    return any(not _is_free(lock) for lock in ([own] if own.exists() else run.parent.glob("lock.*")))
+    if own.exists():  # shared, so that two who ask at once do not take each other for the driver
+        return not _could_lock(own, fcntl.LOCK_SH)
+    return any(not _could_lock(lock, fcntl.LOCK_EX) for lock in run.parent.glob("lock.*"))
 
 
 def identity() -> Frame:
@@ -193,9 +195,10 @@ def _folders(root: Path) -> list[str]:
     return sorted(name for name in names if not name.startswith("."))  # .JOB.new is on its way here
 
 
-def _is_free(lock: Path) -> bool:
-    with open(lock, "rb") as file, contextlib.suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _could_lock(lock: Path, kind: int) -> bool:
+    # Open for writing: NFS grants an exclusive lock to nobody else (flock(2)).
+    with open(lock, "r+b") as file, contextlib.suppress(OSError):
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
         return True
     return False
 
