@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from deploy.node import rank
-from tests.processes import wait_until_gone
+from tests.processes import is_alive, wait_until_gone
 
 MPIRUN = {
     f"OMPI_COMM_WORLD_{name}": "0" if "RANK" in name else "1"
@@ -92,6 +93,28 @@ def test_a_long_line_is_passed_on_in_pieces(keeper: Keeper) -> None:
     lines = [frame["text"] for frame in keeper.frames() if frame["event"] == "output"]
     assert len(lines) > 1
     assert "".join(lines) == "x" * 300000 + "\n"
+
+
+def test_what_a_program_printed_last_is_passed_on_however_slow_the_host_is(keeper: Keeper) -> None:
+    # More than fits into the way to the keeper, and less than keeps the program from its end.
+    process = keeper.start("-c", "import os; print(os.getpid(), flush=True); print('x' * 280000)")
+    program = int(json.loads(keeper.stream.readline())["text"])
+    deadline = time.monotonic() + 5
+    while is_alive(program) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(1.5)  # the keeper has no core
+    *lines, end = keeper.frames()
+    assert "".join(line["text"] for line in lines) == "x" * 280000 + "\n"
+    assert (end["event"], end["tail"][-1]) == ("rank-end", lines[-1]["text"])
+    assert process.wait(50) == 0
+
+
+def test_a_rank_ends_with_its_program_and_not_with_what_that_leaves_behind(keeper: Keeper) -> None:
+    words = ["sh", "-c", "echo $$; while echo still here; do sleep 0.1; done"]
+    process = keeper.start("-c", f"import subprocess; subprocess.Popen({words})")
+    pid = int(json.loads(keeper.stream.readline())["text"].splitlines()[0])
+    assert keeper.frames()[-1]["code"] == process.wait(50) == 0
+    os.kill(pid, signal.SIGKILL)
 
 
 def test_a_signal_is_told_as_such(keeper: Keeper) -> None:
