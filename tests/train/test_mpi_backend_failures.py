@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.train.conftest import Job, Launch
 
+# In stderr mpirun's own words may end in the middle of a line, and so a rank's begin there.
 SOON = 50.0  # seconds, for a busy machine; a job that nobody ends goes on for 100
 
 
@@ -32,9 +33,8 @@ def test_a_rank_that_leaves_is_named_by_those_that_wait_for_it(launch: Launch) -
     job, seconds = fail(launch, "leaves", ranks=3)
     assert job.status == 1
     assert re.search(
-        r"^error: rank [02] has waited [\d.]+ s in all_reduce, number 2 of group 0: rank 1 left the program",
+        r"error: rank [02] has waited [\d.]+ s in all_reduce, number 2 of group 0: rank 1 left the program",
         job.stderr,
-        re.MULTILINE,
     )
     assert seconds < SOON  # 1.5 on a quiet machine
 
@@ -49,9 +49,8 @@ def test_a_rank_that_does_not_come_in_time_is_named(launch: Launch) -> None:
     job, seconds = fail(launch, "dawdles", ranks=3)
     assert job.status == 1
     said = re.search(
-        r"^error: rank [02] has waited ([\d.]+) s in all_reduce, .* time-out is 5 s, and rank 1 did not come",
+        r"error: rank [02] has waited ([\d.]+) s in all_reduce, .* time-out is 5 s, and rank 1 did not come",
         job.stderr,
-        re.MULTILINE,
     )
     assert said and float(said[1]) > 5, job.stderr
     assert seconds < SOON  # 5.5 on a quiet machine
