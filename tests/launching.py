@@ -87,7 +87,7 @@ class Project:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
         )
 
-    def launch(self, *words: str, timeout: float = 180) -> Launched:
+    def launch(self, *words: str, timeout: float = 240) -> Launched:
         began = time.monotonic()
         with self.start(*words) as process:
             try:
@@ -97,7 +97,7 @@ class Project:
                 raise
         return Launched(process.returncode, output, time.monotonic() - began, self.path)
 
-    def fab(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def fab(self, *words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
         """Run any command of fab to its end."""
         command = [str(FAB), *words]
         return subprocess.run(
@@ -131,16 +131,16 @@ def processes_of(job: str) -> Sequence[str]:
         if folder.name.isdigit() and folder.name != str(os.getpid()):
             try:
                 stat = (folder / "stat").read_text()
-                text = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
-            except OSError:
+                environ, words = (folder / "environ").read_bytes(), (folder / "cmdline").read_bytes()
+            except OSError:  # it has ended between two looks
                 continue
-            if job.encode() in text and stat.rpartition(")")[2].split()[0] not in "ZX":
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            if job.encode() in environ + words and stat.rpartition(")")[2].split()[0] not in "ZX":
+                found.append(words.replace(b"\0", b" ").decode(errors="replace"))
     return found
 
 
-def wait_until_clean(job: str, seconds: float = 5.0) -> float:
-    """Wait until no process of the job is left; returns how long that took."""
+def wait_until_clean(job: str, seconds: float = 30.0) -> float:
+    """Wait until no process of the job is left; returns how long that took. PROGRAM waits for 120 s."""
     began = time.monotonic()
     while left := processes_of(job):
         assert time.monotonic() - began < seconds, f"still there after {seconds} s: {left}"

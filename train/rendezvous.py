@@ -13,7 +13,9 @@ good below some thousands of ranks, so every store here is of that kind.
 from __future__ import annotations
 
 import itertools
+import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -59,8 +61,8 @@ def meeting(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str, s
     try:
         yield PrefixStore(f"meeting-{next(_MEETINGS)}", store)
     finally:
-        if init.startswith("file://") and ranks.rank == 0:
-            _file_of(init, environ).unlink(missing_ok=True)
+        if isinstance(store, _SharedFile):
+            store.leave(remove=ranks.rank == 0)
 
 
 def _choose(ranks: Ranks, environ: Mapping[str, str]) -> str:
@@ -113,7 +115,26 @@ def _in_file(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str, 
         if time.monotonic() > deadline:
             raise TrainError(f"{ranks}: rank 0 has not made {path}; is that folder shared by all hosts?")
         time.sleep(0.05)
-    return FileStore(str(path), ranks.world_size)
+    return _SharedFile(path, ranks.world_size)
+
+
+class _SharedFile(FileStore):
+    """A FileStore that knows its file by a name of its own, and has none any more once it has left.
+
+    The end of torch's writes to the file if it is there; if another rank removes it at that moment, the file
+    is made anew, and nobody would remove that one.
+    """
+
+    def __init__(self, path: Path, world_size: int) -> None:
+        self._file, self._own = path, Path(tempfile.mkdtemp(prefix="muster-meeting-"))
+        (self._own / path.name).symlink_to(path)
+        super().__init__(str(self._own / path.name), world_size)
+
+    def leave(self, *, remove: bool) -> None:
+        """Forget the file, or also remove it."""
+        shutil.rmtree(self._own, ignore_errors=True)
+        if remove:
+            self._file.unlink(missing_ok=True)
 
 
 def _file_of(init: str, environ: Mapping[str, str]) -> Path:

@@ -58,11 +58,21 @@ def _remove(folder: Path, before: float, gone: Path) -> int | None:
     with contextlib.suppress(OSError), held_by_nobody(folder):
         if _newest(folder) <= before:
             size = _size(folder)
-            gone.mkdir(mode=0o700, exist_ok=True)
-            folder.rename(gone / folder.name)
+            _rename_into(gone, folder)
             shutil.rmtree(gone / folder.name, ignore_errors=True)
             return size
     return None
+
+
+def _rename_into(gone: Path, folder: Path) -> None:
+    """Move the folder there, again if a host that is done has removed `gone` in between."""
+    for _ in range(100):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(gone, 0o700)
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(gone / folder.name)
+            return
+    raise FileNotFoundError(folder)
 
 
 def _folders(jobs: Path) -> list[Path]:

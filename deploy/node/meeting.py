@@ -20,6 +20,7 @@ from deploy.node.wire import Frame
 # Below Linux' default range of ephemeral ports (32768-60999), so that no outgoing connection takes the port.
 PORTS = range(20000, 32000)
 MOST_ANSWERED = 128  # callers that may take their time to close
+OTHERS_SECONDS = 0.3  # for a host's other addresses, once each host is reached at one
 STRIDE = 7919  # a prime that does not divide their number: every port has its turn
 
 
@@ -137,7 +138,7 @@ def reach_hosts(targets: list[Frame], seconds: float = 3.0) -> Frame:
                 _hear(key.fileobj, *key.data)
             if late and all(seen["interfaces"] for seen in found.values()):
                 # Each is reached; other addresses that swallow packets would cost the whole time-out.
-                deadline, late = min(deadline, time.monotonic() + 0.3), ""
+                deadline, late = min(deadline, time.monotonic() + OTHERS_SECONDS), ""
         for key in list(selector.get_map().values()):
             seen, address, _ = key.data
             if late:

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -22,12 +23,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
 TAIL_LINES = 40
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
+LEFT_BEHIND_SECONDS = 1.0  # for what a program's own children print after its end
+LAST_SECONDS = 10.0  # to pass on what there is then; they may print for ever
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -87,20 +90,35 @@ def prepare_child(keeper: int) -> None:
     libc.prctl(PR_SET_PTRACER, keeper, 0, 0, 0)  # fails without Yama, where nothing stands in the way
 
 
-def pump(source: BinaryIO, path: str, name: str, keeper: Keeper, tail: collections.deque[str]) -> None:
+def pump(
+    source: BinaryIO, path: str, name: str, keeper: Keeper, tail: collections.deque[str], *, over: int
+) -> None:
     r"""Copy a stream to its file byte for byte, and to the keeper in whole lines (ended by \n or \r)."""
     pending = b""
     with open(path, "ab", buffering=0) as file:
-        while True:
-            chunk = os.read(source.fileno(), 1 << 16)
+        for chunk in chunks(source, over):
             file.write(chunk)
             whole, pending = whole_lines(pending + chunk, flush=not chunk)
             if whole:
                 text = whole.decode(errors="surrogateescape")
                 tail.extend(text.splitlines(keepends=True)[-TAIL_LINES:])
                 keeper.send({"event": "output", "stream": name, "text": text})
-            if not chunk:
-                return
+
+
+def chunks(source: BinaryIO, over: int) -> Iterator[bytes]:
+    """What comes, and at the end nothing once.
+
+    `over` can be read once the program has ended. What it printed is there by then, but its children may hold
+    the stream open for ever.
+    """
+    stream, until, chunk = source.fileno(), 0.0, b"begin"
+    while chunk:
+        ready, _, _ = select.select([stream, over], [], [])
+        if stream not in ready:
+            until = until or time.monotonic() + LEFT_BEHIND_SECONDS
+            ready, _, _ = select.select([stream], [], [], max(0.0, until - time.monotonic()))
+        chunk = os.read(stream, 1 << 16) if ready else b""
+        yield chunk
 
 
 def whole_lines(text: bytes, *, flush: bool) -> tuple[bytes, bytes]:
@@ -138,17 +156,22 @@ def run(argv: list[str]) -> int:
     for number in FORWARDED:
         signal.signal(number, lambda got, frame: child.send_signal(got))
     threading.Thread(target=end_with_keeper, args=(keeper, child), daemon=True).start()
+    over, ending = os.pipe()
     pumps = [
         threading.Thread(
-            target=pump, args=(stream, f"{label}.{name}", name, keeper, tails[name]), daemon=True
+            target=pump,
+            args=(stream, f"{label}.{name}", name, keeper, tails[name]),
+            kwargs={"over": over},
+            daemon=True,
         )
         for name, stream in (("out", child.stdout), ("err", child.stderr))
     ]
     for thread in pumps:
         thread.start()
     code = child.wait()
+    os.close(ending)
     for thread in pumps:
-        thread.join(1.0)  # a grandchild may hold the pipe open for ever
+        thread.join(LAST_SECONDS)
     return finish(keeper, label, code, list(tails["err"]) or list(tails["out"]))
 
 

@@ -83,6 +83,21 @@ def test_where_nothing_ever_ran_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert clean(tmp_path) == {"removed": [], "kept": [], "freed": 0}
 
 
+def test_a_host_that_is_done_may_remove_what_another_moves_a_job_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_job(tmp_path, "old", b"code")
+    rename = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        monkeypatch.undo()
+        target.parent.rmdir()
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert clean(tmp_path)["removed"] == ["old"]
+
+
 def test_hosts_that_share_a_home_may_clean_at_once(tmp_path: Path) -> None:
     names = [f"job{number:02}" for number in range(20)]
     for name in names:

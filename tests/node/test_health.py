@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ GPUS = """\
 
 def test_everything_of_this_host_is_what_the_driver_reads() -> None:
     known = from_json(Health, json.loads(json.dumps(health.health())))
-    assert [folder.path for folder in known.folders] == [str(Path.home() / ".muster"), "/tmp"]
+    assert [folder.path for folder in known.folders] == [str(Path.home() / ".muster"), tempfile.gettempdir()]
     assert known.nofile > 0
     assert known.shm_free is None or known.shm_free > 0
 
@@ -161,8 +162,11 @@ def test_processes_of_an_older_job_are_told_from_a_running_one(tmp_path: Path) -
     keeper.bind(str(tmp_path / "keeper"))
     name = f"test-{os.getpid()}"
     env = {**os.environ, "MUSTER_JOB": name, "MUSTER_KEEPER": str(tmp_path)}
-    with subprocess.Popen(["sleep", "30"], env=env) as process:
+    # It speaks first: while it is being loaded, a process has no environment to be read yet.
+    command = ["sh", "-c", "echo here; read -r never"]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
+            assert process.stdout and process.stdout.readline() == b"here\n"
             assert of_job(name) == [{"job": name, "kept": False, "pids": [process.pid]}]
             keeper.listen()
             assert of_job(name) == [{"job": name, "kept": True, "pids": [process.pid]}]

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from deploy.node import rank
-from tests.processes import wait_until_gone
+from tests.processes import is_alive, wait_until_gone
 
 MPIRUN = {
     f"OMPI_COMM_WORLD_{name}": "0" if "RANK" in name else "1"
@@ -94,6 +95,28 @@ def test_a_long_line_is_passed_on_in_pieces(keeper: Keeper) -> None:
     assert "".join(lines) == "x" * 300000 + "\n"
 
 
+def test_what_a_program_printed_last_is_passed_on_however_slow_the_host_is(keeper: Keeper) -> None:
+    # More than fits into the way to the keeper, and less than keeps the program from its end.
+    process = keeper.start("-c", "import os; print(os.getpid(), flush=True); print('x' * 280000)")
+    program = int(json.loads(keeper.stream.readline())["text"])
+    deadline = time.monotonic() + 5
+    while is_alive(program) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(1.5)  # the keeper has no core
+    *lines, end = keeper.frames()
+    assert "".join(line["text"] for line in lines) == "x" * 280000 + "\n"
+    assert (end["event"], end["tail"][-1]) == ("rank-end", lines[-1]["text"])
+    assert process.wait(50) == 0
+
+
+def test_a_rank_ends_with_its_program_and_not_with_what_that_leaves_behind(keeper: Keeper) -> None:
+    words = ["sh", "-c", "echo $$; while echo still here; do sleep 0.1; done"]
+    process = keeper.start("-c", f"import subprocess; subprocess.Popen({words})")
+    pid = int(json.loads(keeper.stream.readline())["text"].splitlines()[0])
+    assert keeper.frames()[-1]["code"] == process.wait(50) == 0
+    os.kill(pid, signal.SIGKILL)
+
+
 def test_a_signal_is_told_as_such(keeper: Keeper) -> None:
     process = keeper.start("-c", "import os; os.kill(os.getpid(), 9)")
     assert keeper.frames()[-1]["code"] == -signal.SIGKILL
@@ -105,7 +128,7 @@ def test_a_signal_for_the_wrapper_reaches_the_program(keeper: Keeper) -> None:
     process = keeper.start("-c", handler + "print('ready', flush=True); time.sleep(60)")
     keeper.stream.readline()
     process.terminate()
-    assert process.wait(10) == 5
+    assert process.wait(50) == 5  # by itself it would end after 60 s, with 0
 
 
 @pytest.mark.parametrize("who", ["keeper", "wrapper"])
@@ -118,7 +141,7 @@ def test_a_rank_does_not_outlive(keeper: Keeper, who: str) -> None:
         keeper.stream.close()
         keeper.connection.close()
     wait_until_gone(pid)
-    process.wait(5)
+    process.wait(50)
 
 
 def test_torchruns_word_counts_over_an_outer_mpiruns() -> None:

@@ -10,11 +10,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from train import failure
 from train.errors import TrainError
 from train.failure import keep_records_in
 from train.group import process_group
 from train.ranks import Ranks
 from train.spawn import spawn
+
+# However long a launcher needs here to end the others: a victim that speaks has not been ended.
+failure.VICTIM_WAITS = 100.0
 
 
 def _raise(error: BaseException) -> Callable[[], None]:

@@ -23,8 +23,8 @@ from train.ranks import Ranks
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
-    """Join all ranks; a rank whose test failed may not keep the others for long."""
-    with process_group(Ranks.from_env(os.environ), timeout=timedelta(seconds=60)) as joined:
+    """Join all ranks; a rank whose test failed may not keep the others as long as the job may last."""
+    with process_group(Ranks.from_env(os.environ), timeout=timedelta(seconds=180)) as joined:
         yield joined
 
 

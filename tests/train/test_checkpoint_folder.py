@@ -61,10 +61,12 @@ def test_fifty_kills_while_saving_never_cost_a_complete_checkpoint(tmp_path: Pat
 
     for _ in range(50):
         child = _fork(save_for_ever)
-        _wait_for_a_step_after(before, tmp_path)
-        time.sleep(chance.uniform(0, 0.03))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        try:
+            _wait_for_a_step_after(before, tmp_path)
+            time.sleep(chance.uniform(0, 0.03))
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         state = _newest(tmp_path)
         assert state["step"] == files.step_of(files.stored(tmp_path)[0]) > before
         assert torch.all(state["model"] == state["step"])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from tests.train.forked import on_hosts
-from train.collectives import measure
+from train.collectives import measure, operations
 from train.collectives.main import show
 from train.collectives.operations import OPERATIONS, Operation, Pairs, World
 from train.tool import ToolConfig
@@ -71,6 +72,9 @@ def test_what_all_refuse_is_lacking_and_what_some_refuse_is_broken(
 def test_a_barrier_that_does_not_wait_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (barrier,) = [operation for operation in OPERATIONS if operation.name == "barrier"]
     monkeypatch.setattr(dist, "barrier", lambda: None)
+    # A clock that only moves while a rank sleeps: who is late by another one may be so for having no core.
+    now = [1.0]
+    monkeypatch.setattr(operations, "time", Mock(sleep=now.append, time=lambda: sum(now)))
 
     def run(group: Group) -> str:
         return measure.run(barrier, World(group.rank, 2, group.device, torch.float32))[0]

@@ -10,6 +10,9 @@ import pytest
 if TYPE_CHECKING:
     from tests.train.conftest import Job, Launch
 
+# In stderr mpirun's own words may end in the middle of a line, and so a rank's begin there.
+SOON = 50.0  # seconds, for a busy machine; a job that nobody ends goes on for 100
+
 
 def fail(launch: Launch, way: str, ranks: int = 2) -> tuple[Job, float]:
     """Return the job, and how long it went on after rank 1 had failed."""
@@ -23,35 +26,34 @@ def test_an_exception_that_nobody_catches_ends_the_job(launch: Launch) -> None:
     job, seconds = fail(launch, "raises")
     assert job.status == 1
     assert "ValueError: out of paper" in job.stderr
-    assert seconds < 5  # 0.3 on a quiet machine
+    assert seconds < SOON  # 0.3 on a quiet machine
 
 
 def test_a_rank_that_leaves_is_named_by_those_that_wait_for_it(launch: Launch) -> None:
     job, seconds = fail(launch, "leaves", ranks=3)
     assert job.status == 1
     assert re.search(
-        r"^error: rank [02] has waited [\d.]+ s in all_reduce, number 2 of group 0: rank 1 left the program",
+        r"error: rank [02] has waited [\d.]+ s in all_reduce, number 2 of group 0: rank 1 left the program",
         job.stderr,
-        re.MULTILINE,
     )
-    assert seconds < 10  # 1.5 on a quiet machine
+    assert seconds < SOON  # 1.5 on a quiet machine
 
 
 def test_a_rank_that_is_killed_ends_the_job(launch: Launch) -> None:
     job, seconds = fail(launch, "dies")
     assert job.status == 128 + 9
-    assert seconds < 5  # 0.3 on a quiet machine
+    assert seconds < SOON  # 0.3 on a quiet machine
 
 
 def test_a_rank_that_does_not_come_in_time_is_named(launch: Launch) -> None:
     job, seconds = fail(launch, "dawdles", ranks=3)
     assert job.status == 1
-    assert re.search(
-        r"^error: rank [02] has waited [\d.]+ s in all_reduce, .* time-out is 2 s, and rank 1 did not come",
+    said = re.search(
+        r"error: rank [02] has waited ([\d.]+) s in all_reduce, .* time-out is 5 s, and rank 1 did not come",
         job.stderr,
-        re.MULTILINE,
     )
-    assert 2 < seconds < 20
+    assert said and float(said[1]) > 5, job.stderr
+    assert seconds < SOON  # 5.5 on a quiet machine
 
 
 def test_in_debug_mode_ranks_that_differ_are_told_how(launch: Launch) -> None:

@@ -109,6 +109,16 @@ def test_a_file_is_new_for_every_run_and_goes_with_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["meeting.job-7"]
 
 
+def test_a_rank_that_has_left_does_not_bring_the_file_back(tmp_path: Path) -> None:
+    place = f"file://{tmp_path}/meeting"
+    with meeting(place, FIRST, SHORT, {}), meeting(place, Ranks(1, 2, 1, 2, "env"), SHORT, {}) as left:
+        pass
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "meeting").touch()  # of the next run, or gone only while a store is looking
+    del left
+    assert (tmp_path / "meeting").read_bytes() == b""
+
+
 def test_a_rank_names_the_file_that_it_waited_for(tmp_path: Path) -> None:
     second = Ranks(1, 2, 1, 2, "env")
     with (

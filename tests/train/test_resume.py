@@ -6,9 +6,8 @@ import json
 import os
 import shutil
 import signal
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 from tests.train.forked import on_hosts
 from train.checkpoint import folder as files
-from train.checkpoint.checkpoints import FOLDER
+from train.checkpoint.checkpoints import FOLDER, Checkpoints
 from train.config import TrainConfig
 from train.errors import TrainError
 from train.main import train
@@ -105,26 +104,30 @@ def test_hosts_with_disks_of_their_own_continue_together(whole: Path, tmp_path: 
 
 
 def test_a_killed_job_that_the_driver_starts_again_continues(
-    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(group: Group) -> None:
-        if group.rank == 1:
-            threading.Thread(target=_kill_this_process_after_step_4, args=(tmp_path,), daemon=True).start()
-        train(TrainConfig.from_argv([*SHORT, "--out", str(tmp_path)], {}), group)
-
-    with pytest.raises((ProcessExitedException, ProcessRaisedException)):
-        on_hosts(tmp_path, 2, run)
-    assert files.step_of(files.stored(tmp_path / FOLDER)[0]) < 12
+    with (
+        monkeypatch.context() as killed,
+        pytest.raises((ProcessExitedException, ProcessRaisedException)),
+    ):
+        killed.setattr(Checkpoints, "save", _save_and_kill_rank_1_after_step_4(Checkpoints.save))
+        _train(tmp_path, 2)
+    assert 4 < files.step_of(files.stored(tmp_path / FOLDER)[0]) < 12
     _train(tmp_path, 2, environ={"MUSTER_RESTART": "1"})
     assert f"resumed from {tmp_path}/checkpoints/step-" in capfd.readouterr().out
     assert _losses(tmp_path) == _losses(whole)
     assert _plain(_last(tmp_path)["model"]) == _plain(_last(whole)["model"])
 
 
-def _kill_this_process_after_step_4(out: Path) -> None:
-    while not [path for path in files.stored(out / FOLDER) if files.step_of(path) > 4]:
-        time.sleep(0.001)
-    os.kill(os.getpid(), signal.SIGKILL)
+def _save_and_kill_rank_1_after_step_4(save: Callable[..., None]) -> Callable[..., None]:
+    def save_and_kill(checkpoints: Checkpoints, step: int, state: dict[str, Any]) -> None:
+        save(checkpoints, step, state)
+        if checkpoints.group.rank == 1 and step > 4:
+            while not files.path_of(checkpoints.folder, step).exists():  # rank 0 writes it
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return save_and_kill
 
 
 def test_nothing_to_resume_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ IN_PARTS = dataclasses.replace(PLAIN, accumulate=3, clip=0.5)
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
-    with process_group(RANKS, timeout=timedelta(seconds=60)) as joined:
+    with process_group(RANKS, timeout=timedelta(seconds=180)) as joined:
         yield joined
 
 

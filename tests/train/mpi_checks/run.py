@@ -24,7 +24,7 @@ from train.rendezvous import meeting
 
 def main() -> None:
     ranks = Ranks.from_env(os.environ)
-    timeout = timedelta(seconds=60)
+    timeout = timedelta(seconds=180)
     with meeting("auto", ranks, timeout, os.environ) as store:
         dist.init_process_group(
             register(), timeout=timeout, store=store, rank=ranks.rank, world_size=ranks.world_size
