@@ -14,14 +14,10 @@ from tests.cluster.faults import CASES, FAULTS
 from tests.cluster.start_faults import START_FAULTS
 from tests.cluster.striking import clean_at, suffer
 from tests.launching import Project
+from tests.load import stretched
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
-
-
-def stretched(limit: float) -> float:
-    """The limit on this machine: with more than two processes waiting for each core, nothing is in time."""
-    return limit * max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1)))
 
 
 def record(**measured: object) -> None:

@@ -39,14 +39,14 @@ def dawdles() -> None:
 
 
 def differs() -> None:
-    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
-    dist.set_debug_level_from_env()
     dist.all_reduce(torch.ones(5 if dist.get_rank() == 1 else 4))
 
 
 def main() -> None:
     way = globals()[sys.argv[1]]
     ranks = Ranks.from_env(os.environ)
+    if way is differs:
+        dist.set_debug_level(dist.DebugLevel.DETAIL)
     with meeting("auto", ranks, TIMEOUT, os.environ) as store:
         dist.init_process_group(
             register(), timeout=TIMEOUT, store=store, rank=ranks.rank, world_size=ranks.world_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 # In stderr mpirun's own words may end in the middle of a line, and so a rank's begin there.
 SOON = 50.0  # seconds, for a busy machine; a job that nobody ends goes on for 100
+# Of 40 jobs whose ranks called MPI_Abort, prterun 5.0.11 itself crashed at the end of 2, on a busy machine.
+ABORTED = {1, -signal.SIGSEGV}
 
 
 def fail(launch: Launch, way: str, ranks: int = 2) -> tuple[Job, float]:
@@ -24,14 +27,14 @@ def fail(launch: Launch, way: str, ranks: int = 2) -> tuple[Job, float]:
 
 def test_an_exception_that_nobody_catches_ends_the_job(launch: Launch) -> None:
     job, seconds = fail(launch, "raises")
-    assert job.status == 1
+    assert job.status in ABORTED
     assert "ValueError: out of paper" in job.stderr
     assert seconds < SOON  # 0.3 on a quiet machine
 
 
 def test_a_rank_that_leaves_is_named_by_those_that_wait_for_it(launch: Launch) -> None:
     job, seconds = fail(launch, "leaves", ranks=3)
-    assert job.status == 1
+    assert job.status in ABORTED
     assert re.search(
         r"error: rank [02] has waited [\d.]+ s in all_reduce, number 2 of group 0: rank 1 left the program",
         job.stderr,
@@ -47,7 +50,7 @@ def test_a_rank_that_is_killed_ends_the_job(launch: Launch) -> None:
 
 def test_a_rank_that_does_not_come_in_time_is_named(launch: Launch) -> None:
     job, seconds = fail(launch, "dawdles", ranks=3)
-    assert job.status == 1
+    assert job.status in ABORTED
     said = re.search(
         r"error: rank [02] has waited ([\d.]+) s in all_reduce, .* time-out is 5 s, and rank 1 did not come",
         job.stderr,
@@ -58,7 +61,7 @@ def test_a_rank_that_does_not_come_in_time_is_named(launch: Launch) -> None:
 
 def test_in_debug_mode_ranks_that_differ_are_told_how(launch: Launch) -> None:
     job, _ = fail(launch, "differs")
-    assert job.status == 1
+    assert job.status in ABORTED
     assert re.search(r"the ranks differ: rank 0: all_reduce SUM .*\[4\].*; rank 1: .*\[5\]", job.stderr)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from itertools import islice
 from types import FrameType
 from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
+
+_C10D = vars(c10d)
 
 
 def waits(opts: Any) -> bool:
@@ -20,13 +20,11 @@ def waits(opts: Any) -> bool:
     said: bool | None = getattr(opts, "asyncOp", None)
     if said is not None:
         return not said
-    for frame in islice(_below(sys._getframe(1)), 4):
-        if frame.f_globals is vars(c10d):
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(4):
+        if frame is None:
+            break
+        if frame.f_globals is _C10D:
             return frame.f_locals.get("async_op") is False
-    return False
-
-
-def _below(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
         frame = frame.f_back
+    return False

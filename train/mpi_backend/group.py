@@ -47,6 +47,7 @@ class MpiProcessGroup(ProcessGroup):
         self._lane = Lane(name)
         self._coalescing: list[Work] | None = None
         self._finished = Finished()
+        self._wants_agreement = get_debug_level() == DebugLevel.DETAIL  # now, as torch's own groups
         # torch 2.6 forgets the Python part of a Work that C++ still waits for; later ones hold it themselves.
         self._kept: deque[Work] = deque(maxlen=1024 if torch.__version__ < "2.7" else 0)
         self._store = store
@@ -285,7 +286,7 @@ class MpiProcessGroup(ProcessGroup):
         """
         if inputs and inputs[0].is_cuda:
             run = _after_gpu(run)
-        if get_debug_level() == DebugLevel.DETAIL:
+        if self._wants_agreement:
             sizes = [list(tensor.shape) for tensor in inputs] if same_size else ""
             kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in inputs} or ""
             run = partial(_agreed, run, self._comm, f"{name} {meaning} {kinds} {sizes}")
