@@ -73,7 +73,11 @@ def _route(name: str, answer: str, configuration: tuple[str, ...]) -> Route:
 
     proxy = one("proxycommand")
     if jump := one("proxyjump"):
-        proxy = shlex.join(["ssh", *configuration, "-W", "[%h]:%p", *jump.split(",")[-1:]])
+        *before, last = jump.split(",")
+        through = ("-J", ",".join(before)) if before else ()
+        # As a URI it may have a user and a port.
+        gate = last if last.startswith("ssh://") else f"ssh://{last}"
+        proxy = shlex.join(["ssh", *configuration, *through, "-W", "[%h]:%p", gate])
     known = " ".join(said.get("userknownhostsfile", []) + said.get("globalknownhostsfile", []))
     seconds = one("connecttimeout")
     return Route(

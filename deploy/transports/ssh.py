@@ -76,8 +76,9 @@ class SshPipe:
             self._channel: Any = transport.open_session(timeout=route.connect_seconds)
             self._channel.exec_command(command)
         except (SSHException, OSError, EOFError) as error:
+            proxy = self._connection.proxys_last_words()
             self._connection.close()
-            raise _explain(error, route) from None
+            raise _explain(error, route, proxy) from None
         self._reader = io.BufferedReader(_Incoming(self._channel), 1 << 16)
         self._writer = _Outgoing(self._channel)
         self._python = python
@@ -119,11 +120,17 @@ class SshPipe:
         self._connection.close()
 
 
-def _explain(error: Exception, route: Route) -> HostError:
-    """What failed between here and a host, and what to do."""
+def _explain(error: Exception, route: Route, proxy: str | None = None) -> HostError:
+    """What failed between here and a host, and what to do; `proxy`: the last words of one that has ended."""
     place = f"{route.hostname} port {route.port}"
     known = ", ".join(route.known_hosts_files) or "known_hosts"
     match error:
+        case _ if proxy is not None:
+            explained = (
+                "ssh.proxy-ended",
+                f"the way there has ended: {proxy} ({route.proxy_command})",
+                f"try: ssh {route.name}",
+            )
         case BadHostKeyException():
             explained = (
                 "ssh.host-key-changed",

@@ -10,6 +10,7 @@ import contextlib
 import fnmatch
 import hashlib
 import logging
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +20,7 @@ import paramiko
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 from paramiko.ssh_exception import SSHException
 
+from deploy.transports.proxy import Proxy
 from deploy.transports.route import Route
 
 # paramiko logs what it also raises; our message is the one to read.
@@ -53,9 +55,26 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has n
                 "auth_timeout": route.connect_seconds,
             },
         )
+        self._route = route
+        self._proxy: Proxy | None = None
         self.client.set_missing_host_key_policy(_Refuse())
         for entry in known_keys(route):
             self.client.get_host_keys().add(route.server_name, entry.get_name(), entry)
+
+    def open_gateway(self) -> socket.socket:
+        """Start the proxy command of a route that has one; what Fabric then connects through."""
+        self._proxy = Proxy(self._route)
+        return self._proxy.socket
+
+    def proxys_last_words(self) -> str | None:
+        """What the proxy command said last, if there is one and it has ended."""
+        return self._proxy.last_words() if self._proxy else None
+
+    def close(self) -> None:
+        """Disconnect, and end the proxy command."""
+        super().close()
+        if self._proxy:
+            self._proxy.close()
 
 
 def known_keys(route: Route) -> Iterator[paramiko.PKey]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import re
 import shlex
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +20,7 @@ import pytest
 from tests.cluster.start_faults import key_of, known_hosts, replaced
 from tests.cluster.striking import clean_at
 from tests.launching import ROOT, Launched, Project
+from tests.load import stretched
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -113,6 +117,45 @@ def test_start_up_files_may_print_and_set_what_they_like(
         cluster.exec("node2", ["sh", "-c", "cp /etc/skel/.bashrc ~"])
     assert done.status == 0, done.output
     assert "DONE    6 ranks on 3 hosts" in done.output
+
+
+# What `ssh -W` of a jump host does; it notes its process first.
+FORWARD = """
+import os, select, socket, sys
+open(sys.argv[3], "w").write(str(os.getpid()))
+there = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+while True:
+    for ready in select.select([0, there], [], [])[0]:
+        said = os.read(0, 65536) if ready == 0 else there.recv(65536)
+        if not said:
+            sys.exit()
+        there.sendall(said) if ready == 0 else os.write(1, said)
+"""
+
+
+def test_a_host_behind_a_proxy_command_is_reached_and_the_end_of_that_noticed(
+    project: Project, cluster: Cluster
+) -> None:
+    (project.path / "forward.py").write_text(FORWARD)
+    with known_hosts(project, cluster, "", ""):
+        config = project.path / ".muster" / "ssh_config"
+        words = f"{sys.executable} {project.path}/forward.py %h %p {project.path}/.muster/proxy"
+        config.write_text(f"Host node3\n  ProxyCommand {words}\n{config.read_text()}")
+        assert project.launch("--script", "program.py").status == 0
+        with project.start("--script", "program.py", "--args=wait") as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline()]
+            while sum("waiting" in line for line in lines) < 6:
+                lines.append(process.stdout.readline())
+                assert lines[-1], "".join(lines)
+            began = time.monotonic()
+            os.kill(int((project.path / ".muster" / "proxy").read_text()), signal.SIGKILL)
+            said = process.communicate(timeout=60)[0]
+            seconds = time.monotonic() - began
+    assert process.returncode == 3
+    assert "FAILED  node3: the line to its keeper is gone" in said
+    assert seconds < stretched(5.0)
+    clean_at(cluster, cluster.nodes, 5.0)
 
 
 def test_a_job_of_somebody_else_is_not_touched(project: Project, cluster: Cluster) -> None:

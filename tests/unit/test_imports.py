@@ -53,6 +53,7 @@ ORDER = (
     "transports.local",
     "transports.openssh",
     "transports.route",
+    "transports.proxy",
     "transports.trust",
     "transports.ssh",
     "transports",

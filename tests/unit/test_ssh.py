@@ -12,10 +12,10 @@ import paramiko
 import pytest
 from paramiko.ssh_exception import NoValidConnectionsError
 
-from deploy.errors import UsageError
+from deploy.errors import HostError, UsageError
 from deploy.hostfile import Host
 from deploy.transports.route import Route, resolve
-from deploy.transports.ssh import _explain
+from deploy.transports.ssh import SshPipe, _explain
 from deploy.transports.trust import PinnedConnection, UnknownHostKey, known_keys
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJTWkmrHdDTOh9hcHwDh6xOdKmHxYkfsLwBXqFZE2nlF"
@@ -36,7 +36,39 @@ def test_what_ssh_would_do_is_done(tmp_path: Path) -> None:
     )
     assert (route.hostname, route.port, route.user) == ("127.0.0.1", 2201, "ml")
     assert (route.connect_seconds, route.host_key_alias) == (3, "the-node")
-    assert route.proxy_command == f"ssh -F {tmp_path}/config -W '[%h]:%p' gate"
+    assert route.proxy_command == f"ssh -F {tmp_path}/config -W '[%h]:%p' ssh://gate"
+
+
+@pytest.mark.parametrize(
+    ("jump", "words"),
+    [
+        ("ml@gate:2222", "ssh://ml@gate:2222"),
+        ("ssh://gate:22", "ssh://gate:22"),
+        ("first,ml@second", "-J first -W '[%h]:%p' ssh://ml@second"),
+    ],
+)
+def test_a_jump_host_may_have_a_user_a_port_and_others_before_it(
+    tmp_path: Path, jump: str, words: str
+) -> None:
+    command = route_of(tmp_path, f"Host node1\n  ProxyJump {jump}\n", Host("node1")).proxy_command
+    assert command and command.endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("echo no way from %r to %h port %p, 100%% >&2; false", "no way from ml to 10.0.0.9 port 2222, 100%"),
+        ("false", "exit status 1"),
+        ("no-such-program", "no-such-program: not found"),
+    ],
+)
+def test_a_proxy_command_that_ends_is_quoted_at_once(tmp_path: Path, command: str, text: str) -> None:
+    host = Host("node1", user="ml", port=2222)
+    route = route_of(tmp_path, f"Host node1\n  HostName 10.0.0.9\n  ProxyCommand sh -c '{command}'\n", host)
+    with pytest.raises(HostError) as caught:
+        SshPipe(route, "python3")
+    assert caught.value.kind == "ssh.proxy-ended"
+    assert text in caught.value.text
 
 
 def test_the_hosts_file_wins_over_the_configuration(tmp_path: Path) -> None:
