@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.load import stretched
+
 ROOT = Path(__file__).parents[1]
 FAB = Path(sys.executable).parent / "fab"
 
@@ -139,9 +141,9 @@ def processes_of(job: str) -> Sequence[str]:
     return found
 
 
-def wait_until_clean(job: str, seconds: float = 30.0) -> float:
+def wait_until_clean(job: str, seconds: float = 5.0) -> float:
     """Wait until no process of the job is left; returns how long that took. PROGRAM waits for 120 s."""
-    began = time.monotonic()
+    began, seconds = time.monotonic(), stretched(seconds)
     while left := processes_of(job):
         assert time.monotonic() - began < seconds, f"still there after {seconds} s: {left}"
         time.sleep(0.05)

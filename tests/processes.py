@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tests.load import stretched
+
 
 def is_alive(pid: int) -> bool:
     """Whether it runs: a zombie has ended. It may vanish between any two looks, so there is one look only."""
@@ -15,9 +17,9 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def wait_until_gone(pid: int, seconds: float = 30.0) -> None:
-    """The bound is for a machine that is busy; what a test starts to be ended lives for a minute or two."""
-    deadline = time.monotonic() + seconds
+def wait_until_gone(pid: int, seconds: float = 5.0) -> None:
+    """What a test starts to be ended would live for a minute or two."""
+    deadline = time.monotonic() + stretched(seconds)
     while is_alive(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"
         time.sleep(0.02)

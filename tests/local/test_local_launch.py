@@ -120,7 +120,7 @@ def test_stopping_the_driver_leaves_nothing(
         assert len(processes_of(job)) >= 5  # the launcher, two wrappers, two programs
         process.send_signal(number)
         process.wait(60)
-        wait_until_clean(job, 10)  # a keeper that only missed its driver would take 12 s
+        wait_until_clean(job)  # a keeper that only missed its driver would take 12 s
         rest = process.stdout.read()
     assert process.returncode == status
     if number is signal.SIGINT:

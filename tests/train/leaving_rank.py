@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.load import stretched
 from train import failure
 from train.errors import TrainError
 from train.failure import keep_records_in
@@ -17,8 +18,7 @@ from train.group import process_group
 from train.ranks import Ranks
 from train.spawn import spawn
 
-# However long a launcher needs here to end the others: a victim that speaks has not been ended.
-failure.VICTIM_WAITS = 100.0
+failure.VICTIM_WAITS = stretched(failure.VICTIM_WAITS)  # a launcher too needs longer to end it
 
 
 def _raise(error: BaseException) -> Callable[[], None]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.load import stretched
+
 if TYPE_CHECKING:
     from tests.train.conftest import Job, Launch
 
 # In stderr mpirun's own words may end in the middle of a line, and so a rank's begin there.
-SOON = 50.0  # seconds, for a busy machine; a job that nobody ends goes on for 100
-# Of 40 jobs whose ranks called MPI_Abort, prterun 5.0.11 itself crashed at the end of 2, on a busy machine.
+# Of 40 jobs in which two ranks called MPI_Abort at once, prterun 5.0.11 itself crashed at the end of 2.
 ABORTED = {1, -signal.SIGSEGV}
 
 
@@ -27,9 +28,9 @@ def fail(launch: Launch, way: str, ranks: int = 2) -> tuple[Job, float]:
 
 def test_an_exception_that_nobody_catches_ends_the_job(launch: Launch) -> None:
     job, seconds = fail(launch, "raises")
-    assert job.status in ABORTED
+    assert job.status == 1
     assert "ValueError: out of paper" in job.stderr
-    assert seconds < SOON  # 0.3 on a quiet machine
+    assert seconds < stretched(5)  # 0.3 on a quiet machine
 
 
 def test_a_rank_that_leaves_is_named_by_those_that_wait_for_it(launch: Launch) -> None:
@@ -39,13 +40,13 @@ def test_a_rank_that_leaves_is_named_by_those_that_wait_for_it(launch: Launch) -
         r"error: rank [02] has waited [\d.]+ s in all_reduce, number 2 of group 0: rank 1 left the program",
         job.stderr,
     )
-    assert seconds < SOON  # 1.5 on a quiet machine
+    assert seconds < stretched(10)  # 1.5 on a quiet machine
 
 
 def test_a_rank_that_is_killed_ends_the_job(launch: Launch) -> None:
     job, seconds = fail(launch, "dies")
     assert job.status == 128 + 9
-    assert seconds < SOON  # 0.3 on a quiet machine
+    assert seconds < stretched(5)  # 0.3 on a quiet machine
 
 
 def test_a_rank_that_does_not_come_in_time_is_named(launch: Launch) -> None:
@@ -56,12 +57,12 @@ def test_a_rank_that_does_not_come_in_time_is_named(launch: Launch) -> None:
         job.stderr,
     )
     assert said and float(said[1]) > 5, job.stderr
-    assert seconds < SOON  # 5.5 on a quiet machine
+    assert seconds < stretched(20)  # 5.5 on a quiet machine
 
 
 def test_in_debug_mode_ranks_that_differ_are_told_how(launch: Launch) -> None:
     job, _ = fail(launch, "differs")
-    assert job.status in ABORTED
+    assert job.status == 1
     assert re.search(r"the ranks differ: rank 0: all_reduce SUM .*\[4\].*; rank 1: .*\[5\]", job.stderr)
 
 

@@ -26,6 +26,7 @@ from deploy.health import Examination
 from deploy.hostfile import Host
 from deploy.node.wire import Frame, read_frame, write_frame
 from deploy.transports.local import LocalPipe
+from tests.load import stretched
 from tests.unit.plans import NODE
 from tests.unit.test_check import HEALTHY
 
@@ -52,7 +53,7 @@ def test_every_host_is_known_and_reaches_every_other_and_itself() -> None:
         assert set(host.reached) == {"node1", "node2", "node3"}
         assert all(reached.interfaces for reached in host.reached.values())
         assert abs(host.clock.ahead) <= host.clock.uncertainty + 0.001
-        assert host.clock.uncertainty < 1.0  # a few of this machine's answers; it may have much else to do
+        assert host.clock.uncertainty < stretched(0.05)
 
 
 def test_the_quickest_of_several_answers_tells_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,13 +132,13 @@ def simulated(text: str, think: Callable[[], object] = lambda: None, **answers: 
 def test_64_hosts_think_at_the_same_time_and_cost_at_most_a_second() -> None:
     hosts = "node[01-64] slots=2"
     everyone = threading.Barrier(64)  # none goes on before all have been asked
-    began = time.process_time()
+    began = time.monotonic()
     one = simulated(hosts, lambda: everyone.wait(25))
     findings = check(hostfile.parse(hosts), one, "mpirun")
-    seconds = time.process_time() - began
+    seconds = time.monotonic() - began
     assert (len(one.hosts), findings) == (64, ())
     assert len(one.hosts["node64"].reached) == 64
-    assert seconds < 1.0 * 3  # processor time too grows with what else the machine does
+    assert seconds < stretched(1.0)
 
 
 @pytest.mark.parametrize("hosts", [1, 64, 65, 100, 257, 1000])
@@ -236,7 +237,7 @@ def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Channel, "post", freeze)
     began = time.monotonic()
     one = simulated("node[1-9]")
-    assert time.monotonic() - began < 3.0 * 8  # what they would cost one after the other
+    assert time.monotonic() - began < stretched(3.0 + 3.0)
     assert {(error.kind, error.text) for error in one.errors.values()} == {
         ("host.lost", "no answer within 3 s")
     }
