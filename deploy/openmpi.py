@@ -6,6 +6,7 @@ refused but ignored: with a wrong one, every rank starts on the head and mpirun 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 # 4.1 cuts the domain off host names unless told not to; 5.0 keeps it, but says so only when asked.
@@ -13,13 +14,18 @@ _GENERATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "4.1": {
         "remote_shell": ("--mca", "plm", "rsh", "--mca", "plm_rsh_agent"),
         "full_names": ("--mca", "orte_keep_fqdn_hostnames", "1"),
+        "no_tree": ("--mca", "plm_rsh_no_tree_spawn", "1"),
     },
     "5.0": {
         "remote_shell": ("--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent"),
         "full_names": ("--prtemca", "prte_keep_fqdn_hostnames", "1"),
+        "no_tree": ("--prtemca", "plm_ssh_no_tree_spawn", "1"),
     },
 }
 
+
+# On more hosts than this (routed_radix of both versions) daemons start each other: only the head may here.
+_TREE_HOSTS = 64
 
 # Where daemons talk to each other. One name: 5.0.11 dies of a list (SIGSEGV in 23 of 60 starts), and ignores
 # a CIDR when the interface has an IPv6 address too. Each host its own: mpirun would send its own name along,
@@ -49,6 +55,7 @@ def hostfile(ranks: Mapping[str, int]) -> str:
 def command(
     *,
     version: str,
+    hosts: int,
     ranks: int,
     hostfile: str,
     remote_shell: str,
@@ -69,7 +76,32 @@ def command(
         *("--map-by", "slot"),
         *("--bind-to", "none"),
         *options["full_names"],
+        *(options["no_tree"] if hosts > _TREE_HOSTS else ()),
         *options["remote_shell"],
         remote_shell,
         *rank,
     )
+
+
+# What mpirun has its remote shell run (setup_launch in 4.1's plm_rsh_module.c, 5.0's plm_ssh_module.c): it
+# sets these variables in the language of the login shell, then starts the daemon. No shell expands any of the
+# characters allowed here, so nothing but the daemon is started.
+_PLAIN = r"[\w./:=+,@%^~-]+"
+_NAME = "(?:PATH|(?:DY)?LD_LIBRARY_PATH|(?:PRTE|PMIX|OPAL)_PREFIX)"
+_VALUE = rf"{_PLAIN}(?:\${_NAME}|\${{{_NAME}:-}})?"
+_SETTING = "|".join((
+    rf"{_NAME}={_VALUE}",
+    rf"export +{_NAME}",
+    r"(?:\( +)?test ! -r \./\.profile \|\| \. \./\.profile",
+    rf"(?:if \( \$\?\w+ == [01] \) +)?(?:setenv +{_NAME} +{_VALUE}|set \w+_have_d?llp)",
+    rf"set path = \( {_PLAIN} +\$path \)",
+))  # fmt: skip
+_WORD = rf'{_PLAIN}|"(?:[^"$`\\\n]*|\$MUSTER_INTERFACE)"'
+_DAEMON = rf"(?:/(?:{_PLAIN}/)?)?(?:prted|orted)(?: +(?:{_WORD}))*"
+_START = re.compile(rf" *(?:(?:{_SETTING}) *; *)*{_DAEMON}(?: +\))? *")
+
+
+def starts_daemon(command: str) -> bool:
+    """Whether a shell command, in the language of sh or csh, starts Open MPI's daemon and nothing else."""
+    wrapped = re.fullmatch(r"exec /[\w./-]*/t?csh -f -c '([^']*)'", command)  # by deploy/node/rsh.py
+    return bool(_START.fullmatch(wrapped[1] if wrapped else command))

@@ -12,6 +12,7 @@ from deploy.execute.stall import Stall
 from deploy.execute.state import State
 from deploy.facts import from_json
 from deploy.node.wire import Frame
+from deploy.openmpi import starts_daemon
 from deploy.result import (
     Failure,
     RankEnd,
@@ -128,21 +129,32 @@ class Reports:
         self._check_done()
 
     def _shell(self, host: str, frame: Frame) -> None:
-        """mpirun on `host` wants a command run on another: only on a host of this job."""
-        target = self.cluster.channels.get(frame["host"])
+        """mpirun on the head wants its daemon started on a host of this job: once, and nothing else."""
+        plan, daemons = self.state.plan, self.state.daemons
+        if plan.spec.launcher != "mpirun" or host != plan.hosts[0].host.name:
+            raise ValueError("only mpirun on the head starts anything elsewhere")
+        name, number, command = frame["host"], int(frame["number"]), frame["command"]
+        target, reason = self.cluster.channels.get(name), ""
         if target is None:
-            reason = f"mpirun asked for {frame['host']}, which is not a host of this job"
+            reason = f"mpirun asked for {name}, which is not a host of this job"
+        elif name in daemons:
+            reason = f"mpirun asked for a second daemon on {name}"
+        elif not starts_daemon(command):
+            reason = f"what mpirun asked for on {name} does more than start its daemon: {command[:200]}"
+        if target is None or reason:
             self.state.fail(Failure("launcher", reason, 1, host=host, at=time.time()))
             return
-        self.state.phases[frame["host"]] = "mpirun's daemon asked for"
-        target.post("shell", number=f"{host}/{frame['number']}", command=frame["command"])
+        daemons[name] = number
+        self.state.phases[name] = "mpirun's daemon asked for"
+        target.post("shell", number=number, command=command)
 
     def _shell_end(self, host: str, frame: Frame) -> None:
+        number = self.state.daemons[host]
         if frame["code"] != 0:
             self._daemon_end(host, {"name": "mpirun's daemon", **frame})
         self.state.phases[host] = "mpirun's daemon up"  # it leaves the shell that started it
-        asker, _, number = frame["number"].rpartition("/")
-        self.cluster.channels[asker].post("shell_end", number=int(number), code=frame["code"])
+        head = self.cluster.channels[self.state.plan.hosts[0].host.name]
+        head.post("shell_end", number=number, code=frame["code"])
 
     def _daemon_end(self, host: str, frame: Frame) -> None:
         """Open MPI's daemon on a host was killed: what its ranks do now follows from it."""

@@ -23,6 +23,8 @@ class State:
         self.commands = {host.host.name for host in plan.hosts if host.command}
         self.phases = {host.host.name: "code delivered" for host in plan.hosts}
         """How far each host has come; a rank that has started is beyond."""
+        self.daemons: dict[str, int] = {}
+        """The hosts that mpirun has asked for its daemon, with the number of each request."""
         self.started: set[int] = set()
         self.ends: dict[int, RankEnd] = {}
         self.failures: list[Failure] = []

@@ -21,6 +21,8 @@ from deploy.result import LaunchResult
 from deploy.stacks import Stacks
 from tests.unit.plans import make_plan
 
+DAEMON = 'prted --prtemca ess "env"'
+
 
 class FakeChannel:
     """A keeper that does as told: it answers at once, and reports what the test says."""
@@ -234,7 +236,7 @@ def test_a_launcher_that_ends_before_any_rank_is_quoted(hosts: Hosts) -> None:
 
 
 def test_ranks_that_do_not_start_in_time_are_named_with_how_far_their_hosts_came(hosts: Hosts) -> None:
-    hosts.tell("node1", "shell", number=7, host="node2", command="prted")
+    hosts.tell("node1", "shell", number=7, host="node2", command=DAEMON)
     hosts.start(0)
     result = hosts.run(start_timeout=1e-9)
     assert result.failure is not None
@@ -276,7 +278,7 @@ def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: H
         {"event": "output", "rank": "../0", "stream": "out", "text": "evil\n"},
         {"event": "output", "rank": 99, "stream": "out", "text": "evil\n"},
         {"event": "output", "rank": 0, "stream": "out", "text": 7},
-        {"event": "shell-end", "number": "elsewhere/1", "code": 0},
+        {"event": "shell-end", "number": 1, "code": 0},  # that nobody asked for
         {"event": "rank-end", "rank": 0},
         {"event": "rank-end", "rank": 0, "code": -9, "time": 0, "tail": [], "out_of_memory": {"limit": "x"}},
         {"event": "pulse", "ranks": {"0": {"cpu": 0.0, "state": "T"}}},
@@ -300,12 +302,13 @@ def test_a_host_that_reports_nonsense_is_a_failure_and_writes_nothing(
     [
         ("command-end", {"code": -9}, "mpirun ended with SIGKILL (9)"),
         ("daemon-end", {"name": "orted", "code": -9}, "orted ended with SIGKILL (9)"),
-        ("shell-end", {"number": "node1/3", "code": 255}, "mpirun's daemon ended with exit status 255"),
+        ("shell-end", {"number": 3, "code": 255}, "mpirun's daemon ended with exit status 255"),
     ],
 )
 def test_a_killed_launcher_is_the_cause_and_its_ranks_are_not(
     hosts: Hosts, event: str, frame: dict[str, Any], said: str
 ) -> None:
+    hosts.tell("node1", "shell", number=3, host="node1", command=DAEMON)
     hosts.start_all()
     hosts.end(2, code=-15, at=1000.2)  # as its keeper saw it; the driver hears of it first
     hosts.tell("node1", event, time=1000.1, **frame)
@@ -315,14 +318,42 @@ def test_a_killed_launcher_is_the_cause_and_its_ranks_are_not(
 
 
 def test_mpirun_reaches_only_the_hosts_of_its_job(hosts: Hosts) -> None:
-    hosts.tell("node1", "shell", number=7, host="node2", command="prted")
-    hosts.tell("node2", "shell-end", number="node1/7", code=0)
-    hosts.tell("node1", "shell", number=8, host="elsewhere", command="prted")
+    hosts.tell("node1", "shell", number=7, host="node2", command=DAEMON)
+    hosts.tell("node2", "shell-end", number=7, code=0)
+    hosts.tell("node1", "shell", number=8, host="elsewhere", command=DAEMON)
     result = hosts.run()
-    assert ("shell", {"number": "node1/7", "command": "prted"}) in hosts.channels["node2"].asked
+    assert ("shell", {"number": 7, "command": DAEMON}) in hosts.channels["node2"].asked
     assert ("shell_end", {"number": 7, "code": 0}) in hosts.channels["node1"].asked
     assert result.failure is not None
     assert "elsewhere, which is not a host of this job" in result.failure.reason
+
+
+@pytest.mark.parametrize(
+    ("sender", "launcher", "command", "said"),
+    [
+        ("node2", "mpirun", DAEMON, "sent a report that no keeper sends"),
+        ("node1", "torchrun", DAEMON, "sent a report that no keeper sends"),
+        ("node1", "mpirun", "touch owned", "node2 does more than start its daemon: touch owned"),
+    ],
+)
+def test_no_host_runs_commands_on_another(
+    hosts: Hosts, sender: str, launcher: str, command: str, said: str
+) -> None:
+    hosts = Hosts(make_plan("node[1-2] slots=2", launcher=launcher))
+    hosts.tell(sender, "shell", number=7, host="node2", command=command)
+    result = hosts.run()
+    assert result.failure is not None
+    assert (result.failure.host, said in result.failure.reason) == (sender, True)
+    assert "shell" not in {do for channel in hosts.channels.values() for do, _ in channel.asked}
+
+
+def test_mpirun_starts_one_daemon_on_a_host(hosts: Hosts) -> None:
+    for number in (7, 8):
+        hosts.tell("node1", "shell", number=number, host="node2", command=DAEMON)
+    result = hosts.run()
+    assert result.failure is not None
+    assert result.failure.reason == "mpirun asked for a second daemon on node2"
+    assert [words["number"] for do, words in hosts.channels["node2"].asked if do == "shell"] == [7]
 
 
 def test_the_verdict_names_rank_host_end_last_lines_and_log(hosts: Hosts, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import hostfile
+from deploy import hostfile, openmpi
 from deploy.errors import MusterError, UnfitError, UsageError
 from deploy.facts import on_network
 from deploy.node.rsh import INTERFACE, OWN_INTERFACE, for_sh
@@ -143,6 +143,99 @@ def test_no_interface_is_named_where_one_is_not_known() -> None:
 )
 def test_a_daemon_uses_the_interface_of_its_own_host(words: str) -> None:
     assert INTERFACE.sub(OWN_INTERFACE, words).endswith('_if_include "$MUSTER_INTERFACE" -x')
+
+
+WHEEL = "/opt/a-b/.venv"
+ARGUMENTS = (
+    '--prtemca ess "env" --prtemca ess_base_nspace "prterun-vm-1255@0" --prtemca ess_base_vpid 1 --prtemca '
+    'prte_hnp_uri "prterun-vm-1255@0.0;tcp://192.0.2.2:38743:64,24;tcp6://[fd00::2]:53655:64,24" --prtemca '
+    'prte_if_include "$MUSTER_INTERFACE" --prtemca plm_ssh_agent "muster-rsh" --tree-spawn'
+)
+ORTED = (
+    'orted -mca ess "env" -mca orte_node_regex "vm,h[1:0-1]@0(3)" -mca oob_tcp_if_include '
+    '"$MUSTER_INTERFACE" -mca pmix "^s1,s2,cray,isolated"'
+)
+FOR_SH = (
+    f"PRTE_PREFIX={WHEEL};export PRTE_PREFIX;LD_LIBRARY_PATH={WHEEL}/lib:{WHEEL}/lib:$LD_LIBRARY_PATH;"
+    f"export LD_LIBRARY_PATH;{WHEEL}/bin/prted --daemonize {ARGUMENTS}"
+)
+FOR_CSH = (
+    f"setenv PRTE_PREFIX {WHEEL};if ( $?LD_LIBRARY_PATH == 1 ) set PRTE_have_llp;"
+    f"if ( $?LD_LIBRARY_PATH == 0 ) setenv LD_LIBRARY_PATH {WHEEL}/lib;"
+    f"if ( $?PRTE_have_llp == 1 ) setenv LD_LIBRARY_PATH {WHEEL}/lib:"
+    f"$LD_LIBRARY_PATH;{WHEEL}/bin/prted {ARGUMENTS}"
+)
+OF_4_1 = (
+    "OPAL_PREFIX=/opt/mpi ; export OPAL_PREFIX; PATH=/opt/mpi/bin:$PATH ; export PATH ; LD_LIBRARY_PATH="
+    f"/opt/mpi/lib:${{LD_LIBRARY_PATH:-}} ; export LD_LIBRARY_PATH ;   /opt/mpi/bin/{ORTED}"
+)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        FOR_SH,
+        f" {ORTED}",
+        OF_4_1,
+        f"( test ! -r ./.profile || . ./.profile; {FOR_SH} )",
+        f"( test ! -r ./.profile || . ./.profile;  {ORTED} )",
+        for_sh(FOR_CSH, "/bin/tcsh"),
+        for_sh(f" {ORTED}", "/bin/csh"),
+        for_sh(f"set path = ( /opt/mpi/bin $path ) ; {ORTED}", "/bin/csh"),
+    ],
+)
+def test_both_generations_start_their_daemon_in_the_language_of_any_login_shell(command: str) -> None:
+    assert openmpi.starts_daemon(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "touch owned",
+        "touch owned; prted",
+        "prted; touch owned",
+        "prted && touch owned",
+        "prted | touch owned",
+        "prted & touch owned",
+        "prted\ntouch owned",
+        "prted > owned",
+        "prted $(touch owned)",
+        "prted `touch owned`",
+        'prted "$(touch owned)"',
+        'prted "`touch owned`"',
+        'prted "$HOME"',
+        'prted "" touch\\',
+        "prted 'x'",
+        "owned/prted",
+        "prted.sh",
+        "LD_PRELOAD=/tmp/owned.so; prted",
+        "PATH=$(touch owned); prted",
+        "BASH_ENV=owned prted",
+        "( test ! -r ./.profile || . ./owned; prted )",
+        "exec /bin/tcsh -f -c 'touch owned'",
+        "exec /bin/tcsh -c prted",
+        "exec /bin/tcsh -f -c 'prted' touch owned",
+        "exec /bin/tcsh -f -c prted touch owned",
+        "exec /bin/tcsh -f -c 'prted",
+        "exec /bin/sh -f -c prted",
+        "exec /tmp/owned -f -c prted",
+        "exec /bin/tcsh -f -c prted; touch owned",
+        "exec '/bin/$(touch owned)/tcsh' -f -c prted",
+        "prted " + "- " * 5000 + ";",  # and says so at once
+        "prted " + " " * 5000 + ";",
+    ],
+)
+def test_a_shell_command_that_does_anything_else_starts_no_daemon(command: str) -> None:
+    assert not openmpi.starts_daemon(command)
+
+
+def test_above_64_hosts_no_daemon_starts_another() -> None:
+    words = {text: make_plan(text).hosts[0].command or () for text in ("node[01-64]", "node[01-65]")}
+    assert "plm_ssh_no_tree_spawn" not in words["node[01-64]"]
+    assert "--prtemca plm_ssh_no_tree_spawn 1" in " ".join(words["node[01-65]"])
+    older = make_plan("node[01-65]", facts={f"node{n:02d}": {"mpi": "4.1.6"} for n in range(1, 66)})
+    assert "--mca plm_rsh_no_tree_spawn 1" in " ".join(older.hosts[0].command or ())
 
 
 @pytest.mark.parametrize(
