@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from deploy import request, restart
-from deploy.channel import Channel, LostError
+from deploy.channel import Channel
 from deploy.cluster import Cluster, OpenPipe
 from deploy.deliver import deliver
 from deploy.errors import MusterError, UnfitError
@@ -21,7 +21,7 @@ from deploy.plan import LaunchPlan, LaunchSpec, plan
 from deploy.records import RunFolder
 from deploy.report import verdict
 from deploy.restart import Decision, Policy
-from deploy.result import LaunchResult, interruption
+from deploy.result import Failure, LaunchResult, interruption
 
 
 class Observer(Watcher, Protocol):
@@ -60,48 +60,57 @@ class Attempts:
         self._open_pipe, self._on_start = open_pipe, on_start
         self._policy = Policy(job.max_restarts, job.min_hosts)
         self._results: list[LaunchResult] = []
+        self._announced: LaunchPlan | None = None
+        self._again = False
         self._metrics: str | None = None
 
     def run(self) -> LaunchResult:
-        """Returns how the last attempt ended; raises what kept the first one from starting."""
+        """Returns how the last attempt ended; raises what kept the first one from starting.
+
+        What was announced as started has an end, whatever comes after that.
+        """
         hosts: tuple[Host, ...] = self.job.hosts
         try:
             while hosts:
                 hosts = self._attempt(hosts, len(self._results))
         except (MusterError, KeyboardInterrupt) as error:
-            if not self._results:
+            if not self._results and not self._announced:
                 raise
             self._give_up(error)
-        return self._finish(self._results[-1])
+        try:
+            return self._finish(self._results[-1])
+        except KeyboardInterrupt:  # the job is over, and that is written down all the same
+            return self._finish(self._results[-1])
 
     def _attempt(self, hosts: tuple[Host, ...], attempt: int) -> tuple[Host, ...]:
         """One attempt; returns the hosts of the next one, if there is to be one."""
         try:
             used = request.used_hosts(hosts, spec_of(self.job, hosts, attempt))
             with Cluster(used, self._open_pipe) as cluster:
-                result = self._execute(make_plan(self.job, hosts, attempt, cluster), cluster)
+                self._execute(make_plan(self.job, hosts, attempt, cluster), cluster)
         except UnfitError as error:
             if not attempt:
                 raise
             unfit = dict(error.reasons)
             return self._next(restart.without(unfit, hosts, attempt - 1, self._policy), attempt - 1)
-        self._results.append(result)
-        return self._next(restart.decide(result.failure, hosts, attempt, self._policy), attempt)
+        return self._next(restart.decide(self._results[-1].failure, hosts, attempt, self._policy), attempt)
 
-    def _execute(self, the_plan: LaunchPlan, cluster: Cluster) -> LaunchResult:
+    def _execute(self, the_plan: LaunchPlan, cluster: Cluster) -> None:
         deliver(the_plan, cluster)
         head = cluster.channels[the_plan.hosts[0].host.name]
         self.folder.begin(the_plan)
         self._record(head, "job.json", self.folder.record)
         self._on_start(the_plan)
+        self._announced = the_plan
         self._say(the_plan.title)
         limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
         result = execute(the_plan, cluster, self.observers, **limits)
         result = self.folder.ended(result)
-        with contextlib.suppress(LostError):
+        self._again = False
+        self._results.append(result)  # what follows is extra: no error of it may cost the verdict
+        with contextlib.suppress(MusterError):
             self._metrics = head.ask("fetch", path="out/metrics.jsonl", seconds=5)["text"]
         self._record(head, "result.json", result.as_json())
-        return result
 
     def _record(self, head: Channel, name: str, content: object) -> None:
         """Let the head know too, so that it can be asked from anywhere; a detached driver is there anyway."""
@@ -113,15 +122,22 @@ class Attempts:
     def _next(self, decision: Decision, attempt: int) -> tuple[Host, ...]:
         if decision.said:
             self._say(decision.said)
+        self._again = decision.again
         if decision.again:
             time.sleep(restart.backoff(attempt))
         return decision.hosts
 
     def _give_up(self, error: MusterError | KeyboardInterrupt) -> None:
-        """An attempt after the first could not even start: the one before it was the last.
+        """An attempt was announced and had no end, or one after the first could not even start.
 
-        Who interrupts the job then has interrupted it: that is its end, and the failure before it a note.
+        Who interrupts a job that is about to start again has interrupted it: that is its end, and the failure
+        before it a note. Who interrupts one that is over changes nothing.
         """
+        if not self._results and self._announced:
+            self._results.append(self.folder.ended(_without_end(self._announced, error)))
+            return
+        if isinstance(error, KeyboardInterrupt) and not self._again:
+            return
         last = self._results[-1]
         note = f"no restart: {'interrupted' if isinstance(error, KeyboardInterrupt) else error}"
         if isinstance(error, KeyboardInterrupt) and last.failure:
@@ -138,3 +154,13 @@ class Attempts:
     def _say(self, text: str) -> None:
         for observer in self.observers:
             observer.say(text)
+
+
+def _without_end(announced: LaunchPlan, error: MusterError | KeyboardInterrupt) -> LaunchResult:
+    """The result of an attempt that ended before it could be watched."""
+    now = time.time()
+    if isinstance(error, KeyboardInterrupt):
+        failure = interruption(error, now)
+    else:
+        failure = Failure("launcher", str(error), error.exit_status or 1, at=now)
+    return LaunchResult(plan=announced, started=now, ended=now, failure=failure, ends={})

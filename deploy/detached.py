@@ -54,7 +54,9 @@ def main(folder_name: str) -> None:
     try:
         Attempts(job, _opener(job), run, (run,), word.started).run()
     except (MusterError, KeyboardInterrupt) as error:
-        shutil.rmtree(folder, ignore_errors=True)  # nothing has started
+        if word.said:  # what a job that has started leaves behind is its user's, checkpoints and logs
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
         word.refused(error)
 
 
@@ -62,11 +64,11 @@ class _FirstWord:
     """What the driver that hands the job over is told, once: that it runs, or why it does not."""
 
     def __init__(self) -> None:
-        self._said = False
+        self.said = False
 
     def started(self, plan: LaunchPlan) -> None:
         """It starts now; unless the one who waits for this has gone meanwhile."""
-        if not self._said:
+        if not self.said:
             try:
                 self._say(title=plan.title)
             except BrokenPipeError:
@@ -80,7 +82,7 @@ class _FirstWord:
             self._say(error=str(error) or "stopped before it started", unfit=reasons, exit_status=status)
 
     def _say(self, **word: object) -> None:
-        self._said = True
+        self.said = True
         os.write(sys.stdout.fileno(), json.dumps(word).encode() + b"\n")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # driver.log, from here on
 
@@ -97,4 +99,6 @@ def _opener(job: Job) -> OpenPipe:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """The first one counts: another must not disturb the end that it brings about."""
+    signal.signal(number, lambda number, frame: None)
     raise KeyboardInterrupt(number)

@@ -122,7 +122,10 @@ def only(known: Sequence[Known], job: str, looked: str) -> Known:
 
 def state_of(known: Known) -> JobState:
     """How the job is going now."""
-    return _read(known.place, known.place.ask("jobs", job=known.state.job)["jobs"][0])
+    found = known.place.ask("jobs", job=known.state.job)["jobs"]
+    if not found:
+        raise MusterError(f"{known.state.job}: its folder {known.state.folder} is gone")
+    return _read(known.place, found[0])
 
 
 def printed(known: Known, *, rank: int | None, follow: bool, skip: bool = False) -> Iterator[Line]:

@@ -75,10 +75,10 @@ class Run:
             if self._first_failure and self._first_failure.kind in STUCK:
                 stacks = self._stacks()
         except KeyboardInterrupt as interrupt:
-            state.failures = [interruption(interrupt, time.time())]
+            self._interrupted(interrupt)
         except MusterError as error:
             state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=time.time()))
-        return self._result(stacks, self._stop())
+        return self._result(stacks, self._stop_once())
 
     @property
     def _first_failure(self) -> Failure | None:
@@ -145,6 +145,25 @@ class Run:
                 self.state.deadlines.do_what_is_due()  # the heartbeat goes on
                 self._drain(0.05)
             return future.result()
+
+    def _stop_once(self) -> dict[str, int]:
+        """`_stop`, to its end also when it is interrupted."""
+        failures = list(self.state.failures)
+        try:
+            return self._stop()
+        except KeyboardInterrupt as interrupt:
+            self.state.failures = failures
+            if failures:
+                self._interrupted(interrupt)
+            return self._stop()
+
+    def _interrupted(self, interrupt: KeyboardInterrupt) -> None:
+        """The job ends; one that is failing keeps that as its verdict, unless it might start again."""
+        first = self._first_failure
+        if first is None or self.plan.spec.may_restart:
+            self.state.failures = [interruption(interrupt, time.time())]
+            if first:
+                self.state.notes.append(f"before that: {first.headline}")
 
     def _stop(self) -> dict[str, int]:
         """End the job on every host; returns the number of processes that are left, where there are any."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import signal
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deploy.node.jobs import is_held
 from tests.launching import Project, wait_until_clean
 
 AGAIN = """
@@ -82,3 +88,74 @@ def test_a_detached_job_needs_no_ssh_here(project: Project) -> None:
     result = json.loads((project.path / "runs" / job / "result.json").read_text())
     assert result["attempt"] == 1
     wait_until_clean(job)
+
+
+# Rank 0 ends only by SIGKILL, and says when it is asked to end: then the job is on its way to its end.
+STUBBORN = """
+import os, pathlib, signal, sys, time
+out = pathlib.Path(os.environ["MUSTER_OUT"])
+def ending(number, frame):
+    (out / "ending").touch()
+signal.signal(signal.SIGTERM, ending)
+(out / ("started-" + os.environ["RANK"])).touch()
+while not (out / "started-0").exists() or not (out / "started-1").exists():
+    time.sleep(0.01)
+if os.environ["RANK"] == "1" and sys.argv[1:] == ["fail"]:
+    sys.exit(5)
+while True:
+    time.sleep(1)
+"""
+
+
+def interrupt(folder: Path, when: str) -> None:
+    """Tell the job's driver to stop, as `fab stop` does, once its ranks have left this file."""
+    driver = json.loads((folder / "run" / "job.json").read_text())["driver"]["pid"]
+    while not (folder / "out" / when).exists() and is_held(folder / "run"):
+        time.sleep(0.01)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(driver, signal.SIGTERM)
+
+
+def end_of(folder: Path) -> dict[str, Any]:
+    """What the result says, when the driver has gone."""
+    while is_held(folder / "run"):
+        time.sleep(0.05)
+    assert folder.is_dir(), "the folder of the job is gone"
+    found: dict[str, Any] = json.loads((folder / "run" / "result.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_a_second_stop_leaves_the_jobs_folder_and_its_end_alone(project: Project, launcher: str) -> None:
+    (project.path / "stubborn.py").write_text(STUBBORN)
+    job = project.detach("--launcher", launcher, "--script", "stubborn.py")
+    folder = Path(project.env["HOME"], ".muster", "jobs", job)
+    interrupt(folder, "started-0")
+    interrupt(folder, "ending")
+    result = end_of(folder)
+    assert (result["exit_status"], result["first_failure"]["kind"]) == (143, "interrupted")
+    wait_until_clean(job)
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_a_stop_while_a_job_is_ended_leaves_its_folder_and_its_verdict_alone(
+    project: Project, launcher: str
+) -> None:
+    (project.path / "stubborn.py").write_text(STUBBORN)
+    job = project.detach("--launcher", launcher, "--script", "stubborn.py", "--args=fail")
+    folder = Path(project.env["HOME"], ".muster", "jobs", job)
+    interrupt(folder, "ending")
+    result = end_of(folder)
+    assert (result["exit_status"], result["first_failure"]["rank"]) == (5, 1)
+    wait_until_clean(job)
+
+
+def test_who_stops_a_job_that_is_ended_wants_no_restart(project: Project) -> None:
+    (project.path / "stubborn.py").write_text(STUBBORN)
+    words = ("--script", "stubborn.py", "--args=fail", "--max-restarts", "3")
+    job = project.detach(*words)
+    folder = Path(project.env["HOME"], ".muster", "jobs", job)
+    interrupt(folder, "ending")
+    result = end_of(folder)
+    assert (result["exit_status"], result["attempt"]) == (143, 0)
+    assert "before that: rank 1 on localhost: exit status 5" in (folder / "run" / "verdict.txt").read_text()

@@ -1,0 +1,130 @@
+"""A job from its first attempt to its last: what was announced has an end, whatever comes after it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy import attempts, hostfile
+from deploy.attempts import Attempts
+from deploy.errors import MusterError
+from deploy.execute import run
+from deploy.job import Job
+from deploy.plan import LaunchPlan, LaunchSpec, Program
+from deploy.records import RunFolder
+from deploy.result import Failure, LaunchResult
+from tests.unit.plans import TREE, make_plan
+from tests.unit.test_execute import Hosts
+
+PLAN = make_plan("node[1-2] slots=2")
+DONE = LaunchResult(plan=PLAN, started=1.0, ended=2.0, failure=None, ends={})
+FAILED = dataclasses.replace(DONE, failure=Failure("rank", "exit status 5", 5, host="node2", rank=3))
+
+
+def uninterrupted(call: Callable[[], LaunchResult]) -> LaunchResult:
+    """What it returns; an interrupt that got through would end every other test too."""
+    try:
+        return call()
+    except KeyboardInterrupt:
+        return pytest.fail("the interrupt got through")
+
+
+class Head:
+    """A keeper that may be unable to say what is asked, or be asked at a bad moment."""
+
+    error: BaseException | None = None
+
+    def ask(self, do: str, payload: bytes = b"", **request: Any) -> dict[str, Any]:
+        if do == "fetch" and self.error:
+            raise self.error
+        return {"text": "{}"}
+
+
+class Connected:
+    """A cluster of one keeper."""
+
+    def __init__(self, *ignored: object) -> None:
+        self.channels = {"node1": Head()}
+
+    def __enter__(self) -> Connected:
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        pass
+
+
+@pytest.fixture
+def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Carry out a job whose one attempt ends so; returns its result.json."""
+    monkeypatch.setattr(attempts, "Cluster", Connected)
+    monkeypatch.setattr(attempts, "make_plan", lambda *ignored: PLAN)
+    monkeypatch.setattr(attempts, "deliver", lambda *ignored: None)
+
+    def carry(end: LaunchResult | BaseException, fetch: BaseException | None = None) -> dict[str, Any]:
+        def execute(*ignored: object, **limits: float) -> LaunchResult:
+            if isinstance(end, BaseException):
+                raise end
+            return end
+
+        monkeypatch.setattr(attempts, "execute", execute)
+        monkeypatch.setattr(Head, "error", fetch)
+        spec = LaunchSpec(job="j", program=Program(module="train"))
+        job = Job(spec=spec, hosts=hostfile.parse("node[1-2] slots=2"), tree=TREE, start_timeout=1.0)
+        folder = RunFolder(tmp_path, "j", detached=True)
+        carrying = Attempts(job, lambda host: pytest.fail("no way there"), folder, (folder,))
+        uninterrupted(carrying.run)
+        found: dict[str, Any] = json.loads((folder.path / "result.json").read_text())
+        return found
+
+    return carry
+
+
+@pytest.mark.parametrize("extra", [MusterError("cannot be read"), KeyboardInterrupt(15)])
+@pytest.mark.parametrize(("end", "status"), [(DONE, 0), (FAILED, 5)])
+def test_no_late_error_costs_a_job_its_verdict(
+    carry_out: Callable[..., dict[str, Any]], end: LaunchResult, status: int, extra: BaseException
+) -> None:
+    assert carry_out(end, extra)["exit_status"] == status
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(15), 143), (MusterError("no room"), 1)])
+def test_what_was_announced_has_an_end(
+    carry_out: Callable[..., dict[str, Any]], error: BaseException, status: int
+) -> None:
+    assert carry_out(error)["exit_status"] == status
+
+
+def test_what_was_not_announced_leaves_no_result(
+    carry_out: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def unreachable(*ignored: object) -> LaunchPlan:
+        raise MusterError("unreachable")
+
+    monkeypatch.setattr(attempts, "make_plan", unreachable)
+    with pytest.raises(MusterError, match="unreachable"):
+        carry_out(DONE)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_while_a_launch_is_ended_leaves_its_verdict_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosts, stops = Hosts(PLAN), []
+    whole = run.Run._stop
+
+    def stop(self: run.Run) -> dict[str, int]:
+        stops.append(whole(self))
+        if len(stops) == 1:
+            raise KeyboardInterrupt(15)
+        return stops[-1]
+
+    monkeypatch.setattr(run.Run, "_stop", stop)
+    hosts.start_all()
+    hosts.end(3, code=5)
+    result = uninterrupted(hosts.run)
+    assert (result.exit_status, len(stops)) == (5, 2)
