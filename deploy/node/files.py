@@ -13,6 +13,7 @@ from typing import NamedTuple
 from deploy.node.wire import Frame
 
 PART = 1 << 20
+KINDS = ("folder", "file", "link")
 
 
 class Entry(NamedTuple):
@@ -147,10 +148,13 @@ def append(draft: str, path: str, content: bytes) -> None:
 
 
 def complete(draft: str, wanted: Iterable[Entry]) -> None:
-    """Check the files of a folder, and make the rest: links last, so that nothing was written through one."""
+    """Check the files of a folder, and make the rest: links last, so that nothing was written through one.
+
+    ValueError for what would reach out of the folder: who describes it may be lying.
+    """
     made = list(wanted)
+    _require_harmless(made)
     for entry in made:
-        require_inside(entry.path, entry.link)
         path = os.path.join(draft, entry.path)
         if entry.kind == "folder":
             os.makedirs(path, exist_ok=True)
@@ -159,12 +163,30 @@ def complete(draft: str, wanted: Iterable[Entry]) -> None:
                 append(draft, entry.path, b"")  # an empty one
             if digest(path) != entry.digest:
                 raise OSError(f"{entry.path} changed or was damaged on the way; try again")
+            _set_mode(draft, entry)
     for entry in made:
         if entry.kind == "link":
             _link(draft, entry)
     for entry in reversed(made):  # a folder that may not be written to comes after what is in it
-        if entry.kind != "link":
-            os.chmod(os.path.join(draft, entry.path), entry.mode & 0o777)
+        if entry.kind == "folder":
+            _set_mode(draft, entry)
+
+
+def _require_harmless(made: Iterable[Entry]) -> None:
+    links = {entry.path for entry in made if entry.kind == "link"}
+    for entry in made:
+        if entry.kind not in KINDS:
+            raise ValueError(f"{entry.path} is no file, no folder and no link")
+        require_inside(entry.path, entry.link if entry.kind == "link" else "")
+        if os.path.normpath(entry.path) != entry.path or entry.path == ".":
+            raise ValueError(f"{entry.path} is no path in the folder")
+        if entry.kind == "link":
+            # What is outside of the folder depends on where links on the way lead: so there are none.
+            place = os.path.dirname(entry.path).split(os.sep) if os.sep in entry.path else []
+            for name in entry.link.split(os.sep):
+                if os.sep.join(place) in links:
+                    raise ValueError(f"{entry.path} links to {entry.link}: through another link")
+                place = place[:-1] if name == ".." else [*place, name] if name not in {"", "."} else place
 
 
 def _link(draft: str, entry: Entry) -> None:
@@ -173,6 +195,17 @@ def _link(draft: str, entry: Entry) -> None:
     if os.path.realpath(place) != place:
         raise ValueError(f"{entry.path} is below another link")
     os.symlink(entry.link, os.path.join(draft, entry.path))
+
+
+def _set_mode(draft: str, entry: Entry) -> None:
+    """Give a file or folder its mode, from folder to folder; OSError where a link is on the way."""
+    with contextlib.ExitStack() as opened:
+        place = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
+        opened.callback(os.close, place)
+        for name in entry.path.split(os.sep):
+            place = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
+            opened.callback(os.close, place)
+        os.fchmod(place, entry.mode & 0o777)
 
 
 def _path(path: str) -> str:

@@ -6,6 +6,7 @@ Elsewhere: reports that no keeper sends and shell requests beyond the job (test_
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -239,8 +240,66 @@ def test_nothing_is_written_through_a_link_that_a_host_names(tmp_path: Path) -> 
         complete(str(draft), [Entry("link", "link", link="elsewhere")])
     # From its own place `up` leads to the draft, and `up/out` out of it.
     links = [Entry("a/up", "link", link=".."), Entry("a/up/out", "link", link="../../x")]
-    with pytest.raises(ValueError, match="a/up/out is below another link"):
+    with pytest.raises(ValueError, match="through another link"):
         complete(str(draft), [Entry("a", "folder"), *links])
+
+
+LINKS_OUT = [  # `b` is the folder itself, so `b/..` is the one around it
+    [Entry("b", "link", link="."), Entry("u", "link", link="b/..")],
+    [Entry("b", "link", link="."), Entry("u", "link", link="b/../secret")],
+    [Entry("d", "folder"), Entry("d/b", "link", link=".."), Entry("u", "link", link="d/b/../secret")],
+    [Entry("u", "link", link="./b//../secret"), Entry("b", "link", link=".")],
+]
+
+
+@pytest.mark.parametrize("entries", LINKS_OUT)
+def test_no_link_that_a_host_names_leads_out_of_its_folder_through_another(
+    entries: list[Entry], tmp_path: Path
+) -> None:
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    with pytest.raises(ValueError, match="through another link"):
+        complete(str(draft), entries)
+    assert not list(draft.rglob("*"))
+
+
+@pytest.mark.parametrize("kind", ["bogus", "", "FILE"])
+@pytest.mark.parametrize("path", ["u/secret", "secret"])
+def test_a_host_changes_the_mode_of_nothing_outside_of_its_folder(
+    kind: str, path: str, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    (draft / "u").symlink_to("..")  # however it came to be there
+    (draft / "secret").symlink_to(secret)
+    with pytest.raises(ValueError, match="no file, no folder and no link"):
+        complete(str(draft), [Entry(path, kind, 0o777)])
+    empty = hashlib.sha256(b"").hexdigest()
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        complete(str(draft), [Entry(path, "file", 0o777, digest=empty)])
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("path", ["", ".", "a/.", "a//b", "./a"])
+def test_what_a_host_puts_into_a_folder_has_one_name(path: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no path in the folder"):
+        complete(str(tmp_path), [Entry(path, "folder")])
+
+
+def test_a_folder_arrives_with_its_links_and_modes(tmp_path: Path) -> None:
+    entries = [
+        Entry("sub", "folder", 0o555),
+        Entry("sub/lib.so", "link", link="lib.so.1"),
+        Entry("sub/lib.so.1", "link", link="../lib.so.1.2"),
+        Entry("lib.so.1.2", "file", 0o640, digest=hashlib.sha256(b"x").hexdigest()),
+    ]
+    append(str(tmp_path), "lib.so.1.2", b"x")
+    complete(str(tmp_path), entries)
+    assert (tmp_path / "sub" / "lib.so").read_text() == "x"
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("sub", "lib.so.1.2")]
+    assert modes == [0o555, 0o640]
 
 
 @pytest.fixture
