@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ POLL_SECONDS = 0.3
 STOP_SECONDS = 20.0
 CHUNK = 1 << 20
 LISTED = 10
+# More than any run has, so that a host cannot fill this machine's disk.
+MOST_FILES, MOST_BYTES = 1 << 18, 1 << 36
+_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
 _LOG = re.compile(r"rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?:\.restart-\d+)?\.(?P<stream>out|err)")
 
 
@@ -166,17 +170,53 @@ def fetch(known: Known, runs: Path) -> Path:
     target = runs / known.state.job
     if target.exists():
         return target
-    draft = runs / f".{known.state.job}.new"
-    shutil.rmtree(draft, ignore_errors=True)  # an earlier try that was cut short
-    for name, size in known.place.ask("files", job=known.state.job)["files"]:
-        path = draft / _inside(name)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            for start in range(0, size, CHUNK):
-                asked = {"job": known.state.job, "name": name, "start": start, "most": CHUNK}
-                file.write(known.place.ask("read", **asked)["payload"])
-    draft.rename(target)
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        # Its own: two who attach to one job at once do not meet.
+        draft = Path(tempfile.mkdtemp(prefix=f".{known.state.job}.", suffix=".new", dir=runs))
+        try:
+            for name, size in _files(known, shutil.disk_usage(runs).free):
+                _bring(known, name, size, draft / name)
+            draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        if not target.exists():  # else another was first
+            raise MusterError(f"{error.filename or runs}: {error.strerror or error}") from None
     return target
+
+
+def _files(known: Known, room: int) -> list[tuple[PurePosixPath, int]]:
+    """The files of a run with their sizes, in bytes; `MusterError` for what cannot be brought here."""
+    host = known.place.host
+    try:
+        told = from_json(
+            tuple[tuple[object, ...], ...], known.place.ask("files", job=known.state.job)["files"]
+        )
+        files = [(_inside(from_json(str, name)), from_json(int, size)) for name, size in told]
+    except NONSENSE as error:
+        raise MusterError(f"{host}: what it says of the run's files makes no sense: {error}") from None
+    total = sum(size for _, size in files)
+    if len(files) > MOST_FILES or min((size for _, size in files), default=0) < 0:
+        raise MusterError(f"{host}: a run of {len(files)} files; at most {MOST_FILES} are brought here")
+    if total > min(MOST_BYTES, room):
+        raise MusterError(
+            f"{host}: the run has {total >> 20} MiB; there is room for {room >> 20} MiB here, and at most "
+            f"{MOST_BYTES >> 20} MiB are brought: it is in {known.state.folder}"
+        )
+    return files
+
+
+def _bring(known: Known, name: PurePosixPath, size: int, path: Path) -> None:
+    """One file of a run, as many bytes as were announced."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        for start in range(0, size, CHUNK):
+            asked = {"job": known.state.job, "name": str(name), "start": start, "most": CHUNK}
+            payload = known.place.ask("read", **asked)["payload"][:CHUNK]
+            if len(payload) < min(CHUNK, size - start):
+                raise MusterError(f"{known.place.host}: {name} ends before its {size} bytes; try again")
+            file.write(payload[: size - start])
 
 
 def text_of(known: Known, name: str) -> str:
@@ -188,6 +228,8 @@ def text_of(known: Known, name: str) -> str:
 def _read(place: Place, answer: object) -> JobState:
     try:
         state: JobState = from_json(JobState, answer)
+        if not _ID.fullmatch(state.job):  # it becomes a path here
+            raise ValueError(f"{state.job!r} is no id of a job")
     except NONSENSE as error:
         raise MusterError(f"{place.host or 'here'}: what job.json says makes no sense: {error}") from None
     return state
@@ -203,6 +245,6 @@ def _line(name: str, text: str) -> Line:
 def _inside(name: str) -> PurePosixPath:
     """The path of a file of a run; a host may say anything."""
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise MusterError(f"{name!r} is no file of a run")
     return path

@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -160,12 +161,97 @@ class Liar:
         return answer
 
 
-@pytest.mark.parametrize("name", ["../../.bashrc", "/etc/passwd", "logs/../../x"])
+@pytest.mark.parametrize("name", ["../../.bashrc", "/etc/passwd", "logs/../../x", "a\0b"])
 def test_a_host_cannot_write_elsewhere_than_into_the_run(tmp_path: Path, name: str) -> None:
     known = Known(only(make_run(tmp_path / "a").parent).state, Liar({"files": {"files": [[name, 0]]}}))
     with pytest.raises(MusterError, match="is no file of a run"):
         jobs.fetch(known, tmp_path / "runs")
     assert not (tmp_path / "runs" / RECORD["job"]).exists()
+
+
+@pytest.mark.parametrize(
+    "job", ["/tmp/20261121-120000-abcd", "../20261121-120000-abcd", "20261121-120000-abcd\n", "x\x1b[2J"]
+)
+def test_a_host_names_no_job_by_what_is_no_id(job: str) -> None:
+    answer = {
+        **RECORD,
+        "job": job,
+        "state": "done",
+        "ended": 1.0,
+        "exit_status": 0,
+        "why": "",
+        "last_line": "",
+    }
+    with pytest.raises(MusterError, match=r"node1: what job\.json says makes no sense: .* is no id of a job"):
+        jobs.known_to([Liar({"jobs": {"jobs": [{**answer, "folder": "/"}]}})])
+
+
+def fetch_from(tmp_path: Path, files: object, content: bytes = b"") -> Path:
+    liar = Liar({"files": {"files": files}, "read": {"payload": content}})
+    known = Known(only(make_run(tmp_path / "there").parent).state, liar)
+    try:
+        return jobs.fetch(known, tmp_path / "runs")
+    finally:
+        assert not [path for path in (tmp_path / "runs").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([["log", 1 << 62]], "the run has 4398046511104 MiB; there is room for"),
+        ([["log", -1]], "a run of 1 files"),
+        ([[f"log{number}", 0] for number in range(4)], "a run of 4 files; at most 3"),
+        ([["log", "1"]], "makes no sense"),
+        ([["log"]], "makes no sense"),
+        ("log", "makes no sense"),
+        ([["log", 10]], "log ends before its 10 bytes"),
+        ([["log", 0], ["log/x", 0]], "log: "),
+        ([["log", 0], ["log", 0]], "log: File exists"),
+    ],
+)
+def test_a_host_cannot_fill_this_machine_by_lying_about_a_run(
+    tmp_path: Path, files: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MOST_FILES", 3)
+    with pytest.raises(MusterError, match=said):
+        fetch_from(tmp_path, files)
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_no_more_of_a_file_is_taken_than_was_announced(tmp_path: Path) -> None:
+    fetched = fetch_from(tmp_path, [["logs/a", 3]], b"abcdef")
+    assert (fetched / "logs" / "a").read_bytes() == b"abc"
+
+
+def test_two_may_bring_the_same_run_here_at_once(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "there")
+    (run / "logs" / "a").write_bytes(b"whole")
+    one, runs = only(run.parent), tmp_path / "runs"
+
+    class Slow(Here):
+        """Another has brought the run here between the first file and the next."""
+
+        host = "node1"
+
+        def do_once(self) -> None:
+            self.do_once = lambda: None  # type: ignore[method-assign]
+            assert (jobs.fetch(one, runs) / "logs" / "a").read_bytes() == b"whole"
+
+        def ask(self, do: str, payload: bytes = b"", *, seconds: float = 30.0, **request: Any) -> Frame:
+            if do == "read":
+                self.do_once()
+            return super().ask(do, payload, seconds=seconds, **request)
+
+    fetched = jobs.fetch(Known(one.state, Slow(run.parent)), runs)
+    assert (fetched / "logs" / "a").read_bytes() == b"whole"
+    assert [path.name for path in runs.iterdir()] == [RECORD["job"]]
+
+
+def test_a_job_whose_folder_has_gone_meanwhile_is_named(tmp_path: Path) -> None:
+    known = only(make_run(tmp_path).parent)
+    shutil.rmtree(tmp_path / RECORD["job"])
+    with pytest.raises(MusterError, match=f"{RECORD['job']}: its folder {tmp_path}.* is gone"):
+        jobs.state_of(known)
 
 
 def test_a_host_that_makes_no_sense_is_named(tmp_path: Path) -> None:
