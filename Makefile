@@ -20,6 +20,7 @@ demo: .venv/installed ## train on this machine alone: 2 ranks, no container engi
 
 cluster: .venv/installed ## train on a practice cluster of 3 containers, with both launchers
 	@echo "==> image muster:$${MUSTER_TARGET:-cpu} (cpu, the first time: downloads 0.2 GB, 1 to 5 minutes)"
+	@chmod go-w .muster # with a umask of 002 the group may write there, and its ssh_config can run commands
 	docker compose build
 	@echo "==> node1, node2, node3: keys, host keys, sshd"
 	docker compose up --detach --wait

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pwd
+import shlex
 import signal
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +19,7 @@ from invoke import Context, Exit
 
 from deploy.channel import Pipe
 from deploy.cluster import OpenPipe
-from deploy.errors import MusterError
+from deploy.errors import MusterError, UsageError
 from deploy.hostfile import Host
 from deploy.image.report import bar
 from deploy.screen import harmless_lines
@@ -32,9 +36,34 @@ HELP = {
 
 
 def config_beside(hosts_file: Path) -> Path | None:
-    """The SSH configuration that was made for these hosts, if one was."""
+    """The SSH configuration that was made for these hosts, if one was.
+
+    `UsageError` if somebody else may have written it: it can name commands, which run as the user.
+    """
     made = hosts_file.parent / ".muster" / "ssh_config"
-    return made if made.is_file() else None
+    if not made.is_file():
+        return None
+    if problems := [problem for path in (made.parent, made) for problem in _open_to_others(path)]:
+        raise UsageError("\n".join(problems))
+    return made
+
+
+def _open_to_others(path: Path) -> Iterator[str]:
+    """Who else may write to a file or folder, and what to do."""
+    why = "SSH configuration can run commands as you"
+    place, user = shlex.quote(str(path)), os.geteuid()
+    if others := {path.lstat().st_uid, path.stat().st_uid} - {user, 0}:
+        names = ", ".join(_name_of(other) for other in others)
+        yield f"{path}: belongs to {names}, and {why}; read it, then: sudo chown -h {_name_of(user)} {place}"
+    if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield f"{path}: others may write to it, and {why}; do: chmod go-w {place}"
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
 
 
 def opener(hosts_file: Path, python: str) -> OpenPipe:

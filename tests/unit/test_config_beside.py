@@ -1,0 +1,59 @@
+"""Whose SSH configuration is used: it can run commands, so nobody else may have written it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import UsageError
+from deploy.tasks.shared import config_beside
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    config = tmp_path / ".muster" / "ssh_config"
+    config.parent.mkdir(mode=0o755)
+    config.write_text("Host node1\n")
+    config.chmod(0o644)
+    return config
+
+
+def test_the_configuration_beside_the_hosts_file_is_used(made: Path, tmp_path: Path) -> None:
+    assert config_beside(tmp_path / "hosts.txt") == made
+    assert config_beside(tmp_path / "elsewhere" / "hosts.txt") is None
+
+
+@pytest.mark.parametrize("mode", [0o020, 0o002, 0o022])
+@pytest.mark.parametrize("name", [".muster", ".muster/ssh_config"])
+def test_one_that_others_may_write_is_refused_with_what_mends_it(
+    made: Path, tmp_path: Path, name: str, mode: int
+) -> None:
+    place = tmp_path / name
+    place.chmod(place.stat().st_mode | mode)
+    with pytest.raises(UsageError, match=f"{name}: others may write to it, .*; do: chmod go-w {place}$"):
+        config_beside(tmp_path / "hosts.txt")
+    place.chmod(place.stat().st_mode & ~0o022)  # which is what that does
+    assert config_beside(tmp_path / "hosts.txt") == made
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", [".muster", ".muster/ssh_config"])
+def test_one_that_belongs_to_another_user_is_refused(made: Path, tmp_path: Path, name: str) -> None:
+    os.chown(tmp_path / name, 12345, 12345)
+    with pytest.raises(
+        UsageError, match=f"{name}: belongs to 12345, .* sudo chown -h root {tmp_path / name}$"
+    ):
+        config_beside(tmp_path / "hosts.txt")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_link_that_another_user_made_is_refused(made: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / ".muster").symlink_to(made.parent)
+    assert config_beside(other / "hosts.txt")
+    os.chown(other / ".muster", 12345, 12345, follow_symlinks=False)
+    with pytest.raises(UsageError, match=r"\.muster: belongs to 12345"):
+        config_beside(other / "hosts.txt")
