@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,85 @@ def test_ssh_finds_every_name_and_address_among_the_known_hosts(
         places += [f"[{place}]:{host['port']}" for place in places if "port" in host]
         for place in places:
             assert run("ssh-keygen", "-F", place, "-f", str(path)).returncode == 0, place
+
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIHugDaPm3Yt7vICHzFMUnB8nSkFeVR6SJMSlgh4Wsq+m"
+HONEST: dict[str, Any] = {
+    "addresses": ["10.0.0.1", "fd00::1"],
+    "hostname": "GPU-1",
+    "operator": {"port": "22"},
+    "host_keys": {"ssh-ed25519": KEY},
+    "node_host_key": f"ssh-ed25519 {KEY}",
+}
+LINE = f"a,GPU-1,10.0.0.1,fd00::1 ssh-ed25519 {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({}, LINE),
+        ({"hostname": "a.example.org"}, LINE.replace("GPU-1", "a.example.org")),
+        *(
+            ({"hostname": hostname}, LINE.replace("GPU-1,", ""))
+            for hostname in (
+                "*",
+                "github.com",
+                "b",
+                "B",
+                "x\n@cert-authority *",
+                "a,b",
+                "a\n",
+                "!a",
+                "-a",
+                "[a]:22",
+            )
+        ),
+        *(
+            ({"addresses": [*HONEST["addresses"], address]}, LINE)
+            for address in (
+                "*",
+                "github.com",
+                "0.0.0.0/0",
+                "10.0.0.9\n",
+                "1,b",
+                "10.0.0.?",
+                "10.0",
+                "FD00::2",
+                "fd00::1%eth0",
+                "",
+            )
+        ),
+        *(
+            ({"host_keys": {"ssh-ed25519": KEY, kind: key}}, LINE)
+            for kind, key in {
+                "ssh-dss": KEY,
+                "@cert-authority *": KEY,
+                "ssh-rsa\n*": KEY,
+                "ssh-rsa": f"{KEY}\n* ssh-rsa {KEY}",
+                "ecdsa-sha2-nistp256": "short",
+            }.items()
+        ),
+        ({"host_keys": {"ssh-ed25519": f"{KEY}\n* ssh-ed25519 {KEY}"}}, ""),
+    ],
+)
+def test_a_host_is_known_by_names_addresses_and_keys_that_can_be_its_own(
+    said: dict[str, Any], line: str
+) -> None:
+    probed = {"preflight_probe": {"stdout": "{}"}, "muster_addr": "data-b"}
+    inventory = {"a": probed | {"muster_seen": HONEST | said}, "b": probed | {"muster_seen": HONEST}}
+    del inventory["a"]["muster_addr"]
+    inventory["b"]["muster_seen"] = HONEST | {"addresses": ["10.0.0.2"], "hostname": "b"}
+    known = json.loads(render("preflight", "known.json.j2", inventory))
+    assert known["b"]["addresses"] == ["data-b", "10.0.0.2"]  # an addr= is the operator's own word
+    text = render("ssh_trust", "known_hosts.j2", inventory, muster_known=known)
+    assert text.splitlines() == [*([line] if line else []), f"b,data-b,10.0.0.2 ssh-ed25519 {KEY}"]
+    assert not known["a"]["node_host_key"] or known["a"]["node_host_key"] == f"ssh-ed25519 {KEY}"
+
+
+def test_a_node_containers_key_is_a_key() -> None:
+    seen = HONEST | {"node_host_key": f"ssh-ed25519 {KEY}\n* ssh-ed25519 {KEY}"}
+    inventory = {"a": {"preflight_probe": {"stdout": "{}"}, "muster_seen": seen}}
+    assert json.loads(render("preflight", "known.json.j2", inventory))["a"]["node_host_key"] == ""
 
 
 @pytest.mark.parametrize("mode", ["public", "head", "isolated"])
