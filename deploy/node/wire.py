@@ -48,5 +48,9 @@ def write_frame(stream: Writable, frame: Frame, payload: bytes = b"") -> None:
         raise ValueError("size is what announces a payload; no frame has one of its own")
     if payload:
         frame = {**frame, "size": len(payload)}
-    stream.write(json.dumps(frame).encode() + b"\n" + payload)
+    stream.write(json.dumps(frame).encode() + b"\n")
+    if payload:
+        stream.write(
+            payload
+        )  # by itself: many hosts are sent the same one at once, and no copy is made for each
     stream.flush()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 KEEPALIVE_SECONDS = 5
+PACKET_BYTES = 1 << 15  # the most that OpenSSH takes at once
 
 
 class _Incoming(io.RawIOBase):
@@ -54,8 +55,13 @@ class _Outgoing:
         self._channel = channel
 
     def write(self, content: bytes, /) -> None:
+        rest = memoryview(content)
         try:
-            self._channel.sendall(content)
+            while rest:  # sendall() would copy all that is left for every packet
+                sent = self._channel.send(bytes(rest[:PACKET_BYTES]))
+                if not sent:
+                    raise EOFError("the channel is closed")
+                rest = rest[sent:]
         except (EOFError, SSHException) as error:  # how paramiko says that the connection broke meanwhile
             raise BrokenPipeError(errno.EPIPE, f"the SSH connection broke: {error}") from error
 

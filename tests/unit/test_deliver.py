@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.deliver import Contents
-from deploy.node.wire import Frame
+from deploy.node.wire import Frame, read_frame, write_frame
 from deploy.tree import Tree, scan
 
 
@@ -21,6 +22,23 @@ class Store:
     def ask(self, do: str, payload: bytes = b"", **request: Any) -> Frame:
         self.stored = payload or self.stored
         return {"missing": [one for one in self.missing if one in request.get("digests", ())]}
+
+
+def test_what_is_sent_to_many_hosts_is_not_copied_for_each() -> None:
+    class Stream:
+        def __init__(self) -> None:
+            self.written: list[bytes] = []
+
+        def write(self, content: bytes, /) -> None:
+            self.written.append(content)
+
+        def flush(self) -> None:
+            pass
+
+    stream, archive = Stream(), b"x" * 1000
+    write_frame(stream, {"do": "store"}, archive)
+    assert stream.written[-1] is archive
+    assert read_frame(io.BytesIO(b"".join(stream.written))) == ({"do": "store", "size": 1000}, archive)
 
 
 def test_hosts_that_lack_the_same_get_one_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

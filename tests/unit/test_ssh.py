@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import paramiko
 import pytest
@@ -15,7 +16,7 @@ from paramiko.ssh_exception import NoValidConnectionsError
 from deploy.errors import HostError, UsageError
 from deploy.hostfile import Host
 from deploy.transports.route import Route, resolve
-from deploy.transports.ssh import SshPipe, _explain
+from deploy.transports.ssh import PACKET_BYTES, SshPipe, _explain, _Outgoing
 from deploy.transports.trust import PinnedConnection, UnknownHostKey, known_keys
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJTWkmrHdDTOh9hcHwDh6xOdKmHxYkfsLwBXqFZE2nlF"
@@ -69,6 +70,38 @@ def test_a_proxy_command_that_ends_is_quoted_at_once(tmp_path: Path, command: st
         SshPipe(route, "python3")
     assert caught.value.kind == "ssh.proxy-ended"
     assert text in caught.value.text
+
+
+@pytest.mark.parametrize("window", [PACKET_BYTES, 1000])
+def test_what_is_sent_is_copied_a_packet_at_a_time(window: int) -> None:
+    class Paramikos:
+        """A channel that takes as much as its window has room for."""
+
+        def __init__(self) -> None:
+            self.got, self.handed = bytearray(), 0
+
+        def send(self, content: bytes) -> int:
+            self.handed += len(content)
+            self.got += content[:window]
+            return min(len(content), window)
+
+        def sendall(self, content: bytes) -> None:
+            while content:
+                content = content[self.send(content) :]
+
+    channel, content = Paramikos(), os.urandom(1 << 19)
+    _Outgoing(cast("paramiko.Channel", channel)).write(content)
+    assert channel.got == content
+    assert channel.handed <= len(content) * max(1, PACKET_BYTES // window + 1)
+
+
+def test_a_channel_that_takes_nothing_any_more_is_a_broken_connection() -> None:
+    class Closed:
+        def send(self, content: bytes) -> int:
+            return 0
+
+    with pytest.raises(BrokenPipeError):
+        _Outgoing(cast("paramiko.Channel", Closed())).write(b"x")
 
 
 def test_the_hosts_file_wins_over_the_configuration(tmp_path: Path) -> None:
