@@ -15,7 +15,7 @@ from typing import TypeVar
 from deploy.errors import UsageError
 from deploy.hostfile import Host
 from deploy.plan import LaunchSpec, Program, check_shape, count, place_ranks
-from deploy.tree import Tree
+from deploy.tree import KEYS, RUNS, Tree
 
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
 DEFAULT_MODULE = "train"
@@ -64,7 +64,8 @@ def _script(tree: Tree, place: Path, script: str) -> str:
         )
     if str(path.relative_to(root)) not in {file.path for file in tree.files}:
         raise UsageError(
-            f"--script {script}: ignored by git, so no host would get it; take it out of .gitignore"
+            f"--script {script}: ignored by git, or in {RUNS}/ or {KEYS}/, so no host would get it; "
+            "take it out of .gitignore, or move it"
         )
     named = script if not Path(script).is_absolute() else os.path.relpath(path, place.resolve())
     return f"./{named}" if named.startswith("-") else named  # Python would take it for an option
@@ -116,7 +117,10 @@ def ranks(text: str) -> frozenset[int] | None:
     for part in text.split(",") if text else ():
         if not (match := re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)):
             raise UsageError(f"--rank {text}: write numbers and ranges of ranks: 0,4-7")
-        found |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise UsageError(f"--rank {text}: {part} is no range; write {last}-{first}")
+        found |= set(range(first, last + 1))
     return frozenset(found) if text else None
 
 

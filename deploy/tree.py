@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import subprocess
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from deploy.errors import UsageError
 
 MAX_BYTES = 1 << 30
+# What Muster makes: the folders of runs by their ids (and drafts of them), and keys.
+RUNS, KEYS = "runs", ".muster"
+JOB = re.compile(r"\.?[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(\..*)?")
 # Left out where git does not say what belongs to the tree.
-NEVER = {"__pycache__", "node_modules", "runs", "venv"}
+NEVER = {"__pycache__", "node_modules", RUNS, "venv"}
 
 
 @dataclass(frozen=True)
@@ -80,18 +84,33 @@ class Tree:
 
 
 def scan(place: Path) -> Tree:
-    """The tree around `place`: its git work tree without ignored files, else the folder itself."""
-    root = _git_root(place) or place
-    names = sorted(_git_files(root) if root != place or (place / ".git").exists() else _walk(root))
-    files = tuple(_read(root, name) for name in names)
-    tree = Tree(root, os.path.relpath(place, root), files)
-    if tree.size > MAX_BYTES:
-        largest = max(files, key=lambda file: file.size)
+    """The tree around `place`: its git work tree without ignored files, else the folder itself.
+
+    `UsageError` where git fails, for a tree that is too large, and for what no other host could have.
+    """
+    root = _git_root(place)
+    names = sorted(_walk(place) if root is None else _git_files(root))
+    root = root or place
+    _require_small(root, names)
+    return Tree(root, os.path.relpath(place, root), tuple(_read(root, name) for name in names))
+
+
+def _require_small(root: Path, names: Sequence[str]) -> None:
+    """Refuse a tree that is too large before anything of it is read."""
+    sizes = {name: _size(root / name) for name in names}
+    if (total := sum(sizes.values())) > MAX_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
         raise UsageError(
-            f"{root} holds {tree.size >> 20} MiB of files ({largest.path} alone {largest.size >> 20} MiB); "
+            f"{root} holds {total >> 20} MiB of files ({largest} alone {sizes[largest] >> 20} MiB); "
             f"a launch sends at most {MAX_BYTES >> 20} MiB: keep data outside, or list it in .gitignore"
         )
-    return tree
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:  # what is gone by now is named when it is read
+        return 0
 
 
 def of_files(root: Path, names: Sequence[str]) -> Tree:
@@ -100,34 +119,58 @@ def of_files(root: Path, names: Sequence[str]) -> Tree:
 
 
 def _git_root(place: Path) -> Path | None:
-    answer = _git(place, "rev-parse", "--show-toplevel")
-    return Path(answer.rstrip("\n")) if answer else None
+    """The work tree that `place` is in; None if there is no repository here."""
+    here = place.resolve()
+    if "GIT_DIR" not in os.environ and not any((one / ".git").exists() for one in (here, *here.parents)):
+        return None
+    return Path(os.fsdecode(_git(place, "rev-parse", "--show-toplevel")).rstrip("\n"))
 
 
 def _git_files(root: Path) -> Iterator[str]:
-    listed = _git(root, "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate", "-z") or ""
-    # What the index names may have been deleted since, or be a folder: a submodule.
-    return (name for name in listed.split("\0") if name and _is_file(root / name))
+    """What git tracks, submodules among it, and what it neither tracks nor ignores."""
+    tracked = _git(root, "ls-files", "--cached", "--recurse-submodules", "-z")
+    others = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
+    wanted = {name for name in _names(tracked) if not _is_own(name)}
+    wanted |= {name for name in _names(others) if not _is_own(name) and RUNS not in PurePath(name).parts[:-1]}
+    # What the index names may have been deleted since, or be a folder: a submodule that is not there.
+    return (name for name in wanted if _is_file(root / name))
+
+
+def _names(listed: bytes) -> Iterator[str]:
+    return (os.fsdecode(name) for name in listed.split(b"\0") if name)
+
+
+def _is_own(name: str) -> bool:
+    """Whether Muster made it, so that it grows with each launch: keys, and what runs have left."""
+    return any(part == KEYS or JOB.fullmatch(part) for part in PurePath(name).parts[:-1])
 
 
 def _is_file(path: Path) -> bool:
     return path.is_symlink() or path.is_file()
 
 
-def _git(place: Path, *arguments: str) -> str | None:
+def _git(place: Path, *arguments: str) -> bytes:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(place), *arguments], capture_output=True, text=True, check=False
+        done = subprocess.run(["git", "-C", str(place), *arguments], capture_output=True, check=False)
+    except OSError as error:
+        said, status = f"git: {error.strerror}", 1
+    else:
+        said, status = done.stderr.decode(errors="replace").strip(), done.returncode
+    if status:
+        raise UsageError(
+            f"{place} is in a git repository, and git has to say which files belong to it, but fails:\n{said}"
         )
-    except FileNotFoundError:  # no git here
-        return None
-    return done.stdout if done.returncode == 0 else None
+    return done.stdout
 
 
 def _walk(root: Path) -> Iterator[str]:
     for folder, folders, names in os.walk(root):
         links = [name for name in folders if Path(folder, name).is_symlink()]
-        folders[:] = [name for name in folders if name not in NEVER and not name.startswith(".")]
+        folders[:] = [
+            name
+            for name in folders
+            if name not in NEVER and not name.startswith(".") and not JOB.fullmatch(name)
+        ]
         for name in names + links:
             path = Path(folder, name)
             if _is_file(path):
@@ -137,13 +180,25 @@ def _walk(root: Path) -> Iterator[str]:
 def _read(root: Path, name: str) -> TreeFile:
     path = root / name
     if path.is_symlink():
-        target = str(path.readlink())
-        if not path.resolve().is_relative_to(root.resolve()):
-            raise UsageError(f"{path}: links to {target}, outside the tree; no other host has that")
-        return TreeFile(name, executable=False, digest="", link=target)
+        return TreeFile(name, executable=False, digest="", link=_target(root, path))
+    digest, size = hashlib.sha256(), 0
     try:
-        content = path.read_bytes()
+        with path.open("rb") as stream:
+            while part := stream.read(1 << 20):
+                digest.update(part)
+                size += len(part)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    executable = os.access(path, os.X_OK)
-    return TreeFile(name, executable, hashlib.sha256(content).hexdigest(), size=len(content))
+    return TreeFile(name, os.access(path, os.X_OK), digest.hexdigest(), size=size)
+
+
+def _target(root: Path, path: Path) -> str:
+    """What a link of the tree leads to, as it will on every host."""
+    target = str(path.readlink())
+    try:
+        reached = path.resolve()
+    except (OSError, RuntimeError):  # RuntimeError: before Python 3.13
+        raise UsageError(f"{path}: links to {target}, which leads back to itself; remove it") from None
+    if not reached.is_relative_to(root.resolve()):
+        raise UsageError(f"{path}: links to {target}, outside the tree; no other host has that")
+    return os.path.relpath(reached, path.parent.resolve()) if Path(target).is_absolute() else target

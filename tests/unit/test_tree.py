@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import shutil
 import subprocess
+import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,6 +61,104 @@ def test_without_git_hidden_folders_and_environments_stay_away(tmp_path: Path) -
     assert names(tmp_path) == ["a.py"]
 
 
+def test_what_runs_have_left_and_keys_never_travel(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    job, draft = "20261121-120000-abcd", ".20261121-120000-abcd.x1.new"
+    write(tmp_path, a_py="", runs__tracked_py="", sub__runs__new_py="", runs__new_py="")
+    for path in (f"runs/{job}/job.json", f"elsewhere/{job}/log", f"runs/{draft}/log", ".muster/id_ed25519"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("secret")
+    subprocess.run(
+        ["git", "-C", str(tmp_path), "add", "runs/tracked.py", ".muster", f"runs/{job}"], check=True
+    )
+    assert names(tmp_path) == ["a.py", "runs/tracked.py"]  # what the user committed to runs/ is the user's
+    shutil.rmtree(tmp_path / ".git")
+    assert names(tmp_path) == ["a.py"]
+
+
+def break_with_dubious_ownership(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    return "dubious ownership"
+
+
+def break_with_no_git(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PATH", str(root))
+    return "git: No such file or directory"
+
+
+def break_with_a_broken_repository(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (root / ".git" / "HEAD").unlink()
+    return "not a git repository"
+
+
+def break_with_a_broken_index(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (root / ".git" / "index").write_text("no index")
+    return "index file"
+
+
+@pytest.mark.parametrize("within", [".", "sub"])
+@pytest.mark.parametrize(
+    "break_git",
+    [
+        break_with_dubious_ownership,
+        break_with_no_git,
+        break_with_a_broken_repository,
+        break_with_a_broken_index,
+    ],
+)
+def test_where_git_fails_its_words_are_told_and_nothing_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within: str, break_git: Callable[..., str]
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    write(tmp_path, a_py="", sub__private="x", sub__b_py="")
+    (tmp_path / ".gitignore").write_text("private\n")
+    said = break_git(tmp_path, monkeypatch)
+    with pytest.raises(UsageError, match=f"git has to say which files belong to it, but fails:\n.*{said}"):
+        tree.scan(tmp_path / within)
+
+
+def test_what_a_submodule_tracks_travels(tmp_path: Path) -> None:
+    for name in ("library", "project"):
+        write(tmp_path / name, code_py=name)
+        git = ["git", "-C", str(tmp_path / name), "-c", "protocol.file.allow=always"]
+        git += ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run([*git, "init", "-q"], check=True)
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-q", "-m", "x"], check=True)
+    subprocess.run([*git, "submodule", "--quiet", "add", str(tmp_path / "library"), "library"], check=True)
+    assert names(tmp_path / "project") == [".gitmodules", "code.py", "library/code.py"]
+
+
+@pytest.mark.parametrize("with_git", [True, False])
+def test_names_that_are_not_utf_8_travel(tmp_path: Path, with_git: bool) -> None:
+    if with_git:
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    name = os.fsdecode(b"caf\xe9.py")
+    (tmp_path / name).write_text("")
+    assert names(tmp_path) == [name]
+    assert json.loads(json.dumps(tree.scan(tmp_path).listing()))[0][0] == name
+
+
+def test_links_that_lead_back_to_themselves_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    if sys.version_info < (3, 13):
+        with pytest.raises(UsageError, match="links to b, which leads back to itself"):
+            tree.scan(tmp_path)
+    else:  # there they are links like any other
+        assert names(tmp_path) == ["a", "b"]
+
+
+def test_an_absolute_link_within_the_tree_leads_to_the_same_file_on_every_host(tmp_path: Path) -> None:
+    write(tmp_path, a_py="x")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "link.py").symlink_to(tmp_path / "a.py")
+    assert [(file.path, file.link) for file in tree.scan(tmp_path).files] == [
+        ("a.py", None),
+        ("sub/link.py", "../a.py"),
+    ]
+
+
 def test_names_that_a_shell_would_choke_on(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     strange = ["a b.py", "$(id).py", "new\nline.py", "ümlaut.py"]
@@ -81,7 +184,9 @@ def test_a_link_out_of_the_tree_is_refused(tmp_path: Path) -> None:
 
 def test_a_tree_too_large_names_its_largest_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "MAX_BYTES", 1 << 20)
-    (tmp_path / "big.bin").write_bytes(b"x" * (2 << 20))
+    monkeypatch.setattr(tree, "_read", lambda root, name: pytest.fail(f"{name} was read"))
+    (tmp_path / "big.bin").touch()
+    os.truncate(tmp_path / "big.bin", 2 << 20)
     with pytest.raises(UsageError, match=r"big.bin alone 2 MiB"):
         tree.scan(tmp_path)
 
