@@ -65,6 +65,8 @@ class Channel:
         self._waiting: dict[int, Future[Frame]] = {}
         self._lost = False
         self._noise: Noise | None = None
+        self._explaining = threading.Lock()
+        self._words: LostError | None = None
         with contextlib.suppress(OSError):  # a keeper that never started explains itself by its last words
             pipe.writer.write(keeper())
             pipe.writer.flush()
@@ -153,6 +155,11 @@ class Channel:
                 future.set_exception(self._last_words())
 
     def _last_words(self) -> LostError:
+        with self._explaining:  # they can be read once, and all who wait are told the same
+            self._words = self._words or self._read_last_words()
+            return self._words
+
+    def _read_last_words(self) -> LostError:
         if self._noise is None:
             return self._pipe.last_words()
         if self._noise.endless:

@@ -40,7 +40,7 @@ class Cluster:
         """Connect to every host at once; `UnfitError` names all those that cannot be reached."""
         if errors := self.connect():
             self.close()
-            raise UnfitError((name, str(error)) for name, error in errors.items())
+            raise UnfitError((name, str(error).removeprefix(f"{name}: ")) for name, error in errors.items())
         return self
 
     def connect(self) -> dict[str, MusterError]:

@@ -65,6 +65,8 @@ def clean(cluster: Cluster, age: float) -> dict[str, Frame]:
 
 def on_every(cluster: Cluster, act: Callable[[Channel], _Found]) -> dict[str, _Found]:
     """What comes of something on every host at once; `UnfitError` names all those where it failed."""
+    if not cluster.channels:
+        return {}
     problems: list[tuple[str, str]] = []
 
     def attempt(channel: Channel) -> tuple[str, _Found] | None:

@@ -145,7 +145,7 @@ def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
                 jobs = f"{len(one['removed'])} jobs removed, {len(one['kept'])} kept"
                 sys.stdout.write(f"{host}: {jobs}, {one['freed'] / 2**20:.1f} MiB freed\n")
         if errors:
-            raise UnfitError((name, str(error)) for name, error in errors.items())
+            raise UnfitError(errors.items())
 
 
 def _chosen(hosts: str, include: str, exclude: str) -> tuple[hostfile.Host, ...]:
@@ -157,7 +157,7 @@ def _reached(hosts: str, include: str, exclude: str, python: str) -> Iterator[tu
     """The hosts that can be reached, and why the others cannot."""
     cluster = Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False)
     with contextlib.closing(cluster):
-        errors = {name: str(error) for name, error in cluster.connect().items()}
+        errors = {name: str(error).removeprefix(f"{name}: ") for name, error in cluster.connect().items()}
         for name in errors:
             cluster.channels.pop(name, None)
         yield cluster, errors

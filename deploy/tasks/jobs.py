@@ -18,7 +18,7 @@ from deploy import hostfile, job_table, jobs
 from deploy.cluster import Cluster
 from deploy.errors import UsageError
 from deploy.jobs import Here, JobState, Known, Line
-from deploy.screen import Screen, harmless
+from deploy.screen import Screen, harmless, harmless_lines
 from deploy.tasks.shared import HELP, explained, opener
 
 _HELP = {
@@ -131,7 +131,10 @@ def _known(hosts: str, runs: str, python: str, *, until: str = "") -> Iterator[t
     with contextlib.closing(cluster):
         errors = cluster.connect()
         places = [cluster.channels[host.name] for host in cluster.hosts if host.name not in errors]
-        yield jobs.known_to([here, *places]), [f"{name}: {error}" for name, error in errors.items()]
+        yield (
+            jobs.known_to([here, *places]),
+            [f"{name}: {str(error).removeprefix(f'{name}: ')}" for name, error in errors.items()],
+        )
 
 
 @contextlib.contextmanager
@@ -172,7 +175,7 @@ def _show(screen: Screen, line: Line, wanted: re.Pattern[str] | None = None) -> 
     if line.rank is not None:
         screen.output(line.rank, line.host, line.stream, text)
     elif line.stream == "driver.log":
-        screen.say(harmless(text.rstrip("\n")))
+        screen.say(harmless_lines(text.rstrip("\n")))
 
 
 def _end(known: Known, runs: Path, screen: Screen) -> None:

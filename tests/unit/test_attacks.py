@@ -175,6 +175,19 @@ def test_what_is_no_frame_ends_the_line_and_nothing_else(said: bytes) -> None:
     assert events.get(timeout=60).frame == {"event": "lost"}
 
 
+def test_all_who_wait_for_a_keeper_hear_its_last_words() -> None:
+    class Ending(Pipe):
+        words = iter([LostError("out of memory"), LostError("no message")])
+
+        def last_words(self, said: str = "") -> LostError:
+            return next(self.words)
+
+    channel = Channel("node1", Ending(b""), Queue())
+    for _ in range(3):
+        with pytest.raises(LostError, match="out of memory"):
+            channel.ask("facts", seconds=60)
+
+
 def test_an_endless_line_is_not_taken_in() -> None:
     class Endless:
         asked = 0

@@ -32,6 +32,12 @@ def test_remote_output_cannot_drive_the_terminal(text: str, shown: str) -> None:
     assert harmless(text) == shown
 
 
+@pytest.mark.parametrize("text", ["5-2", "0,7-6"])
+def test_a_range_of_ranks_goes_up(text: str) -> None:
+    with pytest.raises(UsageError, match=f"--rank {text}: .* is no range; write"):
+        ranks(text)
+
+
 def test_lines_carry_rank_and_host() -> None:
     stream = io.StringIO()
     Screen(stream).output(3, "node2", "out", "hello\n")
