@@ -212,8 +212,9 @@ def _bring(known: Known, name: PurePosixPath, size: int, path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with path.open("xb") as file:
         for start in range(0, size, CHUNK):
-            asked = {"job": known.state.job, "name": str(name), "start": start, "most": CHUNK}
-            payload = known.place.ask("read", **asked)["payload"][:CHUNK]
+            payload = known.place.ask("read", job=known.state.job, name=str(name), start=start, most=CHUNK)[
+                "payload"
+            ][:CHUNK]
             if len(payload) < min(CHUNK, size - start):
                 raise MusterError(f"{known.place.host}: {name} ends before its {size} bytes; try again")
             file.write(payload[: size - start])
