@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.load import stretched
+from tests.load import hold
+from tests.waiting import wait_until
 
 
 def is_alive(pid: int) -> bool:
@@ -18,8 +19,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int, seconds: float = 5.0) -> None:
-    """What a test starts to be ended would live for a minute or two."""
-    deadline = time.monotonic() + stretched(seconds)
-    while is_alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still there"
-        time.sleep(0.02)
+    """Wait for the end of a process, which takes at most so many seconds on a quiet machine."""
+    began = time.monotonic()
+    wait_until(lambda: not is_alive(pid), f"the end of process {pid}", patience=50.0, pause=0.02)
+    hold("until a process was gone", time.monotonic() - began, seconds)

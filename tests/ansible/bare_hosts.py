@@ -10,12 +10,13 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from deploy.node.processes import below, process_table
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 BOOKS = ROOT / "ansible"
@@ -26,6 +27,7 @@ HAS_TORCH = RELEASE == "trixie"  # of the images that the hosts are made from
 ADDRESSES = {f"node{number}": f"10.77.0.{10 + number}" for number in (1, 2, 3, 4, 5, 6)}
 ADDRESSES["clock"] = "10.77.0.20"
 STARTED = {"running", "degraded"}  # systemctl(1)
+BOOT_SECONDS = 200.0  # for a machine on which four start at once
 
 # Programs of the environment that the tests run in: no one need have activated it.
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -108,11 +110,19 @@ class Hosts:
             self.await_start(name)
             key = self.on(name, "cat", "/etc/ssh/ssh_host_ed25519_key.pub")
             self.pin(name, ADDRESSES[name], key, login)
-            wait_for(lambda name=name: self.operator(name, "echo up").stdout)
+            wait_until(partial(self.is_in, name), f"a login at {name}", patience=BOOT_SECONDS)
 
     def await_start(self, name: str) -> None:
         """Until systemd has started all that a host has: what comes later would be a trace of ours."""
-        wait_for(lambda: self.on(name, "systemctl", "is-system-running", "--wait").strip() in STARTED)
+
+        def has_started() -> bool:
+            return self.on(name, "systemctl", "is-system-running", "--wait").strip() in STARTED
+
+        wait_until(has_started, f"the start of {name}", patience=BOOT_SECONDS)
+
+    def is_in(self, name: str) -> bool:
+        """Whether the operator can log in."""
+        return self.operator(name, "echo in").stdout == "in\n"
 
     def pin(self, name: str, address: str, key: str, login: str = "root") -> None:
         """Let the operator know a host."""
@@ -223,12 +233,3 @@ def recap(text: str) -> dict[str, dict[str, int]]:
     return {
         name: {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", rest)} for name, rest in lines
     }
-
-
-def wait_for(probe: object, seconds: float = 120) -> str:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := probe():  # type: ignore[operator]
-            return str(found).strip()
-        time.sleep(0.1)
-    raise TimeoutError(probe)

@@ -20,6 +20,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1800)  # about 100 s on two quiet cores; supervisor.py gives up what hangs
 def test_the_backend_passes_what_torch_demands_of_its_own(tmp_path: Path) -> None:
     outcomes = Supervisor("mpi", tmp_path).run()
