@@ -57,9 +57,12 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     fail_if_skipped(report)
+    if report.passed and load.taken and not {"soak", "timed"} & {mark.name for mark in item.iter_markers()}:
+        report.outcome = "failed"
+        report.longrepr = f"mark it timed: make soak would never hold the limit of {load.taken[0].what!r}"
     report.user_properties.extend((FIGURE, dataclasses.asdict(one)) for one in load.taken)
     load.taken.clear()
     if report.when == "call":

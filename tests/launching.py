@@ -38,7 +38,7 @@ if env["RANK"] == (who or "1"):
         os.kill(os.getpid(), signal.SIGKILL)
 if deed in ("raise", "exit", "kill", "wait"):
     print("waiting", file=sys.stderr)
-    time.sleep(120)
+    time.sleep(300)
 """
 
 
@@ -158,13 +158,14 @@ def processes_of(job: str) -> Sequence[str]:
     return found
 
 
-def wait_until_clean(job: str, seconds: float = 5.0, *, excludes: float = math.inf) -> float:
+def wait_until_clean(job: str, seconds: float | None = None, *, excludes: float = math.inf) -> float:
     """Wait until no process of the job is left; returns how long that took.
 
-    On a quiet machine that is at most `seconds`, in any case less than the fallback that it `excludes`.
+    On a quiet machine that is at most `seconds`, if given, and less than the fallback that it `excludes`.
     """
     began = time.monotonic()
     wait_until(lambda: not processes_of(job), lambda: f"the end of {processes_of(job)}")
     took = time.monotonic() - began
-    hold("until nothing of the job was left", took, seconds, excludes=excludes)
+    if seconds is not None:
+        hold("until nothing of the job was left", took, seconds, excludes=excludes)
     return took

@@ -18,8 +18,9 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def wait_until_gone(pid: int, seconds: float = 5.0) -> None:
-    """Wait for the end of a process, which takes at most so many seconds on a quiet machine."""
+def wait_until_gone(pid: int, seconds: float | None = None) -> None:
+    """Wait for the end of a process; on a quiet machine that takes at most so many seconds, if given."""
     began = time.monotonic()
     wait_until(lambda: not is_alive(pid), f"the end of process {pid}", patience=50.0, pause=0.02)
-    hold("until a process was gone", time.monotonic() - began, seconds)
+    if seconds is not None:
+        hold("until a process was gone", time.monotonic() - began, seconds)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-PATIENCE = 100.0  # seconds; what a test starts to be ended would live for two minutes
+PATIENCE = 100.0  # seconds; what a test starts to be ended would live longer than that
 
 
 def wait_until(

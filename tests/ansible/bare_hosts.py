@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from deploy.node.processes import below, process_table
+from tests.load import SOAK
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,9 @@ VARIABLES: dict[str, object] = {
     "muster_stack": "bare",
     "time_sync_servers": [ADDRESSES["clock"]],
     "time_sync_pools": [],
-    "ssh_trust_login_seconds": 8,  # these hosts are near, but have one machine together
+    "ssh_trust_login_seconds": 8
+    if SOAK
+    else 30,  # a rotation waits for as long; on a busy machine logins are slow
     "preflight_disk_free_mb": 500,
     "packages_index_seconds": 10**9,  # the list of packages in the image is that of the packages in its cache
 }
@@ -58,10 +61,16 @@ class Outcome:
     def changed(self) -> int:
         return sum(host["changed"] for host in self.recap.values())
 
+    def changes(self, host: str) -> list[str]:
+        """The tasks and handlers that changed something on a host, in their order."""
+        parts = re.split(r"^(?:TASK|RUNNING HANDLER) \[(.*?)\] \**$", self.text, flags=re.MULTILINE)
+        named = zip(parts[1::2], parts[2::2], strict=True)
+        return [name for name, said in named if re.search(rf"^changed: \[{host}\]", said, re.MULTILINE)]
+
 
 def run(
     *argv: str,
-    timeout: float = 60,
+    timeout: float = 150,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: str = "",
@@ -92,6 +101,7 @@ class Hosts:
         return os.environ | {
             "PATH": PATH,
             "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_TIMEOUT": "90",  # of a connection: all hosts have one machine, however busy it is
             "ANSIBLE_SSH_COMMON_ARGS": f"-F {self.folder}/operator_config",
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.folder / "cp"),
             "BARE_BASE": "muster-bare-stack" if HAS_TORCH else f"debian:{RELEASE}-slim",

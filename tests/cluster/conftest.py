@@ -47,7 +47,7 @@ class Cluster:
     def ssh_config(self) -> Path:
         return self.muster_dir / "ssh_config"
 
-    def compose(self, *args: str, timeout: float = 120) -> str:
+    def compose(self, *args: str, timeout: float = 300) -> str:
         command = ("docker", "compose", *args)
         done = subprocess.run(
             command, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=timeout, check=False
@@ -63,7 +63,7 @@ class Cluster:
         return self._containers[node]
 
     def exec(
-        self, node: str, argv: Sequence[str], user: str = "muster", stdin: str = "", timeout: float = 60
+        self, node: str, argv: Sequence[str], user: str = "muster", stdin: str = "", timeout: float = 200
     ) -> subprocess.CompletedProcess[str]:
         """Run argv on a node without SSH. Its environment is the image's, not that of a login."""
         command = ("docker", "exec", "--interactive", "--user", user, self.container(node), *argv)
@@ -71,7 +71,7 @@ class Cluster:
             command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
         )
 
-    def ssh(self, node: str, command: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def ssh(self, node: str, command: str, timeout: float = 200) -> subprocess.CompletedProcess[str]:
         """Run a shell command on a node, from this machine, as a user would."""
         argv = ("ssh", "-F", str(self.ssh_config), node, command)
         return subprocess.run(
@@ -87,7 +87,7 @@ class Cluster:
     def glance(self, container: str) -> list[Process]:
         """The same of a container, in a tenth of the time; the numbers are those of the engine's host."""
         words = ("docker", "top", container, "-e", "-o", "pid,ppid,stat,comm,args")
-        listing = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        listing = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
         return _of_jobs(listing.stdout.partition("\n")[2])
 
     def others(self, node: str) -> list[str]:
@@ -109,7 +109,7 @@ class Cluster:
             "-c",
             command,
         ]
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run(words, capture_output=True, text=True, timeout=200, check=True).stdout
 
     def kill(self, node: str) -> None:
         """Power off, with no goodbye."""

@@ -166,7 +166,7 @@ def test_a_job_of_somebody_else_is_not_touched(project: Project, cluster: Cluste
         assert other.poll() is None
         other.send_signal(signal.SIGINT)
         other.communicate(timeout=PATIENCE)
-    clean_at(cluster, cluster.nodes, 5.0)
+    clean_at(cluster, cluster.nodes)
 
 
 # ---- hosts that are wrong ---------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_a_detached_job_ends_as_any_other_and_leaves_its_folder_here(
 
 
 def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cluster) -> None:
-    job = project.detach("--script", "slow.py", "--args=400 0")
+    job = project.detach("--script", "slow.py", "--args=4000 0")
     watching = subprocess.Popen(
         [str(FAB), "attach", job],
         cwd=project.path,
@@ -98,7 +98,7 @@ def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cl
 def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is(
     project: Project, cluster: Cluster
 ) -> None:
-    with project.start("--script", "slow.py", "--args=400 0") as process:
+    with project.start("--script", "slow.py", "--args=4000 0") as process:
         assert process.stdout is not None
         job = process.stdout.readline().split()[1].rstrip(":")
         assert re.match(r"\[\d node\d\] step \d+\n", process.stdout.readline())
@@ -121,7 +121,7 @@ def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is
 def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
     project: Project, cluster: Cluster
 ) -> None:
-    job = project.detach("--script", "slow.py", "--args=400 0")
+    job = project.detach("--script", "slow.py", "--args=4000 0")
     (driver,) = [one.pid for one in cluster.processes("node1") if "from deploy.detached import" in one.args]
     cluster.exec("node1", ["kill", "-9", str(driver)])
     wait_until(lambda: state_of(project, job) == "lost", "the state lost")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def nothing_is_left(cluster: Cluster) -> Iterator[None]:
     yield
-    clean_at(cluster, cluster.nodes, 10.0)
+    clean_at(cluster, cluster.nodes)
 
 
 def test_equal_outputs_are_one_and_the_highest_status_counts(project: Project) -> None:

@@ -75,17 +75,19 @@ def test_even_a_daemon_that_ignores_sigterm_is_ended(host: Host) -> None:
     assert not is_alive(pid)
 
 
+@pytest.mark.timed
 def test_a_closed_lifeline_ends_everything(host: Host) -> None:
     pid = host.start_daemon()
     host.channel.close()
-    wait_until_gone(pid)
+    wait_until_gone(pid, 5.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.timed
 def test_a_signal_for_the_keeper_ends_everything(host: Host, number: signal.Signals) -> None:
     pid = host.start_daemon()
     os.kill(host.pipe.pid, number)
-    wait_until_gone(pid)
+    wait_until_gone(pid, 5.0)
 
 
 def test_other_processes_of_the_same_user_are_not_touched(host: Host) -> None:

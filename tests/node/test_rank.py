@@ -131,6 +131,7 @@ def test_a_signal_for_the_wrapper_reaches_the_program(keeper: Keeper) -> None:
 
 
 @pytest.mark.parametrize("who", ["keeper", "wrapper"])
+@pytest.mark.timed
 def test_a_rank_does_not_outlive(keeper: Keeper, who: str) -> None:
     process = keeper.start("-c", "import os,time; print(os.getpid(), flush=True); time.sleep(60)")
     pid = int(json.loads(keeper.stream.readline())["text"])
@@ -139,7 +140,7 @@ def test_a_rank_does_not_outlive(keeper: Keeper, who: str) -> None:
     else:
         keeper.stream.close()
         keeper.connection.close()
-    wait_until_gone(pid)
+    wait_until_gone(pid, 5.0)
     process.wait(50)
 
 

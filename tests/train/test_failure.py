@@ -105,13 +105,13 @@ def test_torchrun_shows_the_words_of_a_mistake_and_no_traceback(launch: Launch) 
     [("[pair.cc:547] Connection closed by peer [127.0.0.1]:9", True), ("out of paper", False)],
 )
 def test_a_victim_lets_the_first_failure_speak(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, victim: bool
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str, victim: bool
 ) -> None:
     said_before: list[str] = []
-    sleep = Mock(side_effect=lambda seconds: said_before.append(capsys.readouterr().err))
+    sleep = Mock(side_effect=lambda seconds: said_before.append(capfd.readouterr().err))
     monkeypatch.setattr("train.failure.time", Mock(sleep=sleep))  # other threads may sleep meanwhile
     monkeypatch.setattr("train.failure.end_job", lambda status: None)
     with pytest.raises(RuntimeError), fail_together():
         raise RuntimeError(words)
     assert said_before == [""] * victim
-    assert words in capsys.readouterr().err
+    assert words in capfd.readouterr().err

@@ -47,6 +47,7 @@ def examined(text: str, broken: dict[str, str] | None = None) -> Examination:
         cluster.close()
 
 
+@pytest.mark.timed
 def test_every_host_is_known_and_reaches_every_other_and_itself() -> None:
     one = examined("node[1-3] slots=1")
     assert one.errors == {}
