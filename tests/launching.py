@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.load import stretched
+from tests.load import hold
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 FAB = Path(sys.executable).parent / "fab"
@@ -35,7 +38,7 @@ if env["RANK"] == (who or "1"):
         os.kill(os.getpid(), signal.SIGKILL)
 if deed in ("raise", "exit", "kill", "wait"):
     print("waiting", file=sys.stderr)
-    time.sleep(120)
+    time.sleep(300)
 """
 
 
@@ -126,6 +129,20 @@ def make_project(path: Path) -> Project:
     return Project(path, {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)})
 
 
+def copy_checkout(to: Path) -> Path:
+    """Copy the files of this checkout, with its environment: what runs there leaves the checkout alone."""
+    listing = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+    (to / ".venv" / "bin").mkdir(parents=True)
+    (to / ".venv" / "bin" / "fab").symlink_to(FAB)
+    (to / ".venv" / "installed").touch()
+    subprocess.run(["git", "init", "-q", str(to)], check=True)
+    return to
+
+
 def processes_of(job: str) -> Sequence[str]:
     """Every process on this machine that has the job's name in its environment or arguments."""
     found = []
@@ -141,10 +158,14 @@ def processes_of(job: str) -> Sequence[str]:
     return found
 
 
-def wait_until_clean(job: str, seconds: float = 5.0) -> float:
-    """Wait until no process of the job is left; returns how long that took. PROGRAM waits for 120 s."""
-    began, seconds = time.monotonic(), stretched(seconds)
-    while left := processes_of(job):
-        assert time.monotonic() - began < seconds, f"still there after {seconds} s: {left}"
-        time.sleep(0.05)
-    return time.monotonic() - began
+def wait_until_clean(job: str, seconds: float | None = None, *, excludes: float = math.inf) -> float:
+    """Wait until no process of the job is left; returns how long that took.
+
+    On a quiet machine that is at most `seconds`, if given, and less than the fallback that it `excludes`.
+    """
+    began = time.monotonic()
+    wait_until(lambda: not processes_of(job), lambda: f"the end of {processes_of(job)}")
+    took = time.monotonic() - began
+    if seconds is not None:
+        hold("until nothing of the job was left", took, seconds, excludes=excludes)
+    return took

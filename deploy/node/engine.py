@@ -85,7 +85,7 @@ def layers_in_common(layers: list[str]) -> int:
 
 
 def _in_common(layers: list[str], own: list[str]) -> int:
-    same = (one == other for one, other in zip(layers, own))  # noqa: B905  # of different lengths
+    same = (one == other for one, other in zip(layers, own))  # of different lengths
     return sum(takewhile(bool, same))
 
 

@@ -24,7 +24,7 @@ Inventory = dict[str, dict[str, Any]]
 
 def render(role: str, template: str, inventory: Inventory, **variables: object) -> str:
     """A template of a role, as Ansible renders it for the last host of an inventory."""
-    return _ansible().submit(_render, role, template, inventory, variables).result(timeout=60)
+    return _ansible().submit(_render, role, template, inventory, variables).result(timeout=200)
 
 
 @cache

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.ansible.bare_hosts import wait_for
+import pytest
+
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.ansible.bare_hosts import Hosts
+
+pytestmark = pytest.mark.soak
 
 SSHD = "/etc/ssh/sshd_config.d/10-muster.conf"
 UNDO = "muster-undo-sshd.timer"
@@ -46,7 +50,7 @@ def test_an_sshd_that_keeps_the_operator_out_is_taken_back_even_if_ansible_dies_
     newcomer.variables |= {"ssh_trust_allow_users": ["nobody"], "ssh_trust_undo_seconds": 30}
     newcomer.play_until("[ssh_trust : Open a second connection]", "setup", *PARTS)
     assert "Permission denied" in newcomer.operator("node5", "true").stderr
-    assert wait_for(lambda: newcomer.operator("node5", "echo in").stdout) == "in"
+    wait_until(lambda: newcomer.is_in("node5"), "the operator's way in", patience=200.0)
     assert not newcomer.on("node5", "ls", SSHD)
     assert not waits(newcomer)
     newcomer.variables |= {"ssh_trust_allow_users": []}

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ansible.bare_hosts import Hosts, run, wait_for
+from tests.ansible.bare_hosts import Hosts, run
 from tests.ansible.test_setup import RANKS, launch
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +81,7 @@ def test_it_comes_back_with_an_engine_that_was_stopped(engine: Hosts) -> None:
     engine.on("node6", "systemctl", "stop", "docker.socket", "docker.service")
     assert engine.on("node6", "systemctl", "is-active", "muster-node") == "inactive\n"
     engine.on("node6", "systemctl", "start", "docker.service")
-    wait_for(lambda: engine.driver("node6", "echo in").stdout)
+    wait_until(lambda: engine.driver("node6", "echo in").stdout, "the driver's way in", patience=200.0)
 
 
 def test_teardown_of_a_node_leaves_no_trace(engine: Hosts, before: set[str]) -> None:

@@ -15,6 +15,8 @@ from tests.ansible.bare_hosts import ADDRESSES, run
 if TYPE_CHECKING:
     from tests.ansible.bare_hosts import Hosts
 
+pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("set_up")]
+
 # On a host, as the jobs' account: to every host in turn, until told to stop; how often, and what went wrong.
 VISITS = """
 count=0
@@ -103,6 +105,7 @@ def test_a_rotation_that_is_interrupted_keeps_everyone_in(hosts: Hosts, marker: 
 
 
 def test_a_rotation_that_was_interrupted_is_reported_and_goes_on(hosts: Hosts) -> None:
+    hosts.play_until("[ssh_trust : Let only the new key in]", "rotate-keys")
     assert hosts.play("verify", verify_roles=["ssh_trust"]).status != 0
     assert {check["id"] for check in hosts.checks() if not check["ok"]} == {"ssh_trust.finished"}
     done = hosts.play("rotate-keys")

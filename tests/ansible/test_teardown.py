@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.ansible.bare_hosts import Hosts
 
 
+pytestmark = pytest.mark.usefixtures("set_up")
+
+
 def test_teardown_leaves_no_trace(hosts: Hosts, bare: dict[str, set[str]]) -> None:
+    before = traces(hosts)
+    assert all(len(before[name] - bare[name]) > 50 for name in hosts.names), "there is nothing to take away"
     done = hosts.play("teardown")
     assert done.status == 0, done.text
     assert {name: (bare[name] - after, after - bare[name]) for name, after in traces(hosts).items()} == {

@@ -308,3 +308,9 @@ FAULTS: Mapping[str, Fault] = {
     ),
 }
 CASES = [(name, launcher) for name, fault in FAULTS.items() for launcher in fault.launchers]
+
+# What every run of the tests shows, without its seconds; the other rows are for `make soak`.
+IN_EVERY_TEST = {
+    *(("kill", "mpirun"), ("memory", "mpirun"), ("daemon", "mpirun"), ("agent", "torchrun")),
+    *(("sigint", "torchrun"), ("sigkill", "mpirun"), ("power", "mpirun"), ("frozen", "torchrun")),
+}

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from tests.cluster.faults import PROGRAM, STRIKE, Fault, Struck
 from tests.launching import Project
+from tests.load import hold
+from tests.waiting import PATIENCE, read_until, wait_until
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -36,24 +38,20 @@ def suffer(fault: Fault, launcher: str, project: Project, cluster: Cluster) -> O
         cluster.exec(node, ["rm", "-f", STRIKE])
     words = ("--launcher", launcher, "--script", "faulty.py", f"--args={fault.deed}", *fault.words)
     with project.start(*words) as driver, ThreadPoolExecutor(1) as pool:
-        assert driver.stdout is not None
-        lines: list[str] = []
-        while sum("ready" in line for line in lines) < 6:
-            lines.append(driver.stdout.readline())
-            assert lines[-1], f"it ended before the fault:\n{''.join(lines)}"
+        read_until(driver, "ready", 6)
         try:
             began = time.time()
             watch = Watch(driver)
             struck_at = fault.strike(Struck(cluster, driver))
             began = struck_at if isinstance(struck_at, float) else began
             reachable = [node for node in cluster.nodes if node not in fault.unreachable]
-            clean = pool.submit(clean_at, cluster, reachable, fault.within + 15)
+            clean = pool.submit(clean_at, cluster, reachable)
             verdict, output = watch.ended()
             cleaned = clean.result()
         finally:
             driver.kill()
             fault.mend(cluster)
-    clean_at(cluster, cluster.nodes, 15.0)
+    clean_at(cluster, cluster.nodes)
     if struck := re.findall(r"struck at ([\d.]+)", output):
         began = float(struck[-1])  # the nodes are containers: they have this machine's clock
     named = re.search(r"^FAILED  (.*)$", output, re.MULTILINE)
@@ -78,8 +76,8 @@ class Watch:
 
     def ended(self) -> tuple[float, str]:
         """When the verdict came, and everything that was printed."""
-        self._driver.wait(60)
-        self._thread.join(5)
+        self._driver.wait(PATIENCE)
+        self._thread.join(PATIENCE)
         return self._verdict, "".join(self._lines)
 
     def _read(self) -> None:
@@ -90,12 +88,16 @@ class Watch:
                 self._verdict = time.time()
 
 
-def clean_at(cluster: Cluster, nodes: Sequence[str], seconds: float) -> float:
-    """When nothing of a job was left on the nodes any more."""
-    deadline = time.monotonic() + seconds
+def clean_at(cluster: Cluster, nodes: Sequence[str], seconds: float | None = None) -> float:
+    """Wait until nothing of a job is left on the nodes, which takes at most so many seconds; returns when."""
+    began = time.monotonic()
     containers = [cluster.container(node) for node in nodes]
     with ThreadPoolExecutor(len(nodes)) as pool:
-        while left := [one.args for found in pool.map(cluster.glance, containers) for one in found]:
-            assert time.monotonic() < deadline, f"still there after {seconds} s: {left}"
-            time.sleep(0.05)
+
+        def left() -> list[str]:
+            return [one.args for found in pool.map(cluster.glance, containers) for one in found]
+
+        wait_until(lambda: not left(), lambda: f"the end of {left()}")
+    if seconds is not None:
+        hold("until nothing was left on the nodes", time.monotonic() - began, seconds)
     return time.time()

@@ -20,7 +20,7 @@ BAKE = json.loads((ROOT / "docker" / "docker-bake.json").read_text())
 def test_buildx_reads_every_target_of_the_bake_file() -> None:
     names = list(BAKE["target"])
     command = ("docker", "buildx", "bake", "--file", "docker/docker-bake.json", "--print", *names)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=True)
     read = json.loads(done.stdout)["target"]
     assert {name: target["args"] for name, target in read.items()} == {
         name: BAKE["target"][name]["args"] for name in names
@@ -31,7 +31,7 @@ def test_buildx_reads_every_target_of_the_bake_file() -> None:
 @pytest.mark.parametrize("target", BAKE["target"])
 def test_fab_has_buildx_build_the_target(target: str) -> None:
     words = (str(FAB), "image.build", "--target", target, "--dry-run")
-    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=200, check=True).stdout
     command = said.splitlines()[-1].split()
     assert command[:3] == ["docker", "buildx", "bake"]
     printed = subprocess.run([*command, "--print"], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -66,7 +66,7 @@ def test_compose_takes_the_image_of_any_target(cluster: Cluster) -> None:
         env={**env, "MUSTER_TARGET": "cpu-source"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     read = json.loads(said.stdout)["services"]

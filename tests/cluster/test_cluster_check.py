@@ -17,6 +17,8 @@ import pytest
 from tests.cluster.start_faults import key_of, known_hosts, replaced
 from tests.cluster.striking import clean_at
 from tests.launching import FAB, Project
+from tests.load import hold
+from tests.waiting import PATIENCE, read_until
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -53,7 +55,7 @@ def check(project: Project, *words: str) -> Checked:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert "Traceback" not in done.stdout
@@ -73,6 +75,7 @@ def test_a_healthy_cluster_is_fit_and_the_table_says_what_it_is(project: Project
     assert (empty, summary) == ("", "3 of 3 hosts are fit")
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 def test_json_of_a_healthy_cluster_has_facts_clocks_and_every_pair(project: Project, launcher: str) -> None:
     done = check(project, "--json", "--launcher", launcher)
@@ -81,7 +84,8 @@ def test_json_of_a_healthy_cluster_has_facts_clocks_and_every_pair(project: Proj
         assert set(host["reached"]) == {"node1", "node2", "node3"}
         assert all(reached["interfaces"] for reached in host["reached"].values())
         # Three containers of one machine have one clock.
-        assert abs(host["clock"]["ahead_s"]) <= host["clock"]["uncertainty_s"] < 0.05
+        assert abs(host["clock"]["ahead_s"]) <= host["clock"]["uncertainty_s"]
+        hold("uncertainty of a clock", host["clock"]["uncertainty_s"], 0.05)
         assert host["health"]["user"] == "muster"
 
 
@@ -148,7 +152,7 @@ def refused_key(cluster: Cluster, project: Project) -> Iterator[None]:
     own = project.path / ".muster"
     with known_hosts(project, cluster, "", ""):
         subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(own / "other")], check=True, timeout=20
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(own / "other")], check=True, timeout=200
         )
         text = (own / "ssh_config").read_text()
         before, node2, after = text.partition("Host node2\n")
@@ -243,6 +247,7 @@ BREAKS: dict[str, tuple[Break, int, str, str, str]] = {
 }
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", BREAKS)
 def test_what_is_wrong_is_named_with_its_host_and_its_remedy_and_nothing_else(
     cluster: Cluster, project: Project, name: str
@@ -257,7 +262,7 @@ def test_what_is_wrong_is_named_with_its_host_and_its_remedy_and_nothing_else(
     assert remedy in finding["remedy"]
     # The other hosts are examined, whatever happens to one.
     assert {"node1", "node3"} <= {host["name"] for host in done.said["hosts"] if host["facts"]}
-    assert done.seconds < 20
+    hold(f"check: {name}", done.seconds, 20.0)
 
 
 def test_a_full_disk(cluster: Cluster, project: Project) -> None:
@@ -311,14 +316,11 @@ def test_processes_of_an_older_job_are_named_by_their_number(cluster: Cluster, p
 
 def test_a_running_job_is_seen_and_left_alone(project: Project) -> None:
     with project.start("--launcher", "torchrun", "--script", "program.py", "--args=wait") as process:
-        assert process.stdout is not None
-        waiting = 0
-        while waiting < 6:
-            waiting += "waiting" in process.stdout.readline()
+        read_until(process, "waiting", 6)
         done = check(project, "--json")
         assert process.poll() is None
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE)
     assert done.status == 0, done.output
     assert done.ids == [(node, "processes.running") for node in ("node1", "node2", "node3")]
 
@@ -374,4 +376,4 @@ def test_what_is_written_wrong_is_exit_status_2(project: Project, words: list[st
 
 def test_nothing_is_left_by_a_check(cluster: Cluster, project: Project) -> None:
     check(project)
-    clean_at(cluster, cluster.nodes, 5.0)
+    clean_at(cluster, cluster.nodes)

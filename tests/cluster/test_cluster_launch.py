@@ -17,15 +17,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from deploy.node.work import SILENCE_SECONDS
 from tests.cluster.start_faults import key_of, known_hosts, replaced
 from tests.cluster.striking import clean_at
-from tests.launching import ROOT, Launched, Project
-from tests.load import stretched
+from tests.launching import FAB, ROOT, Launched, Project
+from tests.load import hold
+from tests.waiting import PATIENCE, read_until
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
 both = pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+mostly_mpirun = pytest.mark.parametrize(
+    "launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)]
+)
 
 
 def job_processes(cluster: Cluster) -> list[str]:
@@ -34,10 +39,9 @@ def job_processes(cluster: Cluster) -> list[str]:
 
 def train(cluster: Cluster, *words: str) -> str:
     """`fab launch` of the project's own training program, as the README says; returns its last line."""
-    env = {**cluster.env}
-    command = [str(ROOT / ".venv/bin/fab"), "launch", "--hosts", str(cluster.hosts_file), *words]
+    command = [str(FAB), "launch", "--hosts", str(cluster.hosts_file), *words]
     done = subprocess.run(
-        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=ROOT, env=cluster.env, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()[-1]
@@ -105,7 +109,7 @@ def test_daemons_start_each_other_where_there_are_many_hosts(project: Project, c
 NOISE = "echo welcome; echo oh >&2; cd /tmp; export RANK=7 WORLD_SIZE=9 OMPI_MCA_btl=self PYTHONPATH=/none"
 
 
-@both
+@mostly_mpirun
 def test_start_up_files_may_print_and_set_what_they_like(
     launcher: str, project: Project, cluster: Cluster
 ) -> None:
@@ -133,6 +137,7 @@ while True:
 """
 
 
+@pytest.mark.timed
 def test_a_host_behind_a_proxy_command_is_reached_and_the_end_of_that_noticed(
     project: Project, cluster: Cluster
 ) -> None:
@@ -143,39 +148,32 @@ def test_a_host_behind_a_proxy_command_is_reached_and_the_end_of_that_noticed(
         config.write_text(f"Host node3\n  ProxyCommand {words}\n{config.read_text()}")
         assert project.launch("--script", "program.py").status == 0
         with project.start("--script", "program.py", "--args=wait") as process:
-            assert process.stdout is not None
-            lines = [process.stdout.readline()]
-            while sum("waiting" in line for line in lines) < 6:
-                lines.append(process.stdout.readline())
-                assert lines[-1], "".join(lines)
+            read_until(process, "waiting", 6)
             began = time.monotonic()
             os.kill(int((project.path / ".muster" / "proxy").read_text()), signal.SIGKILL)
-            said = process.communicate(timeout=60)[0]
+            said = process.communicate(timeout=PATIENCE)[0]
             seconds = time.monotonic() - began
     assert process.returncode == 3
     assert "FAILED  node3: the line to its keeper is gone" in said
-    assert seconds < stretched(5.0)
+    hold("until the end of a proxy command was noticed", seconds, 5.0, excludes=SILENCE_SECONDS)
     clean_at(cluster, cluster.nodes, 5.0)
 
 
 def test_a_job_of_somebody_else_is_not_touched(project: Project, cluster: Cluster) -> None:
     with project.start("--script", "program.py", "--args=wait") as other:
-        assert other.stdout is not None
-        waiting = 0
-        while waiting < 6:
-            waiting += "waiting" in other.stdout.readline()
+        read_until(other, "waiting", 6)
         assert project.launch("--script", "program.py", "--args=exit 4").status == 3
         assert other.poll() is None
         other.send_signal(signal.SIGINT)
-        other.communicate(timeout=20)
-    clean_at(cluster, cluster.nodes, 5.0)
+        other.communicate(timeout=PATIENCE)
+    clean_at(cluster, cluster.nodes)
 
 
 # ---- hosts that are wrong ---------------------------------------------------------------------------------
 
 
 def refused(project: Project, *words: str) -> Launched:
-    done = project.launch("--script", "program.py", *words, timeout=40)
+    done = project.launch("--script", "program.py", *words)
     assert "Traceback" not in done.output
     assert not (project.path / "runs").exists()
     return done

@@ -10,10 +10,11 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.launching import FAB, ROOT
+
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
-ROOT = Path(__file__).parents[2]
 NO_CPU = "torch 2.6's own fully_shard asks a CPU's stream for record_event, which it has not, on any backend"
 # What does not pass, and why. One more fails this test, and so does one less.
 EXPECTED = {
@@ -26,7 +27,7 @@ EXPECTED = {
 def test_on_three_ranks_of_two_hosts(cluster: Cluster, tmp_path: Path) -> None:
     checks = ("--module", "tests.train.mpi_checks.run", "--args", "collectives messages training")
     hosts = ("--hosts", str(cluster.hosts_file), "--np", "3", "--runs", str(tmp_path))
-    command = (str(ROOT / ".venv/bin/fab"), "launch", *hosts, *checks)
+    command = (str(FAB), "launch", *hosts, *checks)
     done = subprocess.run(
         command, cwd=ROOT, env={**cluster.env}, capture_output=True, text=True, timeout=240, check=False
     )

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cluster.conftest import Cluster
 from tests.launching import FAB, ROOT, Project
+from tests.waiting import PATIENCE
 
 ONE_DIGIT = 1 / 360  # of those held out: the sums of six ranks and of four differ in their last bits
 AGAIN = """
@@ -35,7 +36,7 @@ def lose_a_host(cluster: Cluster, runs: Path, launcher: str) -> str:
             said.append(line)
             if re.search(r"epoch +4/15", line) and len([one for one in said if "job 2" in one]) == 1:
                 cluster.kill("node3")
-        process.wait(60)
+        process.wait(PATIENCE)
     output = "".join(said)
     assert process.returncode == 0, output
     assert re.search(r"node3: .*; restart [12] of 2 on node1, node2\n", output), output
@@ -91,6 +92,7 @@ def one_home(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.usefixtures("node3_comes_back")
+@pytest.mark.soak
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 def test_training_goes_on_without_the_host_that_was_lost(
     cluster: Cluster, tmp_path: Path, launcher: str
@@ -98,6 +100,7 @@ def test_training_goes_on_without_the_host_that_was_lost(
     lose_a_host(cluster, tmp_path, launcher)
 
 
+@pytest.mark.soak
 def test_the_same_where_hosts_share_a_home(one_home: Cluster, tmp_path: Path) -> None:
     job = lose_a_host(one_home, tmp_path / "runs", "mpirun")
     left = tmp_path / "left.txt"

@@ -6,14 +6,13 @@ import json
 import re
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cluster.test_cluster_launch import job_processes
 from tests.launching import FAB, Project
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -32,17 +31,14 @@ def slow(project: Project) -> None:
     (project.path / "slow.py").write_text(SLOW)
 
 
-def eventually(holds: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def no_job_is_left(cluster: Cluster) -> None:
+    wait_until(lambda: not job_processes(cluster), lambda: f"the end of {job_processes(cluster)}")
 
 
 def over(cluster: Cluster) -> None:
     """No rank is left; who asked about them may still be hanging up."""
     assert not [process for process in job_processes(cluster) if "slow.py" in process]
-    eventually(lambda: not job_processes(cluster))
+    no_job_is_left(cluster)
 
 
 def state_of(project: Project, job: str) -> str:
@@ -52,7 +48,7 @@ def state_of(project: Project, job: str) -> str:
     return str(state["state"])
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
 def test_a_detached_job_ends_as_any_other_and_leaves_its_folder_here(
     project: Project, cluster: Cluster, launcher: str
 ) -> None:
@@ -65,11 +61,11 @@ def test_a_detached_job_ends_as_any_other_and_leaves_its_folder_here(
     assert f"logs: runs/{job}/logs" in attached.stdout
     assert (folder / "logs" / "rank-0005@node3.out").read_text().startswith("step 0\n")
     assert json.loads((folder / "result.json").read_text())["exit_status"] == 3
-    eventually(lambda: not job_processes(cluster))
+    no_job_is_left(cluster)
 
 
 def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cluster) -> None:
-    job = project.detach("--script", "slow.py", "--args=400 0")
+    job = project.detach("--script", "slow.py", "--args=4000 0")
     watching = subprocess.Popen(
         [str(FAB), "attach", job],
         cwd=project.path,
@@ -82,7 +78,7 @@ def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cl
     assert watching.stdout is not None
     assert re.match(r"\[\d node\d\] step \d+\n", watching.stdout.readline())
     watching.send_signal(signal.SIGINT)
-    said = watching.communicate(timeout=20)[0]
+    said = watching.communicate(timeout=100)[0]
     assert f"{job} goes on; see it again with: fab attach {job}" in said
     assert watching.returncode == 130
     assert state_of(project, job) == "running"
@@ -102,7 +98,7 @@ def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cl
 def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is(
     project: Project, cluster: Cluster
 ) -> None:
-    with project.start("--script", "slow.py", "--args=400 0") as process:
+    with project.start("--script", "slow.py", "--args=4000 0") as process:
         assert process.stdout is not None
         job = process.stdout.readline().split()[1].rstrip(":")
         assert re.match(r"\[\d node\d\] step \d+\n", process.stdout.readline())
@@ -116,7 +112,7 @@ def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is
         told = project.fab("stop", job, *elsewhere)
         assert (told.returncode, told.stderr) == (0, "")
         assert f"{job} failed: stopped by fab stop, by " in told.stdout
-        said = process.communicate(timeout=20)[0]
+        said = process.communicate(timeout=100)[0]
     assert process.returncode == 143
     assert "FAILED  stopped by fab stop, by " in said
     over(cluster)
@@ -125,14 +121,14 @@ def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is
 def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
     project: Project, cluster: Cluster
 ) -> None:
-    job = project.detach("--script", "slow.py", "--args=400 0")
+    job = project.detach("--script", "slow.py", "--args=4000 0")
     (driver,) = [one.pid for one in cluster.processes("node1") if "from deploy.detached import" in one.args]
     cluster.exec("node1", ["kill", "-9", str(driver)])
-    eventually(lambda: state_of(project, job) == "lost")
+    wait_until(lambda: state_of(project, job) == "lost", "the state lost")
     attached = project.fab("attach", job)
     assert attached.returncode == 3
     assert f"LOST    its driver on node1 (process {driver}) went without a result" in attached.stderr
-    eventually(lambda: not job_processes(cluster))
+    no_job_is_left(cluster)
 
 
 def test_logs_are_one_story_with_filters(project: Project, cluster: Cluster) -> None:
@@ -162,4 +158,4 @@ def test_a_head_that_may_not_log_in_elsewhere_is_explained_before_anything_start
     assert refused.status == 3
     assert refused.output.startswith("node3: node1 cannot log in there: ssh: connect to host node3 port 1: ")
     assert "a detached job needs that: try ssh node3 on node1; setup.yml sets it up" in refused.output
-    eventually(lambda: not job_processes(cluster))
+    no_job_is_left(cluster)

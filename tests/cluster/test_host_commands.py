@@ -6,13 +6,15 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cluster.striking import clean_at
 from tests.launching import FAB, Project
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -21,10 +23,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def nothing_is_left(cluster: Cluster) -> Iterator[None]:
     yield
-    deadline = time.monotonic() + 10
-    while left := [one for node in cluster.nodes for one in cluster.processes(node)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    clean_at(cluster, cluster.nodes)
 
 
 def test_equal_outputs_are_one_and_the_highest_status_counts(project: Project) -> None:
@@ -56,6 +55,10 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started(project: Pro
     assert done.stdout == "node[1,3]: done\nnode2 (not over in time):\n"
 
 
+def sleeps(cluster: Cluster, node: str) -> bool:
+    return any("sleep" in one.args for one in cluster.processes(node))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_goes_on_without_who_asked_for_it(project: Project, cluster: Cluster, number: int) -> None:
     command = [str(FAB), "run", "--", "sh", "-c", "trap '' INT TERM; sleep 100; sleep 100"]
@@ -68,11 +71,10 @@ def test_nothing_goes_on_without_who_asked_for_it(project: Project, cluster: Clu
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
     ) as process:
-        deadline = time.monotonic() + 20
-        while not all(any("sleep" in one.args for one in cluster.processes(node)) for node in cluster.nodes):
-            assert time.monotonic() < deadline
+        for node in cluster.nodes:
+            wait_until(partial(sleeps, cluster, node), f"the command on {node}")
         process.send_signal(number)
-        said = process.communicate(timeout=20)[1]
+        said = process.communicate(timeout=100)[1]
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert said == "interrupted; the command is ended on every host\n"
@@ -157,7 +159,7 @@ def test_a_shell_is_ssh_as_muster_reaches_the_host(project: Project) -> None:
         input="hostname\n",
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
         check=False,
     )
     assert done.stdout.endswith("node2\n")

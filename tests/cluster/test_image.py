@@ -58,7 +58,7 @@ def test_node_is_healthy_and_nothing_on_it_is_root_or_can_become_root(cluster: C
 
 
 def test_idle_node_has_no_process_of_a_job_and_a_running_one_shows(cluster: Cluster) -> None:
-    clean_at(cluster, ["node3"], 5.0)
+    clean_at(cluster, ["node3"])
     with subprocess.Popen(
         ("ssh", "-F", str(cluster.ssh_config), "node3", "echo up; exec sleep 30"), stdout=-1
     ) as job:
@@ -68,7 +68,7 @@ def test_idle_node_has_no_process_of_a_job_and_a_running_one_shows(cluster: Clus
             (process,) = cluster.processes("node3")
         assert process.args == "sleep 30"
         cluster.exec("node3", ("kill", str(process.pid)))
-    clean_at(cluster, ["node3"], 5.0)
+    clean_at(cluster, ["node3"])
 
 
 def test_login_of_a_session_finds_the_training_stack_without_the_images_environment(cluster: Cluster) -> None:

@@ -54,6 +54,7 @@ def scan(image: str) -> list[list[str]]:
     return scanned
 
 
+@pytest.mark.soak
 def test_no_layer_of_any_image_holds_a_key_or_a_cache(cluster: Cluster) -> None:
     ours = ask("images", "--filter", "label=muster.flavor", "--format", "{{.Repository}}:{{.Tag}}", "muster")
     for image in {cluster.compose("config", "--images", "keys").strip(), *ours.split()}:

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,9 @@ from deploy.image.push import Push, Pushed, prepare, survey
 from deploy.tasks.shared import opener_with
 from tests.cluster.conftest import NODES, ROOT, Cluster
 from tests.launching import FAB
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.soak  # its plan is in tests/unit/test_push_plan.py
 
 OLDER, IMAGE = "muster-push:older", "muster-push:new"
 LOW, HIGH = 48 << 20, 8 << 20  # bytes of the two layers; random, so that compressing saves nothing
@@ -88,19 +90,19 @@ def start_engine(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def wait_for(folder: Path) -> None:
-    deadline = time.monotonic() + 60
-    address = f"unix://{folder}/docker.sock"
-    while subprocess.run(("docker", "--host", address, "info"), capture_output=True, check=False).returncode:
-        assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
-        time.sleep(0.2)
+    command = ("docker", "--host", f"unix://{folder}/docker.sock", "info")
+
+    def answers() -> bool:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    wait_until(answers, lambda: f"an engine: {(folder / 'log').read_text()[-2000:]}", pause=0.2)
     (folder / "docker.sock").chmod(0o666)  # for the nodes' user
 
 
 @pytest.fixture(scope="module")
 def engines(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     if os.geteuid() or not shutil.which("dockerd"):
-        reason = "engines of the test's own need root, and dockerd on PATH"
-        pytest.fail(reason) if os.environ.get("REQUIRE_CLUSTER") == "1" else pytest.skip(reason)
+        pytest.skip("engines of the test's own need root, and dockerd on PATH")
     bridge = Path("/sys/class/net/docker0")
     had_bridge = bridge.exists()
     folder = Path(tempfile.mkdtemp(prefix="me-"))  # short: a Unix socket's path has at most 107 characters

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.launching import FAB, Project
+from tests.launching import Project
+from tests.waiting import PATIENCE, read_until, wait_until
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -20,46 +22,62 @@ def read_shard():
     os.mkfifo("shard")
     open("shard")
 def all_reduce():
-    time.sleep(120)
+    time.sleep(300)
 print("ready", flush=True)
 read_shard() if os.environ["RANK"] == "5" else all_reduce()
 """
 
 
 def stacks(project: Project, job: str) -> subprocess.CompletedProcess[str]:
-    words = (str(FAB), "stacks", job)
-    return subprocess.run(
-        words, cwd=project.path, env=project.env, capture_output=True, text=True, timeout=30, check=False
-    )
+    return project.fab("stacks", job)
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def seen_whole(project: Project, job: str) -> str:
+    """The stacks that were asked for, once every rank has come from its last words to where it waits."""
+    answers: list[str] = []
+
+    def both_places() -> bool:
+        done = stacks(project, job)
+        answers.append(done.stdout + done.stderr)
+        return "all_reduce (" in done.stdout and "read_shard (" in done.stdout
+
+    wait_until(both_places, lambda: f"both places, but: {answers}")
+    return answers[-1]
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
+def test_the_stacks_of_a_running_job_can_be_asked_for(
+    project: Project, cluster: Cluster, launcher: str
+) -> None:
+    (project.path / "stuck.py").write_text(PROGRAM)
+    with project.start("--launcher", launcher, "--script", "stuck.py") as driver:
+        found = re.search(r"job (\S+):", read_until(driver, "ready", 6)[0])
+        assert found
+        shown = seen_whole(project, found[1][-4:])
+        driver.send_signal(signal.SIGINT)
+        driver.communicate(timeout=PATIENCE)
+    assert_odd(shown)
+
+
+def assert_odd(shown: str) -> None:
+    others, _, odd = shown.partition("rank 5:")
+    assert others.startswith("ranks 0-4:\n    all_reduce (stuck.py:7)"), shown
+    assert odd.startswith("\n    read_shard (stuck.py:5)"), shown
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
 def test_the_odd_rank_of_a_stalled_job_is_named_with_its_stack(
     project: Project, cluster: Cluster, launcher: str
 ) -> None:
     (project.path / "stuck.py").write_text(PROGRAM)
     words = ("--launcher", launcher, "--script", "stuck.py", "--stall-timeout", "8")
     with project.start(*words) as driver:
-        assert driver.stdout is not None
-        lines = [driver.stdout.readline()]
-        while sum("ready" in line for line in lines) < 6:
-            lines.append(driver.stdout.readline())
-            assert lines[-1], "".join(lines)
-        found = re.search(r"job (\S+):", lines[0])
-        assert found, lines
-        for _ in range(3):  # a rank on a busy machine may be on its way still
-            seen = stacks(project, found[1][-4:])
-            if seen.stdout.count("rank") == 2:
-                break
-        output = driver.communicate(timeout=40)[0]
-    others, _, odd = seen.stdout.partition("rank 5:")
-    assert others.startswith("ranks 0-4:\n    all_reduce (stuck.py:7)"), seen.stdout + seen.stderr
-    assert odd.startswith("\n    read_shard (stuck.py:5)"), seen.stdout
+        output = driver.communicate(timeout=PATIENCE)[0]
     assert driver.returncode == 3, output
     assert "FAILED  no rank has printed anything or used its processor for 8 s" in output
     assert "not where the others are: rank 5 (node3)" in output
     (kept,) = (project.path / "runs").glob("*/stacks.txt")
-    assert kept.read_text() == seen.stdout
+    assert_odd(kept.read_text())
 
 
 def test_a_job_that_is_nowhere_has_no_stacks(project: Project, cluster: Cluster) -> None:

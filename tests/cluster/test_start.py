@@ -31,7 +31,7 @@ def start(
     mounts += ["--volume", f"{folder}/cuda:/usr/share/muster/cuda:ro"]
     image = cluster.compose("config", "--images", "keys").strip()
     command = ("docker", "run", "--rm", *mounts, *words, image, "echo", "it runs", "and 'so' on")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     return done.returncode, done.stdout, done.stderr
 
 

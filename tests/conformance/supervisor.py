@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,14 +97,19 @@ class Supervisor:
         return [Outcome(**json.loads(path.read_text())) for path in paths if path.exists()]
 
     def _settle(self, reports: list[Outcome]) -> None:
-        worst = min(reports, key=lambda one: ("fail", "pass", "skip").index(one.outcome))
-        self._settle_next(worst)
+        self._settle_next(together(reports))
 
     def _give_up(self, how: str, reports: list[Outcome]) -> None:
         failed = [one for one in reports if one.outcome == "fail"]
         if not self._names():
             raise RuntimeError(f"the job ended before its first test: see {self.folder / 'log'}")
         self._settle_next(failed[0] if failed else Outcome(how))
+
+
+def together(reports: Sequence[Outcome]) -> Outcome:
+    """What the ranks' outcomes of one test make: a pass only where every rank passed."""
+    worst = min(reports, key=lambda one: ("fail", "skip", "pass").index(one.outcome))
+    return worst if worst.outcome != "pass" else max(reports, key=lambda one: one.seconds)
 
 
 def environment() -> dict[str, str]:

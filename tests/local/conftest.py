@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import Project, make_project
+from tests.launching import Project, copy_checkout, make_project
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return make_project(tmp_path / "a project")
+
+
+@pytest.fixture
+def checkout(project: Project) -> Path:
+    """A copy of this checkout: `make` and launches of train/ write into the folder that they run in."""
+    return copy_checkout(project.path.parent / "checkout")

@@ -29,7 +29,7 @@ def again(project: Project) -> None:
     (project.path / "again.py").write_text(AGAIN)
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
 def test_a_job_that_failed_starts_again_under_the_same_id(project: Project, launcher: str) -> None:
     words = ("--launcher", launcher, "--script", "again.py", "--args=1", "--max-restarts", "3")
     done = project.launch(*words)

@@ -15,9 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import FAB, ROOT, Project, processes_of, wait_until_clean
+from deploy.node.work import SILENCE_SECONDS
+from tests.launching import FAB, Project, processes_of, wait_until_clean
+from tests.waiting import PATIENCE, read_until
 
 both = pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+mostly_mpirun = pytest.mark.parametrize(
+    "launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)]
+)
 NASTY = ["a b", "$HOME", "it's", 'say "hi"', "x;y", "`id`", "*", "a\\tb", "two\nlines", "", "--flag=$(id)"]
 
 
@@ -49,7 +54,7 @@ def test_every_rank_runs_where_it_was_planned(project: Project, launcher: str) -
     assert (done.folder.stat().st_mode & 0o777) == 0o700
 
 
-@both
+@mostly_mpirun
 def test_words_and_values_arrive_unchanged(project: Project, launcher: str) -> None:
     greeting = 'it\'s $HOME; "x"\n`id` * \\'
     done = project.launch(
@@ -67,7 +72,7 @@ def test_words_and_values_arrive_unchanged(project: Project, launcher: str) -> N
         assert done.said(rank)["env"]["GREETING"] == greeting
 
 
-@both
+@mostly_mpirun
 @pytest.mark.parametrize(
     ("deed", "status", "explanation"),
     [
@@ -102,7 +107,8 @@ def test_an_exception_ends_a_job_whose_other_ranks_wait_in_mpi(project: Project)
     assert not processes_of(done.job)
 
 
-@both
+@pytest.mark.timed
+@mostly_mpirun
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
@@ -111,16 +117,12 @@ def test_stopping_the_driver_leaves_nothing(
 ) -> None:
     with project.start("--launcher", launcher, "--script", "program.py", "--args=wait") as process:
         assert process.stdout is not None
-        job = process.stdout.readline().split()[1].rstrip(":")
-        waiting = 0
-        while waiting < 2:
-            line = process.stdout.readline()
-            assert line, "it has ended"
-            waiting += "waiting" in line
+        job = read_until(process, "waiting", 2)[0].split()[1].rstrip(":")
         assert len(processes_of(job)) >= 5  # the launcher, two wrappers, two programs
         process.send_signal(number)
-        process.wait(60)
-        wait_until_clean(job)  # a keeper that only missed its driver would take 12 s
+        process.wait(PATIENCE)
+        # A keeper that only missed its driver would take that long.
+        wait_until_clean(job, 5.0, excludes=SILENCE_SECONDS)
         rest = process.stdout.read()
     assert process.returncode == status
     if number is signal.SIGINT:
@@ -231,15 +233,17 @@ def test_a_python_without_torch_is_named_before_anything_starts(project: Project
     assert "has no torch; install it, or name another interpreter with --python" in done.output
 
 
-@both
-def test_the_demo_of_the_readme_learns(project: Project, launcher: str) -> None:
+@mostly_mpirun
+def test_the_demo_of_the_readme_learns(project: Project, checkout: Path, launcher: str) -> None:
     # The environment is that of the tests, however old it is: nothing is installed here.
     words = ["make", "--no-print-directory", "--old-file=.venv/installed", "demo"]
     if launcher == "torchrun":
         words = [str(FAB), "launch", "--hosts", str(project.path / "hosts.txt"), "--launcher", "torchrun"]
     # A make that runs these tests would pass its own flags on.
-    env = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL"}}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280, check=False)
+    env = {name: value for name, value in project.env.items() if name not in {"MAKEFLAGS", "MAKELEVEL"}}
+    done = subprocess.run(
+        words, cwd=checkout, env=env, capture_output=True, text=True, timeout=280, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
     found = re.fullmatch(
@@ -249,26 +253,28 @@ def test_the_demo_of_the_readme_learns(project: Project, launcher: str) -> None:
     assert float(found.group(1)) >= 0.97
 
 
-def test_on_a_terminal_there_is_a_progress_bar(project: Project) -> None:
+def test_on_a_terminal_there_is_a_progress_bar(project: Project, checkout: Path) -> None:
     # A driver that comes late has only the end of an epoch to show; but not of each.
     shown = on_a_terminal(
-        [str(FAB), "launch", "--hosts", str(project.path / "hosts.txt"), "--args=--epochs 5"]
+        [str(FAB), "launch", "--hosts", str(project.path / "hosts.txt"), "--args=--epochs 5"],
+        checkout,
+        project.env,
     )
     assert re.search(r"\r\x1b\[K\[0 localhost\] .*epoch \d+/5 \[#", shown), shown
     assert "accuracy=" in shown
 
 
-def on_a_terminal(command: list[str]) -> str:
+def on_a_terminal(command: list[str], folder: Path, env: dict[str, str]) -> str:
     """What a command writes when its output is a terminal of 100 columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=theirs)
+    process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=theirs)
     os.close(theirs)
     shown = b""
     with contextlib.suppress(OSError):  # EIO: the other side is closed
         while chunk := os.read(ours, 1 << 16):
             shown += chunk
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
     return shown.decode()
 
 

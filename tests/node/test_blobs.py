@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from deploy.node import blobs as module
 from deploy.node.blobs import Blobs, Server, Source, Wanted, pull
+from tests.waiting import wait_until
 
 CONTENT = os.urandom(3_000_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -52,9 +52,7 @@ def test_a_file_passes_through_a_host_that_is_still_getting_it(host: Make) -> No
         one.start()
     half = len(CONTENT) // 2
     first.append(DIGEST, 0, CONTENT[:half])
-    deadline = time.monotonic() + 60
-    while third.size(DIGEST) < half and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: third.size(DIGEST) >= half, "the first half at the third host", pause=0.01)
     assert (third.size(DIGEST), third.has(DIGEST)) == (half, False)
     first.append(DIGEST, half, CONTENT[half:])
     first.complete(DIGEST)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
@@ -16,6 +15,7 @@ from deploy.errors import MusterError
 from deploy.node.jobs import Jobs
 from deploy.transports.local import LocalPipe
 from tests.processes import is_alive, wait_until_gone
+from tests.waiting import wait_until
 
 # Leaves its process group and session, ignores SIGTERM, and is adopted by the keeper.
 DAEMON = (
@@ -52,11 +52,7 @@ class Host:
         note = self.folder / "pid"
         self.channel.ask("start", argv=["python3", "-c", DAEMON, str(note)])
         assert self.next_event("command-end")["code"] == 0
-        deadline = time.monotonic() + 60
-        while not note.exists() or not note.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        return int(note.read_text())
+        return int(wait_until(lambda: note.exists() and note.read_text(), "the daemon's number"))
 
     def next_event(self, name: str) -> dict[str, object]:
         while True:
@@ -79,17 +75,19 @@ def test_even_a_daemon_that_ignores_sigterm_is_ended(host: Host) -> None:
     assert not is_alive(pid)
 
 
+@pytest.mark.timed
 def test_a_closed_lifeline_ends_everything(host: Host) -> None:
     pid = host.start_daemon()
     host.channel.close()
-    wait_until_gone(pid)
+    wait_until_gone(pid, 5.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.timed
 def test_a_signal_for_the_keeper_ends_everything(host: Host, number: signal.Signals) -> None:
     pid = host.start_daemon()
     os.kill(host.pipe.pid, number)
-    wait_until_gone(pid)
+    wait_until_gone(pid, 5.0)
 
 
 def test_other_processes_of_the_same_user_are_not_touched(host: Host) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.node import memory, stacks
-from deploy.node.memory import OutOfMemory, memory_limit
+from deploy.node.memory import memory_limit
 from deploy.node.ranks import Ranks
 from deploy.node.stacks import take_stacks
+from tests.waiting import wait_until
 
 PY_SPY = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or "py-spy"
 # A wrapper with a program below it, which computes or sleeps.
@@ -33,13 +35,6 @@ def wrapper(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_pulse_says_who_moves_and_who_is_stopped(
     wrapper: subprocess.Popen[bytes], request: pytest.FixtureRequest
 ) -> None:
@@ -47,14 +42,14 @@ def test_a_pulse_says_who_moves_and_who_is_stopped(
     ranks.started(3, wrapper.pid)
     before = ranks.pulse()["3"]["cpu"]
     if "busy" in request.node.name:
-        wait_until(lambda: ranks.pulse()["3"]["cpu"] - before > 0.05)
+        wait_until(lambda: ranks.pulse()["3"]["cpu"] - before > 0.05, "some use of the processor")
     else:
         time.sleep(0.5)
         assert ranks.pulse()["3"]["cpu"] - before <= 0.05
     assert ranks.pulse()["3"]["state"] != "T"
     program, _ = ranks.programs()[3]
     os.kill(program, signal.SIGSTOP)
-    wait_until(lambda: bool(ranks.pulse()["3"]["state"] == "T"))
+    wait_until(lambda: ranks.pulse()["3"]["state"] == "T", "a stopped program")
     os.kill(program, signal.SIGCONT)
 
 
@@ -89,7 +84,23 @@ def test_no_limit_is_written_in_two_ways(
 
 
 def test_the_counter_of_this_machine_can_be_read() -> None:
-    assert not OutOfMemory().explains_a_kill()
+    """An unreadable counter counts nothing, and then no kill would ever be explained."""
+    places = [*memory.group_files("memory.events", "memory.oom_control"), "/proc/vmstat"]
+    texts = [Path(place).read_text() for place in places if Path(place).is_file()]
+    counts = [int(count) for text in texts for count in re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE)]
+    assert counts, f"no counter in {places}"
+    assert memory.oom_kills() == counts[0]
+
+
+def test_the_counter_of_the_own_group_counts_before_that_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(memory, "V1", f"{tmp_path}/v1")
+    monkeypatch.setattr(memory, "V2", f"{tmp_path}/v2")
+    own, *_ = memory.group_files("memory.events", "memory.oom_control")
+    Path(own).parent.mkdir(parents=True)
+    Path(own).write_text("low 0\noom_kill 123456789\n")
+    assert memory.oom_kills() == 123456789
 
 
 def test_a_stack_is_read_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:

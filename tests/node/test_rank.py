@@ -17,6 +17,7 @@ import pytest
 
 from deploy.node import rank
 from tests.processes import is_alive, wait_until_gone
+from tests.waiting import wait_until
 
 MPIRUN = {
     f"OMPI_COMM_WORLD_{name}": "0" if "RANK" in name else "1"
@@ -99,9 +100,7 @@ def test_what_a_program_printed_last_is_passed_on_however_slow_the_host_is(keepe
     # More than fits into the way to the keeper, and less than keeps the program from its end.
     process = keeper.start("-c", "import os; print(os.getpid(), flush=True); print('x' * 280000)")
     program = int(json.loads(keeper.stream.readline())["text"])
-    deadline = time.monotonic() + 5
-    while is_alive(program) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: not is_alive(program), "the end of the program")
     time.sleep(1.5)  # the keeper has no core
     *lines, end = keeper.frames()
     assert "".join(line["text"] for line in lines) == "x" * 280000 + "\n"
@@ -132,6 +131,7 @@ def test_a_signal_for_the_wrapper_reaches_the_program(keeper: Keeper) -> None:
 
 
 @pytest.mark.parametrize("who", ["keeper", "wrapper"])
+@pytest.mark.timed
 def test_a_rank_does_not_outlive(keeper: Keeper, who: str) -> None:
     process = keeper.start("-c", "import os,time; print(os.getpid(), flush=True); time.sleep(60)")
     pid = int(json.loads(keeper.stream.readline())["text"])
@@ -140,7 +140,7 @@ def test_a_rank_does_not_outlive(keeper: Keeper, who: str) -> None:
     else:
         keeper.stream.close()
         keeper.connection.close()
-    wait_until_gone(pid)
+    wait_until_gone(pid, 5.0)
     process.wait(50)
 
 

@@ -29,9 +29,19 @@ def group() -> Iterator[Group]:
 
 
 def test_the_ranks_are_those_of_the_launcher(group: Group) -> None:
-    assert (group.rank, group.world_size) == (dist.get_rank(), dist.get_world_size())
-    assert len(group.hosts) == group.world_size
-    assert group.node_rank < group.host_count
+    """The launcher's own variables, and what the ranks tell each other, not what the group was made of."""
+    names = {"OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "RANK": "WORLD_SIZE"}
+    rank, size = next(
+        ((int(os.environ[one]), int(os.environ[all_])) for one, all_ in names.items() if one in os.environ),
+        (0, 1),
+    )
+    assert (group.rank, group.world_size) == (rank, size)
+    counted = torch.zeros(size)
+    counted[rank] = 1
+    dist.all_reduce(counted)
+    assert counted.tolist() == [1] * size  # each rank is there, and once
+    assert group.hosts == (group.hosts[group.rank],) * size  # all of them run here
+    assert (group.node_rank, group.host_count) == (0, 1)
 
 
 def test_values_are_added_up_over_the_ranks(group: Group) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import torch
 
+from tests.train.forked import on_hosts
+from train import benchmark
 from train.architectures import BUILT_IN, architecture
-from train.benchmark import BenchmarkConfig, Rate
+from train.benchmark import BenchmarkConfig, Rate, measure, report
 from train.errors import TrainError
 
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
+    from train.group import Group
 
 QUICK = ("--batch-size", "2", "--warm-up", "1", "--iterations", "3", "--batches", "1")
 
 
+@pytest.mark.soak
 def test_two_ranks_are_measured_alone_and_together(launch: Launch) -> None:
     job = launch("mpirun", 2, "-m", "train.benchmark", "--dummy", "--sync", "mpi4py", *QUICK)
     assert job.status == 0, job.stderr
@@ -25,9 +31,38 @@ def test_two_ranks_are_measured_alone_and_together(launch: Launch) -> None:
     assert "launched by mpirun, --sync mpi4py" in lines[0]
     assert "77 tensors, synthetic images 3x32x32, batch 2 per device, 4 in total" in lines[1]
     assert [line.split("  ")[0] for line in lines[2:5]] == ["one device alone", "per device", "total of 2"]
-    total, per_device = (float(job.verdict[name]) for name in ("img_per_second", "per_device"))
-    assert total == pytest.approx(2 * per_device, rel=0.01)
-    assert float(job.verdict["efficiency"]) > 0
+    assert (job.verdict["ranks"], job.verdict["batch_per_device"]) == ("2", "2")
+
+
+def test_the_rate_is_images_of_all_ranks_by_the_seconds_of_the_mean_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step takes 0.1 s on the first rank's clock and 0.3 s on the second's."""
+    config = BenchmarkConfig(arch="mlp", batch_size=2, warm_up=1, iterations=3, batches=5, sync="none")
+
+    def run(group: Group) -> tuple[float, float]:
+        now = [0.0]
+
+        def step(*_: object) -> None:
+            now[0] += (0.1, 0.3)[group.rank]
+
+        monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+        monkeypatch.setattr(benchmark, "_step", step)
+        alone = measure(config, group, [group.rank])
+        return alone.mean, measure(config, group, [0, 1]).mean
+
+    (first, together), (second, same) = on_hosts(tmp_path, 2, run)
+    assert first == pytest.approx(2 / 0.1)
+    assert second == pytest.approx(2 / 0.3)
+    assert together == same == pytest.approx(2 * 2 / 0.2)
+
+
+def test_the_efficiency_is_of_the_total_to_as_many_devices_alone() -> None:
+    group = cast("Group", SimpleNamespace(world_size=4))
+    lines = report(BenchmarkConfig(), group, Rate(100.0, 1.0), Rate(300.0, 8.0))
+    assert lines[1] == "per device          75.0 ± 2.000 img/s"
+    assert lines[3] == "scaling efficiency  75.0%, total / (4 x one device alone)"
+    assert "img_per_second=300.0 per_device=75.0 efficiency=0.750 ranks=4" in lines[4]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.waiting import wait_until
 from train.checkpoint import folder as files
 from train.errors import TrainError
 
@@ -76,10 +77,10 @@ def test_fifty_kills_while_saving_never_cost_a_complete_checkpoint(tmp_path: Pat
 
 
 def _wait_for_a_step_after(step: int, folder: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not any(files.step_of(path) > step for path in files.stored(folder)):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    def is_there() -> bool:
+        return any(files.step_of(path) > step for path in files.stored(folder))
+
+    wait_until(is_there, f"a checkpoint after step {step}", pause=0.001)
 
 
 def _flip_a_bit(path: Path) -> None:

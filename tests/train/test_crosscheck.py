@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from torch.distributed import FileStore, Store, TCPStore
 
+from tests.load import hold
 from train.crosscheck import Card, exchange, verify
 from train.errors import TrainError
 
@@ -109,6 +110,7 @@ def test_each_rank_gets_the_cards_of_all(stores: Stores) -> None:
         assert sorted(card.rank for card in got) == [0, 1, 2]
 
 
+@pytest.mark.timed
 def test_the_ranks_that_came_name_each_other_when_one_does_not(stores: Stores) -> None:
     began = time.monotonic()
     for got in _meet(stores, GOOD[:2]):
@@ -116,7 +118,8 @@ def test_the_ranks_that_came_name_each_other_when_one_does_not(stores: Stores) -
         assert got.startswith("2 of 3 ranks came within 0 s:")
         assert "rank 0 of 3" in got
         assert "rank 1 of 3" in got
-    assert time.monotonic() - began < 100  # and not the 300 s of torch's stores
+    took = time.monotonic() - began
+    hold("two of three ranks", took, 2.0, excludes=300.0)  # which is the time-out of torch's stores
 
 
 def test_the_same_rank_twice_is_named_before_the_missing_one(stores: Stores) -> None:

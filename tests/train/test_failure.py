@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.load import stretched
+from tests.load import hold
 from train.errors import TrainError
 from train.failure import fail_together, report, write_record
 
@@ -30,6 +30,7 @@ SAYS = {
 RECORDED = {"exception": "RuntimeError: out of paper", "exit": "SystemExit: 3"}
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("launcher", "way", "status", "meet"),
     [
@@ -47,7 +48,7 @@ def test_a_rank_that_leaves_ends_the_job_and_is_the_one_reported(
     words = [way, "spawn"] if launcher == "spawn" else [way]
     job = launch(launcher, 2, LEAVING_RANK, *words, meet=meet)
     assert job.status == status, job.stderr
-    assert job.ended - float((job.out / "left").read_text()) < stretched(PROMPTLY)
+    hold(f"{launcher}, {way}: end", job.ended - float((job.out / "left").read_text()), PROMPTLY)
     assert SAYS[launcher, way] in job.stderr
     assert "by peer" not in job.stderr  # what the other rank met is a consequence
     if way in {"exception", "exit"} and launcher != "torchrun":  # torchrun has a place of its own
@@ -99,10 +100,18 @@ def test_torchrun_shows_the_words_of_a_mistake_and_no_traceback(launch: Launch) 
     assert 'File "' not in job.stderr.partition("Root Cause")[2]
 
 
-def test_a_victim_lets_the_first_failure_speak(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr("train.failure.time", Mock(sleep=waited.append))  # other threads may sleep meanwhile
+@pytest.mark.parametrize(
+    ("words", "victim"),
+    [("[pair.cc:547] Connection closed by peer [127.0.0.1]:9", True), ("out of paper", False)],
+)
+def test_a_victim_lets_the_first_failure_speak(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str, victim: bool
+) -> None:
+    said_before: list[str] = []
+    sleep = Mock(side_effect=lambda seconds: said_before.append(capfd.readouterr().err))
+    monkeypatch.setattr("train.failure.time", Mock(sleep=sleep))  # other threads may sleep meanwhile
     monkeypatch.setattr("train.failure.end_job", lambda status: None)
     with pytest.raises(RuntimeError), fail_together():
-        raise RuntimeError("[pair.cc:547] Connection closed by peer [127.0.0.1]:9")
-    assert waited == [1.0]
+        raise RuntimeError(words)
+    assert said_before == [""] * victim
+    assert words in capfd.readouterr().err

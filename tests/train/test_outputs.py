@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
-from unittest.mock import Mock
+from typing import TYPE_CHECKING
 
 import pytest
 
-from train import loop
+from tests.train.forked import on_hosts
 from train.config import TrainConfig
 from train.errors import TrainError
+from train.main import train
 from train.outputs import TensorBoard
 
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
+    from train.group import Group
 
 
 def test_every_rank_leaves_a_log_and_a_profile(launch: Launch) -> None:
@@ -46,12 +49,18 @@ def test_an_earlier_run_stays_where_it_is_if_tensorboard_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    for name in ("Trainer", "Checkpoints", "where_to_begin"):
-        monkeypatch.setattr(f"train.loop.{name}", Mock())
-    config = TrainConfig(tensorboard=True, out=tmp_path)
-    with pytest.raises(TrainError, match="pip install tensorboard"):
-        loop.fit(config, Mock(rank=0), Mock(), Mock(), Mock())
-    assert not cast(Mock, loop.where_to_begin).called
+    config = TrainConfig(out=tmp_path, epochs=1, limit=64)
+    on_hosts(tmp_path, 1, partial(train, config))
+    files = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    assert {path.name for path in files} >= {"metrics.jsonl", "state.pt"}
+
+    def refuse(group: Group) -> None:
+        with pytest.raises(TrainError, match="pip install tensorboard"):
+            train(replace(config, tensorboard=True), group)
+
+    on_hosts(tmp_path, 1, refuse)
+    assert {path: path.read_bytes() for path in files} == files
+    assert not list(tmp_path.glob("checkpoints.*"))
 
 
 def test_bfloat16_is_for_networks_of_float32() -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from tests.train.forked import on_hosts
+from tests.train.probe_tables import GLOO, OURS, documented, told
 from train.probe import apart, cells
 from train.probe.apart import measure_apart
 from train.probe.cells import Cell
@@ -51,11 +53,11 @@ def test_a_cell_that_goes_wrong_costs_only_itself(tmp_path: Path, monkeypatch: p
         tables = {"gloo": measured}
         return [(one.outcome, one.said) for one in measured], as_text(group, tables), as_json(group, tables)
 
-    for outcomes, text, told in on_hosts(tmp_path, 2, run):
+    for outcomes, text, data in on_hosts(tmp_path, 2, run):
         assert [outcome for outcome, _ in outcomes] == ["right", "hangs", "right", "dies", "hangs", "right"]
         assert outcomes[3][1] == "rank 1: killed by signal 6"
         assert "all_reduce MIN of f32: hangs: no answer within 4 s" in text
-        assert len(json.loads(told)["cells"]) == len(order)
+        assert len(json.loads(data)["cells"]) == len(order)
 
 
 def test_every_operation_is_measured_with_every_type_on_every_device() -> None:
@@ -65,16 +67,22 @@ def test_every_operation_is_measured_with_every_type_on_every_device() -> None:
     assert {cell.device for cell in every} == {"cpu", "cuda"}
 
 
-@pytest.mark.parametrize(("launcher", "ranks", "backend"), [("single", 1, "auto"), ("mpirun", 2, "mpi")])
-def test_the_probe_of_this_machine(launch: Launch, launcher: str, ranks: int, backend: str) -> None:
-    job = launch(launcher, ranks, "-m", "train.probe", "--json", "--backend", backend)
+@pytest.mark.parametrize(
+    ("launcher", "backend", "table"), [("torchrun", "gloo", GLOO), ("mpirun", "mpi", OURS)]
+)
+def test_this_machine_has_the_table_of_the_document(
+    launch: Launch, launcher: str, backend: str, table: str
+) -> None:
+    assert f"torch {torch.__version__.partition('+')[0]}," in table, "measure again, and write a new table"
+    job = launch(launcher, 2, "-m", "train.probe", "--json", "--backend", backend)
     assert job.status == 0, job.stderr
-    told = json.loads(job.stdout)
-    outcomes = {
-        (cell["operation"], cell["dtype"]): cell["outcome"]
-        for cell in told["cells"]
-        if cell["device"] == "cpu"
-    }
-    assert set(outcomes.values()) <= {"right", "refused"}
-    for operation in ("broadcast", "all_reduce SUM", "all_gather", "scatter"):
-        assert {outcomes[operation, dtype] for dtype in ("i64", "f32", "f64")} == {"right"}
+    assert told(job.stdout) == documented(table)
+
+
+@pytest.mark.soak
+def test_one_rank_alone_is_probed_too(launch: Launch) -> None:
+    job = launch("single", 1, "-m", "train.probe", "--json")
+    assert job.status == 0, job.stderr
+    answers = told(job.stdout)
+    assert {answers["all_reduce SUM", dtype] for dtype in ("i64", "f32", "f64")} == {"+"}
+    assert set(answers.values()) == {"+", "-"}

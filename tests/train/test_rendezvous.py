@@ -33,7 +33,14 @@ def test_the_same_ranks_meet_at_every_kind_of_place(launch: Launch, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 2), ("torchrun", 3), ("mpirun", 4)])
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    [
+        pytest.param("mpirun", 2, marks=pytest.mark.soak),
+        ("torchrun", 3),
+        pytest.param("mpirun", 4, marks=pytest.mark.soak),
+    ],
+)
 def test_what_holds_at_any_world_size_holds_at_this_one(launch: Launch, launcher: str, ranks: int) -> None:
     job = launch(launcher, ranks, "-m", "pytest", "-q", "-p", "no:cacheprovider", *ANY_WORLD_SIZE)
     assert job.status == 0, job.stdout + job.stderr

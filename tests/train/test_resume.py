@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from tests.train.forked import on_hosts
+from tests.waiting import wait_until
 from train.checkpoint import folder as files
 from train.checkpoint.checkpoints import FOLDER, Checkpoints
 from train.config import TrainConfig
@@ -123,8 +123,8 @@ def _save_and_kill_rank_1_after_step_4(save: Callable[..., None]) -> Callable[..
     def save_and_kill(checkpoints: Checkpoints, step: int, state: dict[str, Any]) -> None:
         save(checkpoints, step, state)
         if checkpoints.group.rank == 1 and step > 4:
-            while not files.path_of(checkpoints.folder, step).exists():  # rank 0 writes it
-                time.sleep(0.001)
+            # Rank 0 writes it.
+            wait_until(files.path_of(checkpoints.folder, step).exists, "the checkpoint", pause=0.001)
             os.kill(os.getpid(), signal.SIGKILL)
 
     return save_and_kill

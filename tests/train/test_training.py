@@ -24,8 +24,8 @@ def alone(launch: Launch) -> Job:
     [
         ("mpirun", 2, True),  # at MASTER_ADDR
         ("mpirun", 3, False),  # where MPI says
-        ("torchrun", 2, False),
-        ("spawn", 2, False),
+        pytest.param("torchrun", 2, False, marks=pytest.mark.soak),
+        pytest.param("spawn", 2, False, marks=pytest.mark.soak),
     ],
 )
 def test_the_loss_curve_does_not_depend_on_the_ranks(
@@ -40,6 +40,7 @@ def test_the_loss_curve_does_not_depend_on_the_ranks(
     assert job.verdict["accuracy"] == alone.verdict["accuracy"]
 
 
+@pytest.mark.soak  # the demo of tests/local is the same one, through the driver
 def test_the_default_training_reads_97_of_100_digits(launch: Launch) -> None:
     job = launch("mpirun", 2, "-m", "train")
     assert job.status == 0, job.stderr

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import tarfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import pytest
 
@@ -41,6 +42,14 @@ def test_what_is_sent_to_many_hosts_is_not_copied_for_each() -> None:
     assert read_frame(io.BytesIO(b"".join(stream.written))) == ({"do": "store", "size": 1000}, archive)
 
 
+def unpacked(archive: bytes) -> dict[str, bytes]:
+    """Name and content of each member."""
+    if not archive:
+        return {}
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        return {member.name: cast(IO[bytes], tar.extractfile(member)).read() for member in tar}
+
+
 def test_hosts_that_lack_the_same_get_one_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "two"):
         (tmp_path / name).write_text(name)
@@ -48,14 +57,21 @@ def test_hosts_that_lack_the_same_get_one_archive(tmp_path: Path, monkeypatch: p
     first, second = (file.digest for file in tree.files)
     packed: list[tuple[str, ...]] = []
 
-    def archive(self: Tree, digests: Any) -> bytes:
-        packed.append(tuple(digests))
-        return repr(digests).encode()
+    archive = Tree.archive
 
-    monkeypatch.setattr(Tree, "archive", archive)
+    def count(self: Tree, digests: Any) -> bytes:
+        packed.append(tuple(digests))
+        return archive(self, digests)
+
+    monkeypatch.setattr(Tree, "archive", count)
     contents = Contents(tree)
     stores: Any = [Store(first, second), Store(first, second), Store(), Store(second)]
     for store in stores:
         contents.send(store)
     assert packed == [(first, second), (second,)]
-    assert [bool(store.stored) for store in stores] == [True, True, False, True]
+    assert [unpacked(store.stored) for store in stores] == [
+        {first: b"one", second: b"two"},
+        {first: b"one", second: b"two"},
+        {},
+        {second: b"two"},
+    ]

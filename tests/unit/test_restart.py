@@ -73,5 +73,8 @@ def test_every_host_that_is_unfit_now_is_named() -> None:
     assert decision.said == "node1: no answer; node3: refused; restart 1 of 3 on node2"
 
 
-def test_the_pause_before_a_restart_is_short() -> None:
-    assert [backoff(attempt) for attempt in (0, 1, 7)] == [1.0, 2.0, 2.0]
+def test_the_pause_before_a_restart_grows_but_not_for_ever() -> None:
+    pauses = [backoff(attempt) for attempt in range(20)]
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] < pauses[-1] == pauses[-2]
+    assert sum(pauses) < 60, "twenty restarts wait for a minute"

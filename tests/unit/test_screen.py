@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import time
 
 import pytest
 
 from deploy.errors import UsageError
 from deploy.request import ranks
 from deploy.screen import Screen, harmless
+from tests.waiting import wait_until
 
 
 class Terminal(io.StringIO):
@@ -85,10 +85,7 @@ def test_equal_lines_of_many_ranks_are_one_and_each_rank_keeps_its_order(
 
 def wait_for(terminal: Terminal, end: str) -> None:
     """Until the terminal shows this last; one line is written in several pieces."""
-    deadline = time.monotonic() + 60
-    while not terminal.getvalue().endswith(end):
-        assert time.monotonic() < deadline, terminal.getvalue()
-        time.sleep(0.05)
+    wait_until(lambda: terminal.getvalue().endswith(end), lambda: f"{end!r} after {terminal.getvalue()!r}")
 
 
 def test_lines_do_not_wait_for_ever(terminal: Terminal) -> None:

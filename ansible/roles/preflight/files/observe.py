@@ -166,7 +166,7 @@ def units(asked: dict[str, dict[str, Any]]) -> dict[str, dict[str, bool]]:
     """What systemd says of each unit; one question for all, which it answers in their order."""
     wanted = "ActiveState,UnitFileState,ActiveEnterTimestampMonotonic"
     answers = said("systemctl", "show", f"--property={wanted}", *asked).split("\n\n")
-    return {name: unit(answer, **watched) for (name, watched), answer in zip(asked.items(), answers)}  # noqa: B905  # 3.9
+    return {name: unit(answer, **watched) for (name, watched), answer in zip(asked.items(), answers)}  # 3.9
 
 
 def unit(answer: str, files: list[str], stamp: str) -> dict[str, bool]:

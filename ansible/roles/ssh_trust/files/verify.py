@@ -42,7 +42,7 @@ def pairs(user: str, names: list[str]) -> list[str]:
     """The hosts that do not let us in."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outcomes = list(pool.map(lambda name: ssh(user, name), names))
-    return [f"{name}: {said}" for name, (status, said) in zip(names, outcomes) if status]  # noqa: B905  # 3.9
+    return [f"{name}: {said}" for name, (status, said) in zip(names, outcomes) if status]  # 3.9
 
 
 def refusal(user: str, expected: str, *argv: str) -> list[str]:

@@ -1,0 +1,40 @@
+"""The benchmarks of a launch and of many hosts still run; their figures are for people."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.launching import ROOT
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Cluster
+
+pytestmark = pytest.mark.soak
+
+
+def benchmark(cluster: Cluster, name: str, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / name), *words],
+        cwd=ROOT,
+        env=cluster.env,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_launch(cluster: Cluster) -> None:
+    said = benchmark(cluster, "launch.py", "--hosts", str(cluster.hosts_file), "--rounds", "1")
+    assert "mpirun: fab launch adds" in said
+    assert "torchrun: fab launch adds" in said
+
+
+def test_scale(cluster: Cluster) -> None:
+    assert "| 3 hosts |" in benchmark(cluster, "scale.py", "--sizes", "3", "--rounds", "1")

@@ -1,0 +1,39 @@
+"""The probe of the node image's own torch has the tables of docs/train-tools.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.launching import FAB, ROOT
+from tests.train.probe_tables import DEBIAN_GLOO, DEBIAN_MPI, documented, told
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Cluster
+
+import subprocess
+
+pytestmark = pytest.mark.soak
+
+
+@pytest.mark.parametrize(("backend", "table"), [("mpi", DEBIAN_MPI), ("gloo", DEBIAN_GLOO)])
+def test_the_node_image_has_the_table_of_the_document(
+    cluster: Cluster, tmp_path: Path, backend: str, table: str
+) -> None:
+    hosts = ("--hosts", str(cluster.hosts_file), "--include", "node1", "--runs", str(tmp_path))
+    probe = ("--backend", backend, "--module", "train.probe", "--args=--json")
+    done = subprocess.run(
+        [str(FAB), "launch", *hosts, *probe],
+        cwd=ROOT,
+        env=cluster.env,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (log,) = tmp_path.glob("*/logs/rank-0000@node1.out")
+    text = log.read_text()
+    assert told(text[text.index("{") :]) == documented(table)

@@ -1,0 +1,144 @@
+"""What holds for every test: nothing is skipped in silence, no limit is stretched in silence.
+
+Groups are for `pytest-xdist --dist loadgroup`: tests that share hosts, or what a module made, run in one
+worker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests import load
+
+HERE = Path(__file__).parent
+SOAK_TABLE = HERE.parent / "build" / "soak.txt"
+FIGURE, DURATION = "figure", "duration"  # properties of a report, which also come from xdist's workers
+
+# With REQUIRE_CLUSTER=1 a skipped test fails, but for these reasons: what only a person can ask for.
+MAY_BE_SKIPPED = (
+    r"BARE_NODE=1 runs it",  # it downloads a container engine and copies an image for minutes
+    r"no Python 3\.\d+ here",  # ruff holds the files of the hosts to 3.9 wherever it runs
+)
+ORDER = ("cluster", "ansible", "conformance", "train", "local", "node", "unit")  # the longest first
+SHARED = {"cluster", "ansible"}  # whose tests all use the same hosts
+
+
+# ---- skips ------------------------------------------------------------------------------------------------
+
+
+def refused(reason: str) -> str | None:
+    """Why a skip is no answer here, if it is none."""
+    if os.environ.get("REQUIRE_CLUSTER") != "1" or any(re.search(one, reason) for one in MAY_BE_SKIPPED):
+        return None
+    return f"REQUIRE_CLUSTER=1 lets nothing be skipped: {reason}"
+
+
+def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure with its reason where every test must run."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if said := refused(reason):
+            report.outcome = "failed"
+            report.longrepr = said
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    fail_if_skipped(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    fail_if_skipped(report)
+    if report.passed and load.taken and not {"soak", "timed"} & {mark.name for mark in item.iter_markers()}:
+        report.outcome = "failed"
+        report.longrepr = f"mark it timed: make soak would never hold the limit of {load.taken[0].what!r}"
+    report.user_properties.extend((FIGURE, dataclasses.asdict(one)) for one in load.taken)
+    load.taken.clear()
+    if report.when == "call":
+        report.user_properties.append((DURATION, os.getloadavg()[0]))
+    return report
+
+
+# ---- order and groups -------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, and keep together what shares something."""
+
+    def tier(item: pytest.Item) -> int:
+        folder = item.path.relative_to(HERE).parts[0]
+        return ORDER.index(folder) if folder in ORDER else len(ORDER)
+
+    items.sort(key=tier)
+    for item in items:
+        folder = item.path.relative_to(HERE).parts[0]
+        name = folder if folder in SHARED else item.path.stem
+        if not any(item.iter_markers("xdist_group")):
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
+# ---- limits of time ---------------------------------------------------------------------------------------
+
+
+class Figures:
+    """Gathers the figures of every report, and shows them at the end."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, load.Figure]] = []
+        self.durations: list[tuple[str, str, float, float]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == FIGURE:
+                self.rows.append((report.nodeid, load.Figure(**cast(dict[str, Any], value))))
+            elif name == DURATION:
+                self.durations.append((report.nodeid, report.outcome, report.duration, cast(float, value)))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        shown = [(test, one) for test, one in self.rows if one.bound > one.limit]
+        if shown:
+            terminalreporter.section("limits that the load stretched")
+            for test, one in shown:
+                terminalreporter.line(f"{test}: {line(one)}")
+        over = [one for _, one in self.rows if one.seconds is not None and one.seconds > one.limit]
+        if over and not load.SOAK:
+            terminalreporter.line(f"{len(over)} figures are over their limit, which only make soak holds")
+        if load.SOAK and self.durations:
+            SOAK_TABLE.parent.mkdir(exist_ok=True)
+            SOAK_TABLE.write_text(self.table())
+            terminalreporter.line(f"figures, limits and loads: {SOAK_TABLE}")
+
+    def table(self) -> str:
+        """Every figure that has a limit, then every test with its seconds; the load is that of its end."""
+        lines = ["# Limits: seconds, limit, as stretched, load, what, test"]
+        for test, one in self.rows:
+            seconds = "-" if one.seconds is None else f"{one.seconds:.2f}"
+            what = f"{seconds:>8} {one.limit:>7g} {one.bound:>7.1f} {one.load:>6.1f}  {one.what}"
+            lines.append(f"{what}  [{test}]")
+        lines += ["", "# Tests: seconds, load, outcome, test"]
+        for test, outcome, took, at in self.durations:
+            lines.append(f"{took:>8.1f} {at:>6.1f}  {outcome:<7} {test}")
+        return "\n".join(lines) + "\n"
+
+
+def line(one: load.Figure) -> str:
+    """One figure in words."""
+    took = "" if one.seconds is None else f"{one.seconds:.2f} s, "
+    what = one.what or "a limit"
+    return f"{what}: {took}limit {one.limit:g} s is {one.bound:.1f} s at a load of {one.load:.1f}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Figures(), "figures")

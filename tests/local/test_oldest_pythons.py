@@ -1,0 +1,106 @@
+"""The oldest Python of a host is 3.9, of the driver 3.10: both run a job, where this machine has them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.interpreters import interpreter
+from tests.launching import ROOT, Project, wait_until_clean
+
+DRIVER = ROOT / ".venv" / "python-3.10" / "bin" / "fab"  # which the Makefile makes
+MPIRUN = ROOT / ".venv" / "bin" / "mpirun"
+HOST_FILES = [*(ROOT / "deploy" / "node").rglob("*.py"), *(ROOT / "ansible").glob("roles/*/files/*.py")]
+
+
+def python(version: str) -> str:
+    found = interpreter(version)
+    if not found:
+        pytest.skip(f"no Python {version} here")
+    return found
+
+
+def test_every_file_that_runs_on_a_host_is_read_by_python_3_9() -> None:
+    assert len(HOST_FILES) > 20
+    script = (
+        "import ast, pathlib, sys; [ast.parse(pathlib.Path(one).read_text(), one) for one in sys.argv[1:]]"
+    )
+    done = subprocess.run(
+        [python("3.9"), "-W", "error", "-c", script, *map(str, HOST_FILES)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_module_of_the_agent_is_imported_by_python_3_9() -> None:
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "deploy" / "node").rglob("*.py")
+        if path.stem not in {"__init__", "__main__"}
+    ]
+    script = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+    done = subprocess.run(
+        [python("3.9"), "-W", "error", "-c", script, *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("deed", "status"), [("", 0), ("exit", 3)])
+def test_a_job_runs_on_a_host_whose_python_is_3_9(project: Project, deed: str, status: int) -> None:
+    environment = project.path.parent / "host"
+    subprocess.run([python("3.9"), "-m", "venv", "--without-pip", str(environment)], check=True)
+    (environment / "bin" / "mpirun").symlink_to(MPIRUN)
+    (project.path / "version.py").write_text("import sys; print(list(sys.version_info[:2]), flush=True)\n")
+    with (project.path / "version.py").open("a") as file:
+        file.write((project.path / "program.py").read_text())
+    done = project.launch("--python", f"{environment}/bin/python", "--script", "version.py", f"--args={deed}")
+    assert done.status == status, done.output
+    for rank in (0, 1):
+        log = (done.folder / "logs" / f"rank-{rank:04d}@localhost.out").read_text().splitlines()
+        assert json.loads(log[0]) == [3, 9]
+    wait_until_clean(done.job)
+
+
+def test_a_driver_of_python_3_10_launches_and_names_the_rank_that_failed(project: Project) -> None:
+    python("3.10")
+    assert DRIVER.exists(), "make .venv/python-3.10/installed"
+    words = ("launch", "--script", "program.py", "--python", python_of_this_environment())
+    done = driver(project, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "DONE    2 ranks on 1 host" in done.stdout
+    failed = driver(project, *words, "--args=exit")
+    assert failed.returncode == 3, failed.stdout + failed.stderr
+    assert "FAILED  rank 1 on localhost: exit status 3" in failed.stdout + failed.stderr
+
+
+@pytest.mark.parametrize("words", [("--list",), ("launch", "--help"), ("clean",), ("status",)])
+def test_other_commands_work_on_a_driver_of_python_3_10(project: Project, words: tuple[str, ...]) -> None:
+    python("3.10")
+    done = driver(project, *words)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def driver(project: Project, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(DRIVER), *words],
+        cwd=project.path,
+        env=project.env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def python_of_this_environment() -> str:
+    return str(Path(ROOT / ".venv" / "bin" / "python"))
