@@ -63,6 +63,7 @@ soak: $(ENVIRONMENTS) ## what takes long, and every limit of time, into build/so
 lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint, ansible-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@mkdir -p .venv/typing && ln -sfn "$(CURDIR)" .venv/typing/muster # mypy follows no editable installation
 	$(BIN)/mypy
 	$(BIN)/mypy docker/*.py
 	$(BIN)/shellcheck $$(git ls-files '*.sh' '.ci/run')

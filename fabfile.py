@@ -2,7 +2,7 @@
 
 from fabric.main import program
 
-from deploy.tasks import namespace
-from deploy.tasks.words import read_words
+from muster.deploy.tasks import namespace
+from muster.deploy.tasks.words import read_words
 
 read_words(program, namespace)

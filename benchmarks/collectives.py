@@ -28,10 +28,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from train import mpi_backend
-from train.mpi import MPI
-from train.ranks import Ranks
-from train.rendezvous import meeting
+from muster.train import mpi_backend
+from muster.train.mpi import MPI
+from muster.train.ranks import Ranks
+from muster.train.rendezvous import meeting
 
 SIZES = [4 * 4**power for power in range(13)]  # 4 B to 64 MiB
 Call = Callable[[torch.Tensor], object]

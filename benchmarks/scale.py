@@ -242,12 +242,12 @@ def fresh(made: Lab, code: Path) -> None:
 
 def deliver_here() -> None:
     """Bring the folder `code` to every host as a launch does, and go."""
-    from deploy import hostfile, request  # noqa: PLC0415  # only this process needs them
-    from deploy.cluster import Cluster  # noqa: PLC0415
-    from deploy.deliver import deliver  # noqa: PLC0415
-    from deploy.plan import LaunchSpec, plan  # noqa: PLC0415
-    from deploy.tasks.shared import opener  # noqa: PLC0415
-    from deploy.tree import scan  # noqa: PLC0415
+    from muster.deploy import hostfile, request  # noqa: PLC0415  # only this process needs them
+    from muster.deploy.cluster import Cluster  # noqa: PLC0415
+    from muster.deploy.deliver import deliver  # noqa: PLC0415
+    from muster.deploy.plan import LaunchSpec, plan  # noqa: PLC0415
+    from muster.deploy.tasks.shared import opener  # noqa: PLC0415
+    from muster.deploy.tree import Tree, scan  # noqa: PLC0415
 
     code = Path("code").resolve()
     tree = scan(code)
@@ -257,7 +257,7 @@ def deliver_here() -> None:
     )
     hosts_file = Path("hosts.txt")
     with Cluster(hostfile.load(hosts_file), opener(hosts_file, "")) as cluster:
-        deliver(plan(spec, cluster.hosts, cluster.survey(), tree), cluster)
+        deliver(plan(spec, cluster.hosts, cluster.survey(), tree, Tree(code, ".", ())), cluster)
 
 
 def report(costs: Mapping[int, Mapping[str, Mapping[str, Sequence[Cost]]]], rounds: int) -> str:

@@ -9,19 +9,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from deploy import request, restart
-from deploy.channel import Channel
-from deploy.cluster import Cluster, OpenPipe
-from deploy.deliver import deliver
-from deploy.errors import MusterError, UnfitError
-from deploy.execute import Watcher, execute
-from deploy.hostfile import Host
-from deploy.job import Job
-from deploy.plan import LaunchPlan, LaunchSpec, plan
-from deploy.records import RunFolder
-from deploy.report import verdict
-from deploy.restart import Decision, Policy
-from deploy.result import Failure, LaunchResult, interruption
+from . import request, restart
+from .channel import Channel
+from .cluster import Cluster, OpenPipe
+from .deliver import deliver
+from .errors import MusterError, UnfitError
+from .execute import Watcher, execute
+from .hostfile import Host
+from .job import Job
+from .plan import LaunchPlan, LaunchSpec, plan
+from .records import RunFolder
+from .report import verdict
+from .restart import Decision, Policy
+from .result import Failure, LaunchResult, interruption
 
 
 class Observer(Watcher, Protocol):
@@ -34,7 +34,9 @@ class Observer(Watcher, Protocol):
 
 def make_plan(job: Job, hosts: Sequence[Host], attempt: int, cluster: Cluster) -> LaunchPlan:
     """The plan of one attempt, on hosts that are connected."""
-    return plan(spec_of(job, hosts, attempt), cluster.hosts, cluster.survey(job.network), job.tree)
+    return plan(
+        spec_of(job, hosts, attempt), cluster.hosts, cluster.survey(job.network), job.tree, job.library
+    )
 
 
 def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:

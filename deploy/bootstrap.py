@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from deploy.node.wire import Readable
+from .node.wire import Readable
 
 # What a keeper is made of.
 _MODULES = (
@@ -28,8 +28,8 @@ BOOTSTRAP = (
     "sys.path[:] = [path for path in sys.path if path]; "
     "import binascii, json, zlib; "
     "sources = json.loads(zlib.decompress(binascii.a2b_base64(sys.stdin.buffer.readline()))); "
-    'sent = {"__name__": "deploy.node.sent"}; '
-    'exec(sources["deploy.node.sent"], sent); '
+    'sent = {"__name__": "muster.deploy.node.sent"}; '
+    'exec(sources["muster.deploy.node.sent"], sent); '
     'sent["start"](sources)'
 )
 
@@ -45,7 +45,7 @@ class Noise(NamedTuple):
 def keeper() -> bytes:
     """What the bootstrap reads: the keeper's modules, as one line that is a third of their size."""
     node = Path(__file__).parent / "node"
-    sources = {f"deploy.node.{name}": (node / f"{name}.py").read_text() for name in _MODULES}
+    sources = {f"muster.deploy.node.{name}": (node / f"{name}.py").read_text() for name in _MODULES}
     return base64.b64encode(zlib.compress(json.dumps(sources).encode())) + b"\n"
 
 

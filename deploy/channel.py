@@ -11,9 +11,9 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import Queue
 from typing import Any, NamedTuple, Protocol
 
-from deploy.bootstrap import Noise, await_greeting, keeper
-from deploy.errors import HostError, MusterError
-from deploy.node.wire import Frame, Readable, Writable, read_frame, write_frame
+from .bootstrap import Noise, await_greeting, keeper
+from .errors import HostError, MusterError
+from .node.wire import Frame, Readable, Writable, read_frame, write_frame
 
 # No keeper says more at once; without a bound, one that is not ours could fill this machine.
 MOST_BYTES = 1 << 26

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
 from types import TracebackType
 
-from deploy.channel import Channel, Event, Pipe, wait
-from deploy.errors import MusterError, UnfitError
-from deploy.facts import NONSENSE, ClusterFacts, Facts, Meeting, nonsense, on_network
-from deploy.hostfile import Host
+from .channel import Channel, Event, Pipe, wait
+from .errors import MusterError, UnfitError
+from .facts import NONSENSE, ClusterFacts, Facts, Meeting, nonsense, on_network
+from .hostfile import Host
 
 CONNECTIONS_AT_ONCE = 64
 CLOCKS_AT_ONCE = 16  # threads that wait for each other spoil what they measure

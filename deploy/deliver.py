@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
-from deploy.channel import Channel, wait
-from deploy.cluster import CONNECTIONS_AT_ONCE, Cluster
-from deploy.errors import MusterError, UnfitError
-from deploy.plan import HostPlan, LaunchPlan
-from deploy.tree import Tree
+from .channel import Channel, wait
+from .cluster import CONNECTIONS_AT_ONCE, Cluster
+from .errors import MusterError, UnfitError
+from .plan import HostPlan, LaunchPlan
+from .tree import Tree
 
 DELIVERY_SECONDS = 600.0
 
 
 def deliver(plan: LaunchPlan, cluster: Cluster) -> None:
     """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed."""
-    contents = Contents(plan.tree)
+    contents = (Contents(plan.tree), Contents(plan.library))
     with ThreadPoolExecutor(min(len(plan.hosts), CONNECTIONS_AT_ONCE)) as pool:
         try:
             done = list(pool.map(lambda host: _deliver(plan, host, cluster, contents), plan.hosts))
@@ -51,11 +51,12 @@ class Contents:
 
 
 def _deliver(
-    plan: LaunchPlan, host: HostPlan, cluster: Cluster, contents: Contents
+    plan: LaunchPlan, host: HostPlan, cluster: Cluster, contents: Sequence[Contents]
 ) -> tuple[str, str] | None:
     channel = cluster.channels[host.host.name]
     try:
-        contents.send(channel)
+        for tree in contents:
+            tree.send(channel)
         prepared = channel.post(
             "prepare",
             host=host.host.name,
@@ -65,6 +66,7 @@ def _deliver(
             env=host.env,
             attempt=plan.spec.attempt,
             code=plan.tree.listing(),
+            library=plan.library.listing(),
             files=[astuple(file) for file in host.files],
         )
         freed = channel.post("unmeet")  # answered in order: the line is not waited for twice

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from queue import Empty
 
-from deploy.channel import LostError
-from deploy.cluster import Cluster
-from deploy.deliver import DELIVERY_SECONDS, Contents
-from deploy.errors import MusterError, UnfitError
-from deploy.job import Job
-from deploy.tree import Tree, of_files
+from .channel import LostError
+from .cluster import Cluster
+from .deliver import DELIVERY_SECONDS, Contents
+from .errors import MusterError, UnfitError
+from .job import Job
+from .tree import Tree, of_package
 
 PYTHON = (3, 10)
 
@@ -23,7 +23,7 @@ def detach(job: Job, cluster: Cluster) -> str:
     head = cluster.hosts[0].name
     _require_python(head, cluster.facts[head].python)
     code = own_code()
-    for tree in (job.tree, code):
+    for tree in (job.tree, job.library, code):
         Contents(tree).send(cluster.channels[head])
     cluster.channels[head].ask("detach", name=job.spec.job, code=code.listing(), job=job.as_json())
     return _first_word(cluster)
@@ -31,9 +31,7 @@ def detach(job: Job, cluster: Cluster) -> str:
 
 def own_code() -> Tree:
     """What this driver is made of, without its commands: standard library only."""
-    package = Path(__file__).parent
-    paths = (path for path in package.rglob("*.py") if package / "tasks" not in path.parents)
-    return of_files(package.parent, sorted(str(path.relative_to(package.parent)) for path in paths))
+    return of_package(Path(__file__).parent, leave_out=("tasks",))
 
 
 def _require_python(head: str, version: str) -> None:

@@ -17,26 +17,31 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from deploy.attempts import Attempts
-from deploy.channel import Pipe
-from deploy.cluster import OpenPipe
-from deploy.errors import MusterError, UnfitError
-from deploy.hostfile import Host
-from deploy.job import Job
-from deploy.node.store import Store
-from deploy.plan import LaunchPlan
-from deploy.records import RunFolder
-from deploy.transports.local import LocalPipe
-from deploy.transports.openssh import OpenSshPipe
-from deploy.tree import Tree, TreeFile
+from .attempts import Attempts
+from .channel import Pipe
+from .cluster import OpenPipe
+from .errors import MusterError, UnfitError
+from .hostfile import Host
+from .job import Job
+from .node.store import Store
+from .plan import LaunchPlan
+from .records import RunFolder
+from .transports.local import LocalPipe
+from .transports.openssh import OpenSshPipe
+from .tree import Tree, TreeFile
 
 
 class StoredTree(Tree):
-    """The working tree of a machine that may be gone: its contents are in this host's store."""
+    """Files of a machine that may be gone: their contents are in this host's store."""
 
     def source(self, file: TreeFile) -> Path:
         """Where the content of a file is."""
         return Store(Path.home() / ".muster" / "store").path(file.digest)
+
+
+def stored(tree: Tree) -> StoredTree:
+    """The same files, read from the store."""
+    return StoredTree(tree.root, tree.within, tree.files, tree.prefix)
 
 
 def main(folder_name: str) -> None:
@@ -47,7 +52,7 @@ def main(folder_name: str) -> None:
     signal.signal(signal.SIGTERM, _interrupt)  # fab stop
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    job = dataclasses.replace(job, tree=StoredTree(job.tree.root, job.tree.within, job.tree.files))
+    job = dataclasses.replace(job, tree=stored(job.tree), library=stored(job.library))
     folder = Path(folder_name)
     run = RunFolder(folder, "run", detached=True)
     word = _FirstWord()

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
 from typing import Any, TypeVar
 
-from deploy.channel import FROZEN, LostError
-from deploy.cluster import CLOCKS_AT_ONCE, Cluster
-from deploy.errors import HostError, MusterError
-from deploy.facts import NONSENSE, from_json, nonsense
-from deploy.health import Clock, Examination, Examined, Health, Reached
-from deploy.node.wire import Frame
+from .channel import FROZEN, LostError
+from .cluster import CLOCKS_AT_ONCE, Cluster
+from .errors import HostError, MusterError
+from .facts import NONSENSE, from_json, nonsense
+from .health import Clock, Examination, Examined, Health, Reached
+from .node.wire import Frame
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from deploy.errors import HostError, UnfitError
-from deploy.hostfile import Host
+from .errors import HostError, UnfitError
+from .hostfile import Host
 
 OPEN_MPI_FAMILIES = ("4.1", "5.0")
 """What `openmpi` knows how to start."""

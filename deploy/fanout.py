@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import TypeVar
 
-from deploy.channel import Channel
-from deploy.cluster import CONNECTIONS_AT_ONCE, Cluster
-from deploy.errors import MusterError, UnfitError
-from deploy.facts import NONSENSE
-from deploy.node.wire import Frame
-from deploy.result import describe_code, status_of
+from .channel import Channel
+from .cluster import CONNECTIONS_AT_ONCE, Cluster
+from .errors import MusterError, UnfitError
+from .facts import NONSENSE
+from .node.wire import Frame
+from .result import describe_code, status_of
 
 PING_SECONDS = 2.0
 SILENCE_SECONDS = 10.0

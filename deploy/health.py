@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from deploy.errors import HostError
-from deploy.facts import Facts
+from .errors import HostError
+from .facts import Facts
 
 
 @dataclass(frozen=True)

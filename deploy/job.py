@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from deploy.facts import from_json
-from deploy.hostfile import Host
-from deploy.plan import LaunchSpec
-from deploy.tree import Tree
+from .facts import from_json
+from .hostfile import Host
+from .plan import LaunchSpec
+from .tree import Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,8 @@ class Job:
     hosts: tuple[Host, ...]
     """All that it may use, in the order of the hosts file; some may get no rank."""
     tree: Tree
+    library: Tree
+    """What every rank can import besides: `muster.train`."""
     start_timeout: float
     stall_timeout: float = 0.0
     network: str = ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from deploy.jobs import JobState
-from deploy.plan import count
-from deploy.screen import harmless
+from .jobs import JobState
+from .plan import count
+from .screen import harmless
 
 COLUMNS = ("job", "state", "launcher", "ranks", "started", "duration", "last line")
 

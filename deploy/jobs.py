@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
-from deploy.errors import MusterError, UsageError
-from deploy.facts import NONSENSE, from_json
-from deploy.node.jobs import Jobs
-from deploy.node.wire import Frame
+from .errors import MusterError, UsageError
+from .facts import NONSENSE, from_json
+from .node.jobs import Jobs
+from .node.wire import Frame
 
 POLL_SECONDS = 0.3
 STOP_SECONDS = 20.0

@@ -13,11 +13,11 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from deploy import openmpi, torchrun
-from deploy.errors import UsageError
-from deploy.facts import ClusterFacts, Facts, Meeting, require
-from deploy.hostfile import Host
-from deploy.tree import Tree
+from . import openmpi, torchrun
+from .errors import UsageError
+from .facts import ClusterFacts, Facts, Meeting, require
+from .hostfile import Host
+from .tree import Tree
 
 Launcher = Literal["mpirun", "torchrun"]
 LAUNCHERS: tuple[Launcher, ...] = ("mpirun", "torchrun")
@@ -102,6 +102,8 @@ class LaunchPlan:
 
     spec: LaunchSpec
     tree: Tree
+    library: Tree
+    """Our own modules that every rank can import; the user's come first."""
     hosts: tuple[HostPlan, ...]
     title: str
 
@@ -123,7 +125,9 @@ def place_ranks(hosts: Sequence[Host], np: int | None) -> tuple[Place, ...]:
     return tuple(Place(rank, local, name) for rank, (name, local) in enumerate(slots[:np]))
 
 
-def plan(spec: LaunchSpec, hosts: Sequence[Host], facts: ClusterFacts, tree: Tree) -> LaunchPlan:
+def plan(
+    spec: LaunchSpec, hosts: Sequence[Host], facts: ClusterFacts, tree: Tree, library: Tree
+) -> LaunchPlan:
     """The plan of a launch; `UsageError` for one that cannot be, `UnfitError` for hosts that cannot do it."""
     places = place_ranks(hosts, spec.np)
     used = tuple(host for host in hosts if any(place.host == host.name for place in places))
@@ -131,7 +135,7 @@ def plan(spec: LaunchSpec, hosts: Sequence[Host], facts: ClusterFacts, tree: Tre
     require(used, facts.hosts, launcher=spec.launcher)
     by_host = {name: tuple(group) for name, group in groupby(places, key=lambda place: place.host)}
     plans = tuple(_plan_host(spec, host, by_host, facts, tree) for host in used)
-    return LaunchPlan(spec, tree, plans, _title(spec, plans, facts))
+    return LaunchPlan(spec, tree, library, plans, _title(spec, plans, facts))
 
 
 def check_shape(spec: LaunchSpec, hosts: Sequence[Host], places: Sequence[Place]) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from deploy.errors import UsageError
-from deploy.node.jobs import identity
-from deploy.plan import LaunchPlan
-from deploy.result import LaunchResult, stopped
+from .errors import UsageError
+from .node.jobs import identity
+from .plan import LaunchPlan
+from .result import LaunchResult, stopped
 
 
 class RunFolder:

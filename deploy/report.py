@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from deploy.plan import HostPlan, count
-from deploy.records import RunFolder
-from deploy.result import Failure, LaunchResult, span
-from deploy.screen import harmless
+from .plan import HostPlan, count
+from .records import RunFolder
+from .result import Failure, LaunchResult, span
+from .screen import harmless
 
 TAIL_LINES = 20
 

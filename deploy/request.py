@@ -9,16 +9,16 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TypeVar
 
-from deploy.errors import UsageError
-from deploy.hostfile import Host
-from deploy.plan import LaunchSpec, Program, check_shape, count, place_ranks
-from deploy.tree import KEYS, RUNS, Tree
+from .errors import UsageError
+from .hostfile import Host
+from .plan import LaunchSpec, Program, check_shape, count, place_ranks
+from .tree import KEYS, RUNS, Tree
 
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
-DEFAULT_MODULE = "train"
+DEFAULT_MODULE = "muster.train"
 _Word = TypeVar("_Word", bound=str)
 
 
@@ -47,8 +47,6 @@ def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> 
         raise UsageError("--script and --module exclude each other; give one")
     if script:
         return Program(script=_script(tree, place, script), args=words)
-    if not module and not any(_below(file.path, tree.within, DEFAULT_MODULE) for file in tree.files):
-        raise UsageError(f"no {DEFAULT_MODULE}/ here to run by default; give --script PATH or --module NAME")
     return Program(module=module or DEFAULT_MODULE, args=words)
 
 
@@ -69,10 +67,6 @@ def _script(tree: Tree, place: Path, script: str) -> str:
         )
     named = script if not Path(script).is_absolute() else os.path.relpath(path, place.resolve())
     return f"./{named}" if named.startswith("-") else named  # Python would take it for an option
-
-
-def _below(path: str, within: str, folder: str) -> bool:
-    return PurePosixPath(path).is_relative_to(PurePosixPath(within, folder))
 
 
 def environment(settings: Iterable[str], own: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

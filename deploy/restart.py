@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deploy.hostfile import Host
-from deploy.plan import count
-from deploy.result import Failure
+from .hostfile import Host
+from .plan import count
+from .result import Failure
 
 # Nothing that another attempt would change: the user's own word, and a launcher that places ranks wrongly.
 FINAL = frozenset({"interrupted", "stopped", "placement"})

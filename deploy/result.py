@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal
 
-from deploy.plan import LaunchPlan, Place
+from .plan import LaunchPlan, Place
 
 Kind = Literal["rank", "host", "launcher", "start", "placement", "stall", "interrupted", "stopped"]
 

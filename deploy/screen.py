@@ -9,8 +9,8 @@ import threading
 from collections.abc import Container
 from typing import TextIO
 
-from deploy.result import ranges
-from deploy.together import Line, together
+from .result import ranges
+from .together import Line, together
 
 LABEL_WIDTH = 20
 # On a terminal, lines wait so long for equal ones of other ranks, and so many at most.

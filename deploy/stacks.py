@@ -18,12 +18,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from deploy.channel import Channel
-from deploy.cluster import CONNECTIONS_AT_ONCE
-from deploy.errors import MusterError
-from deploy.fold import fold
-from deploy.result import span
-from deploy.screen import harmless
+from .channel import Channel
+from .cluster import CONNECTIONS_AT_ONCE
+from .errors import MusterError
+from .fold import fold
+from .result import span
+from .screen import harmless
 
 # A keeper gives each py-spy 8 s; one that is slower than this is silent, and its host will be named for it.
 STACKS_SECONDS = 12.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deploy.facts import Meeting
+from .facts import Meeting
 
 
 def command(

@@ -10,13 +10,13 @@ from concurrent.futures import Future
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from deploy.channel import Channel, wait
-from deploy.cluster import Cluster
-from deploy.errors import MusterError, UsageError
-from deploy.facts import from_json
-from deploy.fanout import on_every
-from deploy.node.files import PART, Entry, append, complete, digest, entries
-from deploy.node.wire import Frame
+from .channel import Channel, wait
+from .cluster import Cluster
+from .errors import MusterError, UsageError
+from .facts import from_json
+from .fanout import on_every
+from .node.files import PART, Entry, append, complete, digest, entries
+from .node.wire import Frame
 
 TRANSFER_SECONDS = 600.0
 # Requests that are on their way to one host, and the bytes that they may bring: small files need not wait

@@ -10,9 +10,9 @@ import subprocess
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PurePosixPath
 
-from deploy.errors import UsageError
+from .errors import UsageError
 
 MAX_BYTES = 1 << 30
 # What Muster makes: the folders of runs by their ids (and drafts of them), and keys.
@@ -35,11 +35,15 @@ class TreeFile:
 
 @dataclass(frozen=True)
 class Tree:
-    """The files that a launch takes along. `within` is where the user stood, below the root."""
+    """The files that a launch takes along. `within` is where the user stood, below the root.
+
+    `prefix`: the folder that they get on a host; empty if they lie there as they do here.
+    """
 
     root: Path
     within: str
     files: tuple[TreeFile, ...]
+    prefix: str = ""
 
     @property
     def size(self) -> int:
@@ -52,7 +56,10 @@ class Tree:
 
     def listing(self) -> list[tuple[str, bool, str, str | None]]:
         """What a host has to know to put the files into place."""
-        return [(file.path, file.executable, file.digest, file.link) for file in self.files]
+        return [
+            (str(PurePosixPath(self.prefix, file.path)), file.executable, file.digest, file.link)
+            for file in self.files
+        ]
 
     def archive(self, digests: Sequence[str]) -> bytes:
         """A tar of these contents, each a member named by its digest.
@@ -113,9 +120,14 @@ def _size(path: Path) -> int:
         return 0
 
 
-def of_files(root: Path, names: Sequence[str]) -> Tree:
-    """The tree of these files alone."""
-    return Tree(root, ".", tuple(_read(root, name) for name in names))
+def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
+    """The Python files of one of our own packages, as `muster/NAME` on a host, in a checkout as in a wheel.
+
+    `leave_out`: folders of it that are not needed there.
+    """
+    paths = sorted(folder.rglob("*.py"))
+    names = [str(path.relative_to(folder.parent)) for path in paths if path.parent.name not in leave_out]
+    return Tree(folder.parent, ".", tuple(_read(folder.parent, name) for name in names), prefix="muster")
 
 
 def _git_root(place: Path) -> Path | None:

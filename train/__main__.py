@@ -1,6 +1,6 @@
-"""`python -m train`."""
+"""`python -m muster.train`."""
 
-from train.main import main
+from .main import main
 
 if __name__ == "__main__":  # spawned ranks import this file too
     main()

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from train.errors import TrainError
+from .errors import TrainError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import torch
 import torch.distributed as dist
 
-from train.errors import TrainError
-from train.ranks import Ranks
+from .errors import TrainError
+from .ranks import Ranks
 
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl", "cpu:gloo,cuda:nccl")
 # Names that people bring along from old tutorials and other projects, and what to say instead.

@@ -1,8 +1,8 @@
 """How fast this cluster trains a known network: images per second, per device and in all, and how it scales.
 
-    mpirun -np 4 python -m train.benchmark --arch resnet26 --batch-size 64
-    torchrun --nproc-per-node 8 -m train.benchmark --arch resnet152 --use-syn --amp     # with torchvision
-    python -m train.benchmark --spawn 2 --arch mlp --sync ddp
+    mpirun -np 4 python -m muster.train.benchmark --arch resnet26 --batch-size 64
+    torchrun --nproc-per-node 8 -m muster.train.benchmark --arch resnet152 --use-syn --amp  # with torchvision
+    python -m muster.train.benchmark --spawn 2 --arch mlp --sync ddp
 
 Images are made up, so that no disk takes part. First rank 0 trains alone, while the others sleep; then all
 train together. A figure is the mean of some iterations of some batches each, ± 1.96 times their standard
@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from train.architectures import BUILT_IN, Architecture, architecture
-from train.config import (
+from .architectures import BUILT_IN, Architecture, architecture
+from .config import (
     LEARNING,
     OUTPUT,
     SYNC,
@@ -32,15 +32,15 @@ from train.config import (
     option,
     parse,
 )
-from train.failure import fail_together
-from train.group import Group, process_group
-from train.hardware import use_fair_share_of_cores
-from train.progress import Progress
-from train.ranks import Ranks
-from train.report import headline
-from train.spawn import spawn
-from train.sync import COMPRESSIONS, WAYS, synchronise
-from train.sync.protocol import Sync
+from .failure import fail_together
+from .group import Group, process_group
+from .hardware import use_fair_share_of_cores
+from .progress import Progress
+from .ranks import Ranks
+from .report import headline
+from .spawn import spawn
+from .sync import COMPRESSIONS, WAYS, synchronise
+from .sync.protocol import Sync
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,13 +50,13 @@ class BenchmarkConfig(RankOptions):
     arch: str = option(
         LEARNING, "resnet26", f"{', '.join(BUILT_IN)}, or a model of torchvision, such as resnet152"
     )
-    batch_size: int = option(LEARNING, 32, "images per step PER DEVICE, unlike python -m train")
+    batch_size: int = option(LEARNING, 32, "images per step PER DEVICE, unlike python -m muster.train")
     use_syn: bool = option(
         LEARNING, True, "synthetic images; there are no others, so this changes nothing", also=("--dummy",)
     )
     amp: bool = option(LEARNING, False, "compute in bfloat16 where that is safe (torch.autocast)")
-    sync: str = option(SYNC, "ddp", "as in python -m train", choices=WAYS)
-    compress: str = option(SYNC, "none", "as in python -m train", choices=COMPRESSIONS)
+    sync: str = option(SYNC, "ddp", "as in python -m muster.train", choices=WAYS)
+    compress: str = option(SYNC, "none", "as in python -m muster.train", choices=COMPRESSIONS)
     warm_up: int = option(OUTPUT, 10, "batches before the first that counts")
     iterations: int = option(OUTPUT, 10, "measurements")
     batches: int = option(OUTPUT, 10, "batches of each measurement")
@@ -94,7 +94,7 @@ def figure(rate: float) -> str:
 def main() -> None:
     """Run the benchmark; failure.py says with which exit status it ends."""
     with fail_together():
-        config = parse(BenchmarkConfig, "python -m train.benchmark", sys.argv[1:])
+        config = parse(BenchmarkConfig, "python -m muster.train.benchmark", sys.argv[1:])
         if config.spawn:
             sys.exit(spawn(run_rank, config.spawn, config))
         run_rank(Ranks.from_env(os.environ, config.launcher), config)

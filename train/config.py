@@ -10,12 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from train.backend import BACKENDS, check_name
-from train.data import FORMS as FORMS_OF_DATA
-from train.errors import TrainError
-from train.ranks import LAUNCHERS
-from train.rendezvous import FORMS
-from train.sync import COMPRESSIONS, WAYS
+from .backend import BACKENDS, check_name
+from .data import FORMS as FORMS_OF_DATA
+from .errors import TrainError
+from .ranks import LAUNCHERS
+from .rendezvous import FORMS
+from .sync import COMPRESSIONS, WAYS
 
 T = TypeVar("T")
 
@@ -178,7 +178,7 @@ class TrainConfig(RankOptions):
         Raises TrainError for an unknown option, a bad value or one out of range.
         """
         given = {option: environ[variable] for variable, option in VARIABLES if environ.get(variable)}
-        return parse(cls, "python -m train", argv, **given)
+        return parse(cls, "python -m muster.train", argv, **given)
 
     def as_text(self) -> dict[str, str]:
         """Return the options as text, to keep beside a result."""

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from torch.distributed import Store
 
-from train.errors import TrainError
+from .errors import TrainError
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from train.errors import TrainError
+from .errors import TrainError
 
 # torchrun sets it for each rank, and shows from the files which rank failed first.
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"

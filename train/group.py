@@ -18,13 +18,13 @@ import torch.distributed as dist
 from torch.distributed import Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from train import mpi_backend
-from train.backend import available, device_for
-from train.crosscheck import Card, exchange, verify
-from train.errors import TrainError
-from train.failure import fail_together
-from train.ranks import Ranks
-from train.rendezvous import meeting
+from . import mpi_backend
+from .backend import available, device_for
+from .crosscheck import Card, exchange, verify
+from .errors import TrainError
+from .failure import fail_together
+from .ranks import Ranks
+from .rendezvous import meeting
 
 T = TypeVar("T")
 # How long a rank waits for the others, to join and in each collective; torch's own default is 30 minutes.

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from train.ranks import Ranks
+from .ranks import Ranks
 
 
 def use_fair_share_of_cores(ranks: Ranks) -> None:

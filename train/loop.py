@@ -8,15 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from train.checkpoint.checkpoints import Checkpoints
-from train.config import TrainConfig
-from train.data.samples import Samples
-from train.errors import TrainError
-from train.group import Group
-from train.metrics import EpochMetrics, MetricsFile
-from train.outputs import LOG, TensorBoard, profiled
-from train.progress import Progress
-from train.trainer import Trainer
+from .checkpoint.checkpoints import Checkpoints
+from .config import TrainConfig
+from .data.samples import Samples
+from .errors import TrainError
+from .group import Group
+from .metrics import EpochMetrics, MetricsFile
+from .outputs import LOG, TensorBoard, profiled
+from .progress import Progress
+from .trainer import Trainer
 
 
 def fit(config: TrainConfig, group: Group, samples: Samples, held_out: Samples, progress: Progress) -> float:

@@ -1,10 +1,10 @@
 """Train a network on real handwritten digits, in one process or on a cluster.
 
-    python -m train                                     # alone
-    mpirun -np 4 python -m train --epochs 30            # four ranks, started by Open MPI
-    torchrun --nproc-per-node 4 -m train                # four ranks, started by torchrun
-    python -m train --spawn 4                           # four ranks, started by themselves
-    python -m train --resume auto --epochs 30           # on from the newest checkpoint of the run before
+    python -m muster.train                                     # alone
+    mpirun -np 4 python -m muster.train --epochs 30            # four ranks, started by Open MPI
+    torchrun --nproc-per-node 4 -m muster.train                # four ranks, started by torchrun
+    python -m muster.train --spawn 4                           # four ranks, started by themselves
+    python -m muster.train --resume auto --epochs 30    # on from the newest checkpoint
 
 With the same options the loss is the same at every number of ranks. This file is the table of contents:
 config.py has what can be chosen, ranks.py who this process is, group.py how the ranks work together, data/
@@ -20,17 +20,17 @@ import time
 
 import torch
 
-from train.config import TrainConfig
-from train.data import load
-from train.failure import fail_together, keep_records_in
-from train.group import Group, process_group
-from train.hardware import be_deterministic, use_fair_share_of_cores
-from train.loop import fit
-from train.outputs import log_to
-from train.progress import Progress
-from train.ranks import Ranks, remark
-from train.report import headline, verdict
-from train.spawn import spawn
+from .config import TrainConfig
+from .data import load
+from .failure import fail_together, keep_records_in
+from .group import Group, process_group
+from .hardware import be_deterministic, use_fair_share_of_cores
+from .loop import fit
+from .outputs import log_to
+from .progress import Progress
+from .ranks import Ranks, remark
+from .report import headline, verdict
+from .spawn import spawn
 
 
 def main() -> None:

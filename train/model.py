@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from train.data.samples import Samples
+from .data.samples import Samples
 
 
 def image_network(samples: Samples) -> nn.Module:

@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from train.errors import TrainError
-from train.ranks import Ranks
+from .errors import TrainError
+from .ranks import Ranks
 
 # Open MPI waits in a loop. Where ranks outnumber the cores, it must give the core away to whoever works; by
 # itself it does so only where they outnumber the slots, which a hosts file may set at will. Elsewhere that

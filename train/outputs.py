@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from train.errors import TrainError
-from train.group import Group
+from .errors import TrainError
+from .group import Group
 
 LOG = logging.getLogger("train")
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from train.ranks import Ranks
+from .ranks import Ranks
 
 BAR = 20  # characters
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from train.errors import TrainError
-from train.slurm import tasks_on_this_host
+from .errors import TrainError
+from .slurm import tasks_on_this_host
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,9 @@ from torch.distributed import (
     rendezvous,
 )
 
-from train import slurm
-from train.errors import TrainError
-from train.ranks import Ranks
+from . import slurm
+from .errors import TrainError
+from .ranks import Ranks
 
 FORMS = "auto, env://, tcp://HOST:PORT, file:///SHARED/PATH or mpi://"
 # torchrun's store outlives a process group: who joins a second time may not find the entries of the first.
@@ -168,7 +168,7 @@ def run_name(environ: Mapping[str, str]) -> str:
 def _told_over_mpi(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str, str]) -> Store:
     """Open a store on rank 0, on a port that the kernel chooses, and connect the other ranks to it."""
     try:
-        from train.mpi import broadcast  # noqa: PLC0415 - initialises MPI, so only where it is needed
+        from .mpi import broadcast  # noqa: PLC0415 - initialises MPI, so only where it is needed
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py found no MPI library
         raise TrainError(
             f"the ranks cannot find each other: {error}\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from train.group import Group
+from .group import Group
 
 
 def headline(group: Group) -> str:

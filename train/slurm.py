@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from train.errors import TrainError
+from .errors import TrainError
 
 
 def tasks_on_this_host(environ: Mapping[str, str]) -> int:

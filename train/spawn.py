@@ -10,8 +10,8 @@ from typing import Any
 from torch.distributed import TCPStore
 from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
-from train.errors import TrainError
-from train.ranks import Ranks
+from .errors import TrainError
+from .ranks import Ranks
 
 GRACE = 0.2  # seconds from the first failure to SIGTERM, and from that to SIGKILL, for the other ranks
 

@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from train.backend import BACKENDS, check_name
-from train.config import OUTPUT, RANKS, option, parse
-from train.errors import TrainError
-from train.failure import fail_together
-from train.group import Group, process_group
-from train.hardware import use_fair_share_of_cores
-from train.ranks import LAUNCHERS, Ranks
-from train.rendezvous import FORMS
-from train.spawn import spawn
+from .backend import BACKENDS, check_name
+from .config import OUTPUT, RANKS, option, parse
+from .errors import TrainError
+from .failure import fail_together
+from .group import Group, process_group
+from .hardware import use_fair_share_of_cores
+from .ranks import LAUNCHERS, Ranks
+from .rendezvous import FORMS
+from .spawn import spawn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolConfig:
-    """Run on every rank of a job; see --help of python -m train for more on ranks."""
+    """Run on every rank of a job; see --help of python -m muster.train for more on ranks."""
 
     launcher: str = option(RANKS, "auto", "whose variables say which rank this is", choices=LAUNCHERS)
     spawn: int = option(RANKS, 0, "start this many ranks on this host, without a launcher; 0: do not")

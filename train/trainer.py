@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from train.checkpoint.state import consolidated, random_state, restore, set_random_state
-from train.config import TrainConfig
-from train.data.samples import Samples
-from train.errors import TrainError
-from train.group import Group
-from train.model import image_network
-from train.progress import Progress
-from train.sampler import GlobalBatchSampler, Share
-from train.schedule import learning_rate
-from train.sync import synchronise
+from .checkpoint.state import consolidated, random_state, restore, set_random_state
+from .config import TrainConfig
+from .data.samples import Samples
+from .errors import TrainError
+from .group import Group
+from .model import image_network
+from .progress import Progress
+from .sampler import GlobalBatchSampler, Share
+from .schedule import learning_rate
+from .sync import synchronise
 
 # What makes the order of the samples and the steps: changed, a position in the training means nothing.
 SAME_WHEN_RESUMED = ("data", "seed", "batch_size", "limit", "dtype")

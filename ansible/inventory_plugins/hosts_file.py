@@ -1,26 +1,29 @@
-"""hosts.txt as Ansible's inventory: groups and variables over the project's one parser, deploy.hostfile."""
+"""hosts.txt as Ansible's inventory: groups and variables by the one parser, muster.deploy.hostfile."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from ansible.errors import AnsibleParserError
 from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
 
-# The checkout, so that any Ansible will do, not only one in the project's own environment.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+# The folder that holds ansible/ is the package `muster`, in a checkout and in an installation. So any Ansible
+# will do, not only one that was installed beside Muster.
+MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
+MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
 
-from deploy import hostfile
-from deploy.errors import MusterError
+from muster.deploy import hostfile  # noqa: E402
+from muster.deploy.errors import MusterError  # noqa: E402
 
 DOCUMENTATION = """
 name: hosts_file
 short_description: Muster's hosts file as an inventory
 description:
-  - Reads an Open MPI hostfile by the rules of C(deploy.hostfile), which says what is wrong with it.
+  - Reads an Open MPI hostfile by the rules of C(muster.deploy.hostfile), which says what is wrong with it.
   - Groups are C(cluster), and in it C(head), the first host, and C(workers), the others.
   - >-
     Variables of a host are C(muster_slots) and, where the file says so, C(muster_user) (the account that jobs

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from deploy.checks.finding import Finding as Finding
-from deploy.checks.finding import of_error
-from deploy.checks.group import clocks, differences
-from deploy.checks.host import of_host, own_name
-from deploy.checks.image import images
-from deploy.checks.network import network, ports
-from deploy.health import Examination
-from deploy.hostfile import Host
-from deploy.image.versions import Track
-from deploy.plan import Launcher
+from ..health import Examination
+from ..hostfile import Host
+from ..image.versions import Track
+from ..plan import Launcher
+from .finding import Finding as Finding
+from .finding import of_error
+from .group import clocks, differences
+from .host import of_host, own_name
+from .image import images
+from .network import network, ports
 
 
 def check(

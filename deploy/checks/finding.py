@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from deploy.errors import HostError
+from ..errors import HostError
 
 Severity = Literal["error", "warning"]
 MIB, GIB = 1 << 20, 1 << 30

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import NamedTuple
 
-from deploy.checks.finding import Finding, Severity, have, minor
-from deploy.checks.image import name as image_name
-from deploy.health import Clock, Examined
-from deploy.plan import Launcher, count
+from ..health import Clock, Examined
+from ..plan import Launcher, count
+from .finding import Finding, Severity, have, minor
+from .image import name as image_name
 
 # Makefiles, file times and people who compare logs notice a tenth of a second; NTP keeps a hundredth of it.
 CLOCK_SECONDS = 0.1

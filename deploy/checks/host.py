@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from deploy.checks.finding import GIB, MIB, Finding, of_error, size
-from deploy.facts import unfit_for_mpirun, unfit_for_torch
-from deploy.health import Examined, Gpu
-from deploy.hostfile import Host
-from deploy.image.compatibility import driver_runs, oldest_driver
-from deploy.plan import Launcher, count
+from ..facts import unfit_for_mpirun, unfit_for_torch
+from ..health import Examined, Gpu
+from ..hostfile import Host
+from ..image.compatibility import driver_runs, oldest_driver
+from ..plan import Launcher, count
+from .finding import GIB, MIB, Finding, of_error, size
 
 # A launch brings up to 1 GiB of code, and a copy of it; below this not even logs have room.
 DISK_FULL, DISK_LOW = 64 * MIB, 2 * GIB

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from deploy.checks.finding import Finding
-from deploy.health import Examined
-from deploy.image.bake import targets
-from deploy.image.versions import Track
+from ..health import Examined
+from ..image.bake import targets
+from ..image.versions import Track
+from .finding import Finding
 
 
 def name(one: Examined) -> str | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from deploy.checks.finding import Finding
-from deploy.errors import HostError
-from deploy.health import Examined
-from deploy.hostfile import Host
+from ..errors import HostError
+from ..health import Examined
+from ..hostfile import Host
+from .finding import Finding
 
 BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")
 PORTS = "20000-31999"

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from deploy.checks import Finding, unfit
-from deploy.fold import fold_names
-from deploy.health import Examination, Examined
-from deploy.hostfile import Host
-from deploy.plan import count
-from deploy.screen import harmless
+from ..fold import fold_names
+from ..health import Examination, Examined
+from ..hostfile import Host
+from ..plan import count
+from ..screen import harmless
+from . import Finding, unfit
 
 COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clock", "disk", "/dev/shm")  # noqa: S108
 

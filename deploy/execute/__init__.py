@@ -7,7 +7,7 @@ goes wrong ends the job on every host, whether or not the others would ever noti
 
 from __future__ import annotations
 
-from deploy.execute.reports import Watcher
-from deploy.execute.run import execute
+from .reports import Watcher
+from .run import execute
 
 __all__ = ["Watcher", "execute"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from deploy.cluster import Cluster
-from deploy.execute.state import State
-from deploy.result import Failure
+from ..cluster import Cluster
+from ..result import Failure
+from .state import State
 
 HEARTBEAT_SECONDS = 2.0
 # A host that says nothing for so long is frozen or cut off; its own patience is a little longer, so that the

@@ -7,21 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from deploy.cluster import Cluster
-from deploy.execute.stall import Stall
-from deploy.execute.state import State
-from deploy.facts import from_json
-from deploy.node.wire import Frame
-from deploy.openmpi import starts_daemon
-from deploy.result import (
-    Failure,
-    RankEnd,
-    describe_code,
-    describe_out_of_memory,
-    status_of,
-    stopped,
-)
-from deploy.screen import harmless
+from ..cluster import Cluster
+from ..facts import from_json
+from ..node.wire import Frame
+from ..openmpi import starts_daemon
+from ..result import Failure, RankEnd, describe_code, describe_out_of_memory, status_of, stopped
+from ..screen import harmless
+from .stall import Stall
+from .state import State
 
 # After the launcher's end, reports of ranks on other hosts may still be on their way.
 LATE_SECONDS = 2.0

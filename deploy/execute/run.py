@@ -10,18 +10,18 @@ from concurrent.futures import wait as wait_for_all
 from dataclasses import replace
 from queue import Empty
 
-from deploy.channel import FROZEN, LostError, wait
-from deploy.cluster import Cluster
-from deploy.errors import MusterError
-from deploy.execute.heartbeat import Heartbeat
-from deploy.execute.reports import Reports, Watcher
-from deploy.execute.stall import Stall
-from deploy.execute.start import Start
-from deploy.execute.state import State
-from deploy.node.wire import Frame
-from deploy.plan import LaunchPlan
-from deploy.result import Failure, LaunchResult, interruption
-from deploy.stacks import Stacks, gather
+from ..channel import FROZEN, LostError, wait
+from ..cluster import Cluster
+from ..errors import MusterError
+from ..node.wire import Frame
+from ..plan import LaunchPlan
+from ..result import Failure, LaunchResult, interruption
+from ..stacks import Stacks, gather
+from .heartbeat import Heartbeat
+from .reports import Reports, Watcher
+from .stall import Stall
+from .start import Start
+from .state import State
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005

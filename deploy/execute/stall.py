@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from deploy.execute.state import State
-from deploy.node.wire import Frame
-from deploy.result import Failure
+from ..node.wire import Frame
+from ..result import Failure
+from .state import State
 
 # Threads that look after others wake up now and then: less than a twentieth of a core is idleness.
 IDLE_SHARE = 0.05

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from itertools import groupby
 
-from deploy.execute.state import State
-from deploy.result import Failure, span
+from ..result import Failure, span
+from .state import State
 
 
 class Start:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from deploy.execute.deadlines import Deadlines
-from deploy.plan import LaunchPlan
-from deploy.result import Failure, RankEnd
+from ..plan import LaunchPlan
+from ..result import Failure, RankEnd
+from .deadlines import Deadlines
 
 # Failures that come this close together are compared by their own time: victims often report first.
 SETTLE_SECONDS = 0.3

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from deploy.errors import MusterError
+from ..errors import MusterError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -1,6 +1,8 @@
 """docker/docker-bake.json: what `docker buildx bake` builds, written from the versions. Pure.
 
-`python -m deploy.image.bake >docker/docker-bake.json` writes it again after a change of docker/versions.json.
+After a change of docker/versions.json, write it again:
+
+    python -m muster.deploy.image.bake >docker/docker-bake.json
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deploy.image.versions import UNVERIFIED, Component, Track, load
+from .versions import UNVERIFIED, Component, Track, load
 
 DEFAULT = "conservative"
 """The track of a target that several have; the others' targets carry its name: cuda-current."""

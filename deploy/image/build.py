@@ -7,10 +7,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.errors import UsageError
-from deploy.image.bake import targets
-from deploy.image.compatibility import conflicts
-from deploy.image.versions import FOLDER, Track
+from ..errors import UsageError
+from .bake import targets
+from .compatibility import conflicts
+from .versions import FOLDER, Track
 
 # Seconds, measured on 2 cores of a cloud machine, beside other work (docs/image.md). `cuda` has not been
 # built end to end: no guess is better.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
-from deploy.facts import OPEN_MPI_FAMILIES
-from deploy.image.versions import Track
+from ..facts import OPEN_MPI_FAMILIES
+from .versions import Track
 
 Version = tuple[int, ...]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.errors import MusterError, UsageError
+from ..errors import MusterError, UsageError
 
 CHUNK = 1 << 20
 

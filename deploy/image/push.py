@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from deploy.channel import wait
-from deploy.cluster import Cluster
-from deploy.errors import MusterError, UnfitError
-from deploy.image.archive import Archive, Layer
-from deploy.image.engine import Engine, Image
-from deploy.image.relay import ancestors, by_what_is_there
-from deploy.node.wire import Frame
+from ..channel import wait
+from ..cluster import Cluster
+from ..errors import MusterError, UnfitError
+from ..node.wire import Frame
+from .archive import Archive, Layer
+from .engine import Engine, Image
+from .relay import ancestors, by_what_is_there
 
 ANSWER_SECONDS = 60.0
 SILENCE_SECONDS = 90.0  # with nothing from any host that still needs something

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deploy.image.engine import Image
-from deploy.image.push import Outcome, Pushed
+from .engine import Image
+from .push import Outcome, Pushed
 
 BAR = 24
 

@@ -19,8 +19,8 @@ import sys
 import threading
 import time
 
-from deploy.node.parts import Parts
-from deploy.node.wire import Frame, Readable, Writable, read_frame, write_frame
+from .parts import Parts
+from .wire import Frame, Readable, Writable, read_frame, write_frame
 
 
 class Keeper:
@@ -70,7 +70,7 @@ class Keeper:
         """End what was started, and remove what is not to stay; the job itself first."""
         self._parts.close()
         if "subprocess" in sys.modules:  # some part may have started something
-            from deploy.node.processes import end_descendants  # noqa: PLC0415
+            from .processes import end_descendants  # noqa: PLC0415
 
             end_descendants()
 

@@ -10,11 +10,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.node.jobs import make_private
-from deploy.node.store import Store
-from deploy.node.wire import Frame
+from .jobs import make_private
+from .store import Store
+from .wire import Frame
 
-START = "import sys; sys.path.insert(0, sys.argv[1]); from deploy.detached import main; main(sys.argv[2])"
+START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.detached import main; main(sys.argv[2])"
+)
 
 
 class Detaching:

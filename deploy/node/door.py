@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from deploy.node.ranks import Ranks
-from deploy.node.wire import Frame, read_frame, write_frame
+from .ranks import Ranks
+from .wire import Frame, read_frame, write_frame
 
 
 class Door:
@@ -74,7 +74,7 @@ class Door:
         self._send({"event": "shell", "number": number, "host": hello["host"], "command": hello["command"]})
 
     def _stacks(self, hello: Frame, stream: Any) -> None:
-        from deploy.node.stacks import take_stacks  # noqa: PLC0415  # few jobs are ever asked
+        from .stacks import take_stacks  # noqa: PLC0415  # few jobs are ever asked
 
         write_frame(stream, {"stacks": take_stacks(hello["tool"], self.ranks.programs())})
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from deploy.node.wire import Frame
+from .wire import Frame
 
 
 class Facts:

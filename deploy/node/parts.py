@@ -57,7 +57,7 @@ class Parts:
         """The part that answers a request; KeyError if there is none."""
         part = _BY_REQUEST[request]
         if part.kind not in self._loaded:
-            module = importlib.import_module(f"deploy.node.{part.module}")
+            module = importlib.import_module(f"muster.deploy.node.{part.module}")
             self._loaded[part.kind] = getattr(module, part.kind)(*map(self._given, part.needs))
         return self._loaded[part.kind]
 

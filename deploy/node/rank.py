@@ -77,7 +77,10 @@ class Keeper:
 def environment_of(job: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str, str]:
     """The program's environment: the plan's, and torchrun's names for programs that know only those."""
     names = {name.upper(): str(value) for name, value in ranks.items()}
-    return {**os.environ, **names, **job["env"]}
+    environment = {**os.environ, **names, **job["env"]}
+    # `import muster.train` works in every rank; last, so that nothing of ours comes before what the user has.
+    paths = [environment.get("PYTHONPATH", ""), os.path.join(job["folder"], "lib")]
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def prepare_child(keeper: int) -> None:

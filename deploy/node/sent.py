@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-MAIN = "deploy.node.agent"
+MAIN = "muster.deploy.node.agent"
 
 
 class Sent:
     """Finds and loads modules by their sources. Each is compiled when it is imported: most are not."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        self.sources = {"deploy": "", "deploy.node": "", **sources}
+        self.sources = {"muster": "", "muster.deploy": "", "muster.deploy.node": "", **sources}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from deploy.node.door import Door
-from deploy.node.jobs import make_private
-from deploy.node.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
-from deploy.node.ranks import Ranks
-from deploy.node.store import Store, sweep_old_jobs, write_atomically
-from deploy.node.wire import Frame
+from .door import Door
+from .jobs import make_private
+from .processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
+from .ranks import Ranks
+from .store import Store, sweep_old_jobs, write_atomically
+from .wire import Frame
 
 # The environment of another launcher, or of this SSH session, must not reach a rank.
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "TORCHELASTIC_", "SSH_", "MUSTER_")
@@ -56,6 +56,7 @@ class Work:
         self._job_lock = os.open(folder / f"lock.{request['host']}", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._job_lock, fcntl.LOCK_SH)
         self.store.check_out(request["code"], folder / "code")
+        self.store.check_out(request["library"], folder / "lib")
         write_atomically(folder / "code.json", json.dumps(request["code"]).encode(), 0o600)
         for path_name, mode, text in request["files"]:
             write_atomically(Path(path_name), text.encode(), mode)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from invoke import Collection
 
-from deploy.tasks import image
-from deploy.tasks.check import check
-from deploy.tasks.hosts import clean, get, put, run, shell
-from deploy.tasks.jobs import attach, logs, status, stop
-from deploy.tasks.launch import launch
-from deploy.tasks.stacks import stacks
+from . import image
+from .check import check
+from .hosts import clean, get, put, run, shell
+from .jobs import attach, logs, status, stop
+from .launch import launch
+from .stacks import stacks
 
 namespace = Collection(
     *(check, launch),

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from deploy import hostfile, request
-from deploy.checks import check as judge
-from deploy.checks import report as check_report
-from deploy.checks import unfit
-from deploy.cluster import Cluster
-from deploy.errors import UnfitError
-from deploy.examine import examine
-from deploy.image.versions import FILE, load
-from deploy.plan import LAUNCHERS, LaunchSpec, Program
-from deploy.tasks.shared import HELP, explained, opener
+from .. import hostfile, request
+from ..checks import check as judge
+from ..checks import report as check_report
+from ..checks import unfit
+from ..cluster import Cluster
+from ..errors import UnfitError
+from ..examine import examine
+from ..image.versions import FILE, load
+from ..plan import LAUNCHERS, LaunchSpec, Program
+from .shared import HELP, explained, opener
 
 _HELP = {
     **HELP,

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from deploy import fanout, hostfile, transfer
-from deploy.cluster import Cluster
-from deploy.errors import UnfitError, UsageError
-from deploy.fold import fold, fold_names
-from deploy.screen import harmless
-from deploy.tasks.shared import HELP, config_beside, explained, opener
+from .. import fanout, hostfile, transfer
+from ..cluster import Cluster
+from ..errors import UnfitError, UsageError
+from ..fold import fold, fold_names
+from ..screen import harmless
+from .shared import HELP, config_beside, explained, opener
 
 DAY = 86400.0
 DEFAULT_DAYS = 7

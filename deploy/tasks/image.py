@@ -11,16 +11,16 @@ from pathlib import Path
 
 from invoke import Collection, Context, Exit, task
 
-from deploy import hostfile
-from deploy.cluster import Cluster
-from deploy.errors import UnfitError, UsageError
-from deploy.image import build as building
-from deploy.image import capabilities, report
-from deploy.image.archive import Archive
-from deploy.image.engine import Engine
-from deploy.image.push import Push, prepare, survey
-from deploy.image.versions import load
-from deploy.tasks.shared import HELP, Progress, explained, opener_with
+from .. import hostfile
+from ..cluster import Cluster
+from ..errors import UnfitError, UsageError
+from ..image import build as building
+from ..image import capabilities, report
+from ..image.archive import Archive
+from ..image.engine import Engine
+from ..image.push import Push, prepare, survey
+from ..image.versions import load
+from .shared import HELP, Progress, explained, opener_with
 
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from deploy import hostfile, job_table, jobs
-from deploy.cluster import Cluster
-from deploy.errors import UsageError
-from deploy.jobs import Here, JobState, Known, Line
-from deploy.screen import Screen, harmless, harmless_lines
-from deploy.tasks.shared import HELP, explained, opener
+from .. import hostfile, job_table, jobs
+from ..cluster import Cluster
+from ..errors import UsageError
+from ..jobs import Here, JobState, Known, Line
+from ..screen import Screen, harmless, harmless_lines
+from .shared import HELP, explained, opener
 
 _HELP = {
     "hosts": "the hosts file (default: hosts.txt, if there is one)",

@@ -9,23 +9,25 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from deploy import hostfile, request
-from deploy.attempts import Attempts, make_plan
-from deploy.cluster import Cluster
-from deploy.detach import detach as handed_over
-from deploy.job import Job
-from deploy.plan import LAUNCHERS, LaunchSpec
-from deploy.records import RunFolder
-from deploy.report import verdict
-from deploy.screen import Screen, harmless, harmless_lines
-from deploy.tasks.shared import HELP, explained, opener
-from deploy.tree import scan
+from .. import hostfile, request
+from ..attempts import Attempts, make_plan
+from ..cluster import Cluster
+from ..detach import detach as handed_over
+from ..job import Job
+from ..plan import LAUNCHERS, LaunchSpec
+from ..records import RunFolder
+from ..report import verdict
+from ..screen import Screen, harmless, harmless_lines
+from ..tree import of_package, scan
+from .shared import HELP, explained, opener
+
+TRAIN = Path(__file__).parents[2] / "train"
 
 _HELP = {
     **HELP,
     "launcher": "mpirun (default) or torchrun",
     "script": "a Python script of the working tree to run in every rank",
-    "module": "a Python module to run in every rank (default: train)",
+    "module": "a Python module to run in every rank (default: muster.train)",
     "args": 'its arguments, quoted as in a shell: --args="--epochs 3"',
     "backend": "auto (default), gloo, nccl, mpi or hccl: handed to the program as MUSTER_BACKEND",
     "np": "number of ranks (default: all slots)",
@@ -86,6 +88,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             spec=spec,
             hosts=listed,
             tree=tree,
+            library=of_package(TRAIN),
             start_timeout=float(start_timeout),
             stall_timeout=float(stall_timeout),
             network=request.network(network),

@@ -17,15 +17,15 @@ from typing import TextIO
 from fabric import Connection
 from invoke import Context, Exit
 
-from deploy.channel import Pipe
-from deploy.cluster import OpenPipe
-from deploy.errors import MusterError, UsageError
-from deploy.hostfile import Host
-from deploy.image.report import bar
-from deploy.screen import harmless_lines
-from deploy.transports.local import LocalPipe
-from deploy.transports.route import resolve
-from deploy.transports.ssh import SshPipe
+from ..channel import Pipe
+from ..cluster import OpenPipe
+from ..errors import MusterError, UsageError
+from ..hostfile import Host
+from ..image.report import bar
+from ..screen import harmless_lines
+from ..transports.local import LocalPipe
+from ..transports.route import resolve
+from ..transports.ssh import SshPipe
 
 HELP = {
     "hosts": "the hosts file (default: hosts.txt)",

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from deploy import hostfile, jobs
-from deploy.cluster import Cluster
-from deploy.errors import UsageError
-from deploy.screen import harmless_lines
-from deploy.stacks import gather
-from deploy.tasks.shared import HELP, explained, opener
+from .. import hostfile, jobs
+from ..cluster import Cluster
+from ..errors import UsageError
+from ..screen import harmless_lines
+from ..stacks import gather
+from .shared import HELP, explained, opener
 
 _HELP = {
     **HELP,

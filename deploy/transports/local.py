@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from deploy.bootstrap import BOOTSTRAP
-from deploy.channel import PYTHON_FAILED, LostError
-from deploy.errors import HostError
-from deploy.transports.process import ProcessPipe
+from ..bootstrap import BOOTSTRAP
+from ..channel import PYTHON_FAILED, LostError
+from ..errors import HostError
+from .process import ProcessPipe
 
 
 class LocalPipe(ProcessPipe):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import shlex
 
-from deploy.bootstrap import BOOTSTRAP
-from deploy.channel import PYTHON_FAILED, LostError
-from deploy.errors import HostError
-from deploy.hostfile import Host
-from deploy.transports.process import ProcessPipe
+from ..bootstrap import BOOTSTRAP
+from ..channel import PYTHON_FAILED, LostError
+from ..errors import HostError
+from ..hostfile import Host
+from .process import ProcessPipe
 
 # No question, no unknown host key, no connection shared with others, and an end when a host is silent.
 OPTIONS = {

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 
-from deploy.transports.route import Route
+from .route import Route
 
 END_SECONDS = 1.0
 LAST_BYTES = 4096

@@ -10,8 +10,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.errors import UsageError
-from deploy.hostfile import Host
+from ..errors import UsageError
+from ..hostfile import Host
 
 DEFAULT_CONNECT_SECONDS = 10
 

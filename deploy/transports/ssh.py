@@ -18,12 +18,12 @@ from paramiko.ssh_exception import (
     SSHException,
 )
 
-from deploy.bootstrap import BOOTSTRAP
-from deploy.channel import PYTHON_FAILED, LostError
-from deploy.errors import HostError
-from deploy.node.wire import Readable, Writable
-from deploy.transports.route import Route
-from deploy.transports.trust import PinnedConnection, UnknownHostKey, fingerprint
+from ..bootstrap import BOOTSTRAP
+from ..channel import PYTHON_FAILED, LostError
+from ..errors import HostError
+from ..node.wire import Readable, Writable
+from .route import Route
+from .trust import PinnedConnection, UnknownHostKey, fingerprint
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -20,8 +20,8 @@ import paramiko
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 from paramiko.ssh_exception import SSHException
 
-from deploy.transports.proxy import Proxy
-from deploy.transports.route import Route
+from .proxy import Proxy
+from .route import Route
 
 # paramiko logs what it also raises; our message is the one to read.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())

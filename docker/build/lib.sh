@@ -51,7 +51,7 @@ verify() {
   if [ "$2" = unverified ]; then
     say "nobody has confirmed the SHA-256 of $(basename "$1") yet. This one is $found"
     say "Compare it with what its authors publish; if it is theirs, write it to docker/versions.json and run"
-    say "python -m deploy.image.bake >docker/docker-bake.json"
+    say "python -m muster.deploy.image.bake >docker/docker-bake.json"
   else
     say "$(basename "$1") has the SHA-256 $found, and not $2: another file, or damaged"
   fi

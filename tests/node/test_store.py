@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.node import store
-from deploy.node.store import Store, sweep_old_jobs, write_atomically
+from muster.deploy.node import store
+from muster.deploy.node.store import Store, sweep_old_jobs, write_atomically
 
 
 def archive(**members: bytes) -> bytes:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from muster.train import failure
+from muster.train.errors import TrainError
+from muster.train.failure import keep_records_in
+from muster.train.group import process_group
+from muster.train.ranks import Ranks
+from muster.train.spawn import spawn
 from tests.load import SOAK
-from train import failure
-from train.errors import TrainError
-from train.failure import keep_records_in
-from train.group import process_group
-from train.ranks import Ranks
-from train.spawn import spawn
 
 if not SOAK:  # whether the product's second is enough for a launcher to end a victim is a question of speed
     failure.VICTIM_WAITS = 60.0

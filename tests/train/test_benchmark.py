@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import torch
 
+from muster.train import benchmark
+from muster.train.architectures import BUILT_IN, architecture
+from muster.train.benchmark import BenchmarkConfig, Rate, measure, report
+from muster.train.errors import TrainError
 from tests.train.forked import on_hosts
-from train import benchmark
-from train.architectures import BUILT_IN, architecture
-from train.benchmark import BenchmarkConfig, Rate, measure, report
-from train.errors import TrainError
 
 if TYPE_CHECKING:
+    from muster.train.group import Group
     from tests.train.conftest import Launch
-    from train.group import Group
 
 QUICK = ("--batch-size", "2", "--warm-up", "1", "--iterations", "3", "--batches", "1")
 
 
 @pytest.mark.soak
 def test_two_ranks_are_measured_alone_and_together(launch: Launch) -> None:
-    job = launch("mpirun", 2, "-m", "train.benchmark", "--dummy", "--sync", "mpi4py", *QUICK)
+    job = launch("mpirun", 2, "-m", "muster.train.benchmark", "--dummy", "--sync", "mpi4py", *QUICK)
     assert job.status == 0, job.stderr
     lines = job.stdout.splitlines()
     assert "launched by mpirun, --sync mpi4py" in lines[0]

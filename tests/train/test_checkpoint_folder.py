@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from muster.train.checkpoint import folder as files
+from muster.train.errors import TrainError
 from tests.waiting import wait_until
-from train.checkpoint import folder as files
-from train.errors import TrainError
 
 
 def _state(step: int, numbers: int = 250_000) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from muster.train.checkpoint import folder as files
+from muster.train.checkpoint import spread
+from muster.train.checkpoint.checkpoints import Checkpoints
+from muster.train.errors import TrainError
+from muster.train.group import Group
 from tests.train.forked import on_hosts
-from train.checkpoint import folder as files
-from train.checkpoint import spread
-from train.checkpoint.checkpoints import Checkpoints
-from train.errors import TrainError
-from train.group import Group
 
 KEEP = 3
 

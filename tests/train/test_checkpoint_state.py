@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from muster.train.checkpoint.state import consolidated, restore
+from muster.train.errors import TrainError
 from tests.train.forked import on_hosts
-from train.checkpoint.state import consolidated, restore
-from train.errors import TrainError
 
 if TYPE_CHECKING:
-    from train.group import Group
+    from muster.train.group import Group
 
 Pair = tuple[nn.Module, torch.optim.Optimizer]
 

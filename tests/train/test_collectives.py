@@ -11,15 +11,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from muster.train.collectives import measure, operations
+from muster.train.collectives.main import show
+from muster.train.collectives.operations import OPERATIONS, Operation, Pairs, World
+from muster.train.tool import ToolConfig
 from tests.train.forked import on_hosts
-from train.collectives import measure, operations
-from train.collectives.main import show
-from train.collectives.operations import OPERATIONS, Operation, Pairs, World
-from train.tool import ToolConfig
 
 if TYPE_CHECKING:
+    from muster.train.group import Group
     from tests.train.conftest import Launch
-    from train.group import Group
 
 NAMES = {operation.name for operation in OPERATIONS}
 
@@ -82,7 +82,7 @@ def test_a_barrier_that_does_not_wait_is_wrong(tmp_path: Path, monkeypatch: pyte
 
 
 def test_it_runs_under_mpirun_with_the_mpi_backend(launch: Launch) -> None:
-    job = launch("mpirun", 3, "-m", "train.collectives", "--backend", "mpi")
+    job = launch("mpirun", 3, "-m", "muster.train.collectives", "--backend", "mpi")
     assert job.status == 0, job.stdout + job.stderr
     lines = job.stdout.splitlines()
     assert lines[0] == "3 ranks on 1 host, backend mpi, launched by mpirun"

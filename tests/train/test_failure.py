@@ -10,9 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from muster.train.errors import TrainError
+from muster.train.failure import fail_together, report, write_record
 from tests.load import hold
-from train.errors import TrainError
-from train.failure import fail_together, report, write_record
 
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
@@ -94,7 +94,7 @@ def test_the_record_is_what_torchrun_reads(tmp_path: Path, monkeypatch: pytest.M
 
 def test_torchrun_shows_the_words_of_a_mistake_and_no_traceback(launch: Launch) -> None:
     # Found before the ranks meet: else the first to fail may be one that is joining, for lack of the other.
-    job = launch("torchrun", 2, "-m", "train", "--amp", "--dtype", "float64")
+    job = launch("torchrun", 2, "-m", "muster.train", "--amp", "--dtype", "float64")
     assert job.status == 1
     assert "traceback : error: --amp needs --dtype float32" in job.stderr  # the word is torchrun's
     assert 'File "' not in job.stderr.partition("Root Cause")[2]
@@ -109,8 +109,8 @@ def test_a_victim_lets_the_first_failure_speak(
 ) -> None:
     said_before: list[str] = []
     sleep = Mock(side_effect=lambda seconds: said_before.append(capfd.readouterr().err))
-    monkeypatch.setattr("train.failure.time", Mock(sleep=sleep))  # other threads may sleep meanwhile
-    monkeypatch.setattr("train.failure.end_job", lambda status: None)
+    monkeypatch.setattr("muster.train.failure.time", Mock(sleep=sleep))  # other threads may sleep meanwhile
+    monkeypatch.setattr("muster.train.failure.end_job", lambda status: None)
     with pytest.raises(RuntimeError), fail_together():
         raise RuntimeError(words)
     assert said_before == [""] * victim

@@ -38,7 +38,7 @@ def test_on_three_ranks(outcome: dict[str, str], check: str) -> None:
 
 
 def test_train_uses_it_where_torch_has_no_mpi_built_in(launch: Launch) -> None:
-    program = ("-m", "train", "--epochs", "3", "--limit", "193", "--batch-size", "64")
+    program = ("-m", "muster.train", "--epochs", "3", "--limit", "193", "--batch-size", "64")
     alone = launch("single", 1, *program)
     job = launch("mpirun", 3, *program, "--backend", "mpi")
     assert job.status == 0, job.stderr
@@ -47,8 +47,8 @@ def test_train_uses_it_where_torch_has_no_mpi_built_in(launch: Launch) -> None:
 
 
 def test_without_mpi4py_there_is_one_plain_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from train import backend
-    from train.errors import TrainError
+    from muster.train import backend
+    from muster.train.errors import TrainError
 
     monkeypatch.setattr("torch.distributed.is_mpi_available", lambda: False)
     monkeypatch.setattr(backend, "find_spec", lambda name: None)

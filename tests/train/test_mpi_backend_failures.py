@@ -75,7 +75,7 @@ def test_in_debug_mode_ranks_that_differ_are_told_how(launch: Launch) -> None:
 def test_a_torch_that_nobody_has_tested_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from train.mpi_backend import register
+    from muster.train.mpi_backend import register
 
     monkeypatch.setattr(torch, "__version__", "2.99.1")
     with pytest.warns(UserWarning, match=r"was tested with torch 2\.6, 2\.13, 2\.15, not 2\.99\.1"):

@@ -11,19 +11,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from muster.train.config import TrainConfig
+from muster.train.errors import TrainError
+from muster.train.main import train
+from muster.train.outputs import TensorBoard
 from tests.train.forked import on_hosts
-from train.config import TrainConfig
-from train.errors import TrainError
-from train.main import train
-from train.outputs import TensorBoard
 
 if TYPE_CHECKING:
+    from muster.train.group import Group
     from tests.train.conftest import Launch
-    from train.group import Group
 
 
 def test_every_rank_leaves_a_log_and_a_profile(launch: Launch) -> None:
-    training = ("-m", "train", "--spawn", "2", "--epochs", "2", "--data", "synthetic", "--limit", "256")
+    training = (
+        "-m",
+        "muster.train",
+        "--spawn",
+        "2",
+        "--epochs",
+        "2",
+        "--data",
+        "synthetic",
+        "--limit",
+        "256",
+    )
     job = launch("spawn", 2, *training, "--rank-logs", "--profile", "--deterministic", "--warm-up", "0")
     assert job.status == 0, job.stderr
     assert "256 training and 400 held-out samples" in job.stdout

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from muster.train.probe import apart, cells
+from muster.train.probe.apart import measure_apart
+from muster.train.probe.cells import Cell
+from muster.train.probe.table import as_json, as_text
 from tests.train.forked import on_hosts
 from tests.train.probe_tables import GLOO, OURS, documented, told
-from train.probe import apart, cells
-from train.probe.apart import measure_apart
-from train.probe.cells import Cell
-from train.probe.table import as_json, as_text
 
 if TYPE_CHECKING:
+    from muster.train.group import Group
     from tests.train.conftest import Launch
-    from train.group import Group
 
 PATIENCE = timedelta(
     seconds=4
@@ -74,14 +74,14 @@ def test_this_machine_has_the_table_of_the_document(
     launch: Launch, launcher: str, backend: str, table: str
 ) -> None:
     assert f"torch {torch.__version__.partition('+')[0]}," in table, "measure again, and write a new table"
-    job = launch(launcher, 2, "-m", "train.probe", "--json", "--backend", backend)
+    job = launch(launcher, 2, "-m", "muster.train.probe", "--json", "--backend", backend)
     assert job.status == 0, job.stderr
     assert told(job.stdout) == documented(table)
 
 
 @pytest.mark.soak
 def test_one_rank_alone_is_probed_too(launch: Launch) -> None:
-    job = launch("single", 1, "-m", "train.probe", "--json")
+    job = launch("single", 1, "-m", "muster.train.probe", "--json")
     assert job.status == 0, job.stderr
     answers = told(job.stdout)
     assert {answers["all_reduce SUM", dtype] for dtype in ("i64", "f32", "f64")} == {"+"}

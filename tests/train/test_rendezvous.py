@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from torch.distributed import TCPStore
 
+from muster.train.errors import TrainError
+from muster.train.ranks import Ranks
+from muster.train.rendezvous import meeting
 from tests.train.conftest import TIME_LIMIT, environment, free_port
-from train.errors import TrainError
-from train.ranks import Ranks
-from train.rendezvous import meeting
 
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
@@ -48,7 +48,7 @@ def test_what_holds_at_any_world_size_holds_at_this_one(launch: Launch, launcher
 
 
 def test_the_argument_of_torch_distributed_launch_is_understood(launch: Launch) -> None:
-    job = launch("torch.distributed.launch", 2, "-m", "train", "--epochs", "1", "--limit", "64")
+    job = launch("torch.distributed.launch", 2, "-m", "muster.train", "--epochs", "1", "--limit", "64")
     assert job.status == 0, job.stderr
     assert job.verdict["launcher"] == "torchrun"
     assert job.verdict["ranks"] == "2"
@@ -90,7 +90,7 @@ def test_a_rank_that_finds_nobody_says_so_in_two_lines(init: str) -> None:
     port = free_port()
     bare = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
     env = environment(**bare, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    command = [sys.executable, "-m", "train", "--timeout", "1", "--init", init.format(port=port)]
+    command = [sys.executable, "-m", "muster.train", "--timeout", "1", "--init", init.format(port=port)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [

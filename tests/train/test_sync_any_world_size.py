@@ -13,17 +13,17 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
-from train.config import TrainConfig
-from train.data import load
-from train.data.samples import Samples
-from train.errors import TrainError
-from train.group import Group, process_group
-from train.model import image_network
-from train.progress import Progress
-from train.ranks import Ranks
-from train.sampler import GlobalBatchSampler
-from train.schedule import learning_rate
-from train.trainer import Trainer
+from muster.train.config import TrainConfig
+from muster.train.data import load
+from muster.train.data.samples import Samples
+from muster.train.errors import TrainError
+from muster.train.group import Group, process_group
+from muster.train.model import image_network
+from muster.train.progress import Progress
+from muster.train.ranks import Ranks
+from muster.train.sampler import GlobalBatchSampler
+from muster.train.schedule import learning_rate
+from muster.train.trainer import Trainer
 
 RANKS = Ranks.from_env(os.environ)
 WAYS = [

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.train.conftest import Job, Launch
 
 # 193 = 3 * 64 + 1: nothing divides, and of the last batch, one digit, all ranks but the first have none.
-SHORT = ("-m", "train", "--epochs", "6", "--limit", "193", "--batch-size", "64")
+SHORT = ("-m", "muster.train", "--epochs", "6", "--limit", "193", "--batch-size", "64")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_the_loss_curve_does_not_depend_on_the_ranks(
 
 @pytest.mark.soak  # the demo of tests/local is the same one, through the driver
 def test_the_default_training_reads_97_of_100_digits(launch: Launch) -> None:
-    job = launch("mpirun", 2, "-m", "train")
+    job = launch("mpirun", 2, "-m", "muster.train")
     assert job.status == 0, job.stderr
     lines = job.stdout.splitlines()
     assert lines[0] == (

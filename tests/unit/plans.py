@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deploy import hostfile
-from deploy.facts import ClusterFacts, Facts, Meeting
-from deploy.plan import LaunchPlan, LaunchSpec, Program, plan
-from deploy.request import used_hosts
-from deploy.tree import Tree, TreeFile
+from muster.deploy import hostfile
+from muster.deploy.facts import ClusterFacts, Facts, Meeting
+from muster.deploy.plan import LaunchPlan, LaunchSpec, Program, plan
+from muster.deploy.request import used_hosts
+from muster.deploy.tree import Tree, TreeFile
 
+LIBRARY = Tree(Path("/opt/muster"), ".", (), "muster")
 TREE = Tree(Path("/work/digits"), ".", (TreeFile("train/__main__.py", False, "ab" * 32, size=2500),))
 NODE = Facts(
     hostname="node1",
@@ -55,4 +56,4 @@ def make_plan(
         20123,
         {name: "lo" if single else next(iter(facts.interfaces.values())) for name, facts in by_host.items()},
     )
-    return plan(request, chosen, ClusterFacts(by_host, meeting), TREE)
+    return plan(request, chosen, ClusterFacts(by_host, meeting), TREE, LIBRARY)

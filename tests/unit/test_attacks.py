@@ -21,19 +21,19 @@ from typing import Any
 
 import pytest
 
-from deploy import hostfile, request
-from deploy.bootstrap import GREETING
-from deploy.channel import MOST_BYTES, Channel, Event, LostError
-from deploy.errors import HostError, HostfileError, UsageError
-from deploy.facts import NONSENSE, Facts
-from deploy.node.files import Entry, append, complete
-from deploy.node.store import Store
-from deploy.node.wire import read_frame
-from deploy.plan import Program
-from deploy.records import RunFolder
-from deploy.screen import Screen, harmless_lines
-from deploy.transports.route import resolve
-from deploy.tree import scan
+from muster.deploy import hostfile, request
+from muster.deploy.bootstrap import GREETING
+from muster.deploy.channel import MOST_BYTES, Channel, Event, LostError
+from muster.deploy.errors import HostError, HostfileError, UsageError
+from muster.deploy.facts import NONSENSE, Facts
+from muster.deploy.node.files import Entry, append, complete
+from muster.deploy.node.store import Store
+from muster.deploy.node.wire import read_frame
+from muster.deploy.plan import Program
+from muster.deploy.records import RunFolder
+from muster.deploy.screen import Screen, harmless_lines
+from muster.deploy.transports.route import resolve
+from muster.deploy.tree import scan
 from tests.launching import make_project
 from tests.unit.plans import NODE, make_plan
 

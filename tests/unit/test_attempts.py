@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from deploy import attempts, hostfile
-from deploy.attempts import Attempts
-from deploy.errors import MusterError
-from deploy.execute import run
-from deploy.job import Job
-from deploy.plan import LaunchPlan, LaunchSpec, Program
-from deploy.records import RunFolder
-from deploy.result import Failure, LaunchResult
+from muster.deploy import attempts, hostfile
+from muster.deploy.attempts import Attempts
+from muster.deploy.errors import MusterError
+from muster.deploy.execute import run
+from muster.deploy.job import Job
+from muster.deploy.plan import LaunchPlan, LaunchSpec, Program
+from muster.deploy.records import RunFolder
+from muster.deploy.result import Failure, LaunchResult
 from tests.unit.plans import TREE, make_plan
 from tests.unit.test_execute import Hosts
 
@@ -74,7 +74,9 @@ def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         monkeypatch.setattr(attempts, "execute", execute)
         monkeypatch.setattr(Head, "error", fetch)
         spec = LaunchSpec(job="j", program=Program(module="train"))
-        job = Job(spec=spec, hosts=hostfile.parse("node[1-2] slots=2"), tree=TREE, start_timeout=1.0)
+        job = Job(
+            spec=spec, hosts=hostfile.parse("node[1-2] slots=2"), tree=TREE, library=TREE, start_timeout=1.0
+        )
         folder = RunFolder(tmp_path, "j", detached=True)
         carrying = Attempts(job, lambda host: pytest.fail("no way there"), folder, (folder,))
         uninterrupted(carrying.run)

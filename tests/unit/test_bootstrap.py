@@ -11,9 +11,9 @@ from queue import Queue
 
 import pytest
 
-from deploy.bootstrap import BOOTSTRAP
-from deploy.channel import Channel, LostError
-from deploy.transports.local import LocalPipe
+from muster.deploy.bootstrap import BOOTSTRAP
+from muster.deploy.channel import Channel, LostError
+from muster.deploy.transports.local import LocalPipe
 
 
 def host(tmp_path: Path, before: str) -> Channel:

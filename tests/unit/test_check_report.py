@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from deploy import hostfile
-from deploy.checks import check
-from deploy.checks import report as check_report
-from deploy.errors import HostError
-from deploy.fold import fold_names
+from muster.deploy import hostfile
+from muster.deploy.checks import check
+from muster.deploy.checks import report as check_report
+from muster.deploy.errors import HostError
+from muster.deploy.fold import fold_names
 from tests.unit.test_check import THREE, examine
 
 TEXT = """\

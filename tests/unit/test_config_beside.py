@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.errors import UsageError
-from deploy.tasks.shared import config_beside
+from muster.deploy.errors import UsageError
+from muster.deploy.tasks.shared import config_beside
 
 
 @pytest.fixture

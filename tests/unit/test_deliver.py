@@ -9,9 +9,9 @@ from typing import IO, Any, cast
 
 import pytest
 
-from deploy.deliver import Contents
-from deploy.node.wire import Frame, read_frame, write_frame
-from deploy.tree import Tree, scan
+from muster.deploy.deliver import Contents
+from muster.deploy.node.wire import Frame, read_frame, write_frame
+from muster.deploy.tree import Tree, scan
 
 
 class Store:

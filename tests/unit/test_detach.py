@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy import hostfile
-from deploy.bootstrap import BOOTSTRAP
-from deploy.detach import own_code
-from deploy.job import Job
-from deploy.plan import LaunchSpec, Program
-from deploy.transports.openssh import OpenSshPipe, command
-from deploy.tree import Tree, TreeFile
+from muster.deploy import hostfile
+from muster.deploy.bootstrap import BOOTSTRAP
+from muster.deploy.detach import own_code
+from muster.deploy.job import Job
+from muster.deploy.plan import LaunchSpec, Program
+from muster.deploy.transports.openssh import OpenSshPipe, command
+from muster.deploy.tree import Tree, TreeFile
 
 
 def make_job() -> Job:
@@ -24,6 +24,7 @@ def make_job() -> Job:
         spec=LaunchSpec(job="j", program=Program(script="a b.py", args=("$x",)), env=(("A", "1\n2"),)),
         hosts=hostfile.parse("node[1-2] slots=2 user=ml"),
         tree=Tree(Path("/work/a b"), "x", (TreeFile("a", False, "00"), TreeFile("l", False, "", link="a"))),
+        library=Tree(Path("/opt/muster"), ".", (TreeFile("train/main.py", False, "01"),), "muster"),
         start_timeout=60.0,
     )
 
@@ -38,11 +39,11 @@ def test_a_job_that_makes_no_sense_is_refused() -> None:
 
 
 def test_the_driver_on_the_head_needs_the_standard_library_alone(tmp_path: Path) -> None:
-    for file in own_code().files:
-        path = tmp_path / file.path
+    for file, (name, *_) in zip(own_code().files, own_code().listing(), strict=True):
+        path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes((own_code().root / file.path).read_bytes())
-    starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import deploy.detached"
+    starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import muster.deploy.detached"
     done = subprocess.run([sys.executable, "-ISc", starts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -14,9 +14,9 @@ from invoke.parser import Parser
 from invoke.program import Program
 
 from benchmarks.peers import NAMES, PEERS
-from deploy import hostfile, request
-from deploy.tasks import namespace
-from deploy.tasks.words import read_words
+from muster.deploy import hostfile, request
+from muster.deploy.tasks import namespace
+from muster.deploy.tasks.words import read_words
 from tests.cluster.faults import FAULTS
 from tests.cluster.start_faults import START_FAULTS
 

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from deploy import hostfile
-from deploy.bootstrap import GREETING
-from deploy.channel import Channel, LostError, Pipe
-from deploy.checks import check
-from deploy.cluster import Cluster
-from deploy.errors import HostError
-from deploy.examine import MOST_PEERS, examine, peers
-from deploy.health import Examination
-from deploy.hostfile import Host
-from deploy.node.wire import Frame, read_frame, write_frame
-from deploy.transports.local import LocalPipe
+from muster.deploy import hostfile
+from muster.deploy.bootstrap import GREETING
+from muster.deploy.channel import Channel, LostError, Pipe
+from muster.deploy.checks import check
+from muster.deploy.cluster import Cluster
+from muster.deploy.errors import HostError
+from muster.deploy.examine import MOST_PEERS, examine, peers
+from muster.deploy.health import Examination
+from muster.deploy.hostfile import Host
+from muster.deploy.node.wire import Frame, read_frame, write_frame
+from muster.deploy.transports.local import LocalPipe
 from tests.load import hold
 from tests.unit.plans import NODE
 from tests.unit.test_check import HEALTHY
@@ -70,7 +70,9 @@ def test_the_quickest_of_several_answers_tells_the_clock(monkeypatch: pytest.Mon
 
     channel = Channel("node1", Simulated({}), Queue())
     monkeypatch.setattr(channel, "ask", ask)
-    monkeypatch.setattr("deploy.channel.time", SimpleNamespace(time=lambda: now, monotonic=lambda: now))
+    monkeypatch.setattr(
+        "muster.deploy.channel.time", SimpleNamespace(time=lambda: now, monotonic=lambda: now)
+    )
     ahead, uncertainty = channel.measure_clock()
     assert ahead == pytest.approx(5.0)
     assert uncertainty == pytest.approx(0.01)
@@ -231,7 +233,7 @@ def test_a_host_that_talks_nonsense_is_named_and_the_others_examined(answer: dic
 
 @pytest.mark.timed
 def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploy.examine.HEALTH_SECONDS", 3.0)
+    monkeypatch.setattr("muster.deploy.examine.HEALTH_SECONDS", 3.0)
     post = Channel.post
 
     def freeze(channel: Channel, do: str, payload: bytes = b"", **request: object) -> object:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from deploy.channel import Event
-from deploy.execute import heartbeat, reports, run, state
-from deploy.node.wire import Frame
-from deploy.plan import LaunchPlan
-from deploy.records import RunFolder
-from deploy.report import verdict
-from deploy.result import LaunchResult
-from deploy.stacks import Stacks
+from muster.deploy.channel import Event
+from muster.deploy.execute import heartbeat, reports, run, state
+from muster.deploy.node.wire import Frame
+from muster.deploy.plan import LaunchPlan
+from muster.deploy.records import RunFolder
+from muster.deploy.report import verdict
+from muster.deploy.result import LaunchResult
+from muster.deploy.stacks import Stacks
 from tests.unit.plans import make_plan
 
 DAEMON = 'prted --prtemca ess "env"'

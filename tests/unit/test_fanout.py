@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from deploy import fanout, hostfile
-from deploy.channel import LostError
-from deploy.cluster import Cluster
-from deploy.errors import UnfitError
-from deploy.jobs import Line
-from deploy.screen import Screen
-from deploy.tasks import jobs as tasks
+from muster.deploy import fanout, hostfile
+from muster.deploy.channel import LostError
+from muster.deploy.cluster import Cluster
+from muster.deploy.errors import UnfitError
+from muster.deploy.jobs import Line
+from muster.deploy.screen import Screen
+from muster.deploy.tasks import jobs as tasks
 
 
 def test_where_no_host_can_be_reached_nothing_is_done() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy import hostfile
-from deploy.errors import HostfileError, UsageError
-from deploy.hostfile import Host
+from muster.deploy import hostfile
+from muster.deploy.errors import HostfileError, UsageError
+from muster.deploy.hostfile import Host
 
 
 @pytest.mark.parametrize(

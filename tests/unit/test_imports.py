@@ -1,272 +1,120 @@
-"""The layers of the project, as its imports have them."""
+"""The rooms of the project, and the one way in which imports go between them."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Inside deploy, imports go one way: a module imports only what stands before it.
-ORDER = (
-    "errors",
-    "hostfile",
-    "tree",
-    "facts",
-    "health",
-    "image",
-    "image.versions",
-    "image.compatibility",
-    "image.bake",
-    "image.capabilities",
-    "image.build",
-    "image.engine",
-    "image.relay",
-    "image.archive",
-    "openmpi",
-    "torchrun",
-    "fold",
-    "plan",
-    "request",
-    "job",
-    "result",
-    "restart",
-    "together",
-    "screen",
-    "records",
-    "report",
-    "checks.finding",
-    "checks.host",
-    "checks.image",
-    "checks.group",
-    "checks.network",
-    "checks",
-    "checks.report",
-    "bootstrap",
-    "channel",
-    "jobs",
-    "job_table",
-    "transports.process",
-    "transports.local",
-    "transports.openssh",
-    "transports.route",
-    "transports.proxy",
-    "transports.trust",
-    "transports.ssh",
-    "transports",
-    "cluster",
-    "image.push",
-    "image.report",
-    "examine",
-    "deliver",
-    "stacks",
-    "execute.deadlines",
-    "execute.state",
-    "execute.heartbeat",
-    "execute.start",
-    "execute.stall",
-    "execute.reports",
-    "execute.run",
-    "execute",
-    "attempts",
-    "fanout",
-    "transfer",
-    "detached",
-    "detach",
-    "tasks.shared",
-    "tasks.words",
-    "tasks.check",
-    "tasks.hosts",
-    "tasks.jobs",
-    "tasks.launch",
-    "tasks.stacks",
-    "tasks.image",
-    "tasks",
+# A room imports from itself and from those below it.
+DEPLOY = (
+    *("cli", "check", "jobs", "launch", "image", "adhoc", "connect", "plan", "hosts"),
+    *("agent", "common", "console", "decode", "errors"),
 )
-# The same inside train/mpi_backend.
-MPI_BACKEND = (
-    "errors",
-    "caller",
-    "buffers",
-    "half",
-    "reduction",
-    "exchange",
-    "progress",
-    "collectives",
-    "sparse",
-    "agreement",
-    "profiling",
-    "work",
-    "lane",
-    "board",
-    "watchdog",
-    "point_to_point",
-    "messages",
-    "group",
-    "create",
-    "register",
-)
-# So in train: a module imports those before it, and the others of its own folder.
+PURE = ("plan", "hosts", "check", "console")
+"""Rooms that judge and describe: no network, no process, no clock. What they read, they are given."""
+IMPURE = {"docker", "fabric", "invoke", "paramiko", "socket", "subprocess", "threading", "time"}
+# What these do beside that: a screen knows the time, the tree and the examination are gathered there.
+GATHERERS = {
+    *("deploy.plan.source_tree", "deploy.check.examine"),
+    *("deploy.console.screen", "deploy.console.progress"),
+}
 TRAIN = (
-    "errors",
-    "slurm",
-    "ranks",
-    "mpi",
-    "failure",
-    "spawn",
-    "hardware",
-    "backend",
-    "rendezvous",
-    "crosscheck",
-    "mpi_backend",
-    "group",
-    "data",
-    "architectures",
-    "model",
-    "sampler",
-    "schedule",
-    "metrics",
-    "progress",
-    "report",
-    "outputs",
-    "checkpoint",
-    "sync",
-    "config",
-    "trainer",
-    "loop",
-    "main",
-    "__main__",
-    "benchmark",
-    "tool",
-    "collectives",
-    "probe",
+    *("errors", "slurm", "ranks", "mpi", "failure", "spawn", "hardware", "backend", "rendezvous"),
+    *("crosscheck", "mpi_backend", "group", "data", "architectures", "model", "sampler", "schedule"),
+    *("metrics", "progress", "report", "outputs", "checkpoint", "sync", "config", "trainer", "loop"),
+    *("main", "__main__", "benchmark", "tool", "collectives", "probe"),
 )
-PURE = (
-    "errors",
-    "hostfile",
-    "facts",
-    "health",
-    "openmpi",
-    "torchrun",
-    "fold",
-    "plan",
-    "job",
-    "result",
-    "restart",
-    "together",
-    "checks.finding",
-    "checks.host",
-    "checks.image",
-    "checks.group",
-    "checks.network",
-    "checks/__init__",
-    "checks.report",
-    "image.versions",
-    "image.compatibility",
-    "image.bake",
-    "image.capabilities",
-    "image.relay",
-)
-IMPURE = {"docker", "os", "socket", "subprocess", "threading", "time", "fabric", "invoke", "paramiko"}
-# Of the keeper's modules, those that the driver uses too.
-SHARED = {"deploy.node.wire", "deploy.node.jobs", "deploy.node.store", "deploy.node.files"}
-ON_THE_NODE = (
-    *("wire", "facts", "health", "meeting", "store", "processes"),
-    *("memory", "ranks", "stacks", "door", "jobs", "detaching", "work"),
-    *("commands", "files", "cleaning", "engine", "blobs", "images", "parts", "agent"),
-)
-
-
-def modules(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
 
 
 def name_of(path: Path) -> str:
+    """`deploy.plan.spec` for deploy/plan/spec.py."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+def modules(package: str) -> dict[str, Path]:
+    return {name_of(path): path for path in sorted((ROOT / package).rglob("*.py"))}
+
+
 def imports(path: Path) -> set[str]:
+    """The absolute names of what a module imports; ours without `muster.`, other people's as they are."""
+    package = name_of(path).split(".")
+    package = package if path.name == "__init__.py" else package[:-1]
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else []
+            name = ".".join([*base, *filter(None, [node.module])])
+            found |= {name} | {f"{name}.{alias.name}" for alias in node.names}
+    return {name.removeprefix("muster.") for name in found}
 
 
-@pytest.mark.parametrize("path", modules("train"), ids=name_of)
-def test_train_runs_without_deploy(path: Path) -> None:
-    assert not {name for name in imports(path) if name.split(".")[0] == "deploy"}
+def room(name: str) -> str:
+    """`plan` for deploy.plan.spec."""
+    return name.split(".")[1] if "." in name else ""
 
 
-def test_every_module_of_the_mpi_backend_has_its_place_in_the_order() -> None:
-    assert {path.stem for path in modules("train/mpi_backend")} - {"__init__"} == set(MPI_BACKEND)
+DRIVER = modules("deploy")
+TRAINING = modules("train")
 
 
-@pytest.mark.parametrize("name", MPI_BACKEND)
-def test_imports_of_the_mpi_backend_go_one_way(name: str) -> None:
-    allowed = {f"train.mpi_backend.{one}" for one in MPI_BACKEND[: MPI_BACKEND.index(name)]}
-    used = {one for one in imports(ROOT / "train" / "mpi_backend" / f"{name}.py") if "mpi_backend." in one}
-    assert not {one for one in used if one not in allowed and one.rpartition(".")[0] not in allowed}
+@pytest.mark.parametrize("name", DRIVER)
+def test_in_deploy_a_room_imports_only_what_is_below_it(name: str) -> None:
+    if room(name) in DEPLOY:
+        allowed = DEPLOY[DEPLOY.index(room(name)) :]
+        used = {room(one) for one in imports(DRIVER[name]) if one.startswith("deploy.")}
+        assert used & set(DEPLOY) <= set(allowed)
 
 
-def test_every_module_of_train_has_its_place_in_the_order() -> None:
-    assert {path.relative_to(ROOT / "train").parts[0].removesuffix(".py") for path in modules("train")} == {
-        *TRAIN,
-        "__init__",
-    }
+@pytest.mark.parametrize("package", ["deploy", "train"])
+def test_no_two_modules_import_each_other(package: str) -> None:
+    own = modules(package)
+    graph = {name: (imports(path) & own.keys()) - {name} for name, path in own.items()}
+    for name in [name for name, path in own.items() if path.name == "__init__.py"]:
+        graph[name] = set()  # a package's face is imported before and after what it shows
+    assert tuple(TopologicalSorter(graph).static_order())
 
 
-@pytest.mark.parametrize("path", modules("train"), ids=name_of)
-def test_imports_of_train_go_one_way(path: Path) -> None:
-    own = name_of(path).split(".")[1:2]
-    allowed = TRAIN[: TRAIN.index(own[0]) + 1] if own else ()
-    used = {one.split(".")[1] for one in imports(path) if one.startswith("train.")}
-    assert used <= set(allowed)
+@pytest.mark.parametrize("name", DRIVER)
+def test_deploy_runs_without_torch_and_without_train(name: str) -> None:
+    assert not {one for one in imports(DRIVER[name]) if one.split(".")[0] in {"torch", "train", "mpi4py"}}
 
 
-@pytest.mark.parametrize("path", modules("deploy"), ids=name_of)
-def test_deploy_runs_without_torch(path: Path) -> None:
-    assert not {name for name in imports(path) if name.split(".")[0] in {"torch", "train", "mpi4py", "numpy"}}
+@pytest.mark.parametrize("name", TRAINING)
+def test_in_train_a_module_imports_only_what_is_before_it(name: str) -> None:
+    used = {room(one) for one in imports(TRAINING[name]) if one.startswith("train.")}
+    allowed = TRAIN[: TRAIN.index(room(name)) + 1] if room(name) else ()
+    assert used <= {*allowed, ""}
+    assert not {one for one in imports(TRAINING[name]) if one.startswith("deploy")}
 
 
-def test_every_module_of_deploy_has_its_place_in_the_order() -> None:
-    here = {name_of(path).removeprefix("deploy.") for path in modules("deploy") if "node" not in path.parts}
-    assert here - {"deploy"} == set(ORDER)
+@pytest.mark.parametrize("name", [name for name in DRIVER if room(name) in {"agent", "common"}])
+def test_what_runs_on_a_host_needs_the_standard_library_alone(name: str) -> None:
+    for one in imports(DRIVER[name]):
+        ours = room(one) in {"agent", "common"}
+        assert ours or one.split(".")[0] in {*sys.stdlib_module_names, "__future__"}, one
 
 
-@pytest.mark.parametrize("name", ORDER)
-def test_imports_go_one_way(name: str) -> None:
-    path = ROOT / "deploy" / name.replace(".", "/")
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    allowed = {f"deploy.{one}" for one in ORDER[: ORDER.index(name)]} | {"deploy", *SHARED}
-    used = {one for one in imports(path) if one.startswith("deploy.")}
-    assert not {one for one in used if one not in allowed and one.rpartition(".")[0] not in allowed}
+@pytest.mark.parametrize("name", [name for name in DRIVER if room(name) not in {"agent", ""}])
+def test_the_driver_never_imports_the_agent(name: str) -> None:
+    assert not {one for one in imports(DRIVER[name]) if one.startswith("deploy.agent")}
 
 
-@pytest.mark.parametrize("name", PURE)
-def test_what_plans_touches_nothing(name: str) -> None:
-    assert not imports(ROOT / "deploy" / f"{name.replace('.', '/')}.py") & IMPURE
-
-
-@pytest.mark.parametrize("name", [*ON_THE_NODE, "rank", "rsh"])
-def test_what_runs_on_a_node_needs_the_standard_library_alone(name: str) -> None:
-    before = ON_THE_NODE[: ON_THE_NODE.index(name)] if name in ON_THE_NODE else ()
-    allowed = {f"deploy.node.{one}" for one in before}
-    for one in imports(ROOT / "deploy" / "node" / f"{name}.py"):
-        own = one in allowed or one.rpartition(".")[0] in allowed
-        assert own or one.split(".")[0] in {*sys.stdlib_module_names, "__future__"}, one
+@pytest.mark.parametrize("name", [name for name in DRIVER if room(name) in PURE and name not in GATHERERS])
+def test_what_judges_and_describes_touches_nothing(name: str) -> None:
+    assert not imports(DRIVER[name]) & IMPURE
 
 
 def test_no_command_loads_what_it_does_not_use() -> None:
-    script = (
-        "import sys, deploy.tasks; sys.exit(str({'docker', 'requests', 'urllib3'} & {*sys.modules} or ''))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    slow = "{'docker', 'requests', 'urllib3'} & {*sys.modules}"
+    script = f"import sys, muster.deploy.tasks; sys.exit(str({slow} or ''))"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from deploy import job_table, jobs
-from deploy.errors import MusterError, UsageError
-from deploy.jobs import Here, Known
-from deploy.node.jobs import identity
-from deploy.node.wire import Frame
+from muster.deploy import job_table, jobs
+from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.jobs import Here, Known
+from muster.deploy.node.jobs import identity
+from muster.deploy.node.wire import Frame
 
 RECORD: dict[str, Any] = {
     "job": "20261121-120000-abcd",

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy import hostfile, openmpi
-from deploy.errors import MusterError, UnfitError, UsageError
-from deploy.facts import on_network
-from deploy.node.rsh import INTERFACE, OWN_INTERFACE, for_sh
-from deploy.plan import Place, Program, place_ranks
+from muster.deploy import hostfile, openmpi
+from muster.deploy.errors import MusterError, UnfitError, UsageError
+from muster.deploy.facts import on_network
+from muster.deploy.node.rsh import INTERFACE, OWN_INTERFACE, for_sh
+from muster.deploy.plan import Place, Program, place_ranks
 from tests.unit.plans import NODE, OWN_HOME, make_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy import request
-from deploy.errors import UsageError
-from deploy.plan import Program
-from deploy.tree import scan
+from muster.deploy import request
+from muster.deploy.errors import UsageError
+from muster.deploy.plan import Program
+from muster.deploy.tree import scan
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def program(place: Path, script: str = "", module: str = "", args: str = "") -> 
     return request.program(scan(place), place, script=script, module=module, args=args)
 
 
-def test_without_words_the_module_train_runs(project: Path) -> None:
-    assert program(project) == Program(module="train")
+def test_without_words_the_training_program_runs(project: Path) -> None:
+    assert program(project) == Program(module="muster.train")
 
 
 def test_a_script_and_its_arguments_as_a_shell_would_split_them(project: Path) -> None:
@@ -56,13 +56,6 @@ def test_a_script_is_named_from_where_the_user_stands(project: Path) -> None:
 def test_a_program_that_cannot_be(project: Path, words: dict[str, str], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         program(project, **words)
-
-
-def test_without_a_train_folder_there_is_no_default(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match="no train/ here to run by default; give --script PATH or --module NAME"
-    ):
-        program(tmp_path)
 
 
 def test_the_environment_is_given_or_taken_from_here() -> None:

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from deploy import hostfile
-from deploy.restart import Policy, backoff, decide, without
-from deploy.result import Failure
+from muster.deploy import hostfile
+from muster.deploy.restart import Policy, backoff, decide, without
+from muster.deploy.result import Failure
 
 HOSTS = hostfile.parse("node[1-3] slots=2")
 RANK = Failure("rank", "exit status 7", 7, host="node2", rank=3)

@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from deploy.errors import UsageError
-from deploy.request import ranks
-from deploy.screen import Screen, harmless
+from muster.deploy.errors import UsageError
+from muster.deploy.request import ranks
+from muster.deploy.screen import Screen, harmless
 from tests.waiting import wait_until
 
 
@@ -74,7 +74,9 @@ def shown(terminal: Terminal) -> list[str]:
 def test_equal_lines_of_many_ranks_are_one_and_each_rank_keeps_its_order(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deploy.screen.WINDOW_SECONDS", 300.0)  # however long the next lines take to come
+    monkeypatch.setattr(
+        "muster.deploy.screen.WINDOW_SECONDS", 300.0
+    )  # however long the next lines take to come
     screen = Screen(terminal)
     for rank in range(6):
         screen.output(rank, "node1", "out", "loading\n" if rank == 4 else "loading\nready\n")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from deploy import stacks as module
-from deploy.channel import LostError
-from deploy.fold import fold
-from deploy.stacks import Stacks, gather
+from muster.deploy import stacks as module
+from muster.deploy.channel import LostError
+from muster.deploy.fold import fold
+from muster.deploy.stacks import Stacks, gather
 
 WAITS = [
     ["all_reduce", "torch/distributed.py", 10],

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from train.config import TrainConfig
-from train.errors import TrainError
+from muster.train.config import TrainConfig
+from muster.train.errors import TrainError
 
 
 def test_options_come_from_the_command_line() -> None:
@@ -74,8 +74,11 @@ def test_the_argument_that_torch_distributed_launch_adds_is_ignored(argument: st
         (["--limit", "-1"], "--limit must be 0 or more, got -1"),
         (["--save-every", "-1"], "--save-every must be 0 or more, got -1"),
         (["--keep", "0"], "--keep must be at least 1, got 0"),
-        (["--epochs", "many"], "argument --epochs: invalid int value: 'many' (see python -m train --help)"),
-        (["--epoch", "3"], "unrecognized arguments: --epoch 3 (see python -m train --help)"),
+        (
+            ["--epochs", "many"],
+            "argument --epochs: invalid int value: 'many' (see python -m muster.train --help)",
+        ),
+        (["--epoch", "3"], "unrecognized arguments: --epoch 3 (see python -m muster.train --help)"),
     ],
 )
 def test_a_bad_argument_is_one_plain_line(argv: list[str], message: str) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import tree
-from deploy.errors import UsageError
+from muster.deploy import tree
+from muster.deploy.errors import UsageError
 
 
 def write(root: Path, **files: str) -> None:

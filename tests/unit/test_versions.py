@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.errors import UsageError
-from deploy.image import bake, compatibility, versions
-from deploy.image.versions import Component, Track
+from muster.deploy.errors import UsageError
+from muster.deploy.image import bake, compatibility, versions
+from muster.deploy.image.versions import Component, Track
 
 ROOT = Path(__file__).parents[2]
 TRACKS = versions.load()
@@ -116,7 +116,7 @@ def test_versions_are_compared_as_numbers() -> None:
 def test_the_bake_file_is_written_from_the_versions() -> None:
     said = (ROOT / "docker" / "docker-bake.json").read_text()
     assert said == bake.bake(TRACKS.values()), (
-        "write it again: python -m deploy.image.bake >docker/docker-bake.json"
+        "write it again: python -m muster.deploy.image.bake >docker/docker-bake.json"
     )
 
 

@@ -10,8 +10,8 @@ import pytest
 from invoke import Exit
 from invoke.program import Program
 
-from deploy.tasks import namespace
-from deploy.tasks.words import read_words, spell_out
+from muster.deploy.tasks import namespace
+from muster.deploy.tasks.words import read_words, spell_out
 from tests.launching import FAB, ROOT
 
 VALUED = {"--job", "--hosts", "--rank", "--command"}

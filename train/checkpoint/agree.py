@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from train.checkpoint.folder import STATE, Damaged, step_of, verify
-from train.group import Group
+from ..group import Group
+from .folder import STATE, Damaged, step_of, verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from train.checkpoint import folder as files
-from train.checkpoint.agree import Agreement, agree
-from train.checkpoint.spread import spread
-from train.errors import TrainError
-from train.group import Group
+from ..errors import TrainError
+from ..group import Group
+from . import folder as files
+from .agree import Agreement, agree
+from .spread import spread
 
 FOLDER = "checkpoints"
 

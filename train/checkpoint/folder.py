@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from train.errors import TrainError
+from ..errors import TrainError
 
 STATE = "state.pt"
 CHECKSUM = "state.pt.sha256"

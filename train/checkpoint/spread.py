@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from train.checkpoint.agree import Agreement
-from train.checkpoint.folder import STATE, new_checkpoint
-from train.errors import TrainError
-from train.group import Group
+from ..errors import TrainError
+from ..group import Group
+from .agree import Agreement
+from .folder import STATE, new_checkpoint
 
 PIECE = 16 << 20  # bytes: all that a host holds of it at a time
 

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from train.errors import TrainError
+from ..errors import TrainError
 
 WHOLE = StateDictOptions(full_state_dict=True)
 

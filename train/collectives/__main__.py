@@ -1,6 +1,6 @@
-"""`python -m train.collectives`."""
+"""`python -m muster.train.collectives`."""
 
-from train.collectives.main import main
+from .main import main
 
 if __name__ == "__main__":  # not where --spawn imports this module again
     main()

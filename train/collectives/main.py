@@ -1,9 +1,9 @@
 """Run every collective operation, check its answer, and say what it does.
 
-    torchrun --nproc-per-node 3 -m train.collectives
-    mpirun -np 3 python -m train.collectives --backend mpi
-    python -m train.collectives --spawn 3 --json
-    fab launch --hosts hosts.txt --module train.collectives
+    torchrun --nproc-per-node 3 -m muster.train.collectives
+    mpirun -np 3 python -m muster.train.collectives --backend mpi
+    python -m muster.train.collectives --spawn 3 --json
+    fab launch --hosts hosts.txt --module muster.train.collectives
 
 It ends with 1 if an answer is wrong. What a backend lacks is said in its own words, and is no failure.
 """
@@ -14,11 +14,11 @@ import json
 import sys
 from dataclasses import dataclass
 
-from train.collectives import measure
-from train.collectives.operations import OPERATIONS, Operation, World
-from train.group import Group
-from train.report import headline
-from train.tool import ToolConfig, run
+from ..group import Group
+from ..report import headline
+from ..tool import ToolConfig, run
+from . import measure
+from .operations import OPERATIONS, Operation, World
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Row:
 
 def main() -> None:
     """Run the tool."""
-    run("python -m train.collectives", show)
+    run("python -m muster.train.collectives", show)
 
 
 def show(group: Group, config: ToolConfig) -> int:

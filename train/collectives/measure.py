@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from train.collectives.operations import Operation, World
+from .operations import Operation, World
 
 RIGHT, WRONG, REFUSED, BROKEN = "right", "wrong", "refused", "broken"
 

@@ -6,8 +6,8 @@ from importlib import import_module
 
 import torch
 
-from train.data.samples import Samples
-from train.errors import TrainError
+from ..errors import TrainError
+from .samples import Samples
 
 # A module of this package each, with a function `images`.
 NAMES = ("digits", "mnist5k", "synthetic", "folder")
@@ -22,5 +22,5 @@ def load(data: str, dtype: torch.dtype, device: torch.device) -> tuple[Samples, 
     name, _, argument = data.partition(":")
     if name not in NAMES or bool(argument) != (name == "folder"):
         raise TrainError(f"--data must be {FORMS}, got {data}")
-    images, labels = import_module(f"train.data.{name}").images(*filter(None, [argument]))
+    images, labels = import_module(f"muster.train.data.{name}").images(*filter(None, [argument]))
     return Samples(images.to(device, dtype), labels.to(device, torch.int64)).split()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from train.data.table import in_package, read
-from train.errors import TrainError
+from ..errors import TrainError
+from .table import in_package, read
 
 # Where the node image keeps the file, instead of the whole of scikit-learn.
 WITHOUT_SCIKIT_LEARN = Path("/usr/share/muster/digits.csv.gz")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from train.errors import TrainError
+from ..errors import TrainError
 
 SIZE = 32
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from train.data.table import in_package, read
-from train.errors import TrainError
+from ..errors import TrainError
+from .table import in_package, read
 
 
 def images() -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""A c10d backend on MPI for any PyTorch, in Python: `import train.mpi_backend`, then `register()`.
+"""A c10d backend on MPI for any PyTorch, in Python: `import muster.train.mpi_backend`, then `register()`.
 
     register.py         the names that init_process_group knows it by
     group.py            the process group: every method that torch.distributed calls
@@ -17,7 +17,7 @@
 Imports go one way, from the bottom of this list to its top.
 """
 
-from train.mpi_backend.errors import MpiBackendError, TimedOutError
-from train.mpi_backend.register import NAME, register
+from .errors import MpiBackendError, TimedOutError
+from .register import NAME, register
 
 __all__ = ["NAME", "MpiBackendError", "TimedOutError", "register"]

@@ -6,8 +6,8 @@ an error of MPI's, wrong numbers, or wait until the time-out.
 
 from __future__ import annotations
 
-from train.mpi import MPI
-from train.mpi_backend.errors import MismatchError
+from ..mpi import MPI
+from .errors import MismatchError
 
 _ROOM = 128  # bytes of description from each rank
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import torch
 
-from train.mpi import MPI
-from train.mpi_backend import buffers
-from train.mpi_backend.buffers import bring_back, land, message, pieces
-from train.mpi_backend.exchange import exchange
-from train.mpi_backend.progress import meet
-from train.mpi_backend.reduction import Reduction
+from ..mpi import MPI
+from . import buffers
+from .buffers import bring_back, land, message, pieces
+from .exchange import exchange
+from .progress import meet
+from .reduction import Reduction
 
 
 def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int) -> None:

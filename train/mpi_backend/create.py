@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from train.mpi import MPI
-from train.mpi_backend.errors import MpiBackendError
-from train.mpi_backend.group import MpiProcessGroup
+from ..mpi import MPI
+from .errors import MpiBackendError
+from .group import MpiProcessGroup
 
 
 def create_group(options: Any) -> MpiProcessGroup:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from train.mpi import MPI
-from train.mpi_backend.buffers import bring_back, land, message, pieces
+from ..mpi import MPI
+from .buffers import bring_back, land, message, pieces
 
 # MPI keeps a pair's messages in order, and all ranks have their collectives in one order: a tag is enough.
 _TAG = 0

@@ -16,16 +16,16 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, PrefixStore, ProcessGroup, Work, get_debug_level
 
-from train.mpi import MPI
-from train.mpi_backend import agreement, caller, collectives, exchange, profiling, sparse
-from train.mpi_backend.board import Board
-from train.mpi_backend.errors import MpiBackendError
-from train.mpi_backend.lane import Lane
-from train.mpi_backend.messages import Messages
-from train.mpi_backend.progress import complete
-from train.mpi_backend.reduction import Reduction
-from train.mpi_backend.watchdog import watchdog
-from train.mpi_backend.work import CollectiveWork, Finished, Together
+from ..mpi import MPI
+from . import agreement, caller, collectives, exchange, profiling, sparse
+from .board import Board
+from .errors import MpiBackendError
+from .lane import Lane
+from .messages import Messages
+from .progress import complete
+from .reduction import Reduction
+from .watchdog import watchdog
+from .work import CollectiveWork, Finished, Together
 
 Tensors = Sequence[torch.Tensor]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from train.mpi import MPI
+from ..mpi import MPI
 
 Combine = Callable[..., torch.Tensor]
 

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from train.mpi_backend.errors import MpiBackendError, TimedOutError, breaks_group, explained
-from train.mpi_backend.work import CollectiveWork
+from .errors import MpiBackendError, TimedOutError, breaks_group, explained
+from .work import CollectiveWork
 
 
 class Running(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from train.mpi import MPI
-from train.mpi_backend import profiling
-from train.mpi_backend.point_to_point import MessageWork, Receiving, Sending
+from ..mpi import MPI
+from . import profiling
+from .point_to_point import MessageWork, Receiving, Sending
 
 
 class Messages:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import Work
 
-from train.mpi import MPI
-from train.mpi_backend.buffers import bring_back, land, message, pieces
-from train.mpi_backend.errors import MpiBackendError, TimedOutError
-from train.mpi_backend.progress import complete
+from ..mpi import MPI
+from .buffers import bring_back, land, message, pieces
+from .errors import MpiBackendError, TimedOutError
+from .progress import complete
 
 
 class MessageWork(Work):

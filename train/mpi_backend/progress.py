@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from train.mpi import MPI
-from train.mpi_backend.errors import TimedOutError
+from ..mpi import MPI
+from .errors import TimedOutError
 
 SPIN = 0.001  # seconds of looking all the time: what is on its way on one host arrives within
 NAP = 0.0001  # seconds between two looks after that

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
-from train.mpi import MPI
-from train.mpi_backend import half
+from ..mpi import MPI
+from . import half
 
 _DATATYPES = {
     torch.float32: MPI.FLOAT,

@@ -31,6 +31,6 @@ def register() -> str:
 
 def create(options: Any, _: Any = None) -> dist.ProcessGroup:
     """Return the group of `options.global_ranks_in_group`, or of all ranks; called on its members alone."""
-    from train.mpi_backend.create import create_group  # noqa: PLC0415 - starts MPI, so only when it is used
+    from .create import create_group  # noqa: PLC0415 - starts MPI, so only when it is used
 
     return create_group(options)

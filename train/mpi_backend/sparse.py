@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from train.mpi import MPI
-from train.mpi_backend.collectives import all_gather, all_gather_single
+from ..mpi import MPI
+from .collectives import all_gather, all_gather_single
 
 
 def all_reduce(comm: MPI.Intracomm, tensor: torch.Tensor) -> None:

@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
-from train.failure import end_job
-from train.mpi_backend.board import Board
-from train.mpi_backend.lane import Lane
+from ..failure import end_job
+from .board import Board
+from .lane import Lane
 
 _LOOK = 0.5  # seconds between two looks at the lanes
 _PATIENCE = 1.0  # seconds for which a collective may wait before its rank says so on the board

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import Work
 
-from train.mpi_backend.errors import explained
+from .errors import explained
 
 
 class CollectiveWork(Work):

@@ -1,6 +1,6 @@
-"""`python -m train.probe`."""
+"""`python -m muster.train.probe`."""
 
-from train.probe.main import main
+from .main import main
 
 if __name__ == "__main__":  # not where --spawn imports this module again
     main()

@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
-from train.collectives.measure import BROKEN, together
-from train.group import Group
-from train.probe.cells import DIES, HANGS, Cell, Measured, measure
-from train.ranks import Ranks
-from train.rendezvous import address_of
+from ..collectives.measure import BROKEN, together
+from ..group import Group
+from ..ranks import Ranks
+from ..rendezvous import address_of
+from .cells import DIES, HANGS, Cell, Measured, measure
 
 Measure = Callable[[Cell, int, int, int], tuple[str, str]]
 PATIENCE = timedelta(seconds=5)  # for one cell; a working one takes milliseconds
@@ -54,7 +54,7 @@ def measure_apart(
 ) -> list[Measured]:
     """Measure `cells` under `backend`, which need not be that of `group`; the same list on every rank."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["train.probe.apart"])
+    context.set_forkserver_preload(["muster.train.probe.apart"])
     store = None
     if group.rank == 0:
         store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, use_libuv=False)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from train.collectives.measure import run
-from train.collectives.operations import OPERATIONS, World
+from ..collectives.measure import run
+from ..collectives.operations import OPERATIONS, World
 
 DTYPES = {
     "u8": torch.uint8,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 import threading
 
-from train.collectives.measure import BROKEN, together
-from train.failure import end_job
-from train.group import Group
-from train.probe.cells import Cell, Measured, measure
+from ..collectives.measure import BROKEN, together
+from ..failure import end_job
+from ..group import Group
+from .cells import Cell, Measured, measure
 
 PATIENCE = 20.0  # seconds for one cell; a working one takes milliseconds
 

@@ -1,8 +1,8 @@
 """Measure which operations work with which types, on which devices, under which backends.
 
-    torchrun --nproc-per-node 2 -m train.probe                 # gloo, and nccl where there are GPUs
-    mpirun -np 2 python -m train.probe --backend mpi --json
-    fab launch --hosts hosts.txt --module train.probe
+    torchrun --nproc-per-node 2 -m muster.train.probe                 # gloo, and nccl where there are GPUs
+    mpirun -np 2 python -m muster.train.probe --backend mpi --json
+    fab launch --hosts hosts.txt --module muster.train.probe
 
 Every cell of the table is an operation that ran here, on these hosts, and whose answer was checked.
 """
@@ -13,17 +13,17 @@ import sys
 
 import torch
 
-from train.group import Group
-from train.probe.apart import measure_apart
-from train.probe.cells import all_cells
-from train.probe.inside import measure_inside
-from train.probe.table import Tables, as_json, as_text
-from train.tool import ToolConfig, run
+from ..group import Group
+from ..tool import ToolConfig, run
+from .apart import measure_apart
+from .cells import all_cells
+from .inside import measure_inside
+from .table import Tables, as_json, as_text
 
 
 def main() -> None:
     """Run the tool."""
-    run("python -m train.probe", show)
+    run("python -m muster.train.probe", show)
 
 
 def show(group: Group, config: ToolConfig) -> int:

@@ -8,10 +8,10 @@ from dataclasses import asdict
 
 import torch
 
-from train.collectives.measure import BROKEN, REFUSED, RIGHT, WRONG
-from train.group import Group
-from train.probe.cells import DIES, DTYPES, HANGS, Measured
-from train.report import headline
+from ..collectives.measure import BROKEN, REFUSED, RIGHT, WRONG
+from ..group import Group
+from ..report import headline
+from .cells import DIES, DTYPES, HANGS, Measured
 
 SYMBOLS = {RIGHT: "+", REFUSED: "-", WRONG: "WRONG", BROKEN: "broken", HANGS: "hangs", DIES: "dies"}
 Tables = dict[str, list[Measured]]

@@ -8,9 +8,9 @@ from typing import Any, cast
 from torch import nn
 from torch.optim import Optimizer
 
-from train.errors import TrainError
-from train.group import Group
-from train.sync.protocol import Sync
+from ..errors import TrainError
+from ..group import Group
+from .protocol import Sync
 
 # Imported when chosen: FSDP takes torch a second to load, and mpi4py initialises MPI.
 _CLASSES = {
@@ -40,7 +40,7 @@ def synchronise(
     """
     module, name = _CLASSES[way].split(".")
     try:
-        made_by = getattr(import_module(f"train.sync.{module}"), name)
+        made_by = getattr(import_module(f"muster.train.sync.{module}"), name)
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py found no MPI library
         raise TrainError(f"--sync {way} cannot be loaded: {error}") from error
     more = {"compress": compress} if way == "mpi4py" else {}

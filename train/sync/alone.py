@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from train.group import Group
+from ..group import Group
 
 
 class Alone:

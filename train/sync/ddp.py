@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from train.group import Group
-from train.sync.alone import Alone
+from ..group import Group
+from .alone import Alone
 
 
 class Ddp(Alone):

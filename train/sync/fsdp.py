@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from train.errors import TrainError
-from train.group import Group
+from ..errors import TrainError
+from ..group import Group
 
 
 class Fsdp:

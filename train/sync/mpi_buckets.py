@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from train.group import Group
-from train.mpi import MPI, broadcast_weights, communicator
-from train.mpi_backend.half import callback
-from train.sync.alone import Alone
-from train.sync.bucket import fill_buckets
-from train.sync.reducer import Reducer
+from ..group import Group
+from ..mpi import MPI, broadcast_weights, communicator
+from ..mpi_backend.half import callback
+from .alone import Alone
+from .bucket import fill_buckets
+from .reducer import Reducer
 
 BUCKET_BYTES = 4 << 20
 WIRE = {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -13,9 +13,9 @@ from mpi4py import MPI
 from torch import nn
 from torch.optim import Optimizer
 
-from train.group import Group
-from train.mpi import broadcast_weights, communicator
-from train.sync.alone import Alone
+from ..group import Group
+from ..mpi import broadcast_weights, communicator
+from .alone import Alone
 
 
 class MpiNaive(Alone):

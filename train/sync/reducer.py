@@ -15,7 +15,7 @@ from queue import SimpleQueue
 import torch
 from mpi4py import MPI
 
-from train.mpi_backend.buffers import REDUCED_AT_ONCE
+from ..mpi_backend.buffers import REDUCED_AT_ONCE
 
 NAP = 50e-6  # seconds; about what Linux makes of any shorter sleep
 

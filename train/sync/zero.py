@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
 
-from train.group import Group
-from train.sync.ddp import Ddp
+from ..group import Group
+from .ddp import Ddp
 
 
 class Zero(Ddp):

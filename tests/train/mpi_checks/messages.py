@@ -7,8 +7,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from muster.train.mpi_backend import MpiBackendError, TimedOutError, buffers
 from tests.train.mpi_checks.values import EVERY, REAL, fold, me, of_all, of_rank, same, world
-from train.mpi_backend import MpiBackendError, TimedOutError, buffers
 
 
 def check_send_and_receive_round_the_ring() -> None:

@@ -17,9 +17,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from train.mpi_backend import register
-from train.ranks import Ranks
-from train.rendezvous import meeting
+from muster.train.mpi_backend import register
+from muster.train.ranks import Ranks
+from muster.train.rendezvous import meeting
 
 
 def main() -> None:
