@@ -9,8 +9,9 @@ from queue import Queue
 from types import TracebackType
 
 from .channel import Channel, Event, Pipe, wait
+from .decode import NONSENSE
 from .errors import MusterError, UnfitError
-from .facts import NONSENSE, ClusterFacts, Facts, Meeting, nonsense, on_network
+from .facts import ClusterFacts, Facts, Meeting, nonsense, on_network
 from .hostfile import Host
 
 CONNECTIONS_AT_ONCE = 64

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from .channel import FROZEN, LostError
 from .cluster import CLOCKS_AT_ONCE, Cluster
+from .decode import NONSENSE, from_json
 from .errors import HostError, MusterError
-from .facts import NONSENSE, from_json, nonsense
+from .facts import nonsense
 from .health import Clock, Examination, Examined, Health, Reached
 from .node.wire import Frame
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from .channel import Channel
 from .cluster import CONNECTIONS_AT_ONCE, Cluster
+from .decode import NONSENSE
 from .errors import MusterError, UnfitError
-from .facts import NONSENSE
 from .node.wire import Frame
 from .result import describe_code, status_of
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .facts import from_json
+from .decode import from_json
 from .hostfile import Host
 from .plan import LaunchSpec
 from .tree import Tree

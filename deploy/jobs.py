@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
+from .decode import NONSENSE, from_json
 from .errors import MusterError, UsageError
-from .facts import NONSENSE, from_json
 from .node.jobs import Jobs
 from .node.wire import Frame
 

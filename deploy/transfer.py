@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from .channel import Channel, wait
 from .cluster import Cluster
+from .decode import from_json
 from .errors import MusterError, UsageError
-from .facts import from_json
 from .fanout import on_every
 from .node.files import PART, Entry, append, complete, digest, entries
 from .node.wire import Frame

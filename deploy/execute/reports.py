@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..cluster import Cluster
-from ..facts import from_json
+from ..decode import from_json
 from ..node.wire import Frame
 from ..openmpi import starts_daemon
 from ..result import Failure, RankEnd, describe_code, describe_out_of_memory, status_of, stopped

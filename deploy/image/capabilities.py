@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ..decode import NONSENSE, from_json
 from ..errors import UsageError
-from ..facts import NONSENSE, from_json
 
 
 @dataclass(frozen=True)

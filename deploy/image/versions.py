@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..decode import NONSENSE
 from ..errors import UsageError
-from ..facts import NONSENSE
 
 FOLDER = Path(__file__).parents[2] / "docker"
 FILE = FOLDER / "versions.json"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.facts import from_json
+from muster.deploy.decode import from_json
 from muster.deploy.health import Health
 from muster.deploy.node import health
 

@@ -24,8 +24,9 @@ import pytest
 from muster.deploy import hostfile, request
 from muster.deploy.bootstrap import GREETING
 from muster.deploy.channel import MOST_BYTES, Channel, Event, LostError
+from muster.deploy.decode import NONSENSE
 from muster.deploy.errors import HostError, HostfileError, UsageError
-from muster.deploy.facts import NONSENSE, Facts
+from muster.deploy.facts import Facts
 from muster.deploy.node.files import Entry, append, complete
 from muster.deploy.node.store import Store
 from muster.deploy.node.wire import read_frame
