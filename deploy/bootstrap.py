@@ -9,14 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from .node.wire import Readable
+from .common.frames import Readable
 
-# What a keeper is made of.
-_MODULES = (
-    *("sent", "wire", "facts", "health", "meeting", "store", "processes"),
-    *("memory", "ranks", "stacks", "door", "jobs", "detaching", "work"),
-    *("commands", "files", "cleaning", "engine", "blobs", "images", "parts", "agent"),
-)
+DEPLOY = Path(__file__).parent
+ROOMS = ("agent", "common")
+# Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
+PROGRAMS = {"muster.deploy.agent.job.rank", "muster.deploy.agent.job.rsh"}
 GREETING = b"muster keeper is here\n"
 # No more of what comes before the greeting is taken in, or kept to be quoted.
 MOST_NOISE, KEPT_NOISE = 1 << 20, 1 << 12
@@ -28,8 +26,8 @@ BOOTSTRAP = (
     "sys.path[:] = [path for path in sys.path if path]; "
     "import binascii, json, zlib; "
     "sources = json.loads(zlib.decompress(binascii.a2b_base64(sys.stdin.buffer.readline()))); "
-    'sent = {"__name__": "muster.deploy.node.sent"}; '
-    'exec(sources["muster.deploy.node.sent"], sent); '
+    'sent = {"__name__": "muster.deploy.agent.importer"}; '
+    'exec(sources["muster.deploy.agent.importer"], sent); '
     'sent["start"](sources)'
 )
 
@@ -41,12 +39,23 @@ class Noise(NamedTuple):
     endless: bool
 
 
+def modules() -> dict[str, str]:
+    """The source of every module that travels, by its name; packages are made of the names."""
+    paths = [path for room in ROOMS for path in sorted((DEPLOY / room).rglob("*.py"))]
+    named = {
+        ".".join(("muster.deploy", *path.relative_to(DEPLOY).with_suffix("").parts)): path for path in paths
+    }
+    return {
+        name: path.read_text()
+        for name, path in named.items()
+        if name not in PROGRAMS and path.name != "__init__.py"
+    }
+
+
 @cache
 def keeper() -> bytes:
     """What the bootstrap reads: the keeper's modules, as one line that is a third of their size."""
-    node = Path(__file__).parent / "node"
-    sources = {f"muster.deploy.node.{name}": (node / f"{name}.py").read_text() for name in _MODULES}
-    return base64.b64encode(zlib.compress(json.dumps(sources).encode())) + b"\n"
+    return base64.b64encode(zlib.compress(json.dumps(modules()).encode())) + b"\n"
 
 
 def await_greeting(stream: Readable) -> Noise | None:

@@ -12,8 +12,8 @@ from queue import Queue
 from typing import Any, NamedTuple, Protocol
 
 from .bootstrap import Noise, await_greeting, keeper
+from .common.frames import Frame, Readable, Writable, read_frame, write_frame
 from .errors import HostError, MusterError
-from .node.wire import Frame, Readable, Writable, read_frame, write_frame
 
 # No keeper says more at once; without a bound, one that is not ours could fill this machine.
 MOST_BYTES = 1 << 26

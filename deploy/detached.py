@@ -1,4 +1,4 @@
-"""The driver of a detached job, a process on the job's head: `deploy/node/detaching.py` starts it.
+"""The driver of a detached job, a process on the job's head: `deploy/agent/job/detach.py` starts it.
 
 It is the driver that `fab launch` is, with other ways to the hosts: the head below itself, and the rest by
 OpenSSH's client. Standard library only. Its folder is the job's, where anyone who may log in can ask for it.
@@ -20,10 +20,10 @@ from typing import NoReturn
 from .attempts import Attempts
 from .channel import Pipe
 from .cluster import OpenPipe
+from .common.store import Store
 from .errors import MusterError, UnfitError
 from .hostfile import Host
 from .job import Job
-from .node.store import Store
 from .plan import LaunchPlan
 from .records import RunFolder
 from .transports.local import LocalPipe

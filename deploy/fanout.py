@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from .channel import Channel
 from .cluster import CONNECTIONS_AT_ONCE, Cluster
+from .common.frames import Frame
 from .decode import NONSENSE
 from .errors import MusterError, UnfitError
-from .node.wire import Frame
 from .result import describe_code, status_of
 
 PING_SECONDS = 2.0

@@ -29,7 +29,7 @@ _TREE_HOSTS = 64
 
 # Where daemons talk to each other. One name: 5.0.11 dies of a list (SIGSEGV in 23 of 60 starts), and ignores
 # a CIDR when the interface has an IPv6 address too. Each host its own: mpirun would send its own name along,
-# so muster-rsh has the other host put in what MUSTER_INTERFACE is there (deploy/node/rsh.py).
+# so muster-rsh has the other host put in what MUSTER_INTERFACE is there (deploy/agent/job/rsh.py).
 _CONTROL_INTERFACE = {"4.1": "OMPI_MCA_oob_tcp_if_include", "5.0": "PRTE_MCA_prte_if_include"}
 _DATA_INTERFACE = "OMPI_MCA_btl_tcp_if_include"
 
@@ -103,5 +103,5 @@ _START = re.compile(rf" *(?:(?:{_SETTING}) *; *)*{_DAEMON}(?: +\))? *")
 
 def starts_daemon(command: str) -> bool:
     """Whether a shell command, in the language of sh or csh, starts Open MPI's daemon and nothing else."""
-    wrapped = re.fullmatch(r"exec /[\w./-]*/t?csh -f -c '([^']*)'", command)  # by deploy/node/rsh.py
+    wrapped = re.fullmatch(r"exec /[\w./-]*/t?csh -f -c '([^']*)'", command)  # by deploy/agent/job/rsh.py
     return bool(_START.fullmatch(wrapped[1] if wrapped else command))

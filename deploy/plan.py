@@ -21,6 +21,7 @@ from .tree import Tree
 
 Launcher = Literal["mpirun", "torchrun"]
 LAUNCHERS: tuple[Launcher, ...] = ("mpirun", "torchrun")
+PROGRAMS = Path(__file__).parent / "agent" / "job"
 # A value under a name like these is shown as *** in a plan and is written to no file of the driver.
 SECRET = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "_KEY")
 
@@ -232,7 +233,7 @@ def _tools(folder: PurePosixPath, python: str) -> list[RemoteFile]:
     for name in ("rank", "rsh"):
         script = str(folder / "bin" / f"{name}.py")
         start = f'#!/bin/sh\nexec {shlex.join((python, "-IS", script))} "$@"\n'
-        files.append(RemoteFile(script, 0o600, (Path(__file__).parent / "node" / f"{name}.py").read_text()))
+        files.append(RemoteFile(script, 0o600, (PROGRAMS / f"{name}.py").read_text()))
         files.append(RemoteFile(str(folder / "bin" / f"muster-{name}"), 0o700, start))
     return files
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from .common.runs import identity
 from .errors import UsageError
-from .node.jobs import identity
 from .plan import LaunchPlan
 from .result import LaunchResult, stopped
 
@@ -117,7 +117,7 @@ class RunFolder:
         draft.replace(self.path / name)
 
     def _append(self, path: Path, text: str) -> None:
-        """Append to a log, and to the order of all logs (deploy/node/jobs.py reads both)."""
+        """Append to a log, and to the order of all logs (deploy/common/runs.py reads both)."""
         content = text.encode(errors="surrogateescape")
         self._file(path).write(content)
         self._file(self.logs / "order").write(f"{len(content)} {path.name}\n".encode())

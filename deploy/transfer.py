@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from .channel import Channel, wait
 from .cluster import Cluster
+from .common.files import PART, Entry, append, complete, digest, entries
+from .common.frames import Frame
 from .decode import from_json
 from .errors import MusterError, UsageError
 from .fanout import on_every
-from .node.files import PART, Entry, append, complete, digest, entries
-from .node.wire import Frame
 
 TRANSFER_SECONDS = 600.0
 # Requests that are on their way to one host, and the bytes that they may bring: small files need not wait

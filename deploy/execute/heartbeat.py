@@ -10,7 +10,7 @@ from .state import State
 
 HEARTBEAT_SECONDS = 2.0
 # A host that says nothing for so long is frozen or cut off; its own patience is a little longer, so that the
-# driver's verdict comes first (deploy/node/agent.py).
+# driver's verdict comes first (deploy/agent/main.py).
 SILENCE_SECONDS = 10.0
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..cluster import Cluster
+from ..common.frames import Frame
 from ..decode import from_json
-from ..node.wire import Frame
 from ..openmpi import starts_daemon
 from ..result import Failure, RankEnd, describe_code, describe_out_of_memory, status_of, stopped
 from ..screen import harmless

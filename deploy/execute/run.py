@@ -12,8 +12,8 @@ from queue import Empty
 
 from ..channel import FROZEN, LostError, wait
 from ..cluster import Cluster
+from ..common.frames import Frame
 from ..errors import MusterError
-from ..node.wire import Frame
 from ..plan import LaunchPlan
 from ..result import Failure, LaunchResult, interruption
 from ..stacks import Stacks, gather

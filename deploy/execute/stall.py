@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from ..node.wire import Frame
+from ..common.frames import Frame
 from ..result import Failure
 from .state import State
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from ..channel import wait
 from ..cluster import Cluster
+from ..common.frames import Frame
 from ..errors import MusterError, UnfitError
-from ..node.wire import Frame
 from .archive import Archive, Layer
 from .engine import Engine, Image
 from .relay import ancestors, by_what_is_there

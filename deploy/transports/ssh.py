@@ -20,8 +20,8 @@ from paramiko.ssh_exception import (
 
 from ..bootstrap import BOOTSTRAP
 from ..channel import PYTHON_FAILED, LostError
+from ..common.frames import Readable, Writable
 from ..errors import HostError
-from ..node.wire import Readable, Writable
 from .route import Route
 from .trust import PinnedConnection, UnknownHostKey, fingerprint
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.node.jobs import is_held
+from muster.deploy.common.runs import is_held
 from tests.launching import Project, wait_until_clean
 
 AGAIN = """

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.node import blobs as module
-from muster.deploy.node.blobs import Blobs, Server, Source, Wanted, pull
+from muster.deploy.agent.image import blobs as module
+from muster.deploy.agent.image.blobs import Blobs, Server, Source, Wanted, pull
 from tests.waiting import wait_until
 
 CONTENT = os.urandom(3_000_000)

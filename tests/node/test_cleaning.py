@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.node.cleaning import FRESH_SECONDS, Cleaning
-from muster.deploy.node.store import Store
-from muster.deploy.node.wire import Frame
+from muster.deploy.agent.job.cleanup import FRESH_SECONDS, Cleaning
+from muster.deploy.common.frames import Frame
+from muster.deploy.common.store import Store
 
 LONG_AGO = time.time() - 2 * FRESH_SECONDS
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.agent.host import health
 from muster.deploy.decode import from_json
 from muster.deploy.health import Health
-from muster.deploy.node import health
 
 GPUS = """\
 0, 4, 143771, 0, GPU-aaaa, 570.86.15

@@ -11,8 +11,8 @@ from queue import Queue
 import pytest
 
 from muster.deploy.channel import Channel, Event
+from muster.deploy.common.runs import Jobs
 from muster.deploy.errors import MusterError
-from muster.deploy.node.jobs import Jobs
 from muster.deploy.transports.local import LocalPipe
 from tests.processes import is_alive, wait_until_gone
 from tests.waiting import wait_until

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from muster.deploy.node import meeting
-from muster.deploy.node.meeting import Meeting, reach_all, reach_hosts
+from muster.deploy.agent.host import rendezvous as meeting
+from muster.deploy.agent.host.rendezvous import Meeting, reach_all, reach_hosts
 
 ENOUGH = 30.0  # seconds, for a busy machine; who answers is not waited for any longer
 

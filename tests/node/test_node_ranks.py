@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.node import memory, stacks
-from muster.deploy.node.memory import memory_limit
-from muster.deploy.node.ranks import Ranks
-from muster.deploy.node.stacks import take_stacks
+from muster.deploy.agent.job import memory, stacks
+from muster.deploy.agent.job.memory import memory_limit
+from muster.deploy.agent.job.ranks import Ranks
+from muster.deploy.agent.job.stacks import take_stacks
 from tests.waiting import wait_until
 
 PY_SPY = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or "py-spy"

@@ -8,15 +8,15 @@ from queue import Queue
 
 import pytest
 
+from muster.deploy.agent.handlers import PARTS, Part, Parts
 from muster.deploy.channel import Channel
 from muster.deploy.errors import MusterError
-from muster.deploy.node.parts import PARTS, Part, Parts
 from muster.deploy.transports.local import LocalPipe
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.kind)
 def test_a_part_answers_what_the_table_says_and_nothing_else(part: Part, tmp_path: Path) -> None:
-    kind = getattr(importlib.import_module(f"muster.deploy.node.{part.module}"), part.kind)
+    kind = getattr(importlib.import_module(f"muster.deploy.{part.module}"), part.kind)
     assert {f"do_{request}" for request in part.requests} == {
         name for name in dir(kind) if name.startswith("do_")
     }

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.node import rank
+from muster.deploy.agent.job import rank
 from tests.processes import is_alive, wait_until_gone
 from tests.waiting import wait_until
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.node import store
-from muster.deploy.node.store import Store, sweep_old_jobs, write_atomically
+from muster.deploy.common import store
+from muster.deploy.common.store import Store, sweep_old_jobs, write_atomically
 
 
 def archive(**members: bytes) -> bytes:

@@ -24,12 +24,12 @@ import pytest
 from muster.deploy import hostfile, request
 from muster.deploy.bootstrap import GREETING
 from muster.deploy.channel import MOST_BYTES, Channel, Event, LostError
+from muster.deploy.common.files import Entry, append, complete
+from muster.deploy.common.frames import read_frame
+from muster.deploy.common.store import Store
 from muster.deploy.decode import NONSENSE
 from muster.deploy.errors import HostError, HostfileError, UsageError
 from muster.deploy.facts import Facts
-from muster.deploy.node.files import Entry, append, complete
-from muster.deploy.node.store import Store
-from muster.deploy.node.wire import read_frame
 from muster.deploy.plan import Program
 from muster.deploy.records import RunFolder
 from muster.deploy.screen import Screen, harmless_lines

@@ -9,8 +9,8 @@ from typing import IO, Any, cast
 
 import pytest
 
+from muster.deploy.common.frames import Frame, read_frame, write_frame
 from muster.deploy.deliver import Contents
-from muster.deploy.node.wire import Frame, read_frame, write_frame
 from muster.deploy.tree import Tree, scan
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from muster.deploy.channel import Event
+from muster.deploy.common.frames import Frame
 from muster.deploy.execute import heartbeat, reports, run, state
-from muster.deploy.node.wire import Frame
 from muster.deploy.plan import LaunchPlan
 from muster.deploy.records import RunFolder
 from muster.deploy.report import verdict

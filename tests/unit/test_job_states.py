@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from muster.deploy import job_table, jobs
+from muster.deploy.common.frames import Frame
+from muster.deploy.common.runs import identity
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.jobs import Here, Known
-from muster.deploy.node.jobs import identity
-from muster.deploy.node.wire import Frame
 
 RECORD: dict[str, Any] = {
     "job": "20261121-120000-abcd",

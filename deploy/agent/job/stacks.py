@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .store import Store
-from .wire import Frame, read_frame, write_frame
+from ...common.frames import Frame, read_frame, write_frame
+from ...common.store import Store
 
 PY_SPY_SECONDS = 8.0
 AT_ONCE = 8

@@ -18,8 +18,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from ...common.frames import Frame
 from .facts import gpu_count, wheel_version
-from .wire import Frame
 
 # A failing GPU can make nvidia-smi wait for ever; so can a name server that does not answer.
 SMI_SECONDS = 10.0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .wire import Frame
+from .frames import Frame
 
 OLD_JOBS_KEPT = 20
 

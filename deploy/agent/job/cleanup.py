@@ -9,8 +9,8 @@ import shutil
 import time
 from pathlib import Path
 
-from .store import held_by_nobody
-from .wire import Frame
+from ...common.frames import Frame
+from ...common.store import held_by_nobody
 
 # Younger than this, a content may be that of a launch which has not yet said what it is for.
 FRESH_SECONDS = 3600.0

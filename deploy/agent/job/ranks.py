@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
+from ...common.frames import Frame
+from ..process.processes import Stat, below, process_table
 from .memory import OutOfMemory, memory_limit
-from .processes import Stat, below, process_table
-from .wire import Frame
 
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
 STOPPED, IN_THE_KERNEL = "T", "D"  # proc(5); t, stopped by a tracer, is short

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .frames import Frame, read_frame, write_frame
 from .store import write_atomically
-from .wire import Frame, read_frame, write_frame
 
 LAST_BYTES = 4096
 ANSWER_SECONDS = 5.0

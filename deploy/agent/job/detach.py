@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from .jobs import make_private
-from .store import Store
-from .wire import Frame
+from ...common.frames import Frame
+from ...common.runs import make_private
+from ...common.store import Store
 
 START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.detached import main; main(sys.argv[2])"

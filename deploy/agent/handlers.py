@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Part(NamedTuple):
-    """A class of this package that answers requests: `do_WORD(request, payload)` for each word."""
+    """A class that answers requests: `do_WORD(request, payload)` for each word."""
 
     module: str
     kind: str
@@ -21,22 +21,22 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("facts", "Facts", (), ("facts",)),
-    Part("health", "Health", (), ("health",)),
-    Part("meeting", "Meetings", (), ("meet", "try_to_meet", "unmeet", "reach", "reach_hosts")),
-    Part("store", "Store", ("store",), ("missing", "store")),
+    Part("agent.host.facts", "Facts", (), ("facts",)),
+    Part("agent.host.health", "Health", (), ("health",)),
+    Part("agent.host.rendezvous", "Meetings", (), ("meet", "try_to_meet", "unmeet", "reach", "reach_hosts")),
+    Part("common.store", "Store", ("store",), ("missing", "store")),
     Part(
-        *("work", "Work", ("home", "send")),
+        *("agent.job.supervisor", "Work", ("home", "send")),
         requests=("prepare", "start", "shell", "shell_end", "ping", "stop", "fetch"),
     ),
-    Part("jobs", "Jobs", ("jobs",), ("jobs", "output", "record", "end_driver", "files", "read")),
-    Part("detaching", "Detaching", ("home", "send"), ("detach",)),
-    Part("stacks", "Stacks", ("home",), ("stacks",)),
-    Part("commands", "Commands", ("send",), ("run",)),
-    Part("files", "Files", (), ("draft", "append", "verify", "settle", "file", "part")),
-    Part("cleaning", "Cleaning", ("home",), ("clean",)),
+    Part("common.runs", "Jobs", ("jobs",), ("jobs", "output", "record", "end_driver", "files", "read")),
+    Part("agent.job.detach", "Detaching", ("home", "send"), ("detach",)),
+    Part("agent.job.stacks", "Stacks", ("home",), ("stacks",)),
+    Part("agent.process.commands", "Commands", ("send",), ("run",)),
+    Part("common.files", "Files", (), ("draft", "append", "verify", "settle", "file", "part")),
+    Part("agent.job.cleanup", "Cleaning", ("home",), ("clean",)),
     Part(
-        *("images", "Images", ("images", "send")),
+        *("agent.image.images", "Images", ("images", "send")),
         requests=(
             *("image", "image_serve", "image_take", "image_complete"),
             *("image_pull", "image_forget", "image_load"),
@@ -57,7 +57,7 @@ class Parts:
         """The part that answers a request; KeyError if there is none."""
         part = _BY_REQUEST[request]
         if part.kind not in self._loaded:
-            module = importlib.import_module(f"muster.deploy.node.{part.module}")
+            module = importlib.import_module(f"muster.deploy.{part.module}")
             self._loaded[part.kind] = getattr(module, part.kind)(*map(self._given, part.needs))
         return self._loaded[part.kind]
 

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from .door import Door
-from .jobs import make_private
-from .processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
+from ...common.frames import Frame
+from ...common.runs import make_private
+from ...common.store import Store, sweep_old_jobs, write_atomically
+from ..process.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
+from .local_socket import Door
 from .ranks import Ranks
-from .store import Store, sweep_old_jobs, write_atomically
-from .wire import Frame
 
 # The environment of another launcher, or of this SSH session, must not reach a rank.
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "TORCHELASTIC_", "SSH_", "MUSTER_")

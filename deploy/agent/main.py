@@ -19,8 +19,8 @@ import sys
 import threading
 import time
 
-from .parts import Parts
-from .wire import Frame, Readable, Writable, read_frame, write_frame
+from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
+from .handlers import Parts
 
 
 class Keeper:
@@ -70,7 +70,7 @@ class Keeper:
         """End what was started, and remove what is not to stay; the job itself first."""
         self._parts.close()
         if "subprocess" in sys.modules:  # some part may have started something
-            from .processes import end_descendants  # noqa: PLC0415
+            from .process.processes import end_descendants  # noqa: PLC0415
 
             end_descendants()
 

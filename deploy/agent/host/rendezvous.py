@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+from ...common.frames import Frame
 from .facts import interface_of
-from .wire import Frame
 
 # Below Linux' default range of ephemeral ports (32768-60999), so that no outgoing connection takes the port.
 PORTS = range(20000, 32000)

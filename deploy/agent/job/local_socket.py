@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ...common.frames import Frame, read_frame, write_frame
 from .ranks import Ranks
-from .wire import Frame, read_frame, write_frame
 
 
 class Door:

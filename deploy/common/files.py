@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from .wire import Frame
+from .frames import Frame
 
 PART = 1 << 20
 KINDS = ("folder", "file", "link")

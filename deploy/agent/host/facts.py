@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from .wire import Frame
+from ...common.frames import Frame
 
 
 class Facts:

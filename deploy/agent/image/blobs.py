@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .meeting import PORTS, listen_everywhere
+from ..host.rendezvous import PORTS, listen_everywhere
 
 CHUNK = 1 << 18
 WAIT_SECONDS = 15.0  # for a byte that a host in between has not got yet

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ...common.frames import Frame
 from .blobs import CHUNK, Blobs, Server, Source, Wanted, pull
 from .engine import find, layers_in_common, load, needs_every_layer
-from .wire import Frame
 
 TELL_SECONDS = 0.25
 

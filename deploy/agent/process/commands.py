@@ -8,8 +8,8 @@ import subprocess
 import threading
 from collections.abc import Callable
 
+from ...common.frames import Frame
 from .processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
-from .wire import Frame
 
 MOST_OUTPUT = 1 << 20
 DRAIN_SECONDS = 1.0  # what the command started and left behind may hold its output open

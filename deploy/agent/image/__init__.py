@@ -1,0 +1,1 @@
+"""Images of this host's container engine."""

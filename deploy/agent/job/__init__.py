@@ -1,0 +1,1 @@
+"""A job on this host: its commands, its ranks, their end."""

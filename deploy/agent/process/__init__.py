@@ -1,0 +1,1 @@
+"""Processes of this host, and commands without a job."""

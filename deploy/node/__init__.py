@@ -1,1 +1,0 @@
-"""What runs on the nodes, by their own Python: standard library only, sent there by the driver."""
