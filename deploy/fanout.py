@@ -12,9 +12,9 @@ from typing import TypeVar
 from .channel import Channel
 from .cluster import CONNECTIONS_AT_ONCE, Cluster
 from .common.frames import Frame
+from .console.text import describe_code, status_of
 from .decode import NONSENSE
 from .errors import MusterError, UnfitError
-from .result import describe_code, status_of
 
 PING_SECONDS = 2.0
 SILENCE_SECONDS = 10.0

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from . import openmpi, torchrun
+from .console.text import count
 from .errors import UsageError
 from .facts import ClusterFacts, Facts, Meeting, require
 from .hostfile import Host
@@ -252,11 +253,6 @@ def _title(spec: LaunchSpec, hosts: Sequence[HostPlan], facts: ClusterFacts) -> 
         f"{job}: {count(ranks, 'rank')} on {count(len(hosts), 'host')} with {launcher}, "
         f"meeting at {facts.meeting.address} port {facts.meeting.port}"
     )
-
-
-def count(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _describe_tree(plan: LaunchPlan) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .plan import HostPlan, count
+from .console.terminal import harmless
+from .console.text import count, span
+from .plan import HostPlan
 from .records import RunFolder
-from .result import Failure, LaunchResult, span
-from .screen import harmless
+from .result import Failure, LaunchResult
 
 TAIL_LINES = 20
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from .console.text import count
 from .errors import UsageError
 from .hostfile import Host
-from .plan import LaunchSpec, Program, check_shape, count, place_ranks
+from .plan import LaunchSpec, Program, check_shape, place_ranks
 from .tree import KEYS, RUNS, Tree
 
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")

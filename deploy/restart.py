@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .console.text import count
 from .hostfile import Host
-from .plan import count
 from .result import Failure
 
 # Nothing that another attempt would change: the user's own word, and a launcher that places ranks wrongly.

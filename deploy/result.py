@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any, Literal
 
+from .console.text import describe_code, status_of
 from .plan import LaunchPlan, Place
 
 Kind = Literal["rank", "host", "launcher", "start", "placement", "stall", "interrupted", "stopped"]
-
-
-def describe_code(code: int) -> str:
-    """`exit status 3`, or `SIGKILL (9)` for -9."""
-    if code >= 0:
-        return f"exit status {code}"
-    try:
-        return f"{signal.Signals(-code).name} ({-code})"
-    except ValueError:
-        return f"signal {-code}"
-
-
-def status_of(code: int) -> int:
-    """The exit status that a shell gives to an exit code: 128 + n for signal n."""
-    return code if code >= 0 else 128 - code
-
-
-def span(ranks: Sequence[int]) -> str:
-    """`ranks 0-3,5` for 0, 1, 2, 3, 5; `rank 4`; nothing for none."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}" if ranks else ""
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """`0-3,5` for 0, 1, 2, 3, 5."""
-    runs = [
-        [number for _, number in group]
-        for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    ]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from typing import Any
 
 from .channel import Channel
 from .cluster import CONNECTIONS_AT_ONCE
+from .console.fold import fold
+from .console.terminal import harmless
+from .console.text import span
 from .errors import MusterError
-from .fold import fold
-from .result import span
-from .screen import harmless
 
 # A keeper gives each py-spy 8 s; one that is slower than this is silent, and its host will be named for it.
 STACKS_SECONDS = 12.0

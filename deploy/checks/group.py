@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import NamedTuple
 
+from ..console.text import count
 from ..health import Clock, Examined
-from ..plan import Launcher, count
+from ..plan import Launcher
 from .finding import Finding, Severity, have, minor
 from .image import name as image_name
 

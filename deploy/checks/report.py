@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..fold import fold_names
+from ..console.fold import fold_names
+from ..console.terminal import harmless
+from ..console.text import count
 from ..health import Examination, Examined
 from ..hostfile import Host
-from ..plan import count
-from ..screen import harmless
 from . import Finding, unfit
 
 COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clock", "disk", "/dev/shm")  # noqa: S108

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from itertools import groupby
 
-from ..result import Failure, span
+from ..console.text import span
+from ..result import Failure
 from .state import State
 
 

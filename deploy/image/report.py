@@ -5,17 +5,6 @@ from __future__ import annotations
 from .engine import Image
 from .push import Outcome, Pushed
 
-BAR = 24
-
-
-def bar(done: int, total: int, seconds: float) -> str:
-    """One line of progress: `[######------]  51 %  396 of 784 MB, 88 MB/s`."""
-    part = done / total if total else 1.0
-    filled = int(part * BAR)
-    speed = done / seconds / 1e6 if seconds > 0 else 0.0
-    picture = "#" * filled + "-" * (BAR - filled)
-    return f"[{picture}] {part:4.0%}  {done / 1e6:.0f} of {total / 1e6:.0f} MB, {speed:.0f} MB/s"
-
 
 def as_text(image: Image, pushed: Pushed, seconds: float) -> str:
     """What became of every host, and what left this machine."""

@@ -14,9 +14,9 @@ from invoke import Context, Exit, task
 
 from .. import fanout, hostfile, transfer
 from ..cluster import Cluster
+from ..console.fold import fold, fold_names
+from ..console.terminal import harmless
 from ..errors import UnfitError, UsageError
-from ..fold import fold, fold_names
-from ..screen import harmless
 from .shared import HELP, config_beside, explained, opener
 
 DAY = 86400.0

@@ -13,6 +13,7 @@ from invoke import Collection, Context, Exit, task
 
 from .. import hostfile
 from ..cluster import Cluster
+from ..console.progress import Progress
 from ..errors import UnfitError, UsageError
 from ..image import build as building
 from ..image import capabilities, report
@@ -20,7 +21,7 @@ from ..image.archive import Archive
 from ..image.engine import Engine
 from ..image.push import Push, prepare, survey
 from ..image.versions import load
-from .shared import HELP, Progress, explained, opener_with
+from .shared import HELP, explained, opener_with
 
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 

@@ -16,9 +16,10 @@ from invoke import Context, Exit, task
 
 from .. import hostfile, job_table, jobs
 from ..cluster import Cluster
+from ..console.screen import Screen
+from ..console.terminal import harmless, harmless_lines
 from ..errors import UsageError
 from ..jobs import Here, JobState, Known, Line
-from ..screen import Screen, harmless, harmless_lines
 from .shared import HELP, explained, opener
 
 _HELP = {

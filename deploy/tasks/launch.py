@@ -12,12 +12,13 @@ from invoke import Context, Exit, task
 from .. import hostfile, request
 from ..attempts import Attempts, make_plan
 from ..cluster import Cluster
+from ..console.screen import Screen
+from ..console.terminal import harmless, harmless_lines
 from ..detach import detach as handed_over
 from ..job import Job
 from ..plan import LAUNCHERS, LaunchSpec
 from ..records import RunFolder
 from ..report import verdict
-from ..screen import Screen, harmless, harmless_lines
 from ..tree import of_package, scan
 from .shared import HELP, explained, opener
 

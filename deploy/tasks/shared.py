@@ -8,21 +8,18 @@ import pwd
 import shlex
 import signal
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TextIO
+from types import FrameType
 
 from fabric import Connection
 from invoke import Context, Exit
 
 from ..channel import Pipe
 from ..cluster import OpenPipe
+from ..console.terminal import harmless_lines
 from ..errors import MusterError, UsageError
 from ..hostfile import Host
-from ..image.report import bar
-from ..screen import harmless_lines
 from ..transports.local import LocalPipe
 from ..transports.route import resolve
 from ..transports.ssh import SshPipe
@@ -109,29 +106,3 @@ def explained(context: Context, interrupted: str = "interrupted") -> Iterator[No
         raise Exit(harmless_lines(str(error)), error.exit_status) from None
     except KeyboardInterrupt as stop:
         raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None
-
-
-class Progress:
-    """One line that stays in place on a terminal; elsewhere a line for each tenth."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._began, self._tenth = stream, time.monotonic(), -1
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._stream.isatty():
-            self._stream.write("\r\x1b[K")
-
-    def show(self, done: int, total: int) -> None:
-        """Show how far it is."""
-        tenth = done * 10 // total if total else 10
-        if self._stream.isatty():
-            self._stream.write(f"\r{bar(done, total, time.monotonic() - self._began)}\x1b[K")
-        elif tenth > self._tenth:
-            self._stream.write(bar(done, total, time.monotonic() - self._began) + "\n")
-        self._stream.flush()
-        self._tenth = tenth

@@ -10,8 +10,8 @@ from invoke import Context, Exit, task
 
 from .. import hostfile, jobs
 from ..cluster import Cluster
+from ..console.terminal import harmless_lines
 from ..errors import UsageError
-from ..screen import harmless_lines
 from ..stacks import gather
 from .shared import HELP, explained, opener
 

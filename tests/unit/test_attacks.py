@@ -27,12 +27,13 @@ from muster.deploy.channel import MOST_BYTES, Channel, Event, LostError
 from muster.deploy.common.files import Entry, append, complete
 from muster.deploy.common.frames import read_frame
 from muster.deploy.common.store import Store
+from muster.deploy.console.screen import Screen
+from muster.deploy.console.terminal import harmless_lines
 from muster.deploy.decode import NONSENSE
 from muster.deploy.errors import HostError, HostfileError, UsageError
 from muster.deploy.facts import Facts
 from muster.deploy.plan import Program
 from muster.deploy.records import RunFolder
-from muster.deploy.screen import Screen, harmless_lines
 from muster.deploy.transports.route import resolve
 from muster.deploy.tree import scan
 from tests.launching import make_project

@@ -9,8 +9,8 @@ import pytest
 from muster.deploy import hostfile
 from muster.deploy.checks import check
 from muster.deploy.checks import report as check_report
+from muster.deploy.console.fold import fold_names
 from muster.deploy.errors import HostError
-from muster.deploy.fold import fold_names
 from tests.unit.test_check import THREE, examine
 
 TEXT = """\

@@ -10,9 +10,9 @@ import pytest
 from muster.deploy import fanout, hostfile
 from muster.deploy.channel import LostError
 from muster.deploy.cluster import Cluster
+from muster.deploy.console.screen import Screen
 from muster.deploy.errors import UnfitError
 from muster.deploy.jobs import Line
-from muster.deploy.screen import Screen
 from muster.deploy.tasks import jobs as tasks
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.console.progress import bar
 from muster.deploy.errors import MusterError
 from muster.deploy.image import report
 from muster.deploy.image.archive import Archive
@@ -118,7 +119,5 @@ def test_the_report_is_one_line_a_host() -> None:
 
 
 def test_the_bar_is_full_at_the_end_and_when_there_is_nothing() -> None:
-    assert (
-        report.bar(392_000_000, 784_000_000, 4) == "[############------------]  50%  392 of 784 MB, 98 MB/s"
-    )
-    assert "100%" in report.bar(0, 0, 0)
+    assert bar(392_000_000, 784_000_000, 4) == "[############------------]  50%  392 of 784 MB, 98 MB/s"
+    assert "100%" in bar(0, 0, 0)

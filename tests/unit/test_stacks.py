@@ -9,7 +9,7 @@ import pytest
 
 from muster.deploy import stacks as module
 from muster.deploy.channel import LostError
-from muster.deploy.fold import fold
+from muster.deploy.console.fold import fold
 from muster.deploy.stacks import Stacks, gather
 
 WAITS = [

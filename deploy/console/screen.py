@@ -6,32 +6,20 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Container
-from typing import TextIO
+from collections import deque
+from collections.abc import Container, Iterable
+from typing import NamedTuple, TextIO
 
-from .result import ranges
-from .together import Line, together
+from .terminal import harmless, harmless_lines
+from .text import ranges
 
 LABEL_WIDTH = 20
 # On a terminal, lines wait so long for equal ones of other ranks, and so many at most.
 WINDOW_SECONDS, MOST_WAITING = 0.2, 1000
 _COLOURS = (36, 33, 35, 32, 34, 31)
-# Control characters of remote output become pictures (␛): no host may drive this terminal.
-_HARMLESS = {code: 0x2400 + code for code in range(32) if code != 9} | {127: 0x2421}
-_HARMLESS |= dict.fromkeys(range(128, 160), 0xFFFD)
 
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
-
-
-def harmless(text: str) -> str:
-    """The text without anything that a terminal would obey; undecodable bytes as replacement characters."""
-    return text.translate(_HARMLESS).encode("utf-8", "replace").decode("utf-8", "replace")
-
-
-def harmless_lines(text: str) -> str:
-    """The same for text of several lines."""
-    return "\n".join(map(harmless, text.split("\n")))
 
 
 class Screen:
@@ -120,3 +108,28 @@ class Screen:
     def _erase(self) -> None:
         if self.terminal:
             self.stream.write("\r\x1b[K")
+
+
+class Line(NamedTuple):
+    """A line that a rank printed."""
+
+    rank: int
+    host: str
+    text: str
+
+
+def together(lines: Iterable[Line]) -> list[list[Line]]:
+    """Groups of equal lines of different ranks, none of which overtakes another of its own rank.
+
+    The oldest line goes first; with it go the ranks whose next line is the same.
+    """
+    queues: dict[int, deque[tuple[int, Line]]] = {}
+    for number, line in enumerate(lines):
+        queues.setdefault(line.rank, deque()).append((number, line))
+    groups = []
+    while queues:
+        _, oldest = min(queue[0] for queue in queues.values())
+        ranks = sorted(rank for rank, queue in queues.items() if queue[0][1].text == oldest.text)
+        groups.append([queues[rank].popleft()[1] for rank in ranks])
+        queues = {rank: queue for rank, queue in queues.items() if queue}
+    return groups
