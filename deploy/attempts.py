@@ -15,7 +15,7 @@ from .cluster import Cluster, OpenPipe
 from .deliver import deliver
 from .errors import MusterError, UnfitError
 from .execute import Watcher, execute
-from .hostfile import Host
+from .hosts.hostfile import Host
 from .job import Job
 from .plan import LaunchPlan, LaunchSpec, plan
 from .records import RunFolder

@@ -11,8 +11,8 @@ from types import TracebackType
 from .channel import Channel, Event, Pipe, wait
 from .decode import NONSENSE
 from .errors import MusterError, UnfitError
-from .facts import ClusterFacts, Facts, Meeting, nonsense, on_network
-from .hostfile import Host
+from .hosts.facts import ClusterFacts, Facts, Meeting, nonsense, on_network
+from .hosts.hostfile import Host
 
 CONNECTIONS_AT_ONCE = 64
 CLOCKS_AT_ONCE = 16  # threads that wait for each other spoil what they measure

@@ -22,7 +22,7 @@ from .channel import Pipe
 from .cluster import OpenPipe
 from .common.store import Store
 from .errors import MusterError, UnfitError
-from .hostfile import Host
+from .hosts.hostfile import Host
 from .job import Job
 from .plan import LaunchPlan
 from .records import RunFolder

@@ -14,8 +14,8 @@ from .cluster import CLOCKS_AT_ONCE, Cluster
 from .common.frames import Frame
 from .decode import NONSENSE, from_json
 from .errors import HostError, MusterError
-from .facts import nonsense
 from .health import Clock, Examination, Examined, Health, Reached
+from .hosts.facts import nonsense
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0

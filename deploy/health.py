@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .errors import HostError
-from .facts import Facts
+from .hosts.facts import Facts
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .decode import from_json
-from .hostfile import Host
+from .hosts.hostfile import Host
 from .plan import LaunchSpec
 from .tree import Tree
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from .errors import HostError
+from .hosts.facts import Facts
+
 # 4.1 cuts the domain off host names unless told not to; 5.0 keeps it, but says so only when asked.
 _GENERATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "4.1": {
@@ -105,3 +108,29 @@ def starts_daemon(command: str) -> bool:
     """Whether a shell command, in the language of sh or csh, starts Open MPI's daemon and nothing else."""
     wrapped = re.fullmatch(r"exec /[\w./-]*/t?csh -f -c '([^']*)'", command)  # by deploy/agent/job/rsh.py
     return bool(_START.fullmatch(wrapped[1] if wrapped else command))
+
+
+OPEN_MPI_FAMILIES = ("4.1", "5.0")
+"""What `openmpi` knows how to start."""
+
+
+def unfit_for_mpirun(facts: Facts) -> HostError | None:
+    """Why a host cannot run Open MPI's part of a job."""
+    if facts.mpirun is None:
+        text = f"no mpirun beside {facts.executable} nor on PATH"
+        return HostError("mpi.missing", text, "install Open MPI 4.1 or 5.0 there")
+    if facts.mpi is None:
+        text = f"{facts.mpirun} is not Open MPI's"
+        return HostError("mpi.foreign", text, "put Open MPI 4.1 or 5.0 first on PATH")
+    if not facts.mpi.startswith(tuple(f"{family}." for family in OPEN_MPI_FAMILIES)):
+        return HostError("mpi.unsupported", f"Open MPI {facts.mpi} is not supported", "install 4.1 or 5.0")
+    return None
+
+
+def _mixed_versions(versions: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Daemons of different versions do not understand each other: every host must have the same."""
+    if len(set(versions.values())) < 2:
+        return []
+    return [
+        (host, f"Open MPI {version}; install one version on all hosts") for host, version in versions.items()
+    ]

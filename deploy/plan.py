@@ -11,17 +11,15 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from . import openmpi, torchrun
 from .console.text import count
 from .errors import UsageError
-from .facts import ClusterFacts, Facts, Meeting, require
-from .hostfile import Host
+from .hosts.facts import ClusterFacts, Facts, Meeting
+from .hosts.hostfile import Host
+from .plan_launcher import Launcher, require
 from .tree import Tree
 
-Launcher = Literal["mpirun", "torchrun"]
-LAUNCHERS: tuple[Launcher, ...] = ("mpirun", "torchrun")
 PROGRAMS = Path(__file__).parent / "agent" / "job"
 # A value under a name like these is shown as *** in a plan and is written to no file of the driver.
 SECRET = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "_KEY")

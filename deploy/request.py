@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from .console.text import count
 from .errors import UsageError
-from .hostfile import Host
+from .hosts.hostfile import Host
 from .plan import LaunchSpec, Program, check_shape, place_ranks
 from .tree import KEYS, RUNS, Tree
 

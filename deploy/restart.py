@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .console.text import count
-from .hostfile import Host
+from .hosts.hostfile import Host
 from .result import Failure
 
 # Nothing that another attempt would change: the user's own word, and a launcher that places ranks wrongly.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .facts import Meeting
+from .errors import HostError
+from .hosts.facts import Facts, Meeting
 
 
 def command(
@@ -37,3 +38,11 @@ def command(
         "--no-python",
         *rank,
     )
+
+
+def unfit_for_torch(facts: Facts) -> HostError | None:
+    """Why a host cannot run a PyTorch program."""
+    if facts.torch is None:
+        text = f"{facts.executable} has no torch"
+        return HostError("torch.missing", text, "install it, or name another interpreter with --python")
+    return None

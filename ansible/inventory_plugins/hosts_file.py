@@ -1,4 +1,4 @@
-"""hosts.txt as Ansible's inventory: groups and variables by the one parser, muster.deploy.hostfile."""
+"""hosts.txt as Ansible's inventory: groups and variables by the one parser, muster.deploy.hosts.hostfile."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ansible.plugins.inventory import BaseInventoryPlugin
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
 
-from muster.deploy import hostfile  # noqa: E402
 from muster.deploy.errors import MusterError  # noqa: E402
+from muster.deploy.hosts import hostfile  # noqa: E402
 
 DOCUMENTATION = """
 name: hosts_file
 short_description: Muster's hosts file as an inventory
 description:
-  - Reads an Open MPI hostfile by the rules of C(muster.deploy.hostfile), which says what is wrong with it.
+  - Reads an Open MPI hostfile by the rules of C(muster.deploy.hosts.hostfile), which names every mistake.
   - Groups are C(cluster), and in it C(head), the first host, and C(workers), the others.
   - >-
     Variables of a host are C(muster_slots) and, where the file says so, C(muster_user) (the account that jobs

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..health import Examination
-from ..hostfile import Host
+from ..hosts.hostfile import Host
 from ..image.versions import Track
-from ..plan import Launcher
+from ..plan_launcher import Launcher
 from .finding import Finding as Finding
 from .finding import of_error
 from .group import clocks, differences

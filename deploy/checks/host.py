@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..console.text import count
-from ..facts import unfit_for_mpirun, unfit_for_torch
 from ..health import Examined, Gpu
-from ..hostfile import Host
+from ..hosts.hostfile import Host
 from ..image.compatibility import driver_runs, oldest_driver
-from ..plan import Launcher
+from ..openmpi import unfit_for_mpirun
+from ..plan_launcher import Launcher
+from ..torchrun import unfit_for_torch
 from .finding import GIB, MIB, Finding, of_error, size
 
 # A launch brings up to 1 GiB of code, and a copy of it; below this not even logs have room.

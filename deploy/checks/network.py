@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import HostError
 from ..health import Examined
-from ..hostfile import Host
+from ..hosts.hostfile import Host
 from .finding import Finding
 
 BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")

@@ -10,7 +10,7 @@ from ..console.fold import fold_names
 from ..console.terminal import harmless
 from ..console.text import count
 from ..health import Examination, Examined
-from ..hostfile import Host
+from ..hosts.hostfile import Host
 from . import Finding, unfit
 
 COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clock", "disk", "/dev/shm")  # noqa: S108

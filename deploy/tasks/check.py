@@ -9,15 +9,17 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from .. import hostfile, request
+from .. import request
 from ..checks import check as judge
 from ..checks import report as check_report
 from ..checks import unfit
 from ..cluster import Cluster
 from ..errors import UnfitError
 from ..examine import examine
+from ..hosts import hostfile
 from ..image.versions import FILE, load
-from ..plan import LAUNCHERS, LaunchSpec, Program
+from ..plan import LaunchSpec, Program
+from ..plan_launcher import LAUNCHERS
 from .shared import HELP, explained, opener
 
 _HELP = {

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from .. import fanout, hostfile, transfer
+from .. import fanout, transfer
 from ..cluster import Cluster
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..errors import UnfitError, UsageError
+from ..hosts import hostfile
 from .shared import HELP, config_beside, explained, opener
 
 DAY = 86400.0

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from invoke import Collection, Context, Exit, task
 
-from .. import hostfile
 from ..cluster import Cluster
 from ..console.progress import Progress
 from ..errors import UnfitError, UsageError
+from ..hosts import hostfile
 from ..image import build as building
 from ..image import capabilities, report
 from ..image.archive import Archive

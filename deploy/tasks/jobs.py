@@ -14,11 +14,12 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from .. import hostfile, job_table, jobs
+from .. import job_table, jobs
 from ..cluster import Cluster
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..errors import UsageError
+from ..hosts import hostfile
 from ..jobs import Here, JobState, Known, Line
 from .shared import HELP, explained, opener
 

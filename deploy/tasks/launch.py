@@ -9,14 +9,16 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from .. import hostfile, request
+from .. import request
 from ..attempts import Attempts, make_plan
 from ..cluster import Cluster
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..detach import detach as handed_over
+from ..hosts import hostfile
 from ..job import Job
-from ..plan import LAUNCHERS, LaunchSpec
+from ..plan import LaunchSpec
+from ..plan_launcher import LAUNCHERS
 from ..records import RunFolder
 from ..report import verdict
 from ..tree import of_package, scan

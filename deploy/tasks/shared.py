@@ -19,7 +19,7 @@ from ..channel import Pipe
 from ..cluster import OpenPipe
 from ..console.terminal import harmless_lines
 from ..errors import MusterError, UsageError
-from ..hostfile import Host
+from ..hosts.hostfile import Host
 from ..transports.local import LocalPipe
 from ..transports.route import resolve
 from ..transports.ssh import SshPipe

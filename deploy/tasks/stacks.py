@@ -8,10 +8,11 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from .. import hostfile, jobs
+from .. import jobs
 from ..cluster import Cluster
 from ..console.terminal import harmless_lines
 from ..errors import UsageError
+from ..hosts import hostfile
 from ..stacks import gather
 from .shared import HELP, explained, opener
 

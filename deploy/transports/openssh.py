@@ -10,7 +10,7 @@ import shlex
 from ..bootstrap import BOOTSTRAP
 from ..channel import PYTHON_FAILED, LostError
 from ..errors import HostError
-from ..hostfile import Host
+from ..hosts.hostfile import Host
 from .process import ProcessPipe
 
 # No question, no unknown host key, no connection shared with others, and an end when a host is silent.

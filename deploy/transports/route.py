@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from ..hostfile import Host
+from ..hosts.hostfile import Host
 
 DEFAULT_CONNECT_SECONDS = 10
 

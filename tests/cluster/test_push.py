@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy import hostfile
 from muster.deploy.cluster import Cluster as Hosts
+from muster.deploy.hosts import hostfile
 from muster.deploy.image.archive import Archive
 from muster.deploy.image.engine import Engine
 from muster.deploy.image.push import Push, Pushed, prepare, survey

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from muster.deploy import hostfile
 from muster.deploy.cluster import Cluster
 from muster.deploy.deliver import deliver
 from muster.deploy.errors import UnfitError
 from muster.deploy.execute import Watcher, execute
+from muster.deploy.hosts import hostfile
 from muster.deploy.plan import LaunchSpec, Program, plan
 from muster.deploy.records import RunFolder
 from muster.deploy.report import verdict

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.deploy import hostfile
-from muster.deploy.facts import ClusterFacts, Facts, Meeting
+from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.facts import ClusterFacts, Facts, Meeting
 from muster.deploy.plan import LaunchPlan, LaunchSpec, Program, plan
 from muster.deploy.request import used_hosts
 from muster.deploy.tree import Tree, TreeFile

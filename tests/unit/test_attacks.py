@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy import hostfile, request
+from muster.deploy import request
 from muster.deploy.bootstrap import GREETING
 from muster.deploy.channel import MOST_BYTES, Channel, Event, LostError
 from muster.deploy.common.files import Entry, append, complete
@@ -31,7 +31,8 @@ from muster.deploy.console.screen import Screen
 from muster.deploy.console.terminal import harmless_lines
 from muster.deploy.decode import NONSENSE
 from muster.deploy.errors import HostError, HostfileError, UsageError
-from muster.deploy.facts import Facts
+from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.facts import Facts
 from muster.deploy.plan import Program
 from muster.deploy.records import RunFolder
 from muster.deploy.transports.route import resolve

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from muster.deploy import attempts, hostfile
+from muster.deploy import attempts
 from muster.deploy.attempts import Attempts
 from muster.deploy.errors import MusterError
 from muster.deploy.execute import run
+from muster.deploy.hosts import hostfile
 from muster.deploy.job import Job
 from muster.deploy.plan import LaunchPlan, LaunchSpec, Program
 from muster.deploy.records import RunFolder

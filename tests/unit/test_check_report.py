@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from muster.deploy import hostfile
 from muster.deploy.checks import check
 from muster.deploy.checks import report as check_report
 from muster.deploy.console.fold import fold_names
 from muster.deploy.errors import HostError
+from muster.deploy.hosts import hostfile
 from tests.unit.test_check import THREE, examine
 
 TEXT = """\

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy import hostfile
 from muster.deploy.bootstrap import BOOTSTRAP
 from muster.deploy.detach import own_code
+from muster.deploy.hosts import hostfile
 from muster.deploy.job import Job
 from muster.deploy.plan import LaunchSpec, Program
 from muster.deploy.transports.openssh import OpenSshPipe, command

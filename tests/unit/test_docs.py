@@ -14,7 +14,8 @@ from invoke.parser import Parser
 from invoke.program import Program
 
 from benchmarks.peers import NAMES, PEERS
-from muster.deploy import hostfile, request
+from muster.deploy import request
+from muster.deploy.hosts import hostfile
 from muster.deploy.tasks import namespace
 from muster.deploy.tasks.words import read_words
 from tests.cluster.faults import FAULTS

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from muster.deploy import hostfile
 from muster.deploy.bootstrap import GREETING
 from muster.deploy.channel import Channel, LostError, Pipe
 from muster.deploy.checks import check
@@ -24,7 +23,8 @@ from muster.deploy.common.frames import Frame, read_frame, write_frame
 from muster.deploy.errors import HostError
 from muster.deploy.examine import MOST_PEERS, examine, peers
 from muster.deploy.health import Examination
-from muster.deploy.hostfile import Host
+from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.hostfile import Host
 from muster.deploy.transports.local import LocalPipe
 from tests.load import hold
 from tests.unit.plans import NODE

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from muster.deploy import fanout, hostfile
+from muster.deploy import fanout
 from muster.deploy.channel import LostError
 from muster.deploy.cluster import Cluster
 from muster.deploy.console.screen import Screen
 from muster.deploy.errors import UnfitError
+from muster.deploy.hosts import hostfile
 from muster.deploy.jobs import Line
 from muster.deploy.tasks import jobs as tasks
 

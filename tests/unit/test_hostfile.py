@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy import hostfile
 from muster.deploy.errors import HostfileError, UsageError
-from muster.deploy.hostfile import Host
+from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.hostfile import Host
 
 
 @pytest.mark.parametrize(

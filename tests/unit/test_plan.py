@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy import hostfile, openmpi
+from muster.deploy import openmpi
 from muster.deploy.agent.job.rsh import INTERFACE, OWN_INTERFACE, for_sh
 from muster.deploy.errors import MusterError, UnfitError, UsageError
-from muster.deploy.facts import on_network
+from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.facts import on_network
 from muster.deploy.plan import Place, Program, place_ranks
 from tests.unit.plans import NODE, OWN_HOME, make_plan
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from muster.deploy import hostfile
+from muster.deploy.hosts import hostfile
 from muster.deploy.restart import Policy, backoff, decide, without
 from muster.deploy.result import Failure
 

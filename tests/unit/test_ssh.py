@@ -14,7 +14,7 @@ import pytest
 from paramiko.ssh_exception import NoValidConnectionsError
 
 from muster.deploy.errors import HostError, UsageError
-from muster.deploy.hostfile import Host
+from muster.deploy.hosts.hostfile import Host
 from muster.deploy.transports.route import Route, resolve
 from muster.deploy.transports.ssh import PACKET_BYTES, SshPipe, _explain, _Outgoing
 from muster.deploy.transports.trust import PinnedConnection, UnknownHostKey, known_keys

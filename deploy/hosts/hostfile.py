@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import HostfileError, Problem, UsageError
+from ..errors import HostfileError, Problem, UsageError
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_HOSTS = 4096

@@ -1,0 +1,1 @@
+"""The hosts file, and what the driver knows of each host."""
