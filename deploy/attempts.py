@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from . import request, restart
+from . import restart
 from .channel import Channel
 from .cluster import Cluster, OpenPipe
 from .deliver import deliver
@@ -17,7 +17,10 @@ from .errors import MusterError, UnfitError
 from .execute import Watcher, execute
 from .hosts.hostfile import Host
 from .job import Job
-from .plan import LaunchPlan, LaunchSpec, plan
+from .plan.launch_plan import LaunchPlan
+from .plan.placement import used_hosts
+from .plan.planner import plan
+from .plan.spec import LaunchSpec
 from .records import RunFolder
 from .report import verdict
 from .restart import Decision, Policy
@@ -87,7 +90,7 @@ class Attempts:
     def _attempt(self, hosts: tuple[Host, ...], attempt: int) -> tuple[Host, ...]:
         """One attempt; returns the hosts of the next one, if there is to be one."""
         try:
-            used = request.used_hosts(hosts, spec_of(self.job, hosts, attempt))
+            used = used_hosts(hosts, spec_of(self.job, hosts, attempt))
             with Cluster(used, self._open_pipe) as cluster:
                 self._execute(make_plan(self.job, hosts, attempt, cluster), cluster)
         except UnfitError as error:

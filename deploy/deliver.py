@@ -10,8 +10,8 @@ from dataclasses import astuple
 from .channel import Channel, wait
 from .cluster import CONNECTIONS_AT_ONCE, Cluster
 from .errors import MusterError, UnfitError
-from .plan import HostPlan, LaunchPlan
-from .tree import Tree
+from .plan.launch_plan import HostPlan, LaunchPlan
+from .plan.source_tree import Tree
 
 DELIVERY_SECONDS = 600.0
 

@@ -10,7 +10,7 @@ from .cluster import Cluster
 from .deliver import DELIVERY_SECONDS, Contents
 from .errors import MusterError, UnfitError
 from .job import Job
-from .tree import Tree, of_package
+from .plan.source_tree import Tree, of_package
 
 PYTHON = (3, 10)
 

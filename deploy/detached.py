@@ -24,11 +24,11 @@ from .common.store import Store
 from .errors import MusterError, UnfitError
 from .hosts.hostfile import Host
 from .job import Job
-from .plan import LaunchPlan
+from .plan.launch_plan import LaunchPlan
+from .plan.source_tree import Tree, TreeFile
 from .records import RunFolder
 from .transports.local import LocalPipe
 from .transports.openssh import OpenSshPipe
-from .tree import Tree, TreeFile
 
 
 class StoredTree(Tree):

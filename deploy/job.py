@@ -9,8 +9,8 @@ from typing import Any
 
 from .decode import from_json
 from .hosts.hostfile import Host
-from .plan import LaunchSpec
-from .tree import Tree
+from .plan.source_tree import Tree
+from .plan.spec import LaunchSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from .common.runs import identity
 from .errors import UsageError
-from .plan import LaunchPlan
+from .plan.launch_plan import LaunchPlan
 from .result import LaunchResult, stopped
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .console.terminal import harmless
 from .console.text import count, span
-from .plan import HostPlan
+from .plan.launch_plan import HostPlan
 from .records import RunFolder
 from .result import Failure, LaunchResult
 

@@ -15,8 +15,8 @@ from typing import TypeVar
 from .console.text import count
 from .errors import UsageError
 from .hosts.hostfile import Host
-from .plan import LaunchSpec, Program, check_shape, place_ranks
-from .tree import KEYS, RUNS, Tree
+from .plan.source_tree import KEYS, RUNS, Tree
+from .plan.spec import Program
 
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
 DEFAULT_MODULE = "muster.train"
@@ -88,15 +88,6 @@ def environment(settings: Iterable[str], own: Mapping[str, str]) -> tuple[tuple[
 def taken_from_here(settings: Iterable[str]) -> tuple[str, ...]:
     """The names that were given without a value, which is how a secret is given."""
     return tuple(setting for setting in settings if "=" not in setting)
-
-
-def used_hosts(hosts: Sequence[Host], spec: LaunchSpec) -> tuple[Host, ...]:
-    """The hosts that get a rank; the others are not even asked."""
-    places = place_ranks(hosts, spec.np)
-    names = {place.host for place in places}
-    used = tuple(host for host in hosts if host.name in names)
-    check_shape(spec, used, places)
-    return used
 
 
 def min_hosts(number: int, used: Sequence[Host]) -> int:

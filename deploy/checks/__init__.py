@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from ..health import Examination
 from ..hosts.hostfile import Host
 from ..image.versions import Track
-from ..plan_launcher import Launcher
+from ..plan.launcher import Launcher
 from .finding import Finding as Finding
 from .finding import of_error
 from .group import clocks, differences

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..console.text import count
 from ..health import Clock, Examined
-from ..plan_launcher import Launcher
+from ..plan.launcher import Launcher
 from .finding import Finding, Severity, have, minor
 from .image import name as image_name
 

@@ -8,9 +8,9 @@ from ..console.text import count
 from ..health import Examined, Gpu
 from ..hosts.hostfile import Host
 from ..image.compatibility import driver_runs, oldest_driver
-from ..openmpi import unfit_for_mpirun
-from ..plan_launcher import Launcher
-from ..torchrun import unfit_for_torch
+from ..plan.launcher import Launcher
+from ..plan.openmpi import unfit_for_mpirun
+from ..plan.torchrun import unfit_for_torch
 from .finding import GIB, MIB, Finding, of_error, size
 
 # A launch brings up to 1 GiB of code, and a copy of it; below this not even logs have room.

@@ -12,7 +12,7 @@ from ..common.frames import Frame
 from ..console.terminal import harmless
 from ..console.text import describe_code, status_of
 from ..decode import from_json
-from ..openmpi import starts_daemon
+from ..plan.openmpi import starts_daemon
 from ..result import Failure, RankEnd, describe_out_of_memory, stopped
 from .stall import Stall
 from .state import State

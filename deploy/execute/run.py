@@ -14,7 +14,7 @@ from ..channel import FROZEN, LostError, wait
 from ..cluster import Cluster
 from ..common.frames import Frame
 from ..errors import MusterError
-from ..plan import LaunchPlan
+from ..plan.launch_plan import LaunchPlan
 from ..result import Failure, LaunchResult, interruption
 from ..stacks import Stacks, gather
 from .heartbeat import Heartbeat

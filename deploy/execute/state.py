@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..plan import LaunchPlan
+from ..plan.launch_plan import LaunchPlan
 from ..result import Failure, RankEnd
 from .deadlines import Deadlines
 

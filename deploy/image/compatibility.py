@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
-from ..openmpi import OPEN_MPI_FAMILIES
+from ..plan.openmpi import OPEN_MPI_FAMILIES
 from .versions import Track
 
 Version = tuple[int, ...]

@@ -18,8 +18,9 @@ from ..errors import UnfitError
 from ..examine import examine
 from ..hosts import hostfile
 from ..image.versions import FILE, load
-from ..plan import LaunchSpec, Program
-from ..plan_launcher import LAUNCHERS
+from ..plan.launcher import LAUNCHERS
+from ..plan.placement import used_hosts
+from ..plan.spec import LaunchSpec, Program
 from .shared import HELP, explained, opener
 
 _HELP = {
@@ -43,7 +44,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context):
         named = request.one_of("--launcher", launcher, LAUNCHERS)
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-        request.used_hosts(chosen, LaunchSpec(job="", program=Program(), launcher=named))
+        used_hosts(chosen, LaunchSpec(job="", program=Program(), launcher=named))
         with contextlib.closing(Cluster(chosen, opener(Path(hosts), python))) as cluster:
             examination = examine(cluster)
         findings = judge(chosen, examination, named, load() if FILE.is_file() else {})

@@ -17,11 +17,12 @@ from ..console.terminal import harmless, harmless_lines
 from ..detach import detach as handed_over
 from ..hosts import hostfile
 from ..job import Job
-from ..plan import LaunchSpec
-from ..plan_launcher import LAUNCHERS
+from ..plan.launcher import LAUNCHERS
+from ..plan.placement import used_hosts
+from ..plan.source_tree import of_package, scan
+from ..plan.spec import LaunchSpec
 from ..records import RunFolder
 from ..report import verdict
-from ..tree import of_package, scan
 from .shared import HELP, explained, opener
 
 TRAIN = Path(__file__).parents[2] / "train"
@@ -96,7 +97,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             stall_timeout=float(stall_timeout),
             network=request.network(network),
             max_restarts=max_restarts,
-            min_hosts=request.min_hosts(min_hosts, request.used_hosts(listed, spec)),
+            min_hosts=request.min_hosts(min_hosts, used_hosts(listed, spec)),
             python=python,
         )
         if dry_run or context.config.run.dry:
@@ -109,7 +110,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
 
 def _show(job: Job, hosts_file: Path) -> None:
     """The plan, and nothing is touched."""
-    used = request.used_hosts(job.hosts, job.spec)
+    used = used_hosts(job.hosts, job.spec)
     with Cluster(used, opener(hosts_file, job.python)) as cluster:
         sys.stdout.write(harmless_lines(str(make_plan(job, used, 0, cluster))))
 

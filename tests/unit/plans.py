@@ -9,9 +9,11 @@ from typing import Any
 
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import ClusterFacts, Facts, Meeting
-from muster.deploy.plan import LaunchPlan, LaunchSpec, Program, plan
-from muster.deploy.request import used_hosts
-from muster.deploy.tree import Tree, TreeFile
+from muster.deploy.plan.launch_plan import LaunchPlan
+from muster.deploy.plan.placement import used_hosts
+from muster.deploy.plan.planner import plan
+from muster.deploy.plan.source_tree import Tree, TreeFile
+from muster.deploy.plan.spec import LaunchSpec, Program
 
 LIBRARY = Tree(Path("/opt/muster"), ".", (), "muster")
 TREE = Tree(Path("/work/digits"), ".", (TreeFile("train/__main__.py", False, "ab" * 32, size=2500),))

@@ -33,10 +33,10 @@ from muster.deploy.decode import NONSENSE
 from muster.deploy.errors import HostError, HostfileError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import Facts
-from muster.deploy.plan import Program
+from muster.deploy.plan.source_tree import scan
+from muster.deploy.plan.spec import Program
 from muster.deploy.records import RunFolder
 from muster.deploy.transports.route import resolve
-from muster.deploy.tree import scan
 from tests.launching import make_project
 from tests.unit.plans import NODE, make_plan
 

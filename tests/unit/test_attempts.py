@@ -16,7 +16,8 @@ from muster.deploy.errors import MusterError
 from muster.deploy.execute import run
 from muster.deploy.hosts import hostfile
 from muster.deploy.job import Job
-from muster.deploy.plan import LaunchPlan, LaunchSpec, Program
+from muster.deploy.plan.launch_plan import LaunchPlan
+from muster.deploy.plan.spec import LaunchSpec, Program
 from muster.deploy.records import RunFolder
 from muster.deploy.result import Failure, LaunchResult
 from tests.unit.plans import TREE, make_plan

@@ -15,7 +15,7 @@ from muster.deploy.errors import HostError
 from muster.deploy.health import Clock, Examination, Examined, Folder, Gpu, Health, JobProcesses, Reached
 from muster.deploy.hosts import hostfile
 from muster.deploy.image.versions import Component, Track
-from muster.deploy.plan_launcher import Launcher
+from muster.deploy.plan.launcher import Launcher
 from tests.unit.plans import NODE
 
 ROOT = Path(__file__).parents[2]

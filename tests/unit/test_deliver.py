@@ -11,7 +11,7 @@ import pytest
 
 from muster.deploy.common.frames import Frame, read_frame, write_frame
 from muster.deploy.deliver import Contents
-from muster.deploy.tree import Tree, scan
+from muster.deploy.plan.source_tree import Tree, scan
 
 
 class Store:

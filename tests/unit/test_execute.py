@@ -14,7 +14,7 @@ import pytest
 from muster.deploy.channel import Event
 from muster.deploy.common.frames import Frame
 from muster.deploy.execute import heartbeat, reports, run, state
-from muster.deploy.plan import LaunchPlan
+from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.records import RunFolder
 from muster.deploy.report import verdict
 from muster.deploy.result import LaunchResult

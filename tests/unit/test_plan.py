@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy import openmpi
 from muster.deploy.agent.job.rsh import INTERFACE, OWN_INTERFACE, for_sh
 from muster.deploy.errors import MusterError, UnfitError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import on_network
-from muster.deploy.plan import Place, Program, place_ranks
+from muster.deploy.plan import openmpi
+from muster.deploy.plan.placement import Place, place_ranks
+from muster.deploy.plan.spec import Program
 from tests.unit.plans import NODE, OWN_HOME, make_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -9,8 +9,8 @@ import pytest
 
 from muster.deploy import request
 from muster.deploy.errors import UsageError
-from muster.deploy.plan import Program
-from muster.deploy.tree import scan
+from muster.deploy.plan.source_tree import scan
+from muster.deploy.plan.spec import Program
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy import tree
 from muster.deploy.errors import UsageError
+from muster.deploy.plan import source_tree as tree
 
 
 def write(root: Path, **files: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 
-from .errors import UsageError
+from ..errors import UsageError
 
 MAX_BYTES = 1 << 30
 # What Muster makes: the folders of runs by their ids (and drafts of them), and keys.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .errors import HostError
-from .hosts.facts import Facts, Meeting
+from ..errors import HostError
+from ..hosts.facts import Facts, Meeting
 
 
 def command(

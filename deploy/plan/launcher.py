@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from .errors import UnfitError
-from .hosts.facts import Facts
-from .hosts.hostfile import Host
+from ..errors import UnfitError
+from ..hosts.facts import Facts
+from ..hosts.hostfile import Host
 from .openmpi import _mixed_versions, unfit_for_mpirun
 from .torchrun import unfit_for_torch
 

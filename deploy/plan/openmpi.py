@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from .errors import HostError
-from .hosts.facts import Facts
+from ..errors import HostError
+from ..hosts.facts import Facts
 
 # 4.1 cuts the domain off host names unless told not to; 5.0 keeps it, but says so only when asked.
 _GENERATIONS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -1,0 +1,1 @@
+"""What a launch will do, as a value."""

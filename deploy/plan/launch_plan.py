@@ -1,0 +1,87 @@
+"""A launch as a value: every file that will be written and every command that will run.
+
+`print(plan)` is the dry run and the golden file of the tests.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from ..console.text import count
+from ..hosts.hostfile import Host
+from .placement import Place
+from .source_tree import Tree
+from .spec import LaunchSpec, is_secret
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file that the launch writes to a host."""
+
+    path: str
+    mode: int
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """Everything that happens on one host. No `command`: its ranks are started from the head."""
+
+    host: Host
+    ranks: tuple[Place, ...]
+    folder: str
+    cwd: str
+    path: tuple[str, ...]
+    """Folders that come first on PATH of what is started: the job's own tools, then this host's mpirun."""
+    env: Mapping[str, str]
+    files: tuple[RemoteFile, ...]
+    command: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """The whole launch. The first host is the head."""
+
+    spec: LaunchSpec
+    tree: Tree
+    library: Tree
+    """Our own modules that every rank can import; the user's come first."""
+    hosts: tuple[HostPlan, ...]
+    title: str
+
+    @property
+    def ranks(self) -> tuple[Place, ...]:
+        """Every rank in order."""
+        return tuple(place for host in self.hosts for place in host.ranks)
+
+    def __str__(self) -> str:
+        described = (_describe_host(self.spec, host) for host in self.hosts)
+        return "\n".join([self.title, _describe_tree(self), *described]) + "\n"
+
+
+def _describe_tree(plan: LaunchPlan) -> str:
+    kibibytes = -(-plan.tree.size // 1024)
+    return f"code: {count(len(plan.tree.files), 'file')}, {kibibytes} KiB of {plan.tree.root}"
+
+
+def _describe_host(spec: LaunchSpec, plan: HostPlan) -> str:
+    ranks = (
+        f"ranks {plan.ranks[0].rank}-{plan.ranks[-1].rank}"
+        if len(plan.ranks) > 1
+        else f"rank {plan.ranks[0].rank}"
+    )
+    lines = ["", f"{plan.host.name}: {ranks}", f"  folder {plan.folder}"]
+    for file in plan.files:
+        lines.append(f"  write {PurePosixPath(file.path).relative_to(plan.folder)} (mode {file.mode:04o})")
+        if not file.path.endswith(".py"):
+            lines += [f"    | {line}" for line in file.text.splitlines()]
+    lines += [
+        f"  env {name}={'***' if is_secret(name, spec.hidden) else shlex.quote(value)}"
+        for name, value in sorted(plan.env.items())
+    ]
+    if plan.command:
+        lines += [f"  run in {plan.cwd}", f"    {shlex.join(plan.command)}"]
+    return "\n".join(lines)

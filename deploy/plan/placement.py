@@ -1,0 +1,51 @@
+"""Which rank runs where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from ..hosts.hostfile import Host
+from .spec import LaunchSpec
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one rank runs."""
+
+    rank: int
+    local_rank: int
+    host: str
+
+
+def place_ranks(hosts: Sequence[Host], np: int | None) -> tuple[Place, ...]:
+    """Fill the slots of each host in the order of the file, as mpirun's `--map-by slot` does."""
+    slots = [(host.name, local) for host in hosts for local in range(host.slots)]
+    if np is not None and not 1 <= np <= len(slots):
+        raise UsageError(f"--np {np}: the hosts have {len(slots)} slots; raise slots= or lower --np")
+    return tuple(Place(rank, local, name) for rank, (name, local) in enumerate(slots[:np]))
+
+
+def check_shape(spec: LaunchSpec, hosts: Sequence[Host], places: Sequence[Place]) -> None:
+    """Refuse what no cluster could run; needs no facts, so it is asked before any host is."""
+    if len(hosts) > 1 and (local := [host.name for host in hosts if host.is_local]):
+        raise UsageError(f"{local[0]} means another machine on every host; write its name in the hosts file")
+    counts = {host.name: sum(place.host == host.name for place in places) for host in hosts}
+    if spec.launcher == "torchrun" and spec.backend == "mpi":
+        raise UsageError("--backend mpi needs MPI to start the ranks; use --launcher mpirun")
+    if spec.launcher == "torchrun" and len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise UsageError(
+            f"torchrun starts the same number of ranks on every host, got {listed}; "
+            "make slots= equal, give --np, or use --launcher mpirun"
+        )
+
+
+def used_hosts(hosts: Sequence[Host], spec: LaunchSpec) -> tuple[Host, ...]:
+    """The hosts that get a rank; the others are not even asked."""
+    places = place_ranks(hosts, spec.np)
+    names = {place.host for place in places}
+    used = tuple(host for host in hosts if host.name in names)
+    check_shape(spec, used, places)
+    return used

@@ -1,0 +1,54 @@
+"""What a launch is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from .launcher import Launcher
+
+# A value under a name like these is shown as *** in a plan and is written to no file of the driver.
+SECRET = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "_KEY")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What every rank runs: a module or a script of the tree, and its arguments."""
+
+    module: str | None = None
+    script: str | None = None
+    args: tuple[str, ...] = ()
+
+    def argv(self, *, abort_with_mpi: bool) -> tuple[str, ...]:
+        """The arguments for Python.
+
+        With MPI, an uncaught exception in one rank leaves the others waiting in MPI_Finalize for ever;
+        `python -m mpi4py` makes it an MPI_Abort (mpi4py manual, "mpi4py.run").
+        """
+        runner = ("-m", "mpi4py") if abort_with_mpi else ()
+        target = ("-m", self.module) if self.module else (self.script or "",)
+        return (*runner, *target, *self.args)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSpec:
+    """What the user asked for."""
+
+    job: str
+    program: Program
+    launcher: Launcher = "mpirun"
+    np: int | None = None
+    backend: str = "auto"
+    env: tuple[tuple[str, str], ...] = ()
+    hidden: tuple[str, ...] = ()
+    """Names of `env` whose values are shown nowhere, whatever they are called."""
+    columns: int | None = None
+    """Width of the driver's terminal; None if its output is no terminal."""
+    attempt: int = 0
+    """How often this job was started before."""
+    may_restart: bool = False
+
+
+def is_secret(name: str, hidden: Container[str]) -> bool:
+    """Whether a value is not to be shown: it was given as a secret, or its name says that it is one."""
+    return name in hidden or any(word in name.upper() for word in SECRET)
