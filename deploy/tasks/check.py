@@ -10,12 +10,12 @@ from pathlib import Path
 from invoke import Context, Exit, task
 
 from .. import request
-from ..checks import check as judge
-from ..checks import report as check_report
-from ..checks import unfit
+from ..check import check as judge
+from ..check import report as check_report
+from ..check import unfit
+from ..check.examine import examine
 from ..cluster import Cluster
 from ..errors import UnfitError
-from ..examine import examine
 from ..hosts import hostfile
 from ..image.versions import FILE, load
 from ..plan.launcher import LAUNCHERS

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from muster.deploy.agent.host import health
+from muster.deploy.check.measurements import Health
 from muster.deploy.decode import from_json
-from muster.deploy.health import Health
 
 GPUS = """\
 0, 4, 143771, 0, GPU-aaaa, 570.86.15

@@ -10,9 +10,18 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.checks import Finding, check, unfit
+from muster.deploy.check import Finding, check, unfit
+from muster.deploy.check.measurements import (
+    Clock,
+    Examination,
+    Examined,
+    Folder,
+    Gpu,
+    Health,
+    JobProcesses,
+    Reached,
+)
 from muster.deploy.errors import HostError
-from muster.deploy.health import Clock, Examination, Examined, Folder, Gpu, Health, JobProcesses, Reached
 from muster.deploy.hosts import hostfile
 from muster.deploy.image.versions import Component, Track
 from muster.deploy.plan.launcher import Launcher

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from muster.deploy.checks import check
-from muster.deploy.checks import report as check_report
+from muster.deploy.check import check
+from muster.deploy.check import report as check_report
 from muster.deploy.console.fold import fold_names
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile

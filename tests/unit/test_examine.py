@@ -17,12 +17,12 @@ import pytest
 
 from muster.deploy.bootstrap import GREETING
 from muster.deploy.channel import Channel, LostError, Pipe
-from muster.deploy.checks import check
+from muster.deploy.check import check
+from muster.deploy.check.examine import MOST_PEERS, examine, peers
+from muster.deploy.check.measurements import Examination
 from muster.deploy.cluster import Cluster
 from muster.deploy.common.frames import Frame, read_frame, write_frame
 from muster.deploy.errors import HostError
-from muster.deploy.examine import MOST_PEERS, examine, peers
-from muster.deploy.health import Examination
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.transports.local import LocalPipe
@@ -233,7 +233,7 @@ def test_a_host_that_talks_nonsense_is_named_and_the_others_examined(answer: dic
 
 @pytest.mark.timed
 def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.deploy.examine.HEALTH_SECONDS", 3.0)
+    monkeypatch.setattr("muster.deploy.check.examine.HEALTH_SECONDS", 3.0)
     post = Channel.post
 
     def freeze(channel: Channel, do: str, payload: bytes = b"", **request: object) -> object:

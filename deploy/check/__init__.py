@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..health import Examination
 from ..hosts.hostfile import Host
 from ..image.versions import Track
 from ..plan.launcher import Launcher
+from .consistency import clocks, differences
 from .finding import Finding as Finding
 from .finding import of_error
-from .group import clocks, differences
 from .host import of_host, own_name
 from .image import images
+from .measurements import Examination
 from .network import network, ports
 
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import HostError
-from ..health import Examined
 from ..hosts.hostfile import Host
 from .finding import Finding
+from .measurements import Examined
 
 BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")
 PORTS = "20000-31999"

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
 from typing import Any, TypeVar
 
-from .channel import FROZEN, LostError
-from .cluster import CLOCKS_AT_ONCE, Cluster
-from .common.frames import Frame
-from .decode import NONSENSE, from_json
-from .errors import HostError, MusterError
-from .health import Clock, Examination, Examined, Health, Reached
-from .hosts.facts import nonsense
+from ..channel import FROZEN, LostError
+from ..cluster import CLOCKS_AT_ONCE, Cluster
+from ..common.frames import Frame
+from ..decode import NONSENSE, from_json
+from ..errors import HostError, MusterError
+from ..hosts.facts import nonsense
+from .measurements import Clock, Examination, Examined, Health, Reached
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0

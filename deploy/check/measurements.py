@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .errors import HostError
-from .hosts.facts import Facts
+from ..errors import HostError
+from ..hosts.facts import Facts
 
 
 @dataclass(frozen=True)

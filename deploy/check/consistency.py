@@ -8,10 +8,10 @@ from statistics import median
 from typing import NamedTuple
 
 from ..console.text import count
-from ..health import Clock, Examined
 from ..plan.launcher import Launcher
 from .finding import Finding, Severity, have, minor
 from .image import name as image_name
+from .measurements import Clock, Examined
 
 # Makefiles, file times and people who compare logs notice a tenth of a second; NTP keeps a hundredth of it.
 CLOCK_SECONDS = 0.1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from ..health import Examined
 from ..image.bake import targets
 from ..image.versions import Track
 from .finding import Finding
+from .measurements import Examined
 
 
 def name(one: Examined) -> str | None:

@@ -9,9 +9,9 @@ from typing import Any
 from ..console.fold import fold_names
 from ..console.terminal import harmless
 from ..console.text import count
-from ..health import Examination, Examined
 from ..hosts.hostfile import Host
 from . import Finding, unfit
+from .measurements import Examination, Examined
 
 COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clock", "disk", "/dev/shm")  # noqa: S108
 
