@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from . import restart
-from .channel import Channel
-from .cluster import Cluster, OpenPipe
+from .connect.channel import Channel
+from .connect.cluster import Cluster, OpenPipe
 from .deliver import deliver
 from .errors import MusterError, UnfitError
 from .execute import Watcher, execute

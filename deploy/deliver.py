@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
-from .channel import Channel, wait
-from .cluster import CONNECTIONS_AT_ONCE, Cluster
+from .connect.channel import Channel, wait
+from .connect.cluster import CONNECTIONS_AT_ONCE, Cluster
 from .errors import MusterError, UnfitError
 from .plan.launch_plan import HostPlan, LaunchPlan
 from .plan.source_tree import Tree

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from queue import Empty
 
-from .channel import LostError
-from .cluster import Cluster
+from .connect.channel import LostError
+from .connect.cluster import Cluster
 from .deliver import DELIVERY_SECONDS, Contents
 from .errors import MusterError, UnfitError
 from .job import Job

@@ -18,17 +18,17 @@ from types import FrameType
 from typing import NoReturn
 
 from .attempts import Attempts
-from .channel import Pipe
-from .cluster import OpenPipe
 from .common.store import Store
+from .connect.channel import Pipe
+from .connect.cluster import OpenPipe
+from .connect.transports.local import LocalPipe
+from .connect.transports.openssh import OpenSshPipe
 from .errors import MusterError, UnfitError
 from .hosts.hostfile import Host
 from .job import Job
 from .plan.launch_plan import LaunchPlan
 from .plan.source_tree import Tree, TreeFile
 from .records import RunFolder
-from .transports.local import LocalPipe
-from .transports.openssh import OpenSshPipe
 
 
 class StoredTree(Tree):

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import Empty
-from typing import TypeVar
 
-from .channel import Channel
-from .cluster import CONNECTIONS_AT_ONCE, Cluster
 from .common.frames import Frame
+from .connect.channel import Channel
+from .connect.cluster import Cluster
+from .connect.fanout import on_every
 from .console.text import describe_code, status_of
 from .decode import NONSENSE
-from .errors import MusterError, UnfitError
 
 PING_SECONDS = 2.0
 SILENCE_SECONDS = 10.0
 TIMED_OUT, LOST = 124, 3  # timeout(1); a host that is not fit
 TRANSFER_SECONDS = 600.0
-_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -61,30 +58,6 @@ def clean(cluster: Cluster, age: float) -> dict[str, Frame]:
         return {name: answer[name] for name in ("removed", "kept", "freed")}
 
     return on_every(cluster, ask)
-
-
-def on_every(cluster: Cluster, act: Callable[[Channel], _Found]) -> dict[str, _Found]:
-    """What comes of something on every host at once; `UnfitError` names all those where it failed."""
-    if not cluster.channels:
-        return {}
-    problems: list[tuple[str, str]] = []
-
-    def attempt(channel: Channel) -> tuple[str, _Found] | None:
-        try:
-            return channel.host, act(channel)
-        except (MusterError, *NONSENSE) as error:
-            problems.append((channel.host, str(error).removeprefix(f"{channel.host}: ")))
-        except OSError as error:  # of this machine
-            problems.append(
-                (channel.host, ": ".join(filter(None, (error.filename, error.strerror or str(error)))))
-            )
-        return None
-
-    with ThreadPoolExecutor(min(len(cluster.channels), CONNECTIONS_AT_ONCE)) as pool:
-        found = dict(done for done in pool.map(attempt, cluster.channels.values()) if done)
-    if problems:
-        raise UnfitError(sorted(problems))
-    return found
 
 
 def _silent(waiting: dict[str, Channel]) -> dict[str, Ran]:

@@ -18,8 +18,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from .channel import Channel
-from .cluster import CONNECTIONS_AT_ONCE
+from .connect.channel import Channel
+from .connect.cluster import CONNECTIONS_AT_ONCE
 from .console.fold import fold
 from .console.terminal import harmless
 from .console.text import span

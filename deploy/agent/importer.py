@@ -1,6 +1,6 @@
 """Imports the keeper's modules from memory: they come over its line, and no file is written for them.
 
-The driver's bootstrap (deploy/bootstrap.py) runs this source, and then `start`.
+The driver's bootstrap (deploy/connect/bootstrap.py) runs this source, and then `start`.
 """
 
 from __future__ import annotations

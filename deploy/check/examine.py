@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
 from typing import Any, TypeVar
 
-from ..channel import FROZEN, LostError
-from ..cluster import CLOCKS_AT_ONCE, Cluster
 from ..common.frames import Frame
+from ..connect.channel import FROZEN, LostError
+from ..connect.cluster import CLOCKS_AT_ONCE, Cluster
 from ..decode import NONSENSE, from_json
 from ..errors import HostError, MusterError
 from ..hosts.facts import nonsense

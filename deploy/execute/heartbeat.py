@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ..cluster import Cluster
+from ..connect.cluster import Cluster
 from ..result import Failure
 from .state import State
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ..cluster import Cluster
 from ..common.frames import Frame
+from ..connect.cluster import Cluster
 from ..console.terminal import harmless
 from ..console.text import describe_code, status_of
 from ..decode import from_json

@@ -10,9 +10,9 @@ from concurrent.futures import wait as wait_for_all
 from dataclasses import replace
 from queue import Empty
 
-from ..channel import FROZEN, LostError, wait
-from ..cluster import Cluster
 from ..common.frames import Frame
+from ..connect.channel import FROZEN, LostError, wait
+from ..connect.cluster import Cluster
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..result import Failure, LaunchResult, interruption

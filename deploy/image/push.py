@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ..channel import wait
-from ..cluster import Cluster
 from ..common.frames import Frame
+from ..connect.channel import wait
+from ..connect.cluster import Cluster
 from ..errors import MusterError, UnfitError
 from .archive import Archive, Layer
 from .engine import Engine, Image

@@ -14,14 +14,15 @@ from ..check import check as judge
 from ..check import report as check_report
 from ..check import unfit
 from ..check.examine import examine
-from ..cluster import Cluster
+from ..connect.cluster import Cluster
+from ..connect.opener import opener
 from ..errors import UnfitError
 from ..hosts import hostfile
 from ..image.versions import FILE, load
 from ..plan.launcher import LAUNCHERS
 from ..plan.placement import used_hosts
 from ..plan.spec import LaunchSpec, Program
-from .shared import HELP, explained, opener
+from .shared import HELP, explained
 
 _HELP = {
     **HELP,

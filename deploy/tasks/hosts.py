@@ -13,12 +13,13 @@ from pathlib import Path
 from invoke import Context, Exit, task
 
 from .. import fanout, transfer
-from ..cluster import Cluster
+from ..connect.cluster import Cluster
+from ..connect.opener import config_beside, opener
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
-from .shared import HELP, config_beside, explained, opener
+from .shared import HELP, explained
 
 DAY = 86400.0
 DEFAULT_DAYS = 7

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from invoke import Collection, Context, Exit, task
 
-from ..cluster import Cluster
+from ..connect.cluster import Cluster
+from ..connect.opener import opener_with
 from ..console.progress import Progress
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
@@ -21,7 +22,7 @@ from ..image.archive import Archive
 from ..image.engine import Engine
 from ..image.push import Push, prepare, survey
 from ..image.versions import load
-from .shared import HELP, explained, opener_with
+from .shared import HELP, explained
 
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 

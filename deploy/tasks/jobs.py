@@ -15,13 +15,14 @@ from pathlib import Path
 from invoke import Context, Exit, task
 
 from .. import job_table, jobs
-from ..cluster import Cluster
+from ..connect.cluster import Cluster
+from ..connect.opener import opener
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..errors import UsageError
 from ..hosts import hostfile
 from ..jobs import Here, JobState, Known, Line
-from .shared import HELP, explained, opener
+from .shared import HELP, explained
 
 _HELP = {
     "hosts": "the hosts file (default: hosts.txt, if there is one)",

@@ -11,7 +11,8 @@ from invoke import Context, Exit, task
 
 from .. import request
 from ..attempts import Attempts, make_plan
-from ..cluster import Cluster
+from ..connect.cluster import Cluster
+from ..connect.opener import opener
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..detach import detach as handed_over
@@ -23,7 +24,7 @@ from ..plan.source_tree import of_package, scan
 from ..plan.spec import LaunchSpec
 from ..records import RunFolder
 from ..report import verdict
-from .shared import HELP, explained, opener
+from .shared import HELP, explained
 
 TRAIN = Path(__file__).parents[2] / "train"
 

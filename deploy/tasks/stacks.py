@@ -9,12 +9,13 @@ from pathlib import Path
 from invoke import Context, Exit, task
 
 from .. import jobs
-from ..cluster import Cluster
+from ..connect.cluster import Cluster
+from ..connect.opener import opener
 from ..console.terminal import harmless_lines
 from ..errors import UsageError
 from ..hosts import hostfile
 from ..stacks import gather
-from .shared import HELP, explained, opener
+from .shared import HELP, explained
 
 _HELP = {
     **HELP,

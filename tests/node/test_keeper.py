@@ -10,10 +10,10 @@ from queue import Queue
 
 import pytest
 
-from muster.deploy.channel import Channel, Event
 from muster.deploy.common.runs import Jobs
+from muster.deploy.connect.channel import Channel, Event
+from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
-from muster.deploy.transports.local import LocalPipe
 from tests.processes import is_alive, wait_until_gone
 from tests.waiting import wait_until
 

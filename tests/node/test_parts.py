@@ -9,9 +9,9 @@ from queue import Queue
 import pytest
 
 from muster.deploy.agent.handlers import PARTS, Part, Parts
-from muster.deploy.channel import Channel
+from muster.deploy.connect.channel import Channel
+from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
-from muster.deploy.transports.local import LocalPipe
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.kind)

@@ -22,11 +22,12 @@ from typing import Any
 import pytest
 
 from muster.deploy import request
-from muster.deploy.bootstrap import GREETING
-from muster.deploy.channel import MOST_BYTES, Channel, Event, LostError
 from muster.deploy.common.files import Entry, append, complete
 from muster.deploy.common.frames import read_frame
 from muster.deploy.common.store import Store
+from muster.deploy.connect.bootstrap import GREETING
+from muster.deploy.connect.channel import MOST_BYTES, Channel, Event, LostError
+from muster.deploy.connect.transports.ssh_config import resolve
 from muster.deploy.console.screen import Screen
 from muster.deploy.console.terminal import harmless_lines
 from muster.deploy.decode import NONSENSE
@@ -36,7 +37,6 @@ from muster.deploy.hosts.facts import Facts
 from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import Program
 from muster.deploy.records import RunFolder
-from muster.deploy.transports.route import resolve
 from tests.launching import make_project
 from tests.unit.plans import NODE, make_plan
 

@@ -11,9 +11,9 @@ from queue import Queue
 
 import pytest
 
-from muster.deploy.bootstrap import BOOTSTRAP
-from muster.deploy.channel import Channel, LostError
-from muster.deploy.transports.local import LocalPipe
+from muster.deploy.connect.bootstrap import BOOTSTRAP
+from muster.deploy.connect.channel import Channel, LostError
+from muster.deploy.connect.transports.local import LocalPipe
 
 
 def host(tmp_path: Path, before: str) -> Channel:

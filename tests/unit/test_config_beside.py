@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.connect.opener import config_beside
 from muster.deploy.errors import UsageError
-from muster.deploy.tasks.shared import config_beside
 
 
 @pytest.fixture

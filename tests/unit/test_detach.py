@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.bootstrap import BOOTSTRAP
+from muster.deploy.connect.bootstrap import BOOTSTRAP
+from muster.deploy.connect.transports.openssh import OpenSshPipe, command
 from muster.deploy.detach import own_code
 from muster.deploy.hosts import hostfile
 from muster.deploy.job import Job
 from muster.deploy.plan.source_tree import Tree, TreeFile
 from muster.deploy.plan.spec import LaunchSpec, Program
-from muster.deploy.transports.openssh import OpenSshPipe, command
 
 
 def make_job() -> Job:

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.bootstrap import GREETING
-from muster.deploy.channel import Channel, LostError, Pipe
 from muster.deploy.check import check
 from muster.deploy.check.examine import MOST_PEERS, examine, peers
 from muster.deploy.check.measurements import Examination
-from muster.deploy.cluster import Cluster
 from muster.deploy.common.frames import Frame, read_frame, write_frame
+from muster.deploy.connect.bootstrap import GREETING
+from muster.deploy.connect.channel import Channel, LostError, Pipe
+from muster.deploy.connect.cluster import Cluster
+from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
-from muster.deploy.transports.local import LocalPipe
 from tests.load import hold
 from tests.unit.plans import NODE
 from tests.unit.test_check import HEALTHY
@@ -71,7 +71,7 @@ def test_the_quickest_of_several_answers_tells_the_clock(monkeypatch: pytest.Mon
     channel = Channel("node1", Simulated({}), Queue())
     monkeypatch.setattr(channel, "ask", ask)
     monkeypatch.setattr(
-        "muster.deploy.channel.time", SimpleNamespace(time=lambda: now, monotonic=lambda: now)
+        "muster.deploy.connect.channel.time", SimpleNamespace(time=lambda: now, monotonic=lambda: now)
     )
     ahead, uncertainty = channel.measure_clock()
     assert ahead == pytest.approx(5.0)

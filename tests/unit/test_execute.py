@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.channel import Event
 from muster.deploy.common.frames import Frame
+from muster.deploy.connect.channel import Event
 from muster.deploy.execute import heartbeat, reports, run, state
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.records import RunFolder

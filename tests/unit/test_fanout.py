@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from muster.deploy import fanout
-from muster.deploy.channel import LostError
-from muster.deploy.cluster import Cluster
+from muster.deploy.connect.channel import LostError
+from muster.deploy.connect.cluster import Cluster
 from muster.deploy.console.screen import Screen
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile

@@ -13,11 +13,11 @@ import paramiko
 import pytest
 from paramiko.ssh_exception import NoValidConnectionsError
 
+from muster.deploy.connect.transports.host_keys import PinnedConnection, UnknownHostKey, known_keys
+from muster.deploy.connect.transports.ssh import PACKET_BYTES, SshPipe, _explain, _Outgoing
+from muster.deploy.connect.transports.ssh_config import Route, resolve
 from muster.deploy.errors import HostError, UsageError
 from muster.deploy.hosts.hostfile import Host
-from muster.deploy.transports.route import Route, resolve
-from muster.deploy.transports.ssh import PACKET_BYTES, SshPipe, _explain, _Outgoing
-from muster.deploy.transports.trust import PinnedConnection, UnknownHostKey, known_keys
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJTWkmrHdDTOh9hcHwDh6xOdKmHxYkfsLwBXqFZE2nlF"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.deploy import stacks as module
-from muster.deploy.channel import LostError
+from muster.deploy.connect.channel import LostError
 from muster.deploy.console.fold import fold
 from muster.deploy.stacks import Stacks, gather
 

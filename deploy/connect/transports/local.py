@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from ...errors import HostError
 from ..bootstrap import BOOTSTRAP
 from ..channel import PYTHON_FAILED, LostError
-from ..errors import HostError
 from .process import ProcessPipe
 
 

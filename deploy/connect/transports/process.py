@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 from collections.abc import Sequence
 
-from ..common.frames import Readable, Writable
+from ...common.frames import Readable, Writable
 
 CLOSE_SECONDS = 10.0
 

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
 from types import TracebackType
 
+from ..decode import NONSENSE
+from ..errors import MusterError, UnfitError
+from ..hosts.facts import ClusterFacts, Facts, Meeting, nonsense, on_network
+from ..hosts.hostfile import Host
 from .channel import Channel, Event, Pipe, wait
-from .decode import NONSENSE
-from .errors import MusterError, UnfitError
-from .hosts.facts import ClusterFacts, Facts, Meeting, nonsense, on_network
-from .hosts.hostfile import Host
 
 CONNECTIONS_AT_ONCE = 64
 CLOCKS_AT_ONCE = 16  # threads that wait for each other spoil what they measure

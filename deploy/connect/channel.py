@@ -11,9 +11,9 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import Queue
 from typing import Any, NamedTuple, Protocol
 
+from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
+from ..errors import HostError, MusterError
 from .bootstrap import Noise, await_greeting, keeper
-from .common.frames import Frame, Readable, Writable, read_frame, write_frame
-from .errors import HostError, MusterError
 
 # No keeper says more at once; without a bound, one that is not ours could fill this machine.
 MOST_BYTES = 1 << 26

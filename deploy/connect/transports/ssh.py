@@ -18,12 +18,12 @@ from paramiko.ssh_exception import (
     SSHException,
 )
 
+from ...common.frames import Readable, Writable
+from ...errors import HostError
 from ..bootstrap import BOOTSTRAP
 from ..channel import PYTHON_FAILED, LostError
-from ..common.frames import Readable, Writable
-from ..errors import HostError
-from .route import Route
-from .trust import PinnedConnection, UnknownHostKey, fingerprint
+from .host_keys import PinnedConnection, UnknownHostKey, fingerprint
+from .ssh_config import Route
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shlex
 
+from ...errors import HostError
+from ...hosts.hostfile import Host
 from ..bootstrap import BOOTSTRAP
 from ..channel import PYTHON_FAILED, LostError
-from ..errors import HostError
-from ..hosts.hostfile import Host
 from .process import ProcessPipe
 
 # No question, no unknown host key, no connection shared with others, and an end when a host is silent.

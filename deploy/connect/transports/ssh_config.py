@@ -10,8 +10,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UsageError
-from ..hosts.hostfile import Host
+from ...errors import UsageError
+from ...hosts.hostfile import Host
 
 DEFAULT_CONNECT_SECONDS = 10
 

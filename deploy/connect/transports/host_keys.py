@@ -20,8 +20,8 @@ import paramiko
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 from paramiko.ssh_exception import SSHException
 
-from .proxy import Proxy
-from .route import Route
+from .proxy_command import Proxy
+from .ssh_config import Route
 
 # paramiko logs what it also raises; our message is the one to read.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())

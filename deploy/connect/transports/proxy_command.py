@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 
-from .route import Route
+from .ssh_config import Route
 
 END_SECONDS = 1.0
 LAST_BYTES = 4096

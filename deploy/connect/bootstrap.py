@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from .common.frames import Readable
+from ..common.frames import Readable
 
-DEPLOY = Path(__file__).parent
+DEPLOY = Path(__file__).parents[1]
 ROOMS = ("agent", "common")
 # Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
 PROGRAMS = {"muster.deploy.agent.job.rank", "muster.deploy.agent.job.rsh"}

@@ -1,0 +1,1 @@
+"""The way to the hosts, and an agent on each."""
