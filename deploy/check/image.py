@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from ..image.bake import targets
-from ..image.versions import Track
+from ..image.versions import Track, targets
 from .finding import Finding
 from .measurements import Examined
 

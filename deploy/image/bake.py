@@ -12,20 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .versions import UNVERIFIED, Component, Track, load
-
-DEFAULT = "conservative"
-"""The track of a target that several have; the others' targets carry its name: cuda-current."""
-
-
-def targets(tracks: Iterable[Track]) -> dict[str, tuple[str, Track]]:
-    """Every target by its name: its flavour, and the track that it is built of."""
-    found: dict[str, tuple[str, Track]] = {}
-    for track in tracks:
-        for flavour in track.targets:
-            name = f"{flavour}-{track.name}" if flavour == "cuda" and track.name != DEFAULT else flavour
-            found[name] = flavour, track
-    return found
+from .versions import UNVERIFIED, Component, Track, load, targets
 
 
 def bake(tracks: Iterable[Track]) -> str:

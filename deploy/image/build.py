@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UsageError
-from .bake import targets
 from .compatibility import conflicts
-from .versions import FOLDER, Track
+from .versions import FOLDER, Track, targets
 
 # Seconds, measured on 2 cores of a cloud machine, beside other work (docs/image.md). `cuda` has not been
 # built end to end: no guess is better.

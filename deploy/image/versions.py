@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,3 +85,17 @@ def _track(name: str, said: Mapping[str, Any]) -> Track:
         base=said.get("base", ""),
         architectures=tuple(said.get("architectures", ())),
     )
+
+
+DEFAULT = "conservative"
+"""The track of a target that several have; the others' targets carry its name: cuda-current."""
+
+
+def targets(tracks: Iterable[Track]) -> dict[str, tuple[str, Track]]:
+    """Every target by its name: its flavour, and the track that it is built of."""
+    found: dict[str, tuple[str, Track]] = {}
+    for track in tracks:
+        for flavour in track.targets:
+            name = f"{flavour}-{track.name}" if flavour == "cuda" and track.name != DEFAULT else flavour
+            found[name] = flavour, track
+    return found

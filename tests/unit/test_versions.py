@@ -11,7 +11,7 @@ import pytest
 
 from muster.deploy.errors import UsageError
 from muster.deploy.image import bake, compatibility, versions
-from muster.deploy.image.versions import Component, Track
+from muster.deploy.image.versions import Component, Track, targets
 
 ROOT = Path(__file__).parents[2]
 TRACKS = versions.load()
@@ -127,7 +127,7 @@ def test_the_dockerfiles_defaults_are_those_of_the_cpu_track() -> None:
 
 
 def test_the_dockerfile_has_every_argument_that_it_is_given() -> None:
-    for flavour, track in bake.targets(TRACKS.values()).values():
+    for flavour, track in targets(TRACKS.values()).values():
         for name in bake.arguments(flavour, track):
             assert re.search(rf"^ARG .*\b{name}\b", DOCKERFILE, re.MULTILINE), name
 
