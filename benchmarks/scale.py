@@ -245,8 +245,8 @@ def deliver_here() -> None:
     from muster.deploy import request  # noqa: PLC0415  # only this process needs them
     from muster.deploy.connect.cluster import Cluster  # noqa: PLC0415
     from muster.deploy.connect.opener import opener  # noqa: PLC0415
-    from muster.deploy.deliver import deliver  # noqa: PLC0415
     from muster.deploy.hosts import hostfile  # noqa: PLC0415  # only this process needs them
+    from muster.deploy.launch.deliver import deliver  # noqa: PLC0415
     from muster.deploy.plan.planner import plan  # noqa: PLC0415
     from muster.deploy.plan.source_tree import Tree, scan  # noqa: PLC0415
     from muster.deploy.plan.spec import LaunchSpec  # noqa: PLC0415

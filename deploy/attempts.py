@@ -12,11 +12,13 @@ from typing import Protocol
 from . import restart
 from .connect.channel import Channel
 from .connect.cluster import Cluster, OpenPipe
-from .deliver import deliver
 from .errors import MusterError, UnfitError
-from .execute import Watcher, execute
 from .hosts.hostfile import Host
 from .job import Job
+from .launch.deliver import deliver
+from .launch.events import Watcher
+from .launch.execute import execute
+from .launch.result import Failure, LaunchResult, interruption
 from .plan.launch_plan import LaunchPlan
 from .plan.placement import used_hosts
 from .plan.planner import plan
@@ -24,7 +26,6 @@ from .plan.spec import LaunchSpec
 from .records import RunFolder
 from .report import verdict
 from .restart import Decision, Policy
-from .result import Failure, LaunchResult, interruption
 
 
 class Observer(Watcher, Protocol):

@@ -7,9 +7,9 @@ from queue import Empty
 
 from .connect.channel import LostError
 from .connect.cluster import Cluster
-from .deliver import DELIVERY_SECONDS, Contents
 from .errors import MusterError, UnfitError
 from .job import Job
+from .launch.deliver import DELIVERY_SECONDS, Contents
 from .plan.source_tree import Tree, of_package
 
 PYTHON = (3, 10)

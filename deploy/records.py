@@ -15,8 +15,8 @@ from typing import IO, Any
 
 from .common.runs import identity
 from .errors import UsageError
+from .launch.result import LaunchResult, stopped
 from .plan.launch_plan import LaunchPlan
-from .result import LaunchResult, stopped
 
 
 class RunFolder:

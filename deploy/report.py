@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .console.terminal import harmless
 from .console.text import count, span
+from .launch.result import Failure, LaunchResult
 from .plan.launch_plan import HostPlan
 from .records import RunFolder
-from .result import Failure, LaunchResult
 
 TAIL_LINES = 20
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .console.text import count
 from .hosts.hostfile import Host
-from .result import Failure
+from .launch.result import Failure
 
 # Nothing that another attempt would change: the user's own word, and a launcher that places ranks wrongly.
 FINAL = frozenset({"interrupted", "stopped", "placement"})

@@ -14,7 +14,7 @@ from ..connect.opener import opener
 from ..console.terminal import harmless_lines
 from ..errors import UsageError
 from ..hosts import hostfile
-from ..stacks import gather
+from ..launch.stacks import gather
 from .shared import HELP, explained
 
 _HELP = {

@@ -20,17 +20,18 @@ import pytest
 
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.transports.local import LocalPipe
-from muster.deploy.deliver import deliver
 from muster.deploy.errors import UnfitError
-from muster.deploy.execute import Watcher, execute
 from muster.deploy.hosts import hostfile
+from muster.deploy.launch.deliver import deliver
+from muster.deploy.launch.events import Watcher
+from muster.deploy.launch.execute import execute
+from muster.deploy.launch.result import LaunchResult
 from muster.deploy.plan.planner import plan
 from muster.deploy.plan.source_tree import Tree, scan
 from muster.deploy.plan.spec import LaunchSpec, Program
 from muster.deploy.records import RunFolder
 from muster.deploy.report import verdict
 from muster.deploy.request import new_job
-from muster.deploy.result import LaunchResult
 from tests.launching import ROOT, Project
 
 PYTHONS = {"5.0": sys.executable, "4.1": str(ROOT / ".venv" / "openmpi-4.1" / "bin" / "python")}

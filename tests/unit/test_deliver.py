@@ -10,7 +10,7 @@ from typing import IO, Any, cast
 import pytest
 
 from muster.deploy.common.frames import Frame, read_frame, write_frame
-from muster.deploy.deliver import Contents
+from muster.deploy.launch.deliver import Contents
 from muster.deploy.plan.source_tree import Tree, scan
 
 

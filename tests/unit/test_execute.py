@@ -13,12 +13,16 @@ import pytest
 
 from muster.deploy.common.frames import Frame
 from muster.deploy.connect.channel import Event
-from muster.deploy.execute import heartbeat, reports, run, state
+from muster.deploy.launch import events as reports
+from muster.deploy.launch import execute as run
+from muster.deploy.launch import state
+from muster.deploy.launch import watchdogs as heartbeat
+from muster.deploy.launch.result import LaunchResult
+from muster.deploy.launch.stacks import Stacks
+from muster.deploy.launch.watchdogs import SILENCE_SECONDS
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.records import RunFolder
 from muster.deploy.report import verdict
-from muster.deploy.result import LaunchResult
-from muster.deploy.stacks import Stacks
 from tests.unit.plans import make_plan
 
 DAEMON = 'prted --prtemca ess "env"'
@@ -262,7 +266,7 @@ def test_a_lost_host_is_a_failure_with_its_name(hosts: Hosts) -> None:
 
 
 def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: Hosts) -> None:
-    hosts.channels["node2"].silence = heartbeat.SILENCE_SECONDS + 1
+    hosts.channels["node2"].silence = SILENCE_SECONDS + 1
     hosts.start_all()
     result = hosts.run()
     assert result.failure is not None

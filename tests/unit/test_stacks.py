@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from muster.deploy import stacks as module
 from muster.deploy.connect.channel import LostError
 from muster.deploy.console.fold import fold
-from muster.deploy.stacks import Stacks, gather
+from muster.deploy.launch import stacks as module
+from muster.deploy.launch.stacks import Stacks, gather
 
 WAITS = [
     ["all_reduce", "torch/distributed.py", 10],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.execute.stall import Stall
-from muster.deploy.execute.state import State
-from muster.deploy.result import Failure, RankEnd
+from muster.deploy.launch.result import Failure, RankEnd
+from muster.deploy.launch.state import State
+from muster.deploy.launch.watchdogs import Stall
 from tests.unit.plans import make_plan
 
 
@@ -15,7 +15,7 @@ class Job:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr("muster.deploy.execute.stall.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("muster.deploy.launch.watchdogs.time.monotonic", lambda: self.now)
         self.state = State(make_plan("node[1-2] slots=2"))
         self.state.started = {0, 1, 2, 3}
         self.stall = Stall(self.state, 10.0)

@@ -25,7 +25,7 @@ from .ranks import Ranks
 # The environment of another launcher, or of this SSH session, must not reach a rank.
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "TORCHELASTIC_", "SSH_", "MUSTER_")
 OPEN_MPI_DAEMONS = {"orted", "prted"}
-SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/execute/heartbeat.py)
+SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/launch/watchdogs.py)
 FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 

@@ -15,13 +15,11 @@ from ..connect.channel import FROZEN, LostError, wait
 from ..connect.cluster import Cluster
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
-from ..result import Failure, LaunchResult, interruption
-from ..stacks import Stacks, gather
-from .heartbeat import Heartbeat
-from .reports import Reports, Watcher
-from .stall import Stall
-from .start import Start
+from .events import Reports, Watcher
+from .result import Failure, LaunchResult, interruption
+from .stacks import Stacks, gather
 from .state import State
+from .watchdogs import Heartbeat, Stall, Start
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005

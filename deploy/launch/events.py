@@ -13,9 +13,9 @@ from ..console.terminal import harmless
 from ..console.text import describe_code, status_of
 from ..decode import from_json
 from ..plan.openmpi import starts_daemon
-from ..result import Failure, RankEnd, describe_out_of_memory, stopped
-from .stall import Stall
+from .result import Failure, RankEnd, describe_out_of_memory, stopped
 from .state import State
+from .watchdogs import Stall
 
 # After the launcher's end, reports of ranks on other hosts may still be on their way.
 LATE_SECONDS = 2.0

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .console.text import describe_code, status_of
-from .plan.launch_plan import LaunchPlan
-from .plan.placement import Place
+from ..console.text import describe_code, status_of
+from ..plan.launch_plan import LaunchPlan
+from ..plan.placement import Place
 
 Kind = Literal["rank", "host", "launcher", "start", "placement", "stall", "interrupted", "stopped"]
 

@@ -4,10 +4,3 @@ mpirun's exit status is not believed (5.0 may exit 0 when a host dies): a launch
 planned rank has started where it was planned, and has reported an end with status 0. The first thing that
 goes wrong ends the job on every host, whether or not the others would ever notice.
 """
-
-from __future__ import annotations
-
-from .reports import Watcher
-from .run import execute
-
-__all__ = ["Watcher", "execute"]

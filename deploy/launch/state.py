@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..plan.launch_plan import LaunchPlan
-from ..result import Failure, RankEnd
-from .deadlines import Deadlines
+from .result import Failure, RankEnd
+from .timers import Deadlines
 
 # Failures that come this close together are compared by their own time: victims often report first.
 SETTLE_SECONDS = 0.3

@@ -18,12 +18,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from .connect.channel import Channel
-from .connect.cluster import CONNECTIONS_AT_ONCE
-from .console.fold import fold
-from .console.terminal import harmless
-from .console.text import span
-from .errors import MusterError
+from ..connect.channel import Channel
+from ..connect.cluster import CONNECTIONS_AT_ONCE
+from ..console.fold import fold
+from ..console.terminal import harmless
+from ..console.text import span
+from ..errors import MusterError
 
 # A keeper gives each py-spy 8 s; one that is slower than this is silent, and its host will be named for it.
 STACKS_SECONDS = 12.0

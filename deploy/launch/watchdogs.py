@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import groupby
 
 from ..common.frames import Frame
-from ..result import Failure
+from ..connect.cluster import Cluster
+from ..console.text import span
+from .result import Failure
 from .state import State
 
 # Threads that look after others wake up now and then: less than a twentieth of a core is idleness.
@@ -85,3 +88,55 @@ class Stall:
         place = self._state.places[odd[0]] if len(odd) == 1 else None
         host, rank = (place.host, place.rank) if place else (None, None)
         self._state.fail(Failure("stall", reason, 3, host=host, rank=rank, at=time.time()))
+
+
+HEARTBEAT_SECONDS = 2.0
+
+
+# A host that says nothing for so long is frozen or cut off; its own patience is a little longer, so that the
+# driver's verdict comes first (deploy/agent/main.py).
+SILENCE_SECONDS = 10.0
+
+
+class Heartbeat:
+    """Pings every keeper, and notices a host that says nothing. `pulse`: each also says how its ranks are."""
+
+    def __init__(self, state: State, cluster: Cluster, *, pulse: bool) -> None:
+        self.silent: set[str] = set()
+        self._state, self._cluster, self._pulse = state, cluster, pulse
+
+    def beat(self) -> None:
+        """One round; the next one follows by itself."""
+        for name, channel in self._cluster.channels.items():
+            # It was last heard up to a beat before it was asked again.
+            if channel.silent_for() > SILENCE_SECONDS - HEARTBEAT_SECONDS and name not in self.silent:
+                self.silent.add(name)
+                reason = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
+                self._state.fail(Failure("host", reason, 3, host=name, at=time.time()))
+            channel.post("ping", pulse=self._pulse)
+        self._state.deadlines.after(HEARTBEAT_SECONDS, self.beat)
+
+
+class Start:
+    """Gives every rank its time to start."""
+
+    def __init__(self, state: State, seconds: float) -> None:
+        self._state, self._seconds = state, seconds
+        state.deadlines.after(seconds, self._judge)
+
+    def _judge(self) -> None:
+        state = self._state
+        state.catch_up()
+        if state.all_started or state.failures:
+            return
+        reason = f"{self._missing()} had not started after {self._seconds:.0f} s"
+        state.fail(Failure("start", reason, 3, at=time.time(), tail=tuple(state.launcher_tail)))
+
+    def _missing(self) -> str:
+        """`rank 1 (node1: mpirun started), ranks 2-3 (node2: daemon asked for)`."""
+        state = self._state
+        unstarted = [place for rank, place in state.places.items() if rank not in state.started]
+        return ", ".join(
+            f"{span([place.rank for place in places])} ({host}: {state.phases[host]})"
+            for host, places in groupby(unstarted, lambda place: place.host)
+        )

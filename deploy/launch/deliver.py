@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
-from .connect.channel import Channel, wait
-from .connect.cluster import CONNECTIONS_AT_ONCE, Cluster
-from .errors import MusterError, UnfitError
-from .plan.launch_plan import HostPlan, LaunchPlan
-from .plan.source_tree import Tree
+from ..connect.channel import Channel, wait
+from ..connect.cluster import CONNECTIONS_AT_ONCE, Cluster
+from ..errors import MusterError, UnfitError
+from ..plan.launch_plan import HostPlan, LaunchPlan
+from ..plan.source_tree import Tree
 
 DELIVERY_SECONDS = 600.0
 
