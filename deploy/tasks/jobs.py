@@ -14,14 +14,15 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from .. import job_table, jobs
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..errors import UsageError
 from ..hosts import hostfile
-from ..jobs import Here, JobState, Known, Line
+from ..jobs import control as jobs
+from ..jobs import table as job_table
+from ..jobs.control import Here, JobState, Known, Line
 from .shared import HELP, explained
 
 _HELP = {

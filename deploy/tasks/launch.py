@@ -10,20 +10,20 @@ from pathlib import Path
 from invoke import Context, Exit, task
 
 from .. import request
-from ..attempts import Attempts, make_plan
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
-from ..detach import detach as handed_over
 from ..hosts import hostfile
-from ..job import Job
+from ..jobs.detach import detach as handed_over
+from ..jobs.job import Job
+from ..jobs.run_folder import RunFolder
+from ..jobs.runner import Attempts, make_plan
+from ..jobs.verdict import verdict
 from ..plan.launcher import LAUNCHERS
 from ..plan.placement import used_hosts
 from ..plan.source_tree import of_package, scan
 from ..plan.spec import LaunchSpec
-from ..records import RunFolder
-from ..report import verdict
 from .shared import HELP, explained
 
 TRAIN = Path(__file__).parents[2] / "train"

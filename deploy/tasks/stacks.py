@@ -8,12 +8,12 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from .. import jobs
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..console.terminal import harmless_lines
 from ..errors import UsageError
 from ..hosts import hostfile
+from ..jobs import control as jobs
 from ..launch.stacks import gather
 from .shared import HELP, explained
 

@@ -123,7 +123,9 @@ def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
 ) -> None:
     job = project.detach("--script", "slow.py", "--args=4000 0")
     (driver,) = [
-        one.pid for one in cluster.processes("node1") if "from muster.deploy.detached import" in one.args
+        one.pid
+        for one in cluster.processes("node1")
+        if "from muster.deploy.jobs.detached_main import" in one.args
     ]
     cluster.exec("node1", ["kill", "-9", str(driver)])
     wait_until(lambda: state_of(project, job) == "lost", "the state lost")

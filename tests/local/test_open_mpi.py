@@ -22,6 +22,8 @@ from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.deliver import deliver
 from muster.deploy.launch.events import Watcher
 from muster.deploy.launch.execute import execute
@@ -29,8 +31,6 @@ from muster.deploy.launch.result import LaunchResult
 from muster.deploy.plan.planner import plan
 from muster.deploy.plan.source_tree import Tree, scan
 from muster.deploy.plan.spec import LaunchSpec, Program
-from muster.deploy.records import RunFolder
-from muster.deploy.report import verdict
 from muster.deploy.request import new_job
 from tests.launching import ROOT, Project
 

@@ -34,9 +34,9 @@ from muster.deploy.decode import NONSENSE
 from muster.deploy.errors import HostError, HostfileError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import Facts
+from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import Program
-from muster.deploy.records import RunFolder
 from tests.launching import make_project
 from tests.unit.plans import NODE, make_plan
 

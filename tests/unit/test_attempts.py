@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from muster.deploy import attempts
-from muster.deploy.attempts import Attempts
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
-from muster.deploy.job import Job
+from muster.deploy.jobs import runner as attempts
+from muster.deploy.jobs.job import Job
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.jobs.runner import Attempts
 from muster.deploy.launch import execute as run
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.spec import LaunchSpec, Program
-from muster.deploy.records import RunFolder
 from tests.unit.plans import TREE, make_plan
 from tests.unit.test_execute import Hosts
 

@@ -12,9 +12,9 @@ import pytest
 
 from muster.deploy.connect.bootstrap import BOOTSTRAP
 from muster.deploy.connect.transports.openssh import OpenSshPipe, command
-from muster.deploy.detach import own_code
 from muster.deploy.hosts import hostfile
-from muster.deploy.job import Job
+from muster.deploy.jobs.detach import own_code
+from muster.deploy.jobs.job import Job
 from muster.deploy.plan.source_tree import Tree, TreeFile
 from muster.deploy.plan.spec import LaunchSpec, Program
 
@@ -43,7 +43,7 @@ def test_the_driver_on_the_head_needs_the_standard_library_alone(tmp_path: Path)
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes((own_code().root / file.path).read_bytes())
-    starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import muster.deploy.detached"
+    starts = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import muster.deploy.jobs.detached_main"
     done = subprocess.run([sys.executable, "-ISc", starts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -13,6 +13,8 @@ import pytest
 
 from muster.deploy.common.frames import Frame
 from muster.deploy.connect.channel import Event
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch import events as reports
 from muster.deploy.launch import execute as run
 from muster.deploy.launch import state
@@ -21,8 +23,6 @@ from muster.deploy.launch.result import LaunchResult
 from muster.deploy.launch.stacks import Stacks
 from muster.deploy.launch.watchdogs import SILENCE_SECONDS
 from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.records import RunFolder
-from muster.deploy.report import verdict
 from tests.unit.plans import make_plan
 
 DAEMON = 'prted --prtemca ess "env"'

@@ -13,7 +13,7 @@ from muster.deploy.connect.cluster import Cluster
 from muster.deploy.console.screen import Screen
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile
-from muster.deploy.jobs import Line
+from muster.deploy.jobs.control import Line
 from muster.deploy.tasks import jobs as tasks
 
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from muster.deploy import job_table, jobs
 from muster.deploy.common.frames import Frame
 from muster.deploy.common.runs import identity
 from muster.deploy.errors import MusterError, UsageError
-from muster.deploy.jobs import Here, Known
+from muster.deploy.jobs import control as jobs
+from muster.deploy.jobs import table as job_table
+from muster.deploy.jobs.control import Here, Known
 
 RECORD: dict[str, Any] = {
     "job": "20261121-120000-abcd",

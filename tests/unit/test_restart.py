@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from muster.deploy.hosts import hostfile
+from muster.deploy.jobs.restart_policy import Policy, backoff, decide, without
 from muster.deploy.launch.result import Failure
-from muster.deploy.restart import Policy, backoff, decide, without
 
 HOSTS = hostfile.parse("node[1-3] slots=2")
 RANK = Failure("rank", "exit status 7", 7, host="node2", rank=3)

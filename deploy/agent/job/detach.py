@@ -14,9 +14,8 @@ from ...common.frames import Frame
 from ...common.runs import make_private
 from ...common.store import Store
 
-START = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.detached import main; main(sys.argv[2])"
-)
+DRIVER = "muster.deploy.jobs.detached_main"
+START = f"import sys; sys.path.insert(0, sys.argv[1]); from {DRIVER} import main; main(sys.argv[2])"
 
 
 class Detaching:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
-from .common.frames import Frame
-from .common.runs import Jobs
-from .decode import NONSENSE, from_json
-from .errors import MusterError, UsageError
+from ..common.frames import Frame
+from ..common.runs import Jobs
+from ..decode import NONSENSE, from_json
+from ..errors import MusterError, UsageError
 
 POLL_SECONDS = 0.3
 STOP_SECONDS = 20.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .console.terminal import harmless
-from .console.text import count, span
-from .launch.result import Failure, LaunchResult
-from .plan.launch_plan import HostPlan
-from .records import RunFolder
+from ..console.terminal import harmless
+from ..console.text import count, span
+from ..launch.result import Failure, LaunchResult
+from ..plan.launch_plan import HostPlan
+from .run_folder import RunFolder
 
 TAIL_LINES = 20
 

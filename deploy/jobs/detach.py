@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from queue import Empty
 
-from .connect.channel import LostError
-from .connect.cluster import Cluster
-from .errors import MusterError, UnfitError
+from ..connect.channel import LostError
+from ..connect.cluster import Cluster
+from ..errors import MusterError, UnfitError
+from ..launch.deliver import DELIVERY_SECONDS, Contents
+from ..plan.source_tree import Tree, of_package
 from .job import Job
-from .launch.deliver import DELIVERY_SECONDS, Contents
-from .plan.source_tree import Tree, of_package
 
 PYTHON = (3, 10)
 
@@ -31,7 +31,7 @@ def detach(job: Job, cluster: Cluster) -> str:
 
 def own_code() -> Tree:
     """What this driver is made of, without its commands: standard library only."""
-    return of_package(Path(__file__).parent, leave_out=("tasks",))
+    return of_package(Path(__file__).parents[1], leave_out=("tasks",))
 
 
 def _require_python(head: str, version: str) -> None:

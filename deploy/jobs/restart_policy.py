@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .console.text import count
-from .hosts.hostfile import Host
-from .launch.result import Failure
+from ..console.text import count
+from ..hosts.hostfile import Host
+from ..launch.result import Failure
 
 # Nothing that another attempt would change: the user's own word, and a launcher that places ranks wrongly.
 FINAL = frozenset({"interrupted", "stopped", "placement"})

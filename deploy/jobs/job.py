@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .decode import from_json
-from .hosts.hostfile import Host
-from .plan.source_tree import Tree
-from .plan.spec import LaunchSpec
+from ..decode import from_json
+from ..hosts.hostfile import Host
+from ..plan.source_tree import Tree
+from ..plan.spec import LaunchSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,23 +9,23 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from . import restart
-from .connect.channel import Channel
-from .connect.cluster import Cluster, OpenPipe
-from .errors import MusterError, UnfitError
-from .hosts.hostfile import Host
+from ..connect.channel import Channel
+from ..connect.cluster import Cluster, OpenPipe
+from ..errors import MusterError, UnfitError
+from ..hosts.hostfile import Host
+from ..launch.deliver import deliver
+from ..launch.events import Watcher
+from ..launch.execute import execute
+from ..launch.result import Failure, LaunchResult, interruption
+from ..plan.launch_plan import LaunchPlan
+from ..plan.placement import used_hosts
+from ..plan.planner import plan
+from ..plan.spec import LaunchSpec
+from . import restart_policy as restart
 from .job import Job
-from .launch.deliver import deliver
-from .launch.events import Watcher
-from .launch.execute import execute
-from .launch.result import Failure, LaunchResult, interruption
-from .plan.launch_plan import LaunchPlan
-from .plan.placement import used_hosts
-from .plan.planner import plan
-from .plan.spec import LaunchSpec
-from .records import RunFolder
-from .report import verdict
-from .restart import Decision, Policy
+from .restart_policy import Decision, Policy
+from .run_folder import RunFolder
+from .verdict import verdict
 
 
 class Observer(Watcher, Protocol):

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from .common.runs import identity
-from .errors import UsageError
-from .launch.result import LaunchResult, stopped
-from .plan.launch_plan import LaunchPlan
+from ..common.runs import identity
+from ..errors import UsageError
+from ..launch.result import LaunchResult, stopped
+from ..plan.launch_plan import LaunchPlan
 
 
 class RunFolder:

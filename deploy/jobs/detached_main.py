@@ -17,18 +17,18 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from .attempts import Attempts
-from .common.store import Store
-from .connect.channel import Pipe
-from .connect.cluster import OpenPipe
-from .connect.transports.local import LocalPipe
-from .connect.transports.openssh import OpenSshPipe
-from .errors import MusterError, UnfitError
-from .hosts.hostfile import Host
+from ..common.store import Store
+from ..connect.channel import Pipe
+from ..connect.cluster import OpenPipe
+from ..connect.transports.local import LocalPipe
+from ..connect.transports.openssh import OpenSshPipe
+from ..errors import MusterError, UnfitError
+from ..hosts.hostfile import Host
+from ..plan.launch_plan import LaunchPlan
+from ..plan.source_tree import Tree, TreeFile
 from .job import Job
-from .plan.launch_plan import LaunchPlan
-from .plan.source_tree import Tree, TreeFile
-from .records import RunFolder
+from .run_folder import RunFolder
+from .runner import Attempts
 
 
 class StoredTree(Tree):

@@ -1,0 +1,1 @@
+"""A job from its first attempt to its last, and from afar."""
