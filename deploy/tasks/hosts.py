@@ -12,7 +12,8 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from .. import fanout, transfer
+from ..adhoc import run as fanout
+from ..adhoc import transfer
 from ..connect.cluster import Cluster
 from ..connect.opener import config_beside, opener
 from ..console.fold import fold, fold_names

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy import fanout
+from muster.deploy.adhoc import run as fanout
 from muster.deploy.connect.channel import LostError
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.console.screen import Screen

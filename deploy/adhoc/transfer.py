@@ -10,13 +10,13 @@ from concurrent.futures import Future
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from .common.files import PART, Entry, append, complete, digest, entries
-from .common.frames import Frame
-from .connect.channel import Channel, wait
-from .connect.cluster import Cluster
-from .connect.fanout import on_every
-from .decode import from_json
-from .errors import MusterError, UsageError
+from ..common.files import PART, Entry, append, complete, digest, entries
+from ..common.frames import Frame
+from ..connect.channel import Channel, wait
+from ..connect.cluster import Cluster
+from ..connect.fanout import on_every
+from ..decode import from_json
+from ..errors import MusterError, UsageError
 
 TRANSFER_SECONDS = 600.0
 # Requests that are on their way to one host, and the bytes that they may bring: small files need not wait

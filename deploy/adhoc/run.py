@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import Empty
 
-from .common.frames import Frame
-from .connect.channel import Channel
-from .connect.cluster import Cluster
-from .connect.fanout import on_every
-from .console.text import describe_code, status_of
-from .decode import NONSENSE
+from ..common.frames import Frame
+from ..connect.channel import Channel
+from ..connect.cluster import Cluster
+from ..connect.fanout import on_every
+from ..console.text import describe_code, status_of
+from ..decode import NONSENSE
 
 PING_SECONDS = 2.0
 SILENCE_SECONDS = 10.0

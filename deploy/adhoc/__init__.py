@@ -1,0 +1,1 @@
+"""A command, a file or a clean-up on every host at once."""
