@@ -2,7 +2,7 @@
 
 from fabric.main import program
 
-from muster.deploy.tasks import namespace
-from muster.deploy.tasks.words import read_words
+from muster.deploy.cli import namespace
+from muster.deploy.cli.positional import read_words
 
 read_words(program, namespace)

@@ -242,7 +242,7 @@ def fresh(made: Lab, code: Path) -> None:
 
 def deliver_here() -> None:
     """Bring the folder `code` to every host as a launch does, and go."""
-    from muster.deploy import request  # noqa: PLC0415  # only this process needs them
+    from muster.deploy.cli import options as request  # noqa: PLC0415  # only this process needs them
     from muster.deploy.connect.cluster import Cluster  # noqa: PLC0415
     from muster.deploy.connect.opener import opener  # noqa: PLC0415
     from muster.deploy.hosts import hostfile  # noqa: PLC0415  # only this process needs them

@@ -8,9 +8,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..cli.shared import _name_of
 from ..errors import UsageError
 from ..hosts.hostfile import Host
-from ..tasks.shared import _name_of
 from .channel import Pipe
 from .cluster import OpenPipe
 from .transports.local import LocalPipe

@@ -31,7 +31,7 @@ def detach(job: Job, cluster: Cluster) -> str:
 
 def own_code() -> Tree:
     """What this driver is made of, without its commands: standard library only."""
-    return of_package(Path(__file__).parents[1], leave_out=("tasks",))
+    return of_package(Path(__file__).parents[1], leave_out=("cli",))
 
 
 def _require_python(head: str, version: str) -> None:

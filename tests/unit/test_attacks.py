@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy import request
+from muster.deploy.cli import options as request
 from muster.deploy.common.files import Entry, append, complete
 from muster.deploy.common.frames import read_frame
 from muster.deploy.common.store import Store

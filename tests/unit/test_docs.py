@@ -14,10 +14,10 @@ from invoke.parser import Parser
 from invoke.program import Program
 
 from benchmarks.peers import NAMES, PEERS
-from muster.deploy import request
+from muster.deploy.cli import namespace
+from muster.deploy.cli import options as request
+from muster.deploy.cli.positional import read_words
 from muster.deploy.hosts import hostfile
-from muster.deploy.tasks import namespace
-from muster.deploy.tasks.words import read_words
 from tests.cluster.faults import FAULTS
 from tests.cluster.start_faults import START_FAULTS
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from muster.deploy.adhoc import run as fanout
+from muster.deploy.cli import jobs as tasks
 from muster.deploy.connect.channel import LostError
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.console.screen import Screen
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile
 from muster.deploy.jobs.control import Line
-from muster.deploy.tasks import jobs as tasks
 
 
 def test_where_no_host_can_be_reached_nothing_is_done() -> None:

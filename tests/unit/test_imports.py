@@ -61,6 +61,10 @@ def room(name: str) -> str:
     return name.split(".")[1] if "." in name else ""
 
 
+def test_every_module_of_deploy_is_in_a_room() -> None:
+    assert {room(name) for name in modules("deploy")} == {*DEPLOY, ""}
+
+
 DRIVER = modules("deploy")
 TRAINING = modules("train")
 
@@ -114,7 +118,7 @@ def test_what_judges_and_describes_touches_nothing(name: str) -> None:
 
 def test_no_command_loads_what_it_does_not_use() -> None:
     slow = "{'docker', 'requests', 'urllib3'} & {*sys.modules}"
-    script = f"import sys, muster.deploy.tasks; sys.exit(str({slow} or ''))"
+    script = f"import sys, muster.deploy.cli; sys.exit(str({slow} or ''))"
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy import request
+from muster.deploy.cli import options as request
 from muster.deploy.errors import UsageError
 from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import Program

@@ -6,10 +6,10 @@ import io
 
 import pytest
 
+from muster.deploy.cli.options import ranks
 from muster.deploy.console.screen import Screen
 from muster.deploy.console.terminal import harmless
 from muster.deploy.errors import UsageError
-from muster.deploy.request import ranks
 from tests.waiting import wait_until
 
 

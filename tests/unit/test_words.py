@@ -10,8 +10,8 @@ import pytest
 from invoke import Exit
 from invoke.program import Program
 
-from muster.deploy.tasks import namespace
-from muster.deploy.tasks.words import read_words, spell_out
+from muster.deploy.cli import namespace
+from muster.deploy.cli.positional import read_words, spell_out
 from tests.launching import FAB, ROOT
 
 VALUED = {"--job", "--hosts", "--rank", "--command"}

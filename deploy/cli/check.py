@@ -9,7 +9,6 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from .. import request
 from ..check import check as judge
 from ..check import report as check_report
 from ..check import unfit
@@ -22,6 +21,7 @@ from ..image.versions import FILE, load
 from ..plan.launcher import LAUNCHERS
 from ..plan.placement import used_hosts
 from ..plan.spec import LaunchSpec, Program
+from . import options as request
 from .shared import HELP, explained
 
 _HELP = {

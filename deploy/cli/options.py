@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from .console.text import count
-from .errors import UsageError
-from .hosts.hostfile import Host
-from .plan.source_tree import KEYS, RUNS, Tree
-from .plan.spec import Program
+from ..console.text import count
+from ..errors import UsageError
+from ..hosts.hostfile import Host
+from ..plan.source_tree import KEYS, RUNS, Tree
+from ..plan.spec import Program
 
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
 DEFAULT_MODULE = "muster.train"

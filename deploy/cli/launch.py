@@ -9,7 +9,6 @@ from pathlib import Path
 
 from invoke import Context, Exit, task
 
-from .. import request
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..console.screen import Screen
@@ -24,6 +23,7 @@ from ..plan.launcher import LAUNCHERS
 from ..plan.placement import used_hosts
 from ..plan.source_tree import of_package, scan
 from ..plan.spec import LaunchSpec
+from . import options as request
 from .shared import HELP, explained
 
 TRAIN = Path(__file__).parents[2] / "train"
