@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pwd
 import signal
 from collections.abc import Iterator
 from types import FrameType
@@ -20,13 +19,6 @@ HELP = {
     "exclude": "not these hosts",
     "python": "the Python of the hosts (default: python3 there, this one on localhost)",
 }
-
-
-def _name_of(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)
 
 
 @contextlib.contextmanager

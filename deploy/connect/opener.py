@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..cli.shared import _name_of
 from ..errors import UsageError
 from ..hosts.hostfile import Host
 from .channel import Pipe
@@ -40,6 +40,13 @@ def _open_to_others(path: Path) -> Iterator[str]:
         yield f"{path}: belongs to {names}, and {why}; read it, then: sudo chown -h {_name_of(user)} {place}"
     if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield f"{path}: others may write to it, and {why}; do: chmod go-w {place}"
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
 
 
 def opener(hosts_file: Path, python: str) -> OpenPipe:

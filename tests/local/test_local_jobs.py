@@ -60,7 +60,8 @@ def test_without_being_asked_nothing_starts_again(project: Project) -> None:
 
 def test_who_interrupts_the_wait_for_a_restart_has_interrupted_the_job(project: Project) -> None:
     with (project.path / "fabfile.py").open("a") as fabfile:  # a wait that lasts until it is interrupted
-        fabfile.write("\nfrom muster.deploy import restart\n\nrestart.BACKOFF_SECONDS = (600.0,)\n")
+        fabfile.write("\nfrom muster.deploy.jobs import restart_policy\n")
+        fabfile.write("\nrestart_policy.BACKOFF_SECONDS = (600.0,)\n")
     with project.start("--script", "again.py", "--args=9", "--max-restarts", "3") as process:
         assert process.stdout is not None
         said = [next(line for line in process.stdout if "restart 1 of 3" in line)]
