@@ -72,5 +72,32 @@ lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint, an
 	@if [ ! -x $(BIN)/ansible-lint ]; then echo 'ansible-lint is not run: it needs Python 3.11'; exit; fi; \
 	  cd ansible && PATH="$(CURDIR)/$(BIN):$$PATH" ansible-lint --offline --nocolor --profile production
 
+# -- documents, format, release --
+.PHONY: docs reference format release-check
+
+.venv/docs-installed: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: .venv/docs-installed ## the site of docs/, in build/site; every link is checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python docs/scripts/check_site.py build/site
+
+reference: .venv/installed ## write the generated pages and pictures of docs/ anew
+	$(BIN)/python docs/scripts/reference.py
+	$(BIN)/python docs/scripts/rooms.py
+	$(BIN)/python docs/scripts/terminal.py
+
+format: .venv/installed ## put the Python files into the form that `make lint` asks for
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+.venv/release-installed: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[release]'
+	@touch $@
+
+release-check: .venv/release-installed ## what RELEASING.md asks for: versions, changelog, wheel and sdist
+	$(BIN)/python .ci/release_check.py
+
 clean: ## remove the environment and the caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -40,12 +40,12 @@ Seconds from the fault to the verdict / until no process of the job is left on a
 {running}
 
 - With `--stall-timeout S` a job ends when a rank is stopped, or stuck in the kernel, for S seconds, or when
-  for S seconds no rank prints and none uses more than a twentieth of a core. A rank that computes in
-  silence is not stalled. Ranks that poll while they wait, as MPI and CUDA do, look busy: a deadlock among
-  them is not noticed, but one that is stopped is. It is looked at every 2 s.
-- SIGKILL by the kernel for lack of memory is told apart by the counters of the host's memory group (cgroup
-  v1 and v2), read by its keeper. In a group that others share, a kill of theirs just before a SIGKILL of
-  ours is taken for it.
+  for S seconds no rank prints and none uses more than a twentieth of a core. A rank that computes without
+  printing is not stalled. Ranks that poll while they wait, as MPI and CUDA do, look busy: a deadlock among
+  them is not noticed, but a rank that is stopped is. The agents look every 2 s.
+- The agent recognises a SIGKILL by the kernel for lack of memory from the counters of the host's memory
+  cgroup (v1 and v2). If other programs share the cgroup, and the kernel kills one of them just before a
+  rank gets SIGKILL, the rank is reported as out of memory too.
 - A host that is frozen, or whose packets are dropped, ends its part of the job by itself after 12 s of
   silence, as soon as it runs again.
 
@@ -57,11 +57,12 @@ Seconds from the command to its end.
 
 ## Beside six launchers
 
-Their figures are of another day, on the same kind of machine and the same three containers: read hangs,
-what is left and exit statuses rather than tenths of seconds. DeepSpeed 0.19.8 (pdsh), Colossal-AI 0.5.0,
-Open MPI 5.0.7, torchrunx 0.4.0; torchrun of torch 2.6 and accelerate 1.15.0 by hand, one ssh for each host.
-Seconds until the launcher returned; never: not within 30 to 60 s; `n left`: ranks that lived on. Other
-ranks sat in an all_reduce, whose closed sockets tell them, except when a rank raises. Empty: not tried.
+The other launchers were measured on another day, on the same kind of machine and the same three containers:
+compare hangs, leftovers and exit statuses rather than tenths of seconds. DeepSpeed 0.19.8 (pdsh), Colossal-AI
+0.5.0, Open MPI 5.0.7, torchrunx 0.4.0; torchrun of torch 2.6 and accelerate 1.15.0 by hand, one ssh for each
+host. The figures are seconds until the launcher returned; "never" means not within 30 to 60 s, and "n left"
+that n ranks lived on. Except where a rank raises, the other ranks were in an all_reduce, whose closed sockets
+tell them. An empty cell was not tried.
 
 {peers}
 """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,25 +24,55 @@ from tests.cluster.faults import FAULTS
 from tests.cluster.start_faults import START_FAULTS
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+DOCUMENTS = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in (
+        *sorted(ROOT.glob("*.md")),
+        ROOT / "ansible" / "README.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    )
+}
+README = DOCUMENTS["README.md"]
 MAKEFILE = (ROOT / "Makefile").read_text()
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MUSTER = Path(sys.executable).parent / "muster"
 
 
-def commands(word: str) -> Iterator[str]:
-    """Every command of the README's indented blocks, and of its `code`, that begins with the word."""
-    blocks = [
-        line.strip().partition("   #")[0].strip() for line in README.splitlines() if line.startswith("    ")
-    ]
-    for text in blocks + re.findall(r"`([^`\n]+)`", README):
-        if text.split()[:1] == [word]:
-            yield text
+def commands(text: str, program: str) -> Iterator[str]:
+    """Every command of a document's code blocks, and of its `code`, that begins with the program's name."""
+    fenced = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    blocks = [line.strip().partition("   #")[0] for line in fenced.splitlines() if line.startswith("    ")]
+    blocks = [re.sub(r"\s+# .*", "", line) for line in blocks]
+    for command in blocks + re.findall(r"`([^`\n]+)`", fenced):
+        is_usage = "[options]" in command or "…" in command
+        if command.split()[:1] == [program] and len(command.split()) > 1 and not is_usage:
+            yield command.strip()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
-        assert (document.parent / target).exists(), target
+def everywhere(program: str) -> list[str]:
+    """The same of every document but the changelog, which tells of commands as they were."""
+    found = {
+        command
+        for name, text in DOCUMENTS.items()
+        if name != "CHANGELOG.md"
+        for command in commands(text, program)
+    }
+    return sorted(found - {f"{program} COMMAND", f"{program} COMMAND --help", f"{program} help COMMAND"})
+
+
+def hosts_files(text: str) -> str:
+    """The lines of a document's code blocks that look like those of a hosts file."""
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    return "\n".join(line for line in lines if re.match(r"[\w.,\[\]-]+ slots=\d", line))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    folder = (ROOT / document).parent
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", DOCUMENTS[document]):
+        if ":" in target:
+            assert re.match(r"https://[a-z0-9-]+(\.[a-z0-9-]+)+(/|$)", target), target
+        else:
+            assert (folder / target).exists(), target
 
 
 def test_sections_that_are_linked_exist() -> None:
@@ -50,7 +82,7 @@ def test_sections_that_are_linked_exist() -> None:
     assert set(re.findall(r"\]\(#([^)]+)\)", README)) <= headings
 
 
-@pytest.mark.parametrize("command", sorted(set(commands("make"))))
+@pytest.mark.parametrize("command", everywhere("make"))
 def test_make_has_the_target(command: str) -> None:
     assert re.search(rf"^{command.split()[1]}:", MAKEFILE, re.MULTILINE), command
 
@@ -65,38 +97,109 @@ def spelled(tokens: list[str]) -> list[str]:
     return spelled_out
 
 
-@pytest.mark.parametrize("command", sorted(set(commands("fab"))))
-def test_fab_understands_the_command(command: str) -> None:
-    parser = Parser(contexts=namespace.to_contexts())
-    (task,) = parser.parse_argv(spelled(shlex.split(command)[1:]))
+def require_understood(command: str) -> None:
+    """Parse a command as the program does: its task and every flag must exist, and its values make sense.
+
+    A text may name a flag without its value.
+    """
+    contexts = namespace.to_contexts()
+    words = shlex.split(command)[1:]
+    flags = {flag: a for context in contexts if context.name == words[0] for flag, a in context.flags.items()}
+    if words[-1] in flags and flags[words[-1]].takes_value:
+        words.append("1")
+    (task,) = Parser(contexts=contexts).parse_argv(spelled(words))
     values = {name: argument.value for name, argument in task.args.items()}
     request.one_of("--launcher", values.get("launcher", "mpirun"), ("mpirun", "torchrun"))
     request.one_of("--backend", values.get("backend", "auto"), request.BACKENDS)
     shlex.split(values.get("args", ""))
 
 
+@pytest.mark.parametrize("command", everywhere("fab"))
+def test_fab_understands_the_command(command: str) -> None:
+    require_understood(command)
+
+
+@pytest.mark.skipif(not MUSTER.is_file(), reason="the program muster is not installed")
+@pytest.mark.parametrize(
+    "command",
+    [
+        command
+        for command in everywhere("muster")
+        if not command.startswith(("muster -", "muster help")) and "--help" not in command
+    ],
+)
+def test_muster_understands_the_command(command: str) -> None:
+    require_understood(command)
+
+
 def test_the_playbooks_exist() -> None:
-    books = re.findall(r"cd ansible && ansible-playbook (\S+)", README)
-    assert books
+    books = {book for text in DOCUMENTS.values() for book in re.findall(r"ansible-playbook (\w+\.yml)", text)}
+    assert "setup.yml" in books
     for book in books:
         assert (ROOT / "ansible" / book).is_file(), book
 
 
 def test_there_are_commands_to_test() -> None:
-    assert len(list(commands("fab"))) >= 5
-    assert len(list(commands("make"))) >= 4
+    assert len(list(commands(README, "muster"))) >= 10
+    assert len(everywhere("fab")) >= 5
+    assert len(everywhere("muster")) >= 50
+    assert len(list(commands(README, "make"))) >= 4
 
 
-def test_the_example_hosts_files_are_read() -> None:
-    block = README.partition("## The hosts file")[2].partition("## ")[0]
-    text = "\n".join(line.strip() for line in block.splitlines() if line.startswith("    "))
-    assert len(hostfile.parse(text)) == 1 + 16 + 2
+@pytest.mark.parametrize("document", ["README.md", "docs/reference/hosts-file.md"])
+def test_the_example_hosts_files_are_read(document: str) -> None:
+    assert len(hostfile.parse(hosts_files(DOCUMENTS[document]))) == 1 + 16 + 2
+
+
+def test_the_hosts_file_of_the_checkout_is_that_of_the_practice_cluster() -> None:
     assert [host.name for host in hostfile.load(ROOT / "hosts.txt")] == ["node1", "node2", "node3"]
 
 
 def test_code_comes_within_the_first_screen() -> None:
     first = next(number for number, line in enumerate(README.splitlines()) if line.startswith("    "))
     assert first < 10
+
+
+def test_the_readme_is_short() -> None:
+    assert README.splitlines().index("## Reading the code") <= 150
+
+
+def test_every_variable_of_muster_is_described_and_only_those() -> None:
+    folders = ("deploy", "train", "docker")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    texts = [
+        path.read_text(errors="replace")
+        for path in (*sources, ROOT / "compose.yaml")
+        if path.suffix != ".pyc"
+    ]
+    used = {name for text in texts for name in re.findall(r"MUSTER_[A-Z0-9_]*[A-Z0-9]", text)}
+    described = re.findall(r"`(MUSTER_[A-Z0-9_]+)`", DOCUMENTS["docs/reference/environment.md"])
+    assert set(described) == used
+
+
+VARIABLE = re.compile(r"\.\.\.|\*|\b(?:node|gpu)\w*\d\b|'8x'|\bml\b|\bslots\b|[\d.:]+")
+
+
+def test_the_messages_that_are_explained_are_those_of_the_code() -> None:
+    # A message is put together from pieces: two or three of its words must be in the code together.
+    code = "\n".join(
+        node.value
+        for path in (ROOT / "deploy").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    table = re.findall(r"^\| (`.*?) \|", DOCUMENTS["docs/how-to/when-it-fails.md"], re.MULTILINE)
+    messages = [message for row in table for message in re.findall(r"`([^`]+)`", row)]
+    assert len(messages) >= 15
+    for message in messages:
+        pieces = [piece.strip(" :;,()").split() for piece in VARIABLE.split(message)]
+        phrases = [
+            " ".join(piece[start : start + size])
+            for piece in pieces
+            for size in (2, 3)
+            for start in range(max(1, len(piece) - size + 1))
+        ]
+        assert any(len(phrase) >= 8 and phrase in code for phrase in phrases), message
 
 
 def test_every_fault_has_its_row_in_the_document() -> None:

@@ -1,0 +1,72 @@
+"""The launches of the README and the program of the tutorial do what they say, on this machine."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launching import Project
+from tests.unit.test_docs import DOCUMENTS, README, commands
+
+PROGRAMS = {name: Path(sys.executable).parent / name for name in ("fab", "muster")}
+COMMANDS = [
+    command
+    for name, path in PROGRAMS.items()
+    if path.is_file()
+    for command in sorted({*commands(README, name)})
+]
+LAUNCHES = [command for command in COMMANDS if command.split()[1] == "launch"]
+NAMES = sorted({tuple(command.split()[:2]) for command in COMMANDS if not command.split()[1].startswith("-")})
+
+
+def run(project: Project, words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(PROGRAMS[words[0]]), *words[1:]],
+        cwd=project.path,
+        env={**project.env, "HF_TOKEN": "secret"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", LAUNCHES)
+def test_a_launch_of_the_readme_can_be_planned(project: Project, command: str) -> None:
+    (project.path / "hosts.txt").write_text("localhost slots=4\n")
+    for name in ("train.py", "package/__init__.py", "package/module.py"):
+        (project.path / name).parent.mkdir(exist_ok=True)
+        (project.path / name).write_text("")
+    program, launch, *words = shlex.split(command)
+    done = run(project, [program, launch, *(() if "--dry-run" in words else ("--dry-run",)), *words])
+    assert done.returncode == 0, done.stderr
+    assert "ranks 0-3" in done.stdout
+    assert ("--epochs 3" in done.stdout) == ("--epochs" in command)
+    assert "secret" not in done.stdout
+
+
+@pytest.mark.parametrize(("program", "name"), NAMES)
+def test_a_command_of_the_readme_explains_itself(project: Project, program: str, name: str) -> None:
+    done = run(project, [program, name, "--help"])
+    assert done.returncode == 0, done.stderr
+    assert name in done.stdout
+
+
+def test_there_are_launches_to_test() -> None:
+    assert LAUNCHES
+
+
+def test_the_program_of_the_tutorial_adds_up_its_ranks_and_fails_when_told(project: Project) -> None:
+    program = re.search(r"^```python\n(.*?)^```", DOCUMENTS["docs/tutorial.md"], re.MULTILINE | re.DOTALL)
+    assert program
+    (project.path / "train.py").write_text(program.group(1))
+    failed = project.launch("--script", "train.py", "--env", "FAIL=1")
+    assert "rank 1 of 2, sum of all ranks: 1" in failed.output
+    assert failed.status == 1
+    assert "FAILED  rank 1 on localhost: exit status 1" in failed.output
+    assert "ValueError: boom" in failed.output

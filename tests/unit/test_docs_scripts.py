@@ -1,0 +1,192 @@
+"""The scripts behind the documents: what they generate is current, and they do what they say."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+
+import pytest
+
+from docs.scripts import check_site, reference, rooms, site_hooks, terminal
+
+ROOT = Path(__file__).parents[2]
+GENERATED = {**reference.pages(), **rooms.pictures(), **terminal.pictures()}
+
+
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
+def test_what_is_generated_is_current(path: Path) -> None:
+    assert path.read_text() == GENERATED[path], "make reference writes it anew"
+
+
+# -- rooms --
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """attic imports hall and cellar, hall imports cellar; barn and yard import each other, barn cellar."""
+    house = tmp_path / "house"
+    modules = {
+        "__init__.py": "from .attic import roof",
+        "attic/roof.py": "from ..hall import door\nfrom .. import cellar\nimport os",
+        "hall/__init__.py": "",
+        "hall/door.py": "from muster.house.cellar import wine",
+        "cellar.py": "wine = 1",
+        "barn/hay.py": "import muster.house.yard.gate\nfrom ..cellar import wine",
+        "yard/gate.py": "from ..barn import hay",
+    }
+    for name, text in modules.items():
+        (house / name).parent.mkdir(parents=True, exist_ok=True)
+        (house / name).write_text(text)
+    return house
+
+
+def test_a_room_is_a_folder_or_a_module_by_itself(package: Path) -> None:
+    assert rooms.rooms_of(package).keys() == {"attic", "hall", "cellar", "barn", "yard"}
+
+
+def test_imports_of_every_form_are_found(package: Path) -> None:
+    assert rooms.imports_of(package) == {
+        "attic": {"hall", "cellar"},
+        "hall": {"cellar"},
+        "cellar": set(),
+        "barn": {"yard", "cellar"},
+        "yard": {"barn"},
+    }
+
+
+def test_a_room_stands_above_what_it_imports_and_a_cycle_shares_a_floor(package: Path) -> None:
+    assert rooms.floors_of(rooms.imports_of(package)) == [["cellar"], ["barn", "hall", "yard"], ["attic"]]
+
+
+def test_an_arrow_that_a_longer_way_shows_is_left_out(package: Path) -> None:
+    arrows = rooms.drawn_arrows(rooms.imports_of(package))
+    assert ("attic", "cellar") not in arrows
+    assert {("attic", "hall"), ("hall", "cellar"), ("barn", "yard"), ("yard", "barn")} <= set(arrows)
+    assert ("barn", "cellar") in arrows, "a cycle must not hide the way out of it"
+
+
+def test_the_picture_has_every_room(package: Path) -> None:
+    picture = rooms.draw(package)
+    assert all(f">{name}</text>" in picture for name in rooms.rooms_of(package))
+    assert picture.count('class="room cycle"') == 2
+
+
+# -- reference --
+
+
+def test_a_field_of_json_that_nobody_described_stops_the_reference() -> None:
+    with pytest.raises(SystemExit, match=r"says nothing about Gpu\.colour"):
+        list(reference.fields("gpu", "Gpu", {"Gpu": {"colour": "str"}}, owner="fit"))
+
+
+@pytest.mark.parametrize(
+    ("written", "json"),
+    [
+        ("str", "string"),
+        ("int | None", "number or null"),
+        ("tuple[int, ...]", "list of numbers"),
+        ("Mapping[str, str]", "object"),
+        ("bool", "true or false"),
+    ],
+)
+def test_types_are_those_of_json(written: str, json: str) -> None:
+    assert [kind for _, kind, _ in reference.fields("fit", written, {})] == [json]
+
+
+# -- the site, the terminal --
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "shown"),
+    [
+        ("train.md", "[train/main.py](../train/main.py)", "train/main.py"),
+        ("train.md", "[ddp.py](../train/sync/ddp.py)", "ddp.py (`train/sync/ddp.py`)"),
+        ("how-to/x.md", "[image](../image.md#versions)", "[image](../image.md#versions)"),
+        ("how-to/x.md", "[the book](../../ansible/README.md)", "the book (`ansible/README.md`)"),
+        ("x.md", "![a picture](../images/x.svg)", "![a picture](../images/x.svg)"),
+    ],
+)
+def test_a_link_out_of_the_documents_becomes_a_name(page: str, link: str, shown: str) -> None:
+    assert site_hooks.replace_outside_links(link, PurePosixPath("docs", page).parent) == shown
+
+
+def test_a_link_out_of_the_documents_leads_to_the_repository_if_it_is_known() -> None:
+    replaced = site_hooks.replace_outside_links(
+        "[a](../train/main.py)", PurePosixPath("docs"), "https://x.org/m"
+    )
+    assert replaced == "[a](https://x.org/m/blob/main/train/main.py)"
+
+
+@pytest.mark.parametrize(
+    ("html", "problems"),
+    [
+        ('<script src="assets/a.js"></script><a href="https://a.org/b">', 0),
+        ('<script src="https://cdn.org/a.js"></script>', 1),
+        ('<link rel="stylesheet" href="//fonts.org/a.css">', 1),
+        ('<link rel="canonical" href="https://a.org/">', 0),
+        ('<a href="http://a.org">', 1),
+        ('<a href="https://nowhere">', 1),
+    ],
+)
+def test_a_page_fetches_nothing_from_elsewhere(html: str, problems: int) -> None:
+    assert len(list(check_site.problems(html))) == problems
+
+
+def test_a_recording_keeps_what_remains_on_the_terminal() -> None:
+    shown = "\r\x1b[Kjob 1\r\n[0] 10 %\r\x1b[K[0] 90 %\r\x1b[K\x1b[36m[0]\x1b[0m done\r\n\r\x1b[K"
+    assert terminal.settled(shown) == "job 1\n\x1b[36m[0]\x1b[0m done\n"
+
+
+def test_no_picture_fetches_a_font() -> None:
+    assert all("http" not in text.replace("http://www.w3.org/2000/svg", "") for text in GENERATED.values())
+
+
+# -- releases --
+
+
+@pytest.fixture(scope="module")
+def release_check() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("release_check", ROOT / ".ci" / "release_check.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+DATED = "# Changelog\n\n## 0.2.0 (2026-12-01)\n\n### Added\n\n- A line.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "problem"),
+    [
+        (DATED, ["v0.2.0"], ""),
+        (DATED.replace("2026-12-01", "unreleased"), [], ""),
+        (DATED.replace("2026-12-01", "unreleased"), ["v0.2.0"], "needs a date"),
+        (DATED, ["v0.3.0"], "the version is 0.2.0"),
+        (DATED.replace("0.2.0", "0.1.0"), [], "first section must be"),
+        (DATED.replace("Added", "Mended"), [], "no kind of change: Mended"),
+        (DATED.replace("- A line.", ""), [], "is empty"),
+    ],
+)
+def test_the_changelog_of_a_release(
+    release_check: ModuleType, text: str, tags: list[str], problem: str
+) -> None:
+    found = "\n".join(release_check.changelog_problems(text, "0.2.0", tags))
+    assert problem in found
+    assert bool(found) == bool(problem)
+
+
+def test_the_changelog_has_the_version_of_the_package(release_check: ModuleType) -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert not list(release_check.changelog_problems(text, release_check.version(), []))
+
+
+def test_an_archive_without_what_users_need_or_with_a_key_is_refused(release_check: ModuleType) -> None:
+    names = ["muster/ansible/setup.yml", "muster/.muster/id_ed25519"]
+    found = list(release_check.content_problems(names, ["muster/compose.yaml"], "a.whl"))
+    assert found == [
+        "a.whl: muster/compose.yaml is missing",
+        "a.whl: muster/.muster/id_ed25519 does not belong there",
+    ]
