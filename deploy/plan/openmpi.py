@@ -12,23 +12,22 @@ from collections.abc import Mapping, Sequence
 from ..errors import HostError
 from ..hosts.facts import Facts
 
-# 4.1 cuts the domain off host names unless told not to; 5.0 keeps it, but says so only when asked.
+# 4.1 cuts the domain off host names unless told not to; 5.0 keeps it, but says so only when asked. Above 64
+# hosts daemons start each other; here only the head may start any. In 4.1 that takes a tree wider than any
+# cluster: told to use none, its daemons throw away what they say on stderr.
 _GENERATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "4.1": {
         "remote_shell": ("--mca", "plm", "rsh", "--mca", "plm_rsh_agent"),
         "full_names": ("--mca", "orte_keep_fqdn_hostnames", "1"),
-        "no_tree": ("--mca", "plm_rsh_no_tree_spawn", "1"),
+        "from_the_head": ("--mca", "routed_radix", "4096"),
     },
     "5.0": {
         "remote_shell": ("--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent"),
         "full_names": ("--prtemca", "prte_keep_fqdn_hostnames", "1"),
-        "no_tree": ("--prtemca", "plm_ssh_no_tree_spawn", "1"),
+        "from_the_head": ("--prtemca", "plm_ssh_no_tree_spawn", "1"),
     },
 }
 
-
-# On more hosts than this (routed_radix of both versions) daemons start each other: only the head may here.
-_TREE_HOSTS = 64
 
 # Where daemons talk to each other. One name: 5.0.11 dies of a list (SIGSEGV in 23 of 60 starts), and ignores
 # a CIDR when the interface has an IPv6 address too. Each host its own: mpirun would send its own name along,
@@ -58,7 +57,6 @@ def hostfile(ranks: Mapping[str, int]) -> str:
 def command(
     *,
     version: str,
-    hosts: int,
     ranks: int,
     hostfile: str,
     remote_shell: str,
@@ -79,7 +77,7 @@ def command(
         *("--map-by", "slot"),
         *("--bind-to", "none"),
         *options["full_names"],
-        *(options["no_tree"] if hosts > _TREE_HOSTS else ()),
+        *options["from_the_head"],
         *options["remote_shell"],
         remote_shell,
         *rank,

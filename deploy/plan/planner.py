@@ -60,7 +60,6 @@ def _plan_host(
     elif host.name == next(iter(places)):
         command = openmpi.command(
             version=own.mpi or "",
-            hosts=len(places),
             ranks=sum(counts.values()),
             hostfile=hostfile.path,
             remote_shell="muster-rsh",

@@ -89,8 +89,8 @@ def test_every_rank_is_where_the_plan_says_and_meets_at_one_address(project: Pro
     assert not said[0]["MASTER_ADDR"].startswith("127.")
 
 
-def test_daemons_start_each_other_where_there_are_many_hosts(project: Project, cluster: Cluster) -> None:
-    """Above 64 hosts mpirun's daemons start others (rml_base_radix); here from the second host on."""
+def test_the_head_starts_every_daemon_however_narrow_the_tree_is(project: Project, cluster: Cluster) -> None:
+    """Above 64 hosts mpirun's daemons would start others (rml_base_radix); here from the second host on."""
     for node in cluster.nodes:
         cluster.exec(
             node, ["sh", "-c", "mkdir -p ~/.prte && echo rml_base_radix = 1 >~/.prte/mca-params.conf"]

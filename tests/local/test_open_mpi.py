@@ -103,6 +103,18 @@ def test_fewer_ranks_than_slots_leave_the_last_host_alone(project: Project, gene
     assert [place.host for place in result.plan.ranks] == ["alpha", "alpha", "beta"]
 
 
+@generations
+def test_the_head_starts_every_daemon_however_narrow_the_tree_is(project: Project, generation: str) -> None:
+    """Above 64 hosts Open MPI's daemons would start others; with this, the first hosts do."""
+    for folder in (".prte", ".openmpi"):
+        path = Path(project.env["HOME"], folder, "mca-params.conf")
+        path.parent.mkdir()
+        path.write_text("routed_radix = 1\nrml_base_radix = 1\n")
+    pythons = dict.fromkeys(("alpha", "beta", "gamma", "delta"), PYTHONS[generation])
+    result, _ = launch(project, pythons, Program(script="program.py"))
+    assert result.failure is None, result.failure
+
+
 class DaemonKiller:
     """A watcher that kills one of Open MPI's daemons when every rank waits."""
 

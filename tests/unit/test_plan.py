@@ -232,14 +232,6 @@ def test_a_shell_command_that_does_anything_else_starts_no_daemon(command: str) 
     assert not openmpi.starts_daemon(command)
 
 
-def test_above_64_hosts_no_daemon_starts_another() -> None:
-    words = {text: make_plan(text).hosts[0].command or () for text in ("node[01-64]", "node[01-65]")}
-    assert "plm_ssh_no_tree_spawn" not in words["node[01-64]"]
-    assert "--prtemca plm_ssh_no_tree_spawn 1" in " ".join(words["node[01-65]"])
-    older = make_plan("node[01-65]", facts={f"node{n:02d}": {"mpi": "4.1.6"} for n in range(1, 66)})
-    assert "--mca plm_rsh_no_tree_spawn 1" in " ".join(older.hosts[0].command or ())
-
-
 @pytest.mark.parametrize(
     ("shell", "written"),
     [
