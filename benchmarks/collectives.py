@@ -29,9 +29,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from muster.train import mpi_backend
-from muster.train.mpi import MPI
-from muster.train.ranks import Ranks
-from muster.train.rendezvous import meeting
+from muster.train.job.mpi_world import MPI
+from muster.train.job.ranks import Ranks
+from muster.train.job.rendezvous import meeting
 
 SIZES = [4 * 4**power for power in range(13)]  # 4 B to 64 MiB
 Call = Callable[[torch.Tensor], object]

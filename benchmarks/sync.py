@@ -24,11 +24,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from muster.train.architectures import Architecture, architecture
-from muster.train.group import Group, process_group
-from muster.train.ranks import Ranks
+from muster.train.job.group import Group, process_group
+from muster.train.job.ranks import Ranks
+from muster.train.models.architectures import Architecture, architecture
 from muster.train.sync import synchronise
-from muster.train.sync.protocol import Sync
+from muster.train.sync.strategy import Sync
 
 WAYS = ("none", "ddp", "mpi4py", "mpi4py spinning", "mpi4py bf16", "mpi4py-naive", "zero", "fsdp")
 STEPS = {"resnet26": (16, 4), "mlp": (32, 2)}  # images per rank and step, steps per round

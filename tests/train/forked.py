@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch.distributed import FileStore
 from torch.multiprocessing.spawn import start_processes
 
-from muster.train.group import Group
-from muster.train.ranks import Ranks
+from muster.train.job.group import Group
+from muster.train.job.ranks import Ranks
 
 T = TypeVar("T")
 

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from muster.train import failure
-from muster.train.errors import TrainError
-from muster.train.failure import keep_records_in
-from muster.train.group import process_group
-from muster.train.ranks import Ranks
-from muster.train.spawn import spawn
+from muster.train.job import failure
+from muster.train.job.failure import TrainError, keep_records_in
+from muster.train.job.group import process_group
+from muster.train.job.ranks import Ranks
+from muster.train.job.spawn import spawn
 from tests.load import SOAK
 
 if not SOAK:  # whether the product's second is enough for a launcher to end a victim is a question of speed

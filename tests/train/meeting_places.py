@@ -5,8 +5,8 @@ import sys
 
 import torch.distributed as dist
 
-from muster.train.group import process_group
-from muster.train.ranks import Ranks
+from muster.train.job.group import process_group
+from muster.train.job.ranks import Ranks
 
 for place in sys.argv[1:]:
     with process_group(Ranks.from_env(os.environ), init=place) as group:

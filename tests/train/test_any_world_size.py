@@ -17,8 +17,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from muster.train.group import Group, process_group
-from muster.train.ranks import Ranks
+from muster.train.job.group import Group, process_group
+from muster.train.job.ranks import Ranks
 
 
 @pytest.fixture(scope="module")

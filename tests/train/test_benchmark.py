@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import torch
 
-from muster.train import benchmark
-from muster.train.architectures import BUILT_IN, architecture
-from muster.train.benchmark import BenchmarkConfig, Rate, measure, report
-from muster.train.errors import TrainError
+from muster.train.job.failure import TrainError
+from muster.train.models.architectures import BUILT_IN, architecture
+from muster.train.tools import benchmark
+from muster.train.tools.benchmark import BenchmarkConfig, Rate, measure, report
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
-    from muster.train.group import Group
+    from muster.train.job.group import Group
     from tests.train.conftest import Launch
 
 QUICK = ("--batch-size", "2", "--warm-up", "1", "--iterations", "3", "--batches", "1")
@@ -25,7 +25,7 @@ QUICK = ("--batch-size", "2", "--warm-up", "1", "--iterations", "3", "--batches"
 
 @pytest.mark.soak
 def test_two_ranks_are_measured_alone_and_together(launch: Launch) -> None:
-    job = launch("mpirun", 2, "-m", "muster.train.benchmark", "--dummy", "--sync", "mpi4py", *QUICK)
+    job = launch("mpirun", 2, "-m", "muster.train.tools.benchmark", "--dummy", "--sync", "mpi4py", *QUICK)
     assert job.status == 0, job.stderr
     lines = job.stdout.splitlines()
     assert "launched by mpirun, --sync mpi4py" in lines[0]

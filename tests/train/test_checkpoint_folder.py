@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from muster.train.checkpoint import folder as files
-from muster.train.errors import TrainError
+from muster.train.checkpoint import files
+from muster.train.job.failure import TrainError
 from tests.waiting import wait_until
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from muster.train.checkpoint import folder as files
-from muster.train.checkpoint import spread
+from muster.train.checkpoint import files, spread
 from muster.train.checkpoint.checkpoints import Checkpoints
-from muster.train.errors import TrainError
-from muster.train.group import Group
+from muster.train.job.failure import TrainError
+from muster.train.job.group import Group
 from tests.train.forked import on_hosts
 
 KEEP = 3

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from muster.train.checkpoint.state import consolidated, restore
-from muster.train.errors import TrainError
+from muster.train.job.failure import TrainError
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
-    from muster.train.group import Group
+    from muster.train.job.group import Group
 
 Pair = tuple[nn.Module, torch.optim.Optimizer]
 

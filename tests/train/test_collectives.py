@@ -11,14 +11,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from muster.train.collectives import measure, operations
-from muster.train.collectives.main import show
-from muster.train.collectives.operations import OPERATIONS, Operation, Pairs, World
-from muster.train.tool import ToolConfig
+from muster.train.tools import measure, operations
+from muster.train.tools.collectives import show
+from muster.train.tools.entry import ToolConfig
+from muster.train.tools.operations import OPERATIONS, Operation, Pairs, World
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
-    from muster.train.group import Group
+    from muster.train.job.group import Group
     from tests.train.conftest import Launch
 
 NAMES = {operation.name for operation in OPERATIONS}
@@ -82,7 +82,7 @@ def test_a_barrier_that_does_not_wait_is_wrong(tmp_path: Path, monkeypatch: pyte
 
 
 def test_it_runs_under_mpirun_with_the_mpi_backend(launch: Launch) -> None:
-    job = launch("mpirun", 3, "-m", "muster.train.collectives", "--backend", "mpi")
+    job = launch("mpirun", 3, "-m", "muster.train.tools.collectives", "--backend", "mpi")
     assert job.status == 0, job.stdout + job.stderr
     lines = job.stdout.splitlines()
     assert lines[0] == "3 ranks on 1 host, backend mpi, launched by mpirun"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from torch.distributed import FileStore, Store, TCPStore
 
-from muster.train.crosscheck import Card, exchange, verify
-from muster.train.errors import TrainError
+from muster.train.job.crosscheck import Card, exchange, verify
+from muster.train.job.failure import TrainError
 from tests.load import hold
 
 SHORT = timedelta(seconds=0.5)  # where not all come

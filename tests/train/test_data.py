@@ -11,8 +11,8 @@ import torch
 
 from muster.train.data import load
 from muster.train.data.samples import Samples
-from muster.train.errors import TrainError
-from muster.train.model import image_network
+from muster.train.job.failure import TrainError
+from muster.train.models.image_network import image_network
 
 CPU = torch.device("cpu")
 

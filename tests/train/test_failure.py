@@ -10,8 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from muster.train.errors import TrainError
-from muster.train.failure import fail_together, report, write_record
+from muster.train.job.failure import TrainError, fail_together, report, write_record
 from tests.load import hold
 
 if TYPE_CHECKING:
@@ -109,8 +108,10 @@ def test_a_victim_lets_the_first_failure_speak(
 ) -> None:
     said_before: list[str] = []
     sleep = Mock(side_effect=lambda seconds: said_before.append(capfd.readouterr().err))
-    monkeypatch.setattr("muster.train.failure.time", Mock(sleep=sleep))  # other threads may sleep meanwhile
-    monkeypatch.setattr("muster.train.failure.end_job", lambda status: None)
+    monkeypatch.setattr(
+        "muster.train.job.failure.time", Mock(sleep=sleep)
+    )  # other threads may sleep meanwhile
+    monkeypatch.setattr("muster.train.job.failure.end_job", lambda status: None)
     with pytest.raises(RuntimeError), fail_together():
         raise RuntimeError(words)
     assert said_before == [""] * victim

@@ -47,8 +47,8 @@ def test_train_uses_it_where_torch_has_no_mpi_built_in(launch: Launch) -> None:
 
 
 def test_without_mpi4py_there_is_one_plain_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from muster.train import backend
-    from muster.train.errors import TrainError
+    from muster.train.job import backend
+    from muster.train.job.failure import TrainError
 
     monkeypatch.setattr("torch.distributed.is_mpi_available", lambda: False)
     monkeypatch.setattr(backend, "find_spec", lambda name: None)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from muster.train.config import TrainConfig
-from muster.train.errors import TrainError
+from muster.train.job.failure import TrainError
 from muster.train.main import train
-from muster.train.outputs import TensorBoard
+from muster.train.reporting.outputs import TensorBoard
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
-    from muster.train.group import Group
+    from muster.train.job.group import Group
     from tests.train.conftest import Launch
 
 

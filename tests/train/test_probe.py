@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from muster.train.probe import apart, cells
-from muster.train.probe.apart import measure_apart
-from muster.train.probe.cells import Cell
-from muster.train.probe.table import as_json, as_text
+from muster.train.tools import probe_cells as cells
+from muster.train.tools import probe_children as apart
+from muster.train.tools.probe_cells import Cell
+from muster.train.tools.probe_children import measure_apart
+from muster.train.tools.probe_table import as_json, as_text
 from tests.train.forked import on_hosts
 from tests.train.probe_tables import GLOO, OURS, documented, told
 
 if TYPE_CHECKING:
-    from muster.train.group import Group
+    from muster.train.job.group import Group
     from tests.train.conftest import Launch
 
 PATIENCE = timedelta(
@@ -74,14 +75,14 @@ def test_this_machine_has_the_table_of_the_document(
     launch: Launch, launcher: str, backend: str, table: str
 ) -> None:
     assert f"torch {torch.__version__.partition('+')[0]}," in table, "measure again, and write a new table"
-    job = launch(launcher, 2, "-m", "muster.train.probe", "--json", "--backend", backend)
+    job = launch(launcher, 2, "-m", "muster.train.tools.probe", "--json", "--backend", backend)
     assert job.status == 0, job.stderr
     assert told(job.stdout) == documented(table)
 
 
 @pytest.mark.soak
 def test_one_rank_alone_is_probed_too(launch: Launch) -> None:
-    job = launch("single", 1, "-m", "muster.train.probe", "--json")
+    job = launch("single", 1, "-m", "muster.train.tools.probe", "--json")
     assert job.status == 0, job.stderr
     answers = told(job.stdout)
     assert {answers["all_reduce SUM", dtype] for dtype in ("i64", "f32", "f64")} == {"+"}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from torch.distributed import TCPStore
 
-from muster.train.errors import TrainError
-from muster.train.ranks import Ranks
-from muster.train.rendezvous import meeting
+from muster.train.job.failure import TrainError
+from muster.train.job.ranks import Ranks
+from muster.train.job.rendezvous import meeting
 from tests.train.conftest import TIME_LIMIT, environment, free_port
 
 if TYPE_CHECKING:

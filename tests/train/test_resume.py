@@ -14,16 +14,16 @@ import pytest
 import torch
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from muster.train.checkpoint import folder as files
+from muster.train.checkpoint import files
 from muster.train.checkpoint.checkpoints import FOLDER, Checkpoints
 from muster.train.config import TrainConfig
-from muster.train.errors import TrainError
+from muster.train.job.failure import TrainError
 from muster.train.main import train
 from tests.train.forked import on_hosts
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from muster.train.group import Group
+    from muster.train.job.group import Group
 
 # 193 = 3 * 64 + 1: four steps an epoch, so every third one is at another place in its epoch.
 SHORT = ("--limit", "193", "--epochs", "3", "--save-every", "3", "--keep", "100")

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from muster.train.sampler import GlobalBatchSampler, Share
+from muster.train.data.sampler import GlobalBatchSampler, Share
 
 
 def _shares(samples: int, batch_size: int, world_size: int, epoch: int = 0) -> list[list[Share]]:

@@ -15,13 +15,13 @@ from torch.nn.utils import clip_grad_norm_
 
 from muster.train.config import TrainConfig
 from muster.train.data import load
+from muster.train.data.sampler import GlobalBatchSampler
 from muster.train.data.samples import Samples
-from muster.train.errors import TrainError
-from muster.train.group import Group, process_group
-from muster.train.model import image_network
-from muster.train.progress import Progress
-from muster.train.ranks import Ranks
-from muster.train.sampler import GlobalBatchSampler
+from muster.train.job.failure import TrainError
+from muster.train.job.group import Group, process_group
+from muster.train.job.ranks import Ranks
+from muster.train.models.image_network import image_network
+from muster.train.reporting.terminal import Progress
 from muster.train.schedule import learning_rate
 from muster.train.trainer import Trainer
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from muster.train import slurm
-from muster.train.errors import TrainError
-from muster.train.ranks import Ranks, remark
+from muster.train.job import slurm
+from muster.train.job.failure import TrainError
+from muster.train.job.ranks import Ranks, remark
 
 
 def _torch(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:

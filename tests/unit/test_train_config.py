@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.train.config import TrainConfig
-from muster.train.errors import TrainError
+from muster.train.job.failure import TrainError
 
 
 def test_options_come_from_the_command_line() -> None:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from muster.train.progress import Progress
-from muster.train.ranks import Ranks
+from muster.train.job.ranks import Ranks
+from muster.train.reporting.terminal import Progress
 
 FIRST = Ranks(0, 2, 0, 2, "mpirun")
 SECOND = Ranks(1, 2, 1, 2, "mpirun")
@@ -51,7 +51,7 @@ def test_bars_are_drawn_at_most_ten_times_a_second(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("muster.train.progress.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("muster.train.reporting.terminal.time", SimpleNamespace(monotonic=lambda: now))
     progress = Progress(FIRST, {"MUSTER_TERMINAL": "80"})
     progress.bar("epoch 1/2", 0.25, "")
     now += 0.09

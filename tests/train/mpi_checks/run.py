@@ -17,9 +17,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from muster.train.job.ranks import Ranks
+from muster.train.job.rendezvous import meeting
 from muster.train.mpi_backend import register
-from muster.train.ranks import Ranks
-from muster.train.rendezvous import meeting
 
 
 def main() -> None:
