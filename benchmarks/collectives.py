@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from muster.train import mpi_backend
 from muster.train.job.mpi_world import MPI
 from muster.train.job.ranks import Ranks
-from muster.train.job.rendezvous import meeting
+from muster.train.job.rendezvous import rendezvous_store
 
 SIZES = [4 * 4**power for power in range(13)]  # 4 B to 64 MiB
 Call = Callable[[torch.Tensor], object]
@@ -158,7 +158,7 @@ def main() -> None:
     torch.set_num_threads(1)
     ranks = Ranks.from_env(os.environ)
     timeout = timedelta(minutes=2)
-    with meeting("auto", ranks, timeout, os.environ) as store:
+    with rendezvous_store("auto", ranks, timeout, os.environ) as store:
         dist.init_process_group(
             "gloo", timeout=timeout, store=store, rank=ranks.rank, world_size=ranks.world_size
         )

@@ -1,10 +1,10 @@
-"""What each way to synchronise adds to a training step: medians, and ratios to DDP and to no communication.
+"""What each strategy adds to a training step: medians, and ratios to DDP and to no communication.
 
     mpirun -n 2 --bind-to none .venv/bin/python benchmarks/sync.py --rounds 9
 
-All ways train in one job, in turn (A B C A B C ...), each its own copy of the network, one thread a rank. The
-time of a round is that of the slower rank; a round of a way is some steps, after one that does not count.
-"spinning" is mpi4py without the wait asleep of train/sync/reducer.py.
+All strategies train in one job, in turn (A B C A B C ...), each a copy of the network, with one thread per
+rank. A round of a strategy is some steps, after one that does not count. Its time is the slowest rank's.
+"polling" is mpi4py without the sleep of train/sync/reducer.py.
 """
 
 from __future__ import annotations
@@ -27,63 +27,63 @@ from torch.nn.functional import cross_entropy
 from muster.train.job.group import Group, process_group
 from muster.train.job.ranks import Ranks
 from muster.train.models.architectures import Architecture, architecture
-from muster.train.sync import synchronise
-from muster.train.sync.strategy import Sync
+from muster.train.sync import make_strategy
+from muster.train.sync.strategy import Strategy
 
-WAYS = ("none", "ddp", "mpi4py", "mpi4py spinning", "mpi4py bf16", "mpi4py-naive", "zero", "fsdp")
+STRATEGIES = ("none", "ddp", "mpi4py", "mpi4py polling", "mpi4py bf16", "mpi4py-naive", "zero", "fsdp")
 STEPS = {"resnet26": (16, 4), "mlp": (32, 2)}  # images per rank and step, steps per round
 
 
-def made(way: str, name: str, group: Group) -> tuple[Sync, Architecture]:
-    """Build a copy of the network in the care of `way`, which may have a word on how."""
+def build(title: str, name: str, group: Group) -> tuple[Strategy, Architecture]:
+    """Build a copy of the network `name` and the strategy `title`, which may end in a variant."""
     torch.manual_seed(0)
     built = architecture(name)
-    name_of_way, _, word = way.partition(" ")
-    compress = word if word == "bf16" else "none"
-    sync = synchronise(built.network, group, name_of_way, torch.optim.SGD, compress=compress, lr=0.01)
-    if word == "spinning":
-        sync.reducer._meet = lambda: None  # type: ignore[attr-defined]
-    return sync, built
+    strategy_name, _, variant = title.partition(" ")
+    compress = variant if variant == "bf16" else "none"
+    strategy = make_strategy(strategy_name, built.network, group, torch.optim.SGD, compress=compress, lr=0.01)
+    if variant == "polling":
+        strategy.reducer._wait_for_all_ranks = lambda: None  # type: ignore[attr-defined]
+    return strategy, built
 
 
-def step(sync: Sync, images: torch.Tensor, labels: torch.Tensor) -> None:
+def step(strategy: Strategy, images: torch.Tensor, labels: torch.Tensor) -> None:
     """Take one step of training."""
-    sync.optimizer.zero_grad()
-    torch.autograd.backward(cross_entropy(sync.model(images), labels))
-    sync.finish()
-    sync.optimizer.step()
+    strategy.optimizer.zero_grad()
+    torch.autograd.backward(cross_entropy(strategy.model(images), labels))
+    strategy.finish()
+    strategy.optimizer.step()
 
 
-def measure(name: str, ways: Sequence[str], rounds: int, group: Group) -> dict[str, list[float]]:
-    """Return, for each way, the milliseconds per step of each round."""
+def measure(name: str, titles: Sequence[str], rounds: int, group: Group) -> dict[str, list[float]]:
+    """Return, for each strategy, the milliseconds per step of each round."""
     batch, steps = STEPS[name]
-    syncs = {way: made(way, name, group) for way in ways}
-    times: dict[str, list[float]] = {way: [] for way in ways}
+    built_of = {title: build(title, name, group) for title in titles}
+    times: dict[str, list[float]] = {title: [] for title in titles}
     for round_number in range(rounds + 1):
-        for way, (sync, built) in syncs.items():
+        for title, (strategy, built) in built_of.items():
             images, labels = torch.randn(batch, *built.shape), torch.randint(built.classes, (batch,))
-            step(sync, images, labels)
+            step(strategy, images, labels)
             dist.barrier()
             began = time.perf_counter()
             for _ in range(steps):
-                step(sync, images, labels)
+                step(strategy, images, labels)
             taken = torch.tensor((time.perf_counter() - began) / steps * 1000)
             dist.all_reduce(taken, dist.ReduceOp.MAX)
             if round_number > 0:  # the first round warms up
-                times[way].append(float(taken))
+                times[title].append(float(taken))
     return times
 
 
 def report(name: str, times: Mapping[str, Sequence[float]]) -> str:
-    """Return a table of the ways."""
+    """Return a table of the strategies."""
     lines = [
         f"| {name}: --sync | ms per step, median (min-max) | to ddp | to none |",
         "|---|---|---|---|",
     ]
-    for way, row in times.items():
+    for title, row in times.items():
         spread = f"{statistics.median(row):.1f} ({min(row):.1f}-{max(row):.1f})"
         ratios = (_ratio(row, times.get(other)) for other in ("ddp", "none"))
-        lines.append(f"| {way} | {spread} | {' | '.join(ratios)} |")
+        lines.append(f"| {title} | {spread} | {' | '.join(ratios)} |")
     return "\n".join([*lines, ""])
 
 
@@ -93,17 +93,18 @@ def _ratio(row: Sequence[float], others: Sequence[float] | None) -> str:
 
 
 def main() -> None:
-    """Measure every network and way, and print the tables on rank 0."""
+    """Measure every network and strategy, and print the tables on rank 0."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--networks", nargs="+", default=list(STEPS), choices=STEPS)
-    parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
     options = parser.parse_args()
     torch.set_num_threads(1)
     with process_group(Ranks.from_env(os.environ), backend="gloo") as group:
         before = os.getloadavg()[0]
         tables = [
-            report(name, measure(name, options.ways, options.rounds, group)) for name in options.networks
+            report(name, measure(name, options.strategies, options.rounds, group))
+            for name in options.networks
         ]
         if group.rank == 0:
             sys.stdout.write(

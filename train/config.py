@@ -1,4 +1,4 @@
-"""What the user may choose: TrainConfig, built from the command line."""
+"""The options of the programs: TrainConfig, built from the command line."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from .backend import BACKENDS, check_name
 from .data import FORMS as FORMS_OF_DATA
-from .errors import TrainError
-from .ranks import LAUNCHERS
-from .rendezvous import FORMS
-from .sync import COMPRESSIONS, WAYS
+from .job.backend import BACKENDS, check_name
+from .job.failure import TrainError
+from .job.ranks import LAUNCHERS
+from .job.rendezvous import FORMS
+from .sync import COMPRESSIONS, STRATEGIES
 
 T = TypeVar("T")
 
-LEARNING = "learning", "what decides the result: the same on every rank, and at any number of ranks"
-RANKS = "ranks", "who takes part and how they find each other; a launcher says it, so defaults do"
-SYNC = "synchronising", "how the ranks' gradients become one"
-OUTPUT = "output", "what is left of a run"
-CHECKPOINTS = "checkpoints", "in --out of every host, with a checksum; see train/checkpoint"
+LEARNING = "learning", "these decide the result, which is the same at any number of ranks"
+RANKS = "ranks", "how the ranks find each other; under a launcher the defaults do"
+SYNC = "strategy", "how the ranks train one model together"
+OUTPUT = "output", "output files"
+CHECKPOINTS = "checkpoints", "in --out of every host, with a checksum"
 SECTIONS = (LEARNING, RANKS, SYNC, OUTPUT, CHECKPOINTS)
-# Where an option's default comes from, if the variable is set; the last one counts.
+# Variables that set the default of an option; of two that are set, the last counts.
 VARIABLES = (
     ("MUSTER_OUT", "out"),
     ("MUSTER_BACKEND", "backend"),
@@ -35,42 +35,42 @@ VARIABLES = (
 
 
 def option(section: tuple[str, str], default: T, text: str, **argument: Any) -> T:
-    """Declare a field: its default, and how the command line's help puts it in `section`."""
-    made: T = field(default=default, metadata={"section": section, "help": text, **argument})
-    return made
+    """Declare a field: its default, its `section` and `text` in the help, and arguments of argparse."""
+    declared: T = field(default=default, metadata={"section": section, "help": text, **argument})
+    return declared
 
 
 def broken(rules: Iterable[tuple[str, object, bool, str]]) -> list[str]:
-    """Return a line for every rule, option, value, whether it holds and what it is, that does not hold."""
+    """Return one error line per violated rule; a rule is (option, value, whether it holds, what it asks)."""
     return [f"{name} must be {rule}, got {value}" for name, value, holds, rule in rules if not holds]
 
 
 def refuse(wrong: list[str]) -> None:
-    """Raise a TrainError of everything that is wrong at once, if anything is."""
+    """Raise a TrainError with all of these lines, if there are any."""
     if wrong:
         raise TrainError("\n".join(wrong))
 
 
 def compression_without_mpi4py(compress: str, sync: str) -> list[str]:
-    """Return a line if `compress` is asked of a way to synchronise that would not do it."""
+    """Return an error line if the strategy `sync` does not compress gradients, but should."""
     refused = compress != "none" and sync != "mpi4py"
     return [f"--compress {compress} needs --sync mpi4py, got --sync {sync}"] if refused else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankOptions:
-    """Who takes part and how they find each other, for every program of this package."""
+    """How the ranks find each other: the options of every program of this package."""
 
     launcher: str = option(
-        RANKS, "auto", "whose variables say which rank this is: torchrun's, Open MPI's ...", choices=LAUNCHERS
+        RANKS, "auto", "read rank and world size from this launcher's variables", choices=LAUNCHERS
     )
-    spawn: int = option(RANKS, 0, "start this many ranks on this host, without a launcher; 0: do not")
-    init: str = option(RANKS, "auto", f"where the ranks meet: {FORMS}")
+    spawn: int = option(RANKS, 0, "start this many ranks on this host, without a launcher; 0: none")
+    init: str = option(RANKS, "auto", f"the rendezvous, where the ranks meet: {FORMS}")
     backend: str = option(
         RANKS,
         "auto",
-        f"of torch.distributed: {' '.join(BACKENDS)}; auto is hccl with an Ascend NPU, nccl with a GPU, else "
-        "gloo; default $MUSTER_BACKEND or auto",
+        f"backend of torch.distributed: {' '.join(BACKENDS)}; auto is hccl with an Ascend NPU, nccl with a "
+        "GPU, else gloo; default $MUSTER_BACKEND or auto",
     )
     timeout: float = option(RANKS, 300.0, "seconds to wait for other ranks, to join and in each collective")
 
@@ -78,7 +78,7 @@ class RankOptions:
         refuse(self.wrong())
 
     def wrong(self) -> list[str]:
-        """Return a line for everything that cannot be."""
+        """Return one error line per option that cannot be used."""
         rules = (
             ("--spawn", self.spawn, self.spawn >= 0, "0 or more"),
             ("--timeout", self.timeout, 0 < self.timeout < 1e8, "above 0 and below 1e8"),
@@ -94,7 +94,7 @@ class RankOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig(RankOptions):
-    """Train a network on images, on any number of ranks, with the same result."""
+    """Train a network on images: on any number of ranks with the same result."""
 
     data: str = option(
         LEARNING,
@@ -106,50 +106,52 @@ class TrainConfig(RankOptions):
         LEARNING, 64, "GLOBAL batch: samples per step of all ranks together, not of each"
     )
     lr: float = option(LEARNING, 0.05, "peak learning rate: reached after the warm-up, then a cosine to 0")
-    warm_up: int = option(LEARNING, 1, "epochs in which the learning rate rises to its peak")
-    seed: int = option(LEARNING, 0, "of the initial weights and of the order of the samples")
-    dtype: str = option(LEARNING, "float32", "of weights and images", choices=("float32", "float64"))
+    warm_up: int = option(
+        LEARNING, 1, "epochs in which the learning rate rises to its peak; at most half of all"
+    )
+    seed: int = option(LEARNING, 0, "decides the initial weights and the order of the samples")
+    dtype: str = option(LEARNING, "float32", "type of weights and images", choices=("float32", "float64"))
     amp: bool = option(LEARNING, False, "compute in bfloat16 where that is safe (torch.autocast)")
     deterministic: bool = option(
-        LEARNING, False, "the same result, bit by bit, in every run on the same GPUs; CPUs need nothing"
+        LEARNING, False, "the same result, bit by bit, in every run on the same GPUs; CPUs do so anyway"
     )
-    limit: int = option(LEARNING, 0, "train on this many samples only; 0: on all")
+    limit: int = option(LEARNING, 0, "train on only this many samples; 0: on all")
 
     sync: str = option(
         SYNC,
         "ddp",
-        "ddp: torch's own; mpi4py: the same in the open, over MPI; mpi4py-naive: the loop of old tutorials; "
-        "zero: the optimizer's state in parts; fsdp: weights in parts too; none: each rank for itself",
-        choices=WAYS,
+        "ddp: torch's own; mpi4py: the same in Python, over MPI; mpi4py-naive: the loop of old tutorials; "
+        "zero: shards the optimizer's state; fsdp: shards the weights too; none: no communication",
+        choices=STRATEGIES,
     )
-    compress: str = option(SYNC, "none", "of gradients, on the way; for mpi4py", choices=COMPRESSIONS)
+    compress: str = option(SYNC, "none", "type in which gradients travel; for mpi4py", choices=COMPRESSIONS)
     accumulate: int = option(SYNC, 1, "take a rank's share of a batch in so many parts, and synchronise once")
-    clip: float = option(SYNC, 0.0, "scale gradients down to this 2-norm over all weights; 0: never")
+    clip: float = option(SYNC, 0.0, "scale gradients down to this 2-norm over all weights; 0: do not")
 
     out: Path = option(
         OUTPUT,
         Path("runs/alone"),
         "directory of metrics.jsonl, checkpoints/ and errors/, default $MUSTER_OUT or runs/alone",
     )
-    tensorboard: bool = option(OUTPUT, False, "write the metrics for TensorBoard too, to OUT/tensorboard")
+    tensorboard: bool = option(OUTPUT, False, "also write the metrics for TensorBoard, to OUT/tensorboard")
     profile: bool = option(
-        OUTPUT, False, "write a trace and a table of each rank's last epoch, to OUT/profile"
+        OUTPUT, False, "profile the last epoch: a trace and a table of each rank, in OUT/profile"
     )
-    rank_logs: bool = option(OUTPUT, False, "have every rank write a log of its own, to OUT/logs")
+    rank_logs: bool = option(OUTPUT, False, "write a log of each rank, in OUT/logs")
 
-    save_every: int = option(CHECKPOINTS, 0, "steps from one to the next; 0: only at the end of every epoch")
-    keep: int = option(CHECKPOINTS, 3, "how many to keep, the newest")
+    save_every: int = option(CHECKPOINTS, 0, "steps between checkpoints; 0: only at the end of every epoch")
+    keep: int = option(CHECKPOINTS, 3, "how many checkpoints to keep: the newest")
     resume: str = option(
         CHECKPOINTS,
         "",
-        "where to continue: auto, the newest complete one that any host has in --out, or the path of one, or "
-        "of another run",
+        "continue from a checkpoint: auto, the newest complete one that any host has in --out, or the path "
+        "of a checkpoint or of another run",
     )
     restart: int = option(
         CHECKPOINTS,
         0,
-        "which attempt of the job this is, default $MUSTER_RESTART or 0, the first; later ones continue as "
-        "with --resume auto",
+        "number of restarts of this job, default $MUSTER_RESTART or 0; a restarted job continues as with "
+        "--resume auto",
     )
 
     def wrong(self) -> list[str]:
@@ -175,7 +177,7 @@ class TrainConfig(RankOptions):
     def from_argv(cls, argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:
         """Parse `argv`, without the program's name; VARIABLES are defaults.
 
-        Raises TrainError for an unknown option, a bad value or one out of range.
+        Raises TrainError for an unknown option, or a value that is malformed or out of range.
         """
         given = {option: environ[variable] for variable, option in VARIABLES if environ.get(variable)}
         return parse(cls, "python -m muster.train", argv, **given)
@@ -186,7 +188,7 @@ class TrainConfig(RankOptions):
 
 
 def parse(config: type[T], program: str, argv: Sequence[str], **defaults: object) -> T:
-    """Build `config`, a dataclass of options, from a command line; defaults that are None do not count."""
+    """Build `config`, a dataclass of options, from a command line; a default of None is none."""
     parser = _Parser(prog=program, description=config.__doc__, allow_abbrev=False)
     declared = {each.metadata["section"] for each in fields(config)}  # type: ignore[arg-type]  # a dataclass
     groups = {title: parser.add_argument_group(*title) for title in SECTIONS if title in declared}
@@ -199,7 +201,7 @@ def parse(config: type[T], program: str, argv: Sequence[str], **defaults: object
         else:
             group.add_argument(*names, default=each.default, **{"type": type(each.default), **argument})
     parser.set_defaults(**{name: value for name, value in defaults.items() if value is not None})
-    # torch.distributed.launch adds this argument to say what LOCAL_RANK says too.
+    # torch.distributed.launch adds this argument; LOCAL_RANK has the same number.
     parser.add_argument("--local-rank", "--local_rank", help=argparse.SUPPRESS)
     options = vars(parser.parse_args(argv))
     options.pop("local_rank")
@@ -208,5 +210,5 @@ def parse(config: type[T], program: str, argv: Sequence[str], **defaults: object
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Replace argparse's usage text by one line."""
+        """Raise one line instead of printing the usage."""
         raise TrainError(f"{message} (see {self.prog} --help)")

@@ -1,86 +1,134 @@
-"""The training from beginning to end: train, evaluate, write down, checkpoint, once per epoch."""
+"""The training from beginning to end: train, evaluate, record and save, once per epoch."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from .checkpoint.checkpoints import Checkpoints
+from .checkpoint.checkpoints import Checkpoints, Resumed
 from .config import TrainConfig
-from .data.samples import Samples
-from .errors import TrainError
-from .group import Group
-from .metrics import EpochMetrics, MetricsFile
-from .outputs import LOG, TensorBoard, profiled
-from .progress import Progress
-from .trainer import Trainer
+from .job.failure import TrainError
+from .reporting.metrics import EpochMetrics, MetricsFile
+from .reporting.outputs import LOG, TensorBoard, profiled
+from .reporting.terminal import Terminal
+from .trainer import Step, Trainer
+
+# They decide the order of the samples and the steps: changed, a position in the training means nothing.
+SAME_WHEN_RESUMED = ("data", "seed", "batch_size", "limit", "dtype")
 
 
-def fit(config: TrainConfig, group: Group, samples: Samples, held_out: Samples, progress: Progress) -> float:
-    """Train up to `config.epochs`, from the beginning or a checkpoint; returns the held-out accuracy."""
-    trainer = Trainer(config, group, samples)
-    checkpoints = Checkpoints(group, config.out, keep=config.keep, say=progress.line)
-    # Before anything of an earlier run is set aside: the package may not be there.
-    board = TensorBoard(config.out / "tensorboard") if config.tensorboard and group.rank == 0 else None
-    state = where_to_begin(config, checkpoints, progress)
-    if state:
-        trainer.restore(state)
+def learning_rate(step: int, *, peak: float, warm_up: int, steps: int) -> float:
+    """Return the rate for `step`, counted from 0: a line up to `peak`, which a cosine then takes to 0.
+
+    The line is as long as `warm_up` steps, but at most half of all `steps`, so that every training reaches
+    the peak and comes down from it. The warm-up is that of Goyal et al., 2017 (arXiv:1706.02677), section
+    2.2; the cosine is equation 5 of Loshchilov and Hutter, SGDR, 2017 (arXiv:1608.03983), without restarts.
+    """
+    rising = min(warm_up, steps // 2)
+    if step < rising:
+        return peak * (step + 1) / rising
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - rising) / (steps - rising)))
+
+
+def fit(trainer: Trainer, evaluate: Callable[[], float], config: TrainConfig, terminal: Terminal) -> float:
+    """Train up to `config.epochs`, from the beginning or a checkpoint; returns the last result of `evaluate`.
+
+    `evaluate`, a collective, gives the accuracy on held-out samples. Everything is written to `config.out`.
+    """
+    group = trainer.group
+    checkpoints = Checkpoints(group, config.out, keep=config.keep, say=terminal.line)
+    # Before anything of an earlier run is set aside: the package may be missing.
+    tensorboard = TensorBoard(config.out / "tensorboard") if config.tensorboard and group.rank == 0 else None
+    resumed = where_to_begin(config, checkpoints, terminal)
+    if resumed:
+        refuse_another_training(config, resumed)
+        trainer.restore(resumed.state)
+    metrics_file = None
+    if group.rank == 0:
+        metrics_file = open_metrics(config.out, trainer.epoch if resumed and resumed.own else 0, terminal)
 
     def save() -> None:
-        checkpoints.save(trainer.steps, trainer.state(checkpoints.writers))
+        checkpoints.save(trainer.steps, {**trainer.state(checkpoints.writers), "config": config.as_text()})
 
-    def save_if_due() -> None:
+    def after_step(step: Step) -> None:
+        show(step, trainer.epoch, config.epochs, terminal)
         if config.save_every and trainer.steps % config.save_every == 0 and not trainer.epoch_is_done:
             save()
 
-    metrics_file = open_metrics(config.out, trainer.epoch) if group.rank == 0 else None
-    accuracy = trainer.accuracy(held_out)
+    accuracy = evaluate()
     while trainer.epoch < config.epochs:
         started = time.perf_counter()
-        last = trainer.epoch + 1 == config.epochs  # when all is warm
+        last = trainer.epoch + 1 == config.epochs  # by then caches are warm
         with profiled(config.out / "profile", group) if config.profile and last else nullcontext():
-            loss = trainer.run_epoch(progress, save_if_due)
-        rate = len(samples) / (time.perf_counter() - started)
-        accuracy = trainer.accuracy(held_out)
-        metrics = EpochMetrics(trainer.epoch, trainer.steps, loss, trainer.lr, accuracy, rate, time.time())
+            loss = trainer.run_epoch(after_step)
+        rate = len(trainer.data) / (time.perf_counter() - started)
+        accuracy = evaluate()
+        metrics = EpochMetrics(
+            trainer.epoch, trainer.steps, loss, trainer.last_learning_rate, accuracy, rate, time.time()
+        )
         if metrics_file:
             metrics_file.append(metrics)
-        if board:
-            board.add(asdict(metrics), trainer.steps)
+        if tensorboard:
+            tensorboard.add(asdict(metrics), trainer.steps)
         save()
         epoch = f"epoch {trainer.epoch:>{len(str(config.epochs))}}/{config.epochs}"
         LOG.info("%s  loss %.6f  accuracy %.4f  %.0f samples/s over all ranks", epoch, loss, accuracy, rate)
-        progress.line(f"{epoch}  loss {loss:.4f}  accuracy {accuracy:.4f}  {rate:.0f} samples/s")
+        terminal.line(f"{epoch}  loss {loss:.4f}  accuracy {accuracy:.4f}  {rate:.0f} samples/s")
     return accuracy
 
 
-def where_to_begin(
-    config: TrainConfig, checkpoints: Checkpoints, progress: Progress
-) -> dict[str, Any] | None:
-    """Return the state to continue from, None to start afresh; says which.
+def show(step: Step, epoch: int, epochs: int, terminal: Terminal) -> None:
+    """Draw the progress bar, when it is due."""
+    if terminal.bar_is_due():
+        terminal.bar(
+            f"epoch {epoch + 1}/{epochs}",
+            step.batch / step.batches,
+            f"loss {step.mean_loss:.3f}  {step.samples_per_second:.0f} samples/s",
+        )
 
-    A job that was started again continues where it was, and only if it had not come to a checkpoint yet,
-    where it was told to.
+
+def where_to_begin(config: TrainConfig, checkpoints: Checkpoints, terminal: Terminal) -> Resumed | None:
+    """Return the checkpoint to continue from, None to start afresh; prints which.
+
+    A restarted job resumes from its own newest checkpoint, or, if it has none yet, from `--resume`.
     """
     newest = checkpoints.newest() if config.resume == "auto" or config.restart > 0 else None
     if newest is None and config.resume not in {"", "auto"}:
         return checkpoints.chosen(Path(config.resume))
     if newest is None and (config.resume or config.restart):
-        progress.line(f"no checkpoint in {checkpoints.folder} on any host: starting afresh")
+        terminal.line(f"no checkpoint in {checkpoints.folder} on any host: starting afresh")
     if newest is None:
         checkpoints.begin()
     return newest
 
 
-def open_metrics(out: Path, after_epoch: int) -> MetricsFile:
-    """Make the run's directory and begin, or after a resume continue, its metrics.jsonl."""
+def refuse_another_training(config: TrainConfig, resumed: Resumed) -> None:
+    """Raise TrainError if the checkpoint was made with options that must not change."""
+    before, now = resumed.state["config"], config.as_text()
+    changed = [name for name in SAME_WHEN_RESUMED if before.get(name) != now[name]]
+    if changed:
+        raise TrainError(
+            "\n".join(
+                f"the checkpoint is of a training with --{name.replace('_', '-')} {before.get(name)}, "
+                f"not {now[name]}; continue with the same"
+                for name in changed
+            )
+        )
+
+
+def open_metrics(out: Path, after_epoch: int, terminal: Terminal) -> MetricsFile:
+    """Make the run's directory and open its metrics.jsonl: anew, or to continue after `after_epoch`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        return MetricsFile(out / "metrics.jsonl", after_epoch=after_epoch)
+        file = MetricsFile(out / "metrics.jsonl", after_epoch=after_epoch)
     except OSError as error:
         raise TrainError(
             f"cannot write to {out}: {error.strerror}; choose another directory with --out"
         ) from error
+    if file.aside:
+        terminal.line(f"earlier metrics set aside in {file.aside}")
+    return file

@@ -1,15 +1,23 @@
 """Train a network on real handwritten digits, in one process or on a cluster.
 
-    python -m muster.train                                     # alone
-    mpirun -np 4 python -m muster.train --epochs 30            # four ranks, started by Open MPI
-    torchrun --nproc-per-node 4 -m muster.train                # four ranks, started by torchrun
-    python -m muster.train --spawn 4                           # four ranks, started by themselves
-    python -m muster.train --resume auto --epochs 30    # on from the newest checkpoint
+    python -m muster.train                              # one process
+    mpirun -np 4 python -m muster.train --epochs 30     # four ranks, started by Open MPI
+    torchrun --nproc-per-node 4 -m muster.train         # four ranks, started by torchrun
+    python -m muster.train --spawn 4                    # four ranks that this process starts
+    python -m muster.train --resume auto --epochs 30    # continue from the newest checkpoint
 
-With the same options the loss is the same at every number of ranks. This file is the table of contents:
-config.py has what can be chosen, ranks.py who this process is, group.py how the ranks work together, data/
-what they train on, sync/ how their gradients become one, trainer.py a step of the training, loop.py the whole
-of it, checkpoint/ how none of it is lost, failure.py how a job ends when something goes wrong.
+With the same options the loss is the same at every number of ranks. Read on in this order:
+
+    config.py      the options
+    job/           a rank's life in a job: who it is, where the ranks meet, how the job ends
+    data/          what to train on, and which samples a rank gets
+    models/        networks
+    sync/          data-parallel strategies
+    trainer.py     a step of the training; loop.py all of it
+    checkpoint/    checkpoints that cannot be lost
+    reporting/     what a run shows and writes
+    tools/         examine and measure a cluster
+    mpi_backend/   a backend of torch.distributed on MPI
 """
 
 from __future__ import annotations
@@ -17,24 +25,29 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 
 import torch
+from torch.nn.functional import cross_entropy
 
 from .config import TrainConfig
 from .data import load
-from .failure import fail_together, keep_records_in
-from .group import Group, process_group
-from .hardware import be_deterministic, use_fair_share_of_cores
-from .loop import fit
-from .outputs import log_to
-from .progress import Progress
-from .ranks import Ranks, remark
-from .report import headline, verdict
-from .spawn import spawn
+from .data.samples import Samples
+from .job.failure import fail_together, keep_records_in
+from .job.group import Group, process_group
+from .job.hardware import be_deterministic, use_fair_share_of_cores
+from .job.ranks import Ranks, remark
+from .job.spawn import spawn
+from .loop import fit, learning_rate
+from .models.image_network import image_network
+from .reporting.outputs import log_to
+from .reporting.summary import headline, verdict
+from .reporting.terminal import Terminal
+from .trainer import Trainer
 
 
 def main() -> None:
-    """Run the program; failure.py says with which exit status it ends."""
+    """Run the program; job/failure.py decides the exit status."""
     with fail_together():
         config = TrainConfig.from_argv(sys.argv[1:], os.environ)
         if config.spawn:
@@ -54,19 +67,49 @@ def run_rank(ranks: Ranks, config: TrainConfig) -> None:
 
 
 def train(config: TrainConfig, group: Group) -> None:
-    """Train, and say what runs and what came of it."""
+    """Train, and print what runs and the result."""
     started = time.perf_counter()
-    progress = Progress(group.ranks, os.environ)
+    terminal = Terminal(group.ranks, os.environ)
     if line := remark(os.environ, group.ranks):
-        progress.line(line)
+        terminal.line(line)
     if config.rank_logs:
         log_to(config.out / "logs", group)
     samples, held_out = load(config.data, getattr(torch, config.dtype), group.device)
     samples = samples.at(slice(config.limit or None))
     name = "digits" if config.data == "digits" else "samples"
-    progress.line(
+    terminal.line(
         f"{headline(group)}, global batch {config.batch_size}, "
         f"{len(samples)} training and {len(held_out)} held-out {name}"
     )
-    accuracy = fit(config, group, samples, held_out, progress)
-    progress.line(verdict(group, accuracy, time.perf_counter() - started))
+    trainer = image_trainer(config, group, samples)
+    accuracy = fit(trainer, partial(trainer.evaluate, held_out, correct), config, terminal)
+    terminal.line(verdict(group, accuracy, time.perf_counter() - started))
+
+
+def image_trainer(config: TrainConfig, group: Group, samples: Samples) -> Trainer:
+    """Return the trainer of a network that tells the classes of `samples` apart."""
+    torch.manual_seed(config.seed)
+    epoch = -(-len(samples) // config.batch_size)
+    return Trainer(
+        image_network(samples.images.shape[1:], samples.classes).to(samples.images.dtype),
+        partial(cross_entropy, reduction="none"),
+        torch.optim.SGD,
+        samples,
+        group=group,
+        optimizer_options={"lr": config.lr, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4},
+        strategy=config.sync,
+        compress=config.compress,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        learning_rate=partial(
+            learning_rate, peak=config.lr, warm_up=config.warm_up * epoch, steps=config.epochs * epoch
+        ),
+        accumulate=config.accumulate,
+        clip=config.clip,
+        amp=config.amp,
+    )
+
+
+def correct(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return 1 for each sample whose label has the highest of its scores, [n, classes], else 0."""
+    return (scores.argmax(dim=1) == labels).float()

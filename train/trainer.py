@@ -1,63 +1,102 @@
-"""One network in training, the same on every rank."""
+"""A model in training, the same on every rank: bring a model, a loss, an optimizer and data.
+
+    trainer = Trainer(model, loss, torch.optim.AdamW, data, group=group, optimizer_options={"lr": 3e-4})
+    mean_loss = trainer.run_epoch()
+    accuracy = trainer.evaluate(held_out, metric)
+
+main.py brings its own in the same way.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
 from .checkpoint.state import consolidated, random_state, restore, set_random_state
-from .config import TrainConfig
-from .data.samples import Samples
-from .errors import TrainError
-from .group import Group
-from .model import image_network
-from .progress import Progress
-from .sampler import GlobalBatchSampler, Share
-from .schedule import learning_rate
-from .sync import synchronise
+from .data.sampler import GlobalBatchSampler, Share
+from .data.samples import Data
+from .job.failure import TrainError
+from .job.group import Group
+from .sync import make_strategy
 
-# What makes the order of the samples and the steps: changed, a position in the training means nothing.
-SAME_WHEN_RESUMED = ("data", "seed", "batch_size", "limit", "dtype")
+PerSample = Callable[[Any, Any], torch.Tensor]
+"""A loss or a metric: of a model's outputs and the targets, one number for each sample, [n]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step just taken: the `batch`-th of the epoch's `batches`, counted from 1.
+
+    `loss_sum` has the sum of this rank's losses in the step, over `samples` samples, still on the device.
+    """
+
+    batch: int
+    batches: int
+    loss_sum: torch.Tensor
+    samples: int
+    samples_per_second: float  # of all ranks, since the epoch began or was resumed
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean of this rank's losses; waits for the device."""
+        return self.loss_sum.item() / max(1, self.samples)
 
 
 class Trainer:
-    """Network, optimizer and sampler, and what is done with them.
+    """Model, optimizer and sampler, and the steps of the training.
 
-    `epoch` counts the epochs done, `batch` the batches done of the next one, and `loss_sum` adds up this
-    rank's losses in them.
+    `epoch` counts the finished epochs, `batch` the finished batches of the current one, and `loss_sum` is the
+    sum of this rank's losses in them.
     """
 
-    def __init__(self, config: TrainConfig, group: Group, samples: Samples) -> None:
-        self.config, self.group, self.samples = config, group, samples
-        torch.manual_seed(config.seed)
-        self.sync = synchronise(
-            image_network(samples).to(group.device, samples.images.dtype),
-            group,
-            config.sync,
-            torch.optim.SGD,
-            compress=config.compress,
-            lr=config.lr,
-            momentum=0.9,
-            nesterov=True,
-            weight_decay=1e-4,
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: PerSample,
+        optimizer: type[Optimizer],
+        data: Data,
+        *,
+        group: Group,
+        optimizer_options: Mapping[str, Any] | None = None,
+        strategy: str = "ddp",
+        compress: str = "none",
+        batch_size: int = 64,
+        seed: int = 0,
+        learning_rate: Callable[[int], float] | None = None,
+        accumulate: int = 1,
+        clip: float = 0.0,
+        amp: bool = False,
+    ) -> None:
+        """Put `model` in the care of `strategy`, one of sync.STRATEGIES; a collective call.
+
+        `loss` returns the loss of each sample, as torch's functions do with reduction="none": only so can
+        the gradient be that of the global batch, which has `batch_size` samples over all ranks.
+        `learning_rate` gives the rate of a step, counted from 0; None leaves the optimizer's. `accumulate`
+        takes a rank's share of a batch in so many parts. `clip` bounds the 2-norm of the gradients; 0 does
+        not. `amp` computes in bfloat16 where that is safe. Raises TrainError where the strategy cannot work.
+        """
+        self.loss, self.data, self.group = loss, data, group
+        self.learning_rate, self.accumulate, self.clip, self.amp = learning_rate, accumulate, clip, amp
+        self.strategy = make_strategy(
+            strategy, model, group, optimizer, compress=compress, **(optimizer_options or {})
         )
         self.sampler = GlobalBatchSampler(
-            samples=len(samples),
-            batch_size=config.batch_size,
-            rank=group.rank,
-            world_size=group.world_size,
-            seed=config.seed,
+            samples=len(data), batch_size=batch_size, rank=group.rank, world_size=group.world_size, seed=seed
         )
         self.epoch = self.batch = 0
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=group.device)
 
     @property
     def steps(self) -> int:
-        """Optimizer steps done, over all epochs."""
+        """Optimizer steps taken, over all epochs."""
         return self.epoch * len(self.sampler) + self.batch
 
     @property
@@ -66,94 +105,130 @@ class Trainer:
         return self.batch == len(self.sampler)
 
     @property
-    def lr(self) -> float:
+    def last_learning_rate(self) -> float:
         """Learning rate of the last step."""
-        return float(self.sync.optimizer.param_groups[0]["lr"])
+        return float(self.strategy.optimizer.param_groups[0]["lr"])
 
-    def run_epoch(self, progress: Progress, after_step: Callable[[], None]) -> float:
-        """Train on the rest of the epoch; returns the mean loss of all its samples, each as it was met."""
-        started, met = time.perf_counter(), 0
+    def run_epoch(self, after_step: Callable[[Step], None] = lambda _: None) -> float:
+        """Train on the rest of the epoch; returns the mean loss of its samples, each before its own step."""
+        started, samples = time.perf_counter(), 0
         self.sampler.set_epoch(self.epoch, skip=self.batch)
         for share in self.sampler:
-            self._set_learning_rate(self.steps)
-            loss = self._step(share)
-            self.loss_sum += loss
-            self.batch, met = self.batch + 1, met + share.batch_size
-            if progress.bar_is_due():
-                rate = met / (time.perf_counter() - started)
-                mean = loss.item() / max(1, len(share.indices))  # of rank 0's share
-                progress.bar(
-                    f"epoch {self.epoch + 1}/{self.config.epochs}",
-                    self.batch / len(self.sampler),
-                    f"loss {mean:.3f}  {rate:.0f} samples/s",
-                )
-            after_step()
-        mean = self.group.all_reduce_sum(self.loss_sum.item())[0] / len(self.samples)
+            self._set_learning_rate()
+            loss_sum = self._step(share)
+            self.loss_sum += loss_sum
+            self.batch, samples = self.batch + 1, samples + share.batch_size
+            rate = samples / (time.perf_counter() - started)
+            after_step(Step(self.batch, len(self.sampler), loss_sum, len(share.indices), rate))
+        mean = self.group.all_reduce_sum(self.loss_sum.item())[0] / len(self.data)
         self.epoch, self.batch = self.epoch + 1, 0
         self.loss_sum.zero_()
         return mean
 
-    def _set_learning_rate(self, step: int) -> None:
-        """Set the rate for `step`, counted from 0 over all epochs."""
-        epoch = len(self.sampler)
-        warm_up, steps = self.config.warm_up * epoch, self.config.epochs * epoch
-        lr = learning_rate(step, peak=self.config.lr, warm_up=warm_up, steps=steps)
-        for parameters in self.sync.optimizer.param_groups:
-            parameters["lr"] = lr
+    def _set_learning_rate(self) -> None:
+        if self.learning_rate:
+            rate = self.learning_rate(self.steps)
+            for parameters in self.strategy.optimizer.param_groups:
+                parameters["lr"] = rate
 
     def _step(self, share: Share) -> torch.Tensor:
         """Take one step on the global batch that `share` is part of; returns the sum of its losses."""
-        self.sync.optimizer.zero_grad()
-        *parts, last = share.indices.tensor_split(self.config.accumulate)
-        with self.sync.no_sync():
+        self.strategy.optimizer.zero_grad()
+        *parts, last = share.indices.tensor_split(self.accumulate)
+        with self.strategy.no_sync():
             losses = [self._backward(part, share.batch_size) for part in parts]
         losses.append(self._backward(last, share.batch_size))
-        self.sync.finish()
-        if self.config.clip:
-            self.sync.clip(self.config.clip)
-        self.sync.optimizer.step()
+        self.strategy.finish()
+        if self.clip:
+            norm = self.strategy.clip(self.clip)
+            if not math.isfinite(norm):  # the same on every rank; the step would leave no weight but NaN
+                raise TrainError(
+                    f"step {self.steps + 1}: the norm of the gradients is {norm}, which nothing can clip\n"
+                    "the training diverges: lower --lr, or look for a sample whose loss is not finite"
+                )
+        self.strategy.optimizer.step()
         return torch.stack(losses).sum()
 
     def _backward(self, part: torch.Tensor, batch_size: int) -> torch.Tensor:
         """Add the gradient of `part` of a global batch of `batch_size`; returns the sum of its losses.
 
-        The optimizer gets the mean over the ranks of their gradients. Wanted is the gradient of the mean loss
-        of the global batch, so each rank scales the sum of its losses by world_size / batch_size. A rank
-        without a share adds zeros: it must take part in the all-reduce.
+        The optimizer gets the mean over the ranks of their gradients. It should be the gradient of the mean
+        loss of the global batch, so each rank scales the sum of its losses by world_size / batch_size.
         """
-        samples = self.samples.at(part)
-        with torch.autocast(self.group.device.type, torch.bfloat16, enabled=self.config.amp):
-            scores = self.sync.model(samples.images)
-        loss = cross_entropy(scores.to(samples.images.dtype), samples.labels, reduction="sum")
-        torch.autograd.backward(loss * self.group.world_size / batch_size)
-        return loss.detach()
+        loss_sum = self._per_sample(self.loss, self.data, part, amp=self.amp).sum()
+        torch.autograd.backward(loss_sum * self.group.world_size / batch_size)
+        return loss_sum.detach()
+
+    def _per_sample(
+        self, function: PerSample, data: Data, indices: torch.Tensor, *, amp: bool = False
+    ) -> torch.Tensor:
+        """Run the model on the samples `indices` of `data`; returns `function` of each, [n].
+
+        Without samples the model runs on one that counts for nothing: every rank must take part in what the
+        strategy communicates, and not every model can take an empty batch.
+        """
+        present = indices if len(indices) else torch.zeros(1, dtype=torch.int64)
+        inputs, targets = data.batch(present)
+        with torch.autocast(self.group.device.type, torch.bfloat16, enabled=amp):
+            outputs = self.strategy.model(inputs)
+        numbers = function(tree_map(_in_full, outputs) if amp else outputs, targets)
+        if numbers.shape != (len(present),):
+            raise TrainError(
+                f"a loss or metric must give one number for each of {len(present)} samples, "
+                f"got a tensor of shape {list(numbers.shape)}\n"
+                'torch\'s losses do with reduction="none"; take the mean over the other dimensions'
+            )
+        return numbers[: len(indices)]
 
     @torch.no_grad()
-    def accuracy(self, held_out: Samples) -> float:
-        """Return the part of `held_out` that the network reads correctly; the ranks share the work."""
-        mine = held_out.at(slice(self.group.rank, None, self.group.world_size))
-        right = (self.sync.model(mine.images).argmax(dim=1) == mine.labels).sum().item()
-        return self.group.all_reduce_sum(right)[0] / len(held_out)
+    def evaluate(self, data: Data, metric: PerSample, *, batch_size: int = 1024) -> float:
+        """Return the mean of `metric` over all samples of `data`; the ranks share the work.
+
+        The model is in evaluation mode: dropout is off, and a BatchNorm uses its running statistics without
+        changing them. `batch_size` is the number of samples in a forward pass of all ranks together.
+        """
+        self.strategy.share_buffers()
+        sampler = GlobalBatchSampler(
+            samples=len(data),
+            batch_size=batch_size,
+            rank=self.group.rank,
+            world_size=self.group.world_size,
+            shuffle=False,
+        )
+        modes = {module: module.training for module in self.strategy.model.modules()}
+        self.strategy.model.eval()
+        try:
+            sums = [self._per_sample(metric, data, share.indices).double().sum() for share in sampler]
+        finally:
+            for module, training in modes.items():
+                module.training = training
+        return self.group.all_reduce_sum(float(torch.stack(sums).sum()))[0] / len(data)
 
     def state(self, writers: Sequence[int]) -> dict[str, Any]:
-        """Return everything that the next step depends on, whole on the ranks `writers`; a collective."""
+        """Return everything that the next step depends on, complete on the ranks `writers`; a collective."""
+        self.strategy.share_buffers()
         own = {"random": random_state(self.group.device), "loss_sum": self.loss_sum.item()}
         return {
-            **consolidated(self.sync.model, self.sync.optimizer, writers),
+            **consolidated(self.strategy.model, self.strategy.optimizer, writers),
             "epoch": self.epoch,
             "batch": self.batch,
+            "order": self.sampler.order,
             "ranks": self.group.all_gather(own),
-            "config": self.config.as_text(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`, which must be the same on every rank; at any number of ranks.
 
-        At the number that made it, bit by bit. Another number has nothing that each of its ranks could take:
-        the losses so far go to rank 0, and the random numbers are those that the seed gives.
+        At the number of ranks that made it, the training continues bit by bit. At another number no rank has
+        a state of its own to continue from: the losses so far go to rank 0, and the random numbers are those
+        that the seed gives. Raises TrainError if the state is of another model, optimizer or order.
         """
-        self._refuse_another_training(state["config"])
-        restore(self.sync.model, self.sync.optimizer, state)
+        if state.get("order") != self.sampler.order:
+            raise TrainError(
+                f"the checkpoint is of a training with {state.get('order', 'another order of samples')}, "
+                f"not {self.sampler.order}: its position means nothing here"
+            )
+        restore(self.strategy.model, self.strategy.optimizer, state)
         self.epoch, self.batch = state["epoch"], state["batch"]
         ranks = state["ranks"]
         if len(ranks) == self.group.world_size:
@@ -162,14 +237,8 @@ class Trainer:
         elif self.group.rank == 0:
             self.loss_sum.fill_(sum(rank["loss_sum"] for rank in ranks))
 
-    def _refuse_another_training(self, before: dict[str, str]) -> None:
-        now = self.config.as_text()
-        changed = [name for name in SAME_WHEN_RESUMED if before.get(name) != now[name]]
-        if changed:
-            raise TrainError(
-                "\n".join(
-                    f"the checkpoint is of a training with --{name.replace('_', '-')} {before.get(name)}, "
-                    f"not {now[name]}; continue with the same"
-                    for name in changed
-                )
-            )
+
+def _in_full(leaf: Any) -> Any:
+    """Return a tensor of bfloat16 as float32: a loss needs its bits."""
+    half = isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bfloat16
+    return leaf.float() if half else leaf

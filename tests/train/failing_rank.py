@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from muster.train.job.ranks import Ranks
-from muster.train.job.rendezvous import meeting
+from muster.train.job.rendezvous import rendezvous_store
 from muster.train.mpi_backend import register
 
 TIMEOUT = timedelta(seconds=100)
@@ -47,7 +47,7 @@ def main() -> None:
     ranks = Ranks.from_env(os.environ)
     if way is differs:
         dist.set_debug_level(dist.DebugLevel.DETAIL)
-    with meeting("auto", ranks, TIMEOUT, os.environ) as store:
+    with rendezvous_store("auto", ranks, TIMEOUT, os.environ) as store:
         dist.init_process_group(
             register(), timeout=TIMEOUT, store=store, rank=ranks.rank, world_size=ranks.world_size
         )

@@ -29,9 +29,10 @@ def on_hosts(folder: Path, hosts: int, function: Callable[[Group], T]) -> list[T
     def run(rank: int) -> None:
         torch.set_num_threads(1)  # a forked process has none of the threads that torch started before
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        dist.init_process_group("gloo", store=FileStore(str(store), hosts), rank=rank, world_size=hosts)
+        joined = FileStore(str(store), hosts)
+        dist.init_process_group("gloo", store=joined, rank=rank, world_size=hosts)
         names = tuple(f"host{number}" for number in range(hosts))
-        group = Group(Ranks(rank, hosts, 0, 1, "env"), "gloo", torch.device("cpu"), names)
+        group = Group(Ranks(rank, hosts, 0, 1, "env"), "gloo", torch.device("cpu"), names, joined)
         result = function(group)
         store.with_suffix(f".{rank}").write_bytes(pickle.dumps(result))
         dist.barrier()

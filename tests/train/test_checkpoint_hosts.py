@@ -41,9 +41,11 @@ def _restart(tmp_path: Path, hosts: int, resume: Path | None = None) -> tuple[in
         said: list[str] = []
         out = tmp_path / f"host{group.rank}"
         checkpoints = Checkpoints(group, out, keep=KEEP, say=said.append)
-        state = checkpoints.chosen(resume) if resume else checkpoints.newest()
-        assert state is None or torch.all(state["model"] == state["step"])
-        return (state["step"] if state else None), "\n".join(said)
+        resumed = checkpoints.chosen(resume) if resume else checkpoints.newest()
+        if resumed is None:
+            return None, "\n".join(said)
+        assert torch.all(resumed.state["model"] == resumed.state["step"])
+        return resumed.state["step"], "\n".join(said)
 
     results = on_hosts(tmp_path, hosts, run)
     assert len({step for step, _ in results}) == 1, results

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from muster.train.checkpoint.state import consolidated, restore
+from muster.train.checkpoint import files
+from muster.train.checkpoint.state import consolidated, random_state, restore, set_random_state
 from muster.train.job.failure import TrainError
 from tests.train.forked import on_hosts
 
@@ -64,15 +67,15 @@ def _alone(steps: int, state: dict[str, Any] | None = None) -> dict[str, torch.T
     return network.state_dict()
 
 
-WAYS = {"ddp": _ddp, "zero": _zero, "fsdp": _fsdp}
+STRATEGIES = {"ddp": _ddp, "zero": _zero, "fsdp": _fsdp}
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_what_one_way_saved_any_way_continues(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_one_strategy_saved_any_other_continues(tmp_path: Path, strategy: str) -> None:
     """Two steps split among two ranks, one in a single process, and one split again: four alone."""
 
     def two_steps(_: Group) -> dict[str, Any]:
-        model, optimizer = WAYS[way]()
+        model, optimizer = STRATEGIES[strategy]()
         _step(model, optimizer)
         _step(model, optimizer)
         return consolidated(model, optimizer, writers=(0, 1))
@@ -83,7 +86,7 @@ def test_what_one_way_saved_any_way_continues(tmp_path: Path, way: str) -> None:
         _assert_close(_alone(2, state), _alone(4))
 
     def one_more(_: Group) -> dict[str, torch.Tensor]:
-        model, optimizer = WAYS[way]()
+        model, optimizer = STRATEGIES[strategy]()
         restore(model, optimizer, states[0])
         _step(model, optimizer)
         whole: dict[str, torch.Tensor] = consolidated(model, optimizer, writers=(0, 1))["model"]
@@ -95,6 +98,51 @@ def test_what_one_way_saved_any_way_continues(tmp_path: Path, way: str) -> None:
 
 def _assert_close(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     torch.testing.assert_close(dict(weights), dict(expected), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_only_writers_collect_the_state(tmp_path: Path, strategy: str) -> None:
+    states = on_hosts(tmp_path, 2, lambda _: consolidated(*_stepped(STRATEGIES[strategy]()), writers=(1,)))
+    assert [set(state) for state in states] == [set(), {"model", "optimizer"}]
+    _assert_close(states[1]["model"], _alone(1))
+
+
+def _stepped(pair: Pair) -> Pair:
+    _step(*pair)
+    return pair
+
+
+def test_a_restored_optimizer_keeps_nothing_of_the_file(tmp_path: Path) -> None:
+    """The file is mapped into memory and removed later; on some network disks that kills its readers."""
+    state = consolidated(*_stepped(_plain()), writers=(0,))
+    path = files.save(tmp_path, 1, state)
+    loaded = files.load(path)
+    model, optimizer = _plain()
+    restore(model, optimizer, loaded)
+    of_file = {tensor.untyped_storage().data_ptr() for tensor in _tensors(loaded)}
+    assert of_file.isdisjoint(tensor.untyped_storage().data_ptr() for tensor in model.parameters())
+    assert of_file.isdisjoint(
+        tensor.untyped_storage().data_ptr() for tensor in _tensors(dict(optimizer.state))
+    )
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    if isinstance(tree, dict):
+        return [tensor for value in tree.values() for tensor in _tensors(value)]
+    return [tree] if isinstance(tree, torch.Tensor) else []
+
+
+def test_every_random_number_continues(tmp_path: Path) -> None:
+    def draw() -> tuple[float, float, float, float]:
+        python = random.random()  # noqa: S311
+        return python, np.random.rand(), np.random.randn(), float(torch.rand(()))
+
+    np.random.randn()  # the next one is cached
+    path = files.save(tmp_path, 1, random_state(torch.device("cpu")))
+    expected = draw()
+    draw()
+    set_random_state(files.load(path), torch.device("cpu"))
+    assert draw() == expected
 
 
 def test_a_checkpoint_of_another_network_is_refused() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from torch.distributed import FileStore, Store, TCPStore
 
-from muster.train.job.crosscheck import Card, exchange, verify
+from muster.train.job.crosscheck import Identity, exchange, verify
 from muster.train.job.failure import TrainError
 from tests.load import hold
 
@@ -21,10 +21,10 @@ SHORT = timedelta(seconds=0.5)  # where not all come
 LONG = timedelta(seconds=60)
 
 
-def _card(rank: int, size: int, local_rank: int | None = None, **more: str | int) -> Card:
+def _card(rank: int, size: int, local_rank: int | None = None, **more: str | int) -> Identity:
     local_rank = rank if local_rank is None else local_rank
     card = {"host": "node1/boot", "pid": 100 + rank, "launcher": "env", **more}
-    return Card(rank, size, local_rank, **card)  # type: ignore[arg-type]
+    return Identity(rank, size, local_rank, **card)  # type: ignore[arg-type]
 
 
 GOOD = [_card(0, 3), _card(1, 3), _card(2, 3, 0, host="node2/boot")]
@@ -33,14 +33,14 @@ GOOD = [_card(0, 3), _card(1, 3), _card(2, 3, 0, host="node2/boot")]
 @pytest.mark.parametrize(
     ("cards", "says"),
     [
-        pytest.param([_card(0, 1), _card(0, 2)], "disagree on how many they are", id="sizes"),
-        pytest.param([_card(0, 2), _card(0, 2, 1)], "rank 0 is there more than once", id="a rank twice"),
-        pytest.param([_card(0, 2), _card(1, 2, 0)], "local rank 0 is there more than once", id="local ranks"),
+        pytest.param([_card(0, 1), _card(0, 2)], "disagree on the world size", id="sizes"),
+        pytest.param([_card(0, 2), _card(0, 2, 1)], "rank 0 exists more than once", id="a rank twice"),
+        pytest.param([_card(0, 2), _card(1, 2, 0)], "local rank 0 exists more than once", id="local ranks"),
         pytest.param([_card(1, 2), _card(2, 2)], "not numbered from 0 to 1", id="no rank 0"),
-        pytest.param([_card(0, 2, mpi_size=1), _card(1, 2, mpi_size=1)], "of different MPIs", id="two MPIs"),
+        pytest.param([_card(0, 2, mpi_size=1), _card(1, 2, mpi_size=1)], "different MPIs", id="two MPIs"),
     ],
 )
-def test_ranks_that_are_no_job_are_named(cards: list[Card], says: str) -> None:
+def test_ranks_that_are_no_job_are_named(cards: list[Identity], says: str) -> None:
     with pytest.raises(TrainError, match=says) as caught:
         verify(cards)
     assert f"process {cards[0].pid} on node1" in str(caught.value)
@@ -90,11 +90,13 @@ class _AtOnce:
         return getattr(self._store, name)
 
 
-def _meet(stores: Stores, cards: Sequence[Card], timeout: timedelta = SHORT) -> list[list[Card] | str]:
+def _meet(
+    stores: Stores, cards: Sequence[Identity], timeout: timedelta = SHORT
+) -> list[list[Identity] | str]:
     """Let each card come at once; returns what each got, cards or an error."""
     all_here = threading.Barrier(len(cards))
 
-    def come(card: Card) -> list[Card] | str:
+    def come(card: Identity) -> list[Identity] | str:
         try:
             return exchange(_AtOnce(stores(card.rank), all_here), card, timeout)  # type: ignore[arg-type]
         except TrainError as error:
@@ -115,7 +117,7 @@ def test_the_ranks_that_came_name_each_other_when_one_does_not(stores: Stores) -
     began = time.monotonic()
     for got in _meet(stores, GOOD[:2]):
         assert isinstance(got, str)
-        assert got.startswith("2 of 3 ranks came within 0 s:")
+        assert got.startswith("2 of 3 ranks arrived within 0 s:")
         assert "rank 0 of 3" in got
         assert "rank 1 of 3" in got
     took = time.monotonic() - began
@@ -125,11 +127,11 @@ def test_the_ranks_that_came_name_each_other_when_one_does_not(stores: Stores) -
 def test_the_same_rank_twice_is_named_before_the_missing_one(stores: Stores) -> None:
     for got in _meet(stores, [_card(1, 3), _card(1, 3)]):
         assert isinstance(got, str)
-        assert got.startswith("rank 1 is there more than once")
+        assert got.startswith("rank 1 exists more than once")
 
 
 def test_one_rank_too_many_learns_that_the_place_is_taken(stores: Stores) -> None:
     _meet(stores, GOOD, LONG)
     (got,) = _meet(stores, [_card(0, 3)])
     assert isinstance(got, str)
-    assert "is number 4 to arrive, of 3\nanother job meets at the same place" in got
+    assert "is number 4 to arrive, of 3\nanother job uses the same rendezvous" in got

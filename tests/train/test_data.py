@@ -81,7 +81,7 @@ def test_a_folder_has_a_class_per_folder(folder: Path) -> None:
     assert training.images.shape == (8, 3, 32, 32)
     assert len(held_out) == 2
     assert torch.equal(training.images[:, 2, 0, 0], training.labels.float())  # dogs, 1, are blue
-    assert image_network(training)(training.images).shape == (8, 10)
+    assert image_network((3, 32, 32), 10)(training.images).shape == (8, 10)
 
 
 def test_an_image_that_cannot_be_read_is_named(folder: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ import pytest
 
 from muster.train.job.failure import TrainError, fail_together, report, write_record
 from tests.load import hold
+from tests.train.conftest import environment
 
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
@@ -116,3 +119,22 @@ def test_a_victim_lets_the_first_failure_speak(
         raise RuntimeError(words)
     assert said_before == [""] * victim
     assert words in capfd.readouterr().err
+
+
+def test_an_exception_in_a_single_process_goes_to_the_caller_and_the_next_group_works() -> None:
+    """As in a notebook: there is no other rank to end."""
+    script = """
+from muster.train.job.group import process_group
+from muster.train.job.ranks import Ranks
+for attempt in range(2):
+    try:
+        with process_group(Ranks(0, 1, 0, 1, "single"), backend="gloo") as group:
+            print(group.all_reduce_sum(attempt))
+            raise ValueError("no paper")
+    except ValueError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "[0.0]\nno paper\n[1.0]\nno paper\n"), done.stderr

@@ -79,10 +79,10 @@ def test_bfloat16_is_for_networks_of_float32() -> None:
         TrainConfig(amp=True, dtype="float64")
 
 
-def test_the_help_says_of_what_the_batch_size_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_says_that_the_batch_is_global(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         TrainConfig.from_argv(["--help"], {})
     text = " ".join(capsys.readouterr().out.split())
     assert "GLOBAL batch: samples per step of all ranks together" in text
-    for section in ("learning:", "ranks:", "synchronising:", "output:", "checkpoints:"):
+    for section in ("learning:", "ranks:", "strategy:", "output:", "checkpoints:"):
         assert section in text

@@ -13,7 +13,7 @@ from torch.distributed import TCPStore
 
 from muster.train.job.failure import TrainError
 from muster.train.job.ranks import Ranks
-from muster.train.job.rendezvous import meeting
+from muster.train.job.rendezvous import rendezvous_store
 from tests.train.conftest import TIME_LIMIT, environment, free_port
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def test_two_processes_that_are_the_same_rank_both_say_so() -> None:
     for process in processes:
         _, stderr = process.communicate(timeout=TIME_LIMIT)
         assert process.returncode == 2, stderr
-        assert stderr.startswith("error: rank 1 is there more than once:\n")
+        assert stderr.startswith("error: rank 1 exists more than once:\n")
         assert "Traceback" not in stderr
 
 
@@ -73,15 +73,15 @@ def test_two_processes_that_are_the_same_rank_both_say_so() -> None:
         ("udp://1.2.3.4:5", {}, "--init must be auto, env://"),
         ("tcp://1.2.3.4", {}, "--init must be tcp://HOST:PORT"),
         ("tcp://1.2.3.4:many", {}, "--init must be tcp://HOST:PORT"),
-        ("file:///no/such/folder/f", {}, "needs a path in a folder that is there"),
+        ("file:///no/such/folder/f", {}, "needs a path in a folder that exists"),
         ("env://", {"MASTER_ADDR": "127.0.0.1"}, "--init env:// needs MASTER_PORT"),
         ("env://", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "x"}, "MASTER_PORT must be from 1 to 65535"),
         ("auto", {"MASTER_ADDR": "127.0.0.1"}, "set both MASTER_ADDR"),
-        ("auto", {}, "or say --init"),
+        ("auto", {}, "or use --init"),
     ],
 )
 def test_a_place_that_is_none_is_a_clear_error(init: str, environ: dict[str, str], says: str) -> None:
-    with pytest.raises(TrainError, match=says), meeting(init, FIRST, SHORT, environ):
+    with pytest.raises(TrainError, match=says), rendezvous_store(init, FIRST, SHORT, environ):
         pass
 
 
@@ -94,7 +94,7 @@ def test_a_rank_that_finds_nobody_says_so_in_two_lines(init: str) -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "error: rank 1 of 2, local rank 1 of 2: nobody listens at 127.0.0.1 "
+        "error: rank 1 of 2, local rank 1 of 2: nothing listens at 127.0.0.1 "
         f"port {port}, tried for 1 s: Connection refused",
         "error: was rank 0 started, and is this its address?",
     ]
@@ -103,22 +103,25 @@ def test_a_rank_that_finds_nobody_says_so_in_two_lines(init: str) -> None:
 def test_a_file_that_an_earlier_run_left_is_refused(tmp_path: Path) -> None:
     (tmp_path / "meeting").touch()
     with (
-        pytest.raises(TrainError, match="is there already: left by an earlier run"),
-        meeting(f"file://{tmp_path}/meeting", FIRST, SHORT, {}),
+        pytest.raises(TrainError, match="exists already: left by an earlier run"),
+        rendezvous_store(f"file://{tmp_path}/meeting", FIRST, SHORT, {}),
     ):
         pass
 
 
 def test_a_file_is_new_for_every_run_and_goes_with_it(tmp_path: Path) -> None:
     (tmp_path / "meeting.job-7").touch()
-    with meeting(f"file://{tmp_path}/meeting", FIRST, SHORT, {"MUSTER_JOB": "job-8"}):
+    with rendezvous_store(f"file://{tmp_path}/meeting", FIRST, SHORT, {"MUSTER_JOB": "job-8"}):
         assert (tmp_path / "meeting.job-8").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["meeting.job-7"]
 
 
 def test_a_rank_that_has_left_does_not_bring_the_file_back(tmp_path: Path) -> None:
     place = f"file://{tmp_path}/meeting"
-    with meeting(place, FIRST, SHORT, {}), meeting(place, Ranks(1, 2, 1, 2, "env"), SHORT, {}) as left:
+    with (
+        rendezvous_store(place, FIRST, SHORT, {}),
+        rendezvous_store(place, Ranks(1, 2, 1, 2, "env"), SHORT, {}) as left,
+    ):
         pass
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "meeting").touch()  # of the next run, or gone only while a store is looking
@@ -129,7 +132,7 @@ def test_a_rank_that_has_left_does_not_bring_the_file_back(tmp_path: Path) -> No
 def test_a_rank_names_the_file_that_it_waited_for(tmp_path: Path) -> None:
     second = Ranks(1, 2, 1, 2, "env")
     with (
-        pytest.raises(TrainError, match="is that folder shared by all hosts"),
-        meeting(f"file://{tmp_path}/meeting", second, SHORT, {}),
+        pytest.raises(TrainError, match="do all hosts share that folder"),
+        rendezvous_store(f"file://{tmp_path}/meeting", second, SHORT, {}),
     ):
         pass

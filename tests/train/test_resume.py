@@ -147,6 +147,20 @@ def test_a_new_run_in_an_old_folder_sets_its_checkpoints_aside(
     assert files.step_of(files.stored(again / "checkpoints.1")[0]) == 12
 
 
+def test_metrics_are_set_aside_with_the_checkpoints(
+    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also where another run's checkpoint is continued: this folder's metrics are not of that training."""
+    other = tmp_path / "other"
+    _back_to(8, whole, other)
+    again = tmp_path / "again"
+    shutil.copytree(whole, again)
+    _train(again, 1, "--resume", str(other))
+    assert f"earlier metrics set aside in {again}/metrics.1.jsonl" in capfd.readouterr().out
+    assert len(_losses(again)) == 1  # of the third epoch alone
+    assert (again / "metrics.1.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
+
+
 def test_another_training_cannot_be_continued(whole: Path, tmp_path: Path) -> None:
     def run(group: Group) -> str:
         options = ["--resume", str(whole), "--seed", "1", "--batch-size", "32", "--limit", "193"]

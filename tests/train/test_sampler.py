@@ -49,3 +49,17 @@ def test_the_global_batches_are_those_of_one_rank(samples: int, batch_size: int,
 def test_another_epoch_has_another_order_and_the_same_epoch_the_same() -> None:
     assert _batches(_shares(193, 64, 2, epoch=1)) != _batches(_shares(193, 64, 2, epoch=2))
     assert _batches(_shares(193, 64, 2, epoch=1)) == _batches(_shares(193, 64, 2, epoch=1))
+
+
+def test_no_epoch_of_one_seed_is_an_epoch_of_another() -> None:
+    orders = set()
+    for seed, epoch in itertools.product(range(4), range(4)):
+        sampler = GlobalBatchSampler(samples=193, batch_size=193, rank=0, world_size=1, seed=seed)
+        sampler.set_epoch(epoch)
+        orders |= {tuple(share.indices.tolist()) for share in sampler}
+    assert len(orders) == 16
+
+
+def test_an_order_without_shuffling_is_the_samples_own() -> None:
+    sampler = GlobalBatchSampler(samples=5, batch_size=2, rank=0, world_size=1, shuffle=False)
+    assert [share.indices.tolist() for share in sampler] == [[0, 1], [2, 3], [4]]

@@ -1,4 +1,4 @@
-"""Every way to synchronise is the same training, at any number of ranks; run as test_any_world_size.py is."""
+"""Every strategy is the same training, at any number of ranks; run as test_any_world_size.py is."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from muster.train.data.samples import Samples
 from muster.train.job.failure import TrainError
 from muster.train.job.group import Group, process_group
 from muster.train.job.ranks import Ranks
+from muster.train.loop import learning_rate
+from muster.train.main import image_trainer
 from muster.train.models.image_network import image_network
-from muster.train.reporting.terminal import Progress
-from muster.train.schedule import learning_rate
-from muster.train.trainer import Trainer
 
 RANKS = Ranks.from_env(os.environ)
-WAYS = [
+STRATEGIES = [
     "ddp",
     "zero",
     "fsdp",
@@ -55,7 +54,7 @@ def digits() -> Samples:
 def one_process(config: TrainConfig, digits: Samples) -> list[float]:
     """The losses of the same training, written down as plainly as can be, without any of train/sync."""
     torch.manual_seed(config.seed)
-    network = image_network(digits)
+    network = image_network(digits.images.shape[1:], digits.classes)
     sgd = torch.optim.SGD(network.parameters(), momentum=0.9, nesterov=True, weight_decay=1e-4, lr=config.lr)
     sampler = GlobalBatchSampler(
         samples=len(digits), batch_size=config.batch_size, rank=0, world_size=1, seed=config.seed
@@ -81,29 +80,32 @@ def one_process(config: TrainConfig, digits: Samples) -> list[float]:
 
 
 def trained(config: TrainConfig, group: Group, digits: Samples, then: str | None = None) -> list[float]:
-    """The losses of our training; after an epoch its state goes on in the way `then`, if given."""
-    progress = Progress(group.ranks, {})
-    trainer = Trainer(config, group, digits)
-    losses = [trainer.run_epoch(progress, lambda: None)]
+    """The losses of our training; after an epoch its state goes on with the strategy `then`, if given."""
+    trainer = image_trainer(config, group, digits)
+    losses = [trainer.run_epoch()]
     if then:
         state = group.broadcast(trainer.state(writers=(0,)))
-        trainer = Trainer(dataclasses.replace(config, sync=then, compress="none"), group, digits)
+        trainer = image_trainer(dataclasses.replace(config, sync=then, compress="none"), group, digits)
         trainer.restore(state)
-    return [*losses, trainer.run_epoch(progress, lambda: None)]
+    return [*losses, trainer.run_epoch()]
 
 
 @pytest.mark.parametrize("config", [PLAIN, IN_PARTS], ids=["plain", "in parts, clipped"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_losses_are_those_of_one_process(
-    group: Group, digits: Samples, way: str, config: TrainConfig
+    group: Group, digits: Samples, strategy: str, config: TrainConfig
 ) -> None:
-    losses = trained(dataclasses.replace(config, sync=way), group, digits)
+    losses = trained(dataclasses.replace(config, sync=strategy), group, digits)
     assert losses == pytest.approx(one_process(config, digits), abs=1e-5)
 
 
-@pytest.mark.parametrize(("way", "then"), list(zip(WAYS, [*WAYS[1:], WAYS[0]], strict=True)))
-def test_a_training_goes_on_in_another_way(group: Group, digits: Samples, way: str, then: str) -> None:
-    losses = trained(dataclasses.replace(PLAIN, sync=way), group, digits, then)
+@pytest.mark.parametrize(
+    ("strategy", "then"), list(zip(STRATEGIES, [*STRATEGIES[1:], STRATEGIES[0]], strict=True))
+)
+def test_a_training_goes_on_with_another_strategy(
+    group: Group, digits: Samples, strategy: str, then: str
+) -> None:
+    losses = trained(dataclasses.replace(PLAIN, sync=strategy), group, digits, then)
     assert losses == pytest.approx(one_process(PLAIN, digits), abs=1e-5)
 
 
@@ -120,6 +122,6 @@ def test_fewer_bits_keep_the_losses_in_a_band(
 
 if RANKS.world_size > 1 and not RANKS.from_mpi:
 
-    def test_the_mpi_way_says_that_it_needs_mpi(group: Group, digits: Samples) -> None:
+    def test_the_mpi_strategy_says_that_it_needs_mpi(group: Group, digits: Samples) -> None:
         with pytest.raises(TrainError, match="needs the ranks started by the mpirun"):
-            Trainer(dataclasses.replace(PLAIN, sync="mpi4py"), group, digits)
+            image_trainer(dataclasses.replace(PLAIN, sync="mpi4py"), group, digits)

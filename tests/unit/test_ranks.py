@@ -255,7 +255,7 @@ def test_a_named_launcher_that_is_not_there_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("environ", "says"),
     [
-        (BATCH, "no step of it; start it with srun or mpirun"),
+        (BATCH, "no step of its job; use srun or mpirun"),
         (_mpirun(0, 1, 0, 1) | _torchrun(1, 2, 1, 2), "inherited from mpirun is ignored"),
         (_srun(1, 2, 0, 1, "1(x2)") | _torchrun(3, 4, 1, 2), "inherited from srun is ignored"),
     ],
@@ -284,10 +284,10 @@ def test_the_first_host_of_a_slurm_hostlist(hostlist: str, first: str) -> None:
 
 
 def test_the_tasks_of_a_slurm_step_meet_where_all_can_work_out() -> None:
-    places = {slurm.meeting_point(_srun(rank, 2, 0, rank, "1(x2)")) for rank in range(2)}
+    places = {slurm.rendezvous_address(_srun(rank, 2, 0, rank, "1(x2)")) for rank in range(2)}
     assert places == {("node03", 20000 + (4711 * 8) % 10000)}
     with pytest.raises(TrainError, match="set MASTER_ADDR and MASTER_PORT"):
-        slurm.meeting_point(BATCH)
+        slurm.rendezvous_address(BATCH)
 
 
 def _without(environ: dict[str, str], name: str) -> dict[str, str]:

@@ -34,7 +34,7 @@ def test_muster_backend_is_the_default_of_backend_and_is_checked_too() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("tcp", "use gloo; to choose where ranks meet, --init"),
+        ("tcp", "use gloo; --init tcp://HOST:PORT chooses the rendezvous"),
         ("mpi4py", "--sync mpi4py"),
         ("horovod", "nccl"),
     ],

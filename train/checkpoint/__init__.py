@@ -1,5 +1,6 @@
 """Checkpoints that cannot be lost.
 
-folder.py has the files of one folder, each whole or not there; agree.py which one all hosts continue from;
-spread.py how the hosts that lack it get it; state.py what is in it; checkpoints.py puts these together.
+files.py writes and reads the files of one folder, each complete or absent. agree.py chooses the checkpoint
+that all hosts continue from, spread.py copies it to the hosts that lack it, and state.py puts its contents
+together. checkpoints.py uses them all.
 """

@@ -1,4 +1,4 @@
-"""Which checkpoint all hosts continue from: the newest that is complete on at least one of them."""
+"""Chooses the checkpoint that all hosts continue from: the newest that is complete on any of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..group import Group
-from .folder import STATE, Damaged, step_of, verify
+from ..job.group import Group
+from ..job.long_work import others_wait
+from .files import STATE, Damaged, step_of, verify
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rank has of a checkpoint: its SHA-256 and size in bytes if it is whole, else what is wrong."""
+    """What one rank has of a checkpoint: its SHA-256 and size in bytes if it is complete, else the damage."""
 
     digest: str = ""
     size: int = 0
@@ -39,19 +40,21 @@ class Agreement:
         return self.findings[self.source].size
 
     def lacks(self, rank: int) -> bool:
-        """Whether `rank` has not this very checkpoint: none, a damaged one, or another of the same step."""
+        """Whether `rank` lacks this checkpoint: it has none, a damaged one, or another of this step."""
         return self.findings[rank].digest != self.digest
 
 
 def agree(group: Group, mine: list[Path], say: Callable[[str], None]) -> Agreement | None:
-    """Return the newest checkpoint that is whole on any rank, `mine` being this rank's; None if none is.
+    """Return the newest checkpoint that is complete on any rank; None if there is none.
 
-    Every rank must call it. One step at a time is looked at, the latest first, by all that have it; `say`
-    is told of each that is damaged.
+    `mine` are the checkpoints of this rank. Every rank must call it. The ranks verify one step at a time,
+    the latest first; `say` gets a line for each that is damaged.
     """
     of_step = {step_of(path): path for path in mine}
     for step in sorted(set().union(*group.all_gather(set(of_step))), reverse=True):
-        findings = group.all_gather(examine(of_step.get(step)))
+        with others_wait(group):
+            finding_here = examine(of_step.get(step))
+        findings = group.all_gather(finding_here)
         for host, finding in zip(group.hosts, findings, strict=True):
             if finding.damage:
                 say(f"{host}: {finding.damage}; looking for another")
@@ -61,7 +64,7 @@ def agree(group: Group, mine: list[Path], say: Callable[[str], None]) -> Agreeme
 
 
 def examine(path: Path | None) -> Finding:
-    """Look at the checkpoint at `path`, if there is one."""
+    """Verify the checkpoint at `path`, if there is one."""
     if path is None:
         return Finding()
     try:

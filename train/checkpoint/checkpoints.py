@@ -1,26 +1,37 @@
-"""The checkpoints of a run: where each rank finds them, who writes, and where a run continues."""
+"""The checkpoints of a run: where each rank finds them, which ranks write, and where a run continues."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import TrainError
-from ..group import Group
-from . import folder as files
+from ..job.failure import TrainError
+from ..job.group import Group
+from ..job.long_work import others_wait
+from . import files
 from .agree import Agreement, agree
 from .spread import spread
 
 FOLDER = "checkpoints"
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A checkpoint to continue from, and whether it is this run's own or was made by another run."""
+
+    state: dict[str, Any]
+    own: bool
+
+
 class Checkpoints:
     """The newest `keep` checkpoints of a run, in `out` of every host.
 
-    A folder has one writer: the lowest of the ranks that see it. So a disk that hosts share has one copy,
-    and hosts with disks of their own have one each. Every method must be called on every rank.
+    A folder has one writer: the lowest of the ranks that see it. So hosts that share a disk keep one copy,
+    and hosts with disks of their own keep one each. Every method must be called on every rank; where one rank
+    reads or writes a disk, the others wait for it however long it takes.
     """
 
     def __init__(self, group: Group, out: Path, *, keep: int, say: Callable[[str], None]) -> None:
@@ -35,47 +46,53 @@ class Checkpoints:
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Keep `state` as that of `step`; raises TrainError, and leaves the earlier ones, if it cannot."""
-        if self.writes:
-            files.save(self.folder, step, state)
-            files.prune(self.folder, self.keep)
+        with others_wait(self.group):
+            if self.writes:
+                files.save(self.folder, step, state)
+                files.prune(self.folder, self.keep)
 
-    def newest(self) -> dict[str, Any] | None:
+    def newest(self) -> Resumed | None:
         """Return the newest complete checkpoint that any host has of this run; None if there is none."""
         return self._continue_from(files.stored(self.folder), own=True)
 
-    def chosen(self, path: Path) -> dict[str, Any]:
+    def chosen(self, path: Path) -> Resumed:
         """Return the checkpoint at `path`, or the newest of that folder or run.
 
         Raises TrainError if no host has a complete one there.
         """
         here = path.resolve()
         own = self.folder.resolve() in (here, here.parent, here / FOLDER)
-        state = self._continue_from(checkpoints_at(path), own=own)
-        if state is None:
+        resumed = self._continue_from(checkpoints_at(path), own=own)
+        if resumed is None:
             raise TrainError(f"no host has a complete checkpoint at {path}")
-        return state
+        return resumed
 
     def begin(self) -> None:
-        """Begin a run of its own: the checkpoints of an earlier one are set aside."""
+        """Begin a new run: the checkpoints of an earlier one are set aside."""
         self._set_aside(after=-1)
 
-    def _continue_from(self, candidates: list[Path], *, own: bool) -> dict[str, Any] | None:
-        """Agree on one of the ranks' `candidates`, this run's `own` or not, spread it and read it."""
+    def _continue_from(self, candidates: list[Path], *, own: bool) -> Resumed | None:
+        """Agree on one of the ranks' `candidates`, copy it to the hosts that lack it, and read it.
+
+        `own` says whether the candidates are this run's.
+        """
         agreement = agree(self.group, candidates if self.writes else [], self.say)
         if agreement is None:
             return None
         self._set_aside(after=agreement.step if own else -1)
-        path = next((one for one in candidates if files.step_of(one) == agreement.step), None)
-        held = self._held_after_spreading(agreement, path)
-        state = files.load(held)
-        self.say(f"resumed from {held} of {self.group.hosts[agreement.source]}")
-        return state
+        path = next((each for each in candidates if files.step_of(each) == agreement.step), None)
+        local = self._local_copy(agreement, path)
+        with others_wait(self.group):
+            state = files.load(local)
+        self.say(f"resumed from {local} of {self.group.hosts[agreement.source]}")
+        return Resumed(state, own)
 
-    def _held_after_spreading(self, agreement: Agreement, path: Path | None) -> Path:
-        """Return where this rank finds the checkpoint agreed on, after its folder's writer has got it."""
+    def _local_copy(self, agreement: Agreement, path: Path | None) -> Path:
+        """Return where this rank finds the agreed checkpoint, after it was copied to hosts that lack it."""
         lacking = [rank for rank in self.writers if agreement.lacks(rank)]
-        if lacking and self.group.rank in (agreement.source, *lacking):
-            spread(self.group, agreement, (agreement.source, *lacking), path, self.folder)
+        with others_wait(self.group):
+            if lacking and self.group.rank in (agreement.source, *lacking):
+                spread(self.group, agreement, (agreement.source, *lacking), path, self.folder)
         for rank in lacking:
             self.say(f"{self.group.hosts[rank]}: got the checkpoint of step {agreement.step}")
         mine = files.path_of(self.folder, agreement.step) if self.group.rank in lacking else path
@@ -96,10 +113,11 @@ def checkpoints_at(path: Path) -> list[Path]:
 
 
 def _lowest_rank_that_sees(folder: Path, group: Group) -> int:
-    """Return the first of all ranks for which `folder` is the same one as here.
+    """Return the first of all ranks for which `folder` is the same folder as here.
 
-    Paths and host names say nothing of that: a disk may be shared, or mounted elsewhere. So every rank leaves
-    a mark, and looks whose it sees. It asks for each by name, as a listing may be seconds old on NFS.
+    Paths and host names do not tell: a disk may be shared, or mounted elsewhere. So every rank creates a
+    file, and looks for the files of the others. It asks for each by name: a listing may be seconds old on
+    NFS.
     """
     run = group.broadcast(uuid.uuid4().hex)
     marks = [folder / f".rank-{rank}-{run}" for rank in range(group.rank + 1)]

@@ -1,4 +1,4 @@
-"""How the hosts that lack a checkpoint get it: in pieces, from host to host, along a chain.
+"""Copies a checkpoint to the hosts that lack it: in pieces, from host to host, along a chain.
 
 Each host passes a piece on as soon as it has it, so a chain of any length takes about as long as one copy,
 and no host sends more than one. Only send and recv are needed, which every backend has.
@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ..errors import TrainError
-from ..group import Group
+from ..job.failure import TrainError
+from ..job.group import Group
 from .agree import Agreement
-from .folder import STATE, new_checkpoint
+from .files import STATE, new_checkpoint
 
-PIECE = 16 << 20  # bytes: all that a host holds of it at a time
+PIECE = 16 << 20  # bytes; a host holds one piece in memory
 
 
 def spread(group: Group, agreement: Agreement, chain: Sequence[int], path: Path | None, folder: Path) -> None:

@@ -1,15 +1,16 @@
-"""What a checkpoint is made of, put together from all ranks and taken apart again.
+"""The contents of a checkpoint: collected from all ranks, and distributed to them again.
 
-Parameters and what the optimizer remembers of them go by the names of the parameters, whole, wherever they
-are sharded. So a checkpoint fits another number of ranks, and another way of splitting the work.
+Parameters and the optimizer's state of them go by the names of the parameters, and are complete, however they
+were sharded. So a checkpoint fits another number of ranks, and another strategy.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,8 +20,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.tensor import DTensor
 
-from ..errors import TrainError
+from ..job.failure import TrainError
 
 WHOLE = StateDictOptions(full_state_dict=True)
 
@@ -28,32 +30,49 @@ WHOLE = StateDictOptions(full_state_dict=True)
 def consolidated(
     model: nn.Module, optimizer: torch.optim.Optimizer, writers: Sequence[int]
 ) -> dict[str, Any]:
-    """Return `model` and `optimizer` whole, on the ranks `writers`; every rank must call it.
+    """Return the complete state of `model` and `optimizer` on the ranks `writers`, and {} on the others.
 
-    `model` may be wrapped by DistributedDataParallel or sharded by fully_shard, and `optimizer` may be a
-    ZeroRedundancyOptimizer.
+    Every rank must call it. `model` may be wrapped by DistributedDataParallel or sharded by fully_shard, and
+    `optimizer` may be a ZeroRedundancyOptimizer. Sharded tensors are gathered one at a time, and collected in
+    the writers' host memory: no device holds more than one whole tensor.
     """
-    # Known by its method: importing torch.distributed.optim takes a tenth of a second, and here nothing else.
+    # Recognised by its method: importing torch.distributed.optim takes a tenth of a second.
     if not hasattr(optimizer, "consolidate_state_dict"):
-        return _whole(model, optimizer)
+        return _gathered(model, optimizer, keep=not dist.is_initialized() or dist.get_rank() in writers)
     state: dict[str, Any] = {}
     for writer in writers:  # it consolidates on one rank at a time, and forgets it at the next
         optimizer.consolidate_state_dict(to=writer)
         if writer == dist.get_rank():
-            state = _whole(model, optimizer)
+            state = _gathered(model, optimizer, keep=True)
     return state
 
 
-def _whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    model_state, optimizer_state = get_state_dict(model, optimizer, options=WHOLE)
-    return {"model": model_state, "optimizer": optimizer_state}
+def _gathered(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    gathered = {"model": _whole(model_state, keep=keep), "optimizer": _whole(optimizer_state, keep=keep)}
+    return gathered if keep else {}
+
+
+def _whole(tree: Any, *, keep: bool) -> Any:
+    """Return `tree` with every sharded tensor gathered, on the CPU; with None for tensors if not `keep`."""
+    if isinstance(tree, Mapping):
+        return {name: _whole(value, keep=keep) for name, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_whole(value, keep=keep) for value in tree]
+    if isinstance(tree, DTensor):
+        tree = tree.full_tensor()  # a collective
+    if isinstance(tree, torch.Tensor):
+        return tree.detach().cpu() if keep else None
+    return tree
 
 
 def restore(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Put what `consolidated` returned back; every rank must call it, with the same `state`.
+    """Put the result of `consolidated` back; every rank must call it, with the same `state`.
 
-    The optimizer may keep tensors of `state`. Raises TrainError if it does not fit.
+    Nothing keeps a reference to `state`, whose tensors may be mapped from a file that is removed later.
+    Raises TrainError if it does not fit.
     """
+    state = _rebuilt({name: state[name] for name in ("model", "optimizer")})
     try:
         set_model_state_dict(model, state["model"], options=WHOLE)
         if hasattr(optimizer, "consolidate_state_dict"):
@@ -62,10 +81,26 @@ def restore(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str,
             set_optimizer_state_dict(model, optimizer, state["optimizer"], options=WHOLE)
     except (KeyError, RuntimeError, ValueError) as error:
         raise TrainError(f"the checkpoint is of another network or optimizer: {error}") from error
+    _copy_tensors(getattr(optimizer, "optim", optimizer))
+
+
+def _rebuilt(tree: Any) -> Any:
+    """Return `tree` in new dicts: torch's functions replace tensors in the dicts that they are given."""
+    if isinstance(tree, Mapping):
+        return {name: _rebuilt(value) for name, value in tree.items()}
+    return tree
+
+
+def _copy_tensors(optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimizer tensors of its own: load_state_dict takes those that it is given."""
+    for of_parameter in optimizer.state.values():
+        for name, value in of_parameter.items():
+            if isinstance(value, torch.Tensor) and not isinstance(value, DTensor):
+                of_parameter[name] = value.clone()
 
 
 def _by_number(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the optimizer's `state` by parameters' numbers, as ZeroRedundancyOptimizer wants it."""
+    """Return the optimizer's `state` by numbers of parameters, as ZeroRedundancyOptimizer needs it."""
     names = {parameter: name.removeprefix("module.") for name, parameter in model.named_parameters()}
     ordered = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
     number = {name: place for place, name in enumerate(ordered)}
@@ -78,8 +113,14 @@ def _by_number(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[s
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the state of every random number generator of this rank."""
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    """Return the states of this rank's global random number generators: Python's, numpy's and torch's."""
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    words = torch.from_numpy(np.asarray(keys, np.int64))
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": [words, int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+    }
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
     return state
@@ -89,6 +130,8 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     """Continue with `state`, which random_state returned."""
     version, internal, gauss_next = state["python"]
     random.setstate((version, tuple(internal), gauss_next))
+    keys, *others = state["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *others))
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)

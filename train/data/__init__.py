@@ -1,4 +1,4 @@
-"""What can be trained on, `--data`; nothing is ever downloaded by a run."""
+"""The data sets, `--data`, and who gets which sample; a run never downloads anything."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from importlib import import_module
 
 import torch
 
-from ..errors import TrainError
+from ..job.failure import TrainError
 from .samples import Samples
 
-# A module of this package each, with a function `images`.
-NAMES = ("digits", "mnist5k", "synthetic", "folder")
+# The module of this package that has the function `images` of each.
+MODULES = {"digits": "digits", "mnist5k": "mnist5k", "synthetic": "synthetic", "folder": "image_folder"}
 FORMS = "digits, mnist5k, synthetic or folder:PATH"
 
 
 def load(data: str, dtype: torch.dtype, device: torch.device) -> tuple[Samples, Samples]:
     """Return the training and the held-out samples, the same on every rank and in every run.
 
-    `data` is one of FORMS. Raises TrainError if it is none, or if what it needs is not there.
+    `data` is one of FORMS. Raises TrainError if it is another, or if its package or files are missing.
     """
     name, _, argument = data.partition(":")
-    if name not in NAMES or bool(argument) != (name == "folder"):
+    if name not in MODULES or bool(argument) != (name == "folder"):
         raise TrainError(f"--data must be {FORMS}, got {data}")
-    images, labels = import_module(f"muster.train.data.{name}").images(*filter(None, [argument]))
+    images, labels = import_module(f"muster.train.data.{MODULES[name]}").images(*filter(None, [argument]))
     return Samples(images.to(device, dtype), labels.to(device, torch.int64)).split()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ..errors import TrainError
+from ..job.failure import TrainError
 from .table import in_package, read
 
 # Where the node image keeps the file, instead of the whole of scikit-learn.

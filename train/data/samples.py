@@ -1,15 +1,28 @@
-"""Images and their labels, in memory."""
+"""Data to train on: the interface, images in memory, and an adapter for any dataset of torch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
+from torch.utils._pytree import tree_map
+from torch.utils.data import Dataset, default_collate
+
+
+class Data(Protocol):
+    """Samples, numbered from 0; every rank has the same ones."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: torch.Tensor) -> tuple[Any, Any]:
+        """Return inputs and targets of the samples `indices`, int64 [n], on the device of the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """`images`, [n, channels, height, width] from 0 to 1, and their `labels`, int64 [n] from 0."""
+    """`images`, [n, channels, height, width] from 0 to 1, and their `labels`, int64 [n] from 0, in memory."""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -20,8 +33,41 @@ class Samples:
     def at(self, indices: torch.Tensor | slice) -> Samples:
         return Samples(self.images[indices], self.labels[indices])
 
+    def batch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.images[indices], self.labels[indices]
+
+    @property
+    def classes(self) -> int:
+        """Return how many classes a model needs to tell apart: at least the ten of the digits."""
+        return max(10, int(self.labels.max()) + 1)
+
     def split(self) -> tuple[Samples, Samples]:
         """Return four fifths for training and a fifth to hold out, drawn at random, but always the same."""
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0)).to(self.labels.device)
         held_out = -(-len(self) // 5)
         return self.at(order[held_out:]), self.at(order[:held_out])
+
+
+class DatasetSamples:
+    """The samples of a map-style `dataset` of torch, which gives (inputs, target) for a number.
+
+    `collate` makes a batch of a list of them, as in a DataLoader; its tensors are moved to `device`.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        device: torch.device,
+        collate: Callable[[list[Any]], Any] = default_collate,
+    ) -> None:
+        self.dataset, self.device, self.collate = dataset, device, collate
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]  # of map style: it has a length
+
+    def batch(self, indices: torch.Tensor) -> tuple[Any, Any]:
+        inputs, targets = self.collate([self.dataset[index] for index in indices.tolist()])
+        return self._moved(inputs), self._moved(targets)
+
+    def _moved(self, tree: Any) -> Any:
+        return tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, torch.Tensor) else leaf, tree)

@@ -1,4 +1,4 @@
-"""Tables of numbers that packages bring along: a row is the pixels of an image, and its label."""
+"""Tables of numbers that packages ship: a row is the pixels of an image, and its label."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 def in_package(package: str, file: str) -> Path | None:
     """Return where `file` of an installed package would be, without importing that; None if there is none."""
-    found = find_spec(package)
-    folders = (found.submodule_search_locations if found else None) or ()
+    spec = find_spec(package)
+    folders = (spec.submodule_search_locations if spec else None) or ()
     return next((Path(folder, file) for folder in folders), None)
 
 

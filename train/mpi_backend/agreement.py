@@ -6,7 +6,7 @@ an error of MPI's, wrong numbers, or wait until the time-out.
 
 from __future__ import annotations
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 from .errors import MismatchError
 
 _ROOM = 128  # bytes of description from each rank

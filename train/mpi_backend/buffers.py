@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 
 # Elements in one call: MPI counts in C ints, and Open MPI 5.0 has none of MPI 4's larger ones.
 LIMIT = 2**30

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 from . import buffers
 from .buffers import bring_back, land, message, pieces
 from .exchange import exchange

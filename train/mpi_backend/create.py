@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 from .errors import MpiBackendError
 from .group import MpiProcessGroup
 

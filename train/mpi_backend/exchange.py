@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 from .buffers import bring_back, land, message, pieces
 
 # MPI keeps a pair's messages in order, and all ranks have their collectives in one order: a tag is enough.

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import DebugLevel, PrefixStore, ProcessGroup, Work, get_debug_level
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 from . import agreement, caller, collectives, exchange, profiling, sparse
 from .board import Board
 from .errors import MpiBackendError

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 
 Combine = Callable[..., torch.Tensor]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 from . import profiling
 from .point_to_point import MessageWork, Receiving, Sending
 

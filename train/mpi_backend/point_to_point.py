@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import Work
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 from .buffers import bring_back, land, message, pieces
 from .errors import MpiBackendError, TimedOutError
 from .progress import complete

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 from .errors import TimedOutError
 
 SPIN = 0.001  # seconds of looking all the time: what is on its way on one host arrives within

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 from . import half
 
 _DATATYPES = {

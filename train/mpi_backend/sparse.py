@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..mpi import MPI
+from ..job.mpi_world import MPI
 from .collectives import all_gather, all_gather_single
 
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
-from ..failure import end_job
+from ..job.failure import end_job
 from .board import Board
 from .lane import Lane
 

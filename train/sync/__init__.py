@@ -1,47 +1,59 @@
-"""The ways in which ranks make one network of theirs: a file each, all with the methods of protocol.py."""
+"""Data-parallel strategies, a module each: how the ranks train one model together."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from ..errors import TrainError
-from ..group import Group
-from .protocol import Sync
+from ..job.failure import TrainError
+from ..job.group import Group
+from .strategy import Strategy
 
-# Imported when chosen: FSDP takes torch a second to load, and mpi4py initialises MPI.
-_CLASSES = {
-    "ddp": "ddp.Ddp",
-    "mpi4py": "mpi_buckets.MpiBuckets",
-    "mpi4py-naive": "mpi_naive.MpiNaive",
-    "zero": "zero.Zero",
-    "fsdp": "fsdp.Fsdp",
-    "none": "alone.Alone",
-}
-WAYS = tuple(_CLASSES)
+STRATEGIES = ("ddp", "mpi4py", "mpi4py-naive", "zero", "fsdp", "none")
 COMPRESSIONS = ("none", "fp16", "bf16")
 
 
-def synchronise(
-    network: nn.Module,
+def make_strategy(
+    name: str,
+    model: nn.Module,
     group: Group,
-    way: str,
     optimizer: type[Optimizer],
     *,
     compress: str = "none",
     **options: Any,
-) -> Sync:
-    """Take `network`, on its device, into the care of `way`, one of WAYS; `options` are the optimizer's.
+) -> Strategy:
+    """Make `model` and an `optimizer` of its parameters, with `options`, trainable by all ranks of `group`.
 
-    `compress`, one of COMPRESSIONS, is for "mpi4py" alone. Raises TrainError where `way` cannot work.
+    `name` is one of STRATEGIES. The strategy moves the model to the group's device, and all strategies but
+    "none" give every rank the weights of rank 0. `compress`, one of COMPRESSIONS, is for "mpi4py" alone.
+    Raises TrainError where the strategy cannot work. A collective call.
     """
-    module, name = _CLASSES[way].split(".")
     try:
-        made_by = getattr(import_module(f"muster.train.sync.{module}"), name)
+        chosen = _class_of(name)
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py found no MPI library
-        raise TrainError(f"--sync {way} cannot be loaded: {error}") from error
-    more = {"compress": compress} if way == "mpi4py" else {}
-    return cast(Sync, made_by(network, group, optimizer, options, **more))
+        raise TrainError(f"--sync {name} cannot be loaded: {error}") from error
+    more = {"compress": compress} if name == "mpi4py" else {}
+    made: Strategy = chosen(model, group, optimizer, options, **more)
+    return made
+
+
+def _class_of(name: str) -> Any:
+    """Import a strategy only when it is chosen: FSDP takes torch a second to load, mpi4py initialises MPI."""
+    match name:
+        case "ddp":
+            from .ddp import Ddp as Chosen  # noqa: PLC0415
+        case "zero":
+            from .zero import Zero as Chosen  # noqa: PLC0415
+        case "fsdp":
+            from .fsdp import Fsdp as Chosen  # type: ignore[assignment]  # noqa: PLC0415
+        case "mpi4py":
+            from .mpi_buckets import MpiBuckets as Chosen  # type: ignore[assignment]  # noqa: PLC0415
+        case "mpi4py-naive":
+            from .mpi_naive import MpiNaive as Chosen  # type: ignore[assignment]  # noqa: PLC0415
+        case "none":
+            from .replicated import Unsynchronised as Chosen  # type: ignore[assignment]  # noqa: PLC0415
+        case _:
+            raise TrainError(f"--sync must be one of {' '.join(STRATEGIES)}, got {name}")
+    return Chosen

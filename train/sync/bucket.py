@@ -9,19 +9,25 @@ from torch import nn
 
 
 class Bucket:
-    """`flat`, on the CPU, in `dtype`; `views` are its parts, shaped as the parameters."""
+    """The gradients of some `parameters`, in `flat`: on the CPU, in `dtype`, with a mark for each at the end.
+
+    The marks are 1 for a gradient and 0 for none; `views` are the gradients' parts of `flat`, shaped as the
+    parameters. `missing` has the indices of the parameters that are still to be put in.
+    """
 
     def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
         self.parameters = parameters
-        self.flat = torch.zeros(sum(each.numel() for each in parameters), dtype=dtype)
-        parts = torch.split(self.flat, [each.numel() for each in parameters])
+        sizes = [each.numel() for each in parameters]
+        self.flat = torch.zeros(sum(sizes) + len(parameters), dtype=dtype)
+        *parts, self.marks = torch.split(self.flat, [*sizes, len(parameters)])
         self.views = [part.view_as(each) for part, each in zip(parts, parameters, strict=True)]
         self.missing = set(range(len(parameters)))
 
     def put(self, index: int, scale: float) -> bool:
-        """Take in the gradient of a parameter, times `scale`; returns whether the bucket is full now."""
+        """Copy the gradient of a parameter, times `scale`; returns whether the bucket is full now."""
         gradient = self.parameters[index].grad
-        if gradient is None:  # not part of this backward pass
+        self.marks[index] = gradient is not None
+        if gradient is None:  # not part of this rank's backward pass
             self.views[index].zero_()
         elif gradient.is_cpu:
             torch.mul(gradient, scale, out=self.views[index])
@@ -30,11 +36,16 @@ class Bucket:
         self.missing.discard(index)
         return not self.missing
 
-    def take_back(self) -> None:
-        """Make the views the gradients where they can be, else copy; and be empty again."""
-        for parameter, view in zip(self.parameters, self.views, strict=True):
+    def hand_out(self) -> None:
+        """Give the parameters their gradients: the views where they can be, else copies; then start anew.
+
+        A parameter that no rank had a gradient for gets none: a gradient of zeros would let momentum and
+        weight decay move it.
+        """
+        for parameter, view, ranks in zip(self.parameters, self.views, self.marks.tolist(), strict=True):
             same = view.dtype == parameter.dtype and parameter.is_cpu
-            parameter.grad = view if same else view.to(parameter.device, parameter.dtype)
+            gradient = view if same else view.to(parameter.device, parameter.dtype)
+            parameter.grad = gradient if ranks else None
         self.missing = set(range(len(self.parameters)))
 
 
@@ -43,8 +54,8 @@ def fill_buckets(
 ) -> list[Bucket]:
     """Put parameters into buckets of at most `limit` bytes, in the order in which backward reaches them.
 
-    That is about the reverse of theirs. A parameter above the limit has a bucket to itself; one bucket holds
-    one type, `wire` if given.
+    That order is about the reverse of theirs. A parameter above the limit has a bucket to itself. A bucket
+    holds one type: that of its parameters, or `wire`.
     """
     runs: list[list[nn.Parameter]] = []
     room, of_type = 0, None

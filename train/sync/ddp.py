@@ -1,4 +1,4 @@
-"""DistributedDataParallel: torch's own way, and the one to begin with.
+"""DistributedDataParallel: torch's own strategy, and the one to begin with.
 
 It all-reduces gradients in buckets, each as soon as the backward pass has filled it, so that communication
 and computation overlap: Li et al., PyTorch Distributed, 2020 (arXiv:2006.15704).
@@ -13,18 +13,20 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..group import Group
-from .alone import Alone
+from ..job.group import Group
+from .replicated import Replicated
 
 
-class Ddp(Alone):
-    """See protocol.py for the methods."""
+class Ddp(Replicated):
+    """`--sync ddp`; strategy.py describes the methods."""
 
     def __init__(
-        self, network: nn.Module, group: Group, optimizer: type[Optimizer], options: dict[str, Any]
+        self, model: nn.Module, group: Group, optimizer: type[Optimizer], options: dict[str, Any]
     ) -> None:
-        super().__init__(network, group, optimizer, options)
-        self.model: DistributedDataParallel = DistributedDataParallel(network, gradient_as_bucket_view=True)
+        super().__init__(model, group, optimizer, options)
+        self.model: DistributedDataParallel = DistributedDataParallel(
+            self.replica, gradient_as_bucket_view=True
+        )
 
     def no_sync(self) -> AbstractContextManager[None]:
         return self.model.no_sync()

@@ -1,7 +1,7 @@
 """The loop of the usual mpi4py tutorial: after the backward pass, one blocking Allreduce for each parameter.
 
-It is correct, short, and a lesson in what costs: nothing overlaps, and every small tensor pays the latency of
-a message. Compare it with mpi_buckets.py, which does the same sums.
+It is correct and short, and it shows what costs time: nothing overlaps, and every small tensor pays the
+latency of a message. mpi_buckets.py makes the same sums.
 """
 
 from __future__ import annotations
@@ -9,28 +9,33 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from mpi4py import MPI
 from torch import nn
 from torch.optim import Optimizer
 
-from ..group import Group
-from ..mpi import broadcast_weights, communicator
-from .alone import Alone
+from ..job.group import Group
+from ..job.mpi_world import communicator
+from .mpi_tensors import all_reduce_sum, broadcast
+from .replicated import Replicated
 
 
-class MpiNaive(Alone):
-    """See protocol.py for the methods."""
+class MpiNaive(Replicated):
+    """`--sync mpi4py-naive`; strategy.py describes the methods."""
 
     def __init__(
-        self, network: nn.Module, group: Group, optimizer: type[Optimizer], options: dict[str, Any]
+        self, model: nn.Module, group: Group, optimizer: type[Optimizer], options: dict[str, Any]
     ) -> None:
-        super().__init__(network, group, optimizer, options)
+        super().__init__(model, group, optimizer, options)
         self.comm = communicator(group.ranks)
-        broadcast_weights(network, self.comm)
+        for tensor in model.state_dict().values():
+            broadcast(self.comm, tensor)
 
     def finish(self) -> None:
-        for parameter in self.network.parameters():
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            total = gradient.detach().cpu().contiguous()
-            self.comm.Allreduce(MPI.IN_PLACE, total.numpy())
-            parameter.grad = (total / self.comm.size).to(parameter.device)
+        trained = [each for each in self.replica.parameters() if each.requires_grad]
+        ranks_with_gradient = torch.tensor([float(each.grad is not None) for each in trained])
+        all_reduce_sum(self.comm, ranks_with_gradient)
+        for parameter, ranks in zip(trained, ranks_with_gradient.tolist(), strict=True):
+            if ranks:  # a gradient of zeros would let momentum and weight decay move the parameter
+                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                total = gradient.detach().cpu().contiguous()
+                all_reduce_sum(self.comm, total.view(-1))
+                parameter.grad = (total / self.comm.size).to(parameter.device)

@@ -1,9 +1,9 @@
-"""A thread that adds up buckets over all ranks, one after the other, while backward fills the next.
+"""A thread that sums buckets over all ranks, one after the other, while the backward pass fills the next.
 
-`MPI_Iallreduce` would need no thread, but it moves only while somebody calls MPI, and it is slower than the
-blocking call. The blocking call, though, spins while it waits for the other ranks, and so takes a core from
-somebody's backward pass. So the thread first waits, asleep, until every rank has the bucket ready
-(`MPI_Ibarrier`); what is left to spin for is the sum itself.
+`MPI_Iallreduce` would need no thread, but it makes progress only inside other calls of MPI, and it is slower
+than the blocking call. The blocking call, though, polls while it waits for the other ranks, on a core that
+some rank's backward pass needs. So the thread first sleeps until every rank has the bucket ready
+(`MPI_Ibarrier`); then the blocking call polls only while the sum itself is made.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ import time
 from queue import SimpleQueue
 
 import torch
-from mpi4py import MPI
 
-from ..mpi_backend.buffers import REDUCED_AT_ONCE
+from ..job.mpi_world import MPI
+from .mpi_tensors import all_reduce_sum
 
-NAP = 50e-6  # seconds; about what Linux makes of any shorter sleep
+NAP = 50e-6  # seconds; Linux makes about this of any shorter sleep
 
 
 class Reducer:
     """`submit` flat tensors in the same order on every rank, then `wait` until each is the sum over ranks."""
 
-    def __init__(self, comm: MPI.Intracomm, operation: MPI.Op) -> None:
+    def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
-        self.operation = operation
         self.queue: SimpleQueue[torch.Tensor] = SimpleQueue()
         self.done: SimpleQueue[BaseException | None] = SimpleQueue()
         self.submitted = 0
@@ -36,7 +35,7 @@ class Reducer:
         self.submitted += 1
 
     def wait(self) -> None:
-        """Return when every tensor submitted is summed up; raises what the thread met."""
+        """Return when every submitted tensor is summed; raises the error of the thread."""
         for _ in range(self.submitted):
             if error := self.done.get():
                 raise error
@@ -46,18 +45,15 @@ class Reducer:
         while True:
             flat = self.queue.get()
             try:
-                self._meet()
-                # To numpy and MPI a half is a 16-bit integer; `operation` knows better.
-                words = flat.view(torch.int16) if flat.itemsize == 2 else flat
-                for piece in torch.split(words, REDUCED_AT_ONCE // flat.itemsize):
-                    self.comm.Allreduce(MPI.IN_PLACE, piece.numpy(), self.operation)
+                self._wait_for_all_ranks()
+                all_reduce_sum(self.comm, flat)
             except Exception as error:  # noqa: BLE001 - for the thread that waits
                 self.done.put(error)
             else:
                 self.done.put(None)
 
-    def _meet(self) -> None:
-        """Wait asleep until every rank is here."""
-        met = self.comm.Ibarrier()
-        while not met.Test():
+    def _wait_for_all_ranks(self) -> None:
+        """Sleep until every rank is here."""
+        barrier = self.comm.Ibarrier()
+        while not barrier.Test():
             time.sleep(NAP)

@@ -18,14 +18,14 @@ import torch
 import torch.distributed as dist
 
 from muster.train.job.ranks import Ranks
-from muster.train.job.rendezvous import meeting
+from muster.train.job.rendezvous import rendezvous_store
 from muster.train.mpi_backend import register
 
 
 def main() -> None:
     ranks = Ranks.from_env(os.environ)
     timeout = timedelta(seconds=180)
-    with meeting("auto", ranks, timeout, os.environ) as store:
+    with rendezvous_store("auto", ranks, timeout, os.environ) as store:
         dist.init_process_group(
             register(), timeout=timeout, store=store, rank=ranks.rank, world_size=ranks.world_size
         )

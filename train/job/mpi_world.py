@@ -1,0 +1,42 @@
+"""MPI's view of the job, by mpi4py; importing this module initialises MPI."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+from .failure import TrainError
+from .ranks import Ranks
+
+# Open MPI polls while it waits. Where ranks outnumber the cores it must yield the core to a rank that works;
+# by itself it does so only where they outnumber the slots, which a hosts file may set at will. Where each
+# rank has a core, yielding makes small collectives several times slower.
+if int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")) > (os.cpu_count() or 1):
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+
+from mpi4py import MPI
+
+__all__ = ["MPI", "broadcast", "communicator"]
+
+T = TypeVar("T")
+
+
+def communicator(ranks: Ranks) -> MPI.Intracomm:
+    """Return the communicator of all ranks.
+
+    Raises TrainError where MPI did not start the ranks, or another MPI than mpi4py's did: then MPI tells each
+    rank that it is the only one.
+    """
+    world = MPI.COMM_WORLD
+    if (world.size, world.rank) != (ranks.world_size, ranks.rank):
+        raise TrainError(
+            f"{ranks.launcher} says {ranks}, but to MPI this is rank {world.rank} of {world.size}\n"
+            "communication over MPI needs the ranks started by the mpirun of the MPI that mpi4py loads"
+        )
+    return world
+
+
+def broadcast(value: T, ranks: Ranks) -> T:
+    """Return rank 0's `value` on every rank; MPI needs no address for that."""
+    received: T = communicator(ranks).bcast(value)
+    return received

@@ -1,0 +1,1 @@
+"""Networks to train, and networks by name to measure."""

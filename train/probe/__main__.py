@@ -1,6 +1,0 @@
-"""`python -m muster.train.probe`."""
-
-from .main import main
-
-if __name__ == "__main__":  # not where --spawn imports this module again
-    main()

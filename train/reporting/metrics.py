@@ -1,0 +1,69 @@
+"""What the training measured: metrics.jsonl, one JSON object per epoch, for programs to read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class EpochMetrics:
+    """One line of metrics.jsonl."""
+
+    epoch: int  # from 1
+    step: int  # optimizer steps since the beginning of the training
+    loss: float  # mean over the epoch's training samples, each before its own step; cross entropy in nats
+    lr: float  # of the epoch's last step
+    accuracy: float  # on the held-out samples, from 0 to 1
+    samples_per_second: float  # training samples, over all ranks
+    time: float  # seconds since 1970
+
+
+class MetricsFile:
+    """Appends to a metrics.jsonl, which is opened to continue after epoch `after_epoch`, 0 to start anew.
+
+    Lines of later epochs belong to a training that is not continued. Where there are any, the whole earlier
+    file is kept beside the new one, as `aside`: metrics.1.jsonl, or the next number that is free. The path
+    has a complete file at every moment.
+    """
+
+    def __init__(self, path: Path, *, after_epoch: int) -> None:
+        self.path = path
+        self.aside: Path | None = None
+        lines = path.read_text().splitlines() if path.exists() else []
+        epochs = [_epoch(line) for line in lines]
+        if any(epoch is not None and epoch > after_epoch for epoch in epochs):
+            self.aside = _unused(path)
+            shutil.copyfile(path, self.aside)
+        kept = [line for line, epoch in zip(lines, epochs, strict=True) if epoch and epoch <= after_epoch]
+        _replace(path, "".join(f"{line}\n" for line in kept))
+
+    def append(self, metrics: EpochMetrics) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(asdict(metrics)) + "\n")
+
+
+def _epoch(line: str) -> float | None:
+    """Return the epoch of a line; None for a line that a killed run left unfinished."""
+    try:
+        return float(json.loads(line)["epoch"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _unused(path: Path) -> Path:
+    names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(1))
+    return next(name for name in names if not name.exists())
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_name(path.name + ".new")
+    with beside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)

@@ -1,0 +1,51 @@
+"""What the tools have in common: their options, and how a process becomes a rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..config import OUTPUT, RANKS, RankOptions, option, parse
+from ..job.failure import fail_together
+from ..job.group import Group, process_group
+from ..job.hardware import use_fair_share_of_cores
+from ..job.ranks import Ranks
+from ..job.spawn import spawn
+
+C = TypeVar("C", bound=RankOptions)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolConfig(RankOptions):
+    """Run on every rank of a job."""
+
+    timeout: float = option(RANKS, 60.0, "seconds to wait for other ranks")
+    json: bool = option(OUTPUT, False, "for programs: one JSON object instead of a table")
+
+
+def run(program: str, options: type[C], work: Callable[[Group, C], int]) -> None:
+    """Run `work` on every rank; rank 0's exit status is the job's. `work` must be importable.
+
+    `program` is what the help calls the tool; its `options` come from the command line.
+    """
+    with fail_together():
+        config = from_argv(program, options, sys.argv[1:], os.environ)
+        if config.spawn:
+            sys.exit(spawn(_be_rank, config.spawn, config, work))
+        _be_rank(Ranks.from_env(os.environ, config.launcher), config, work)
+
+
+def from_argv(program: str, options: type[C], argv: Sequence[str], environ: Mapping[str, str]) -> C:
+    """Parse `argv`; raises TrainError for an option that is unknown or cannot be used."""
+    return parse(options, program, argv, backend=environ.get("MUSTER_BACKEND") or None)
+
+
+def _be_rank(ranks: Ranks, config: C, work: Callable[[Group, C], int]) -> None:
+    with fail_together():
+        use_fair_share_of_cores(ranks)
+        with process_group(ranks, backend=config.backend, init=config.init, timeout=config.patience) as group:
+            status = work(group, config)
+        sys.exit(status)

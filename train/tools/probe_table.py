@@ -1,0 +1,55 @@
+"""Prints what was measured, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import torch
+
+from ..job.group import Group
+from ..reporting.summary import headline
+from .measure import BROKEN, REFUSED, RIGHT, WRONG
+from .probe_cells import DIES, DTYPES, HANGS, Measured
+
+SYMBOLS = {RIGHT: "+", REFUSED: "-", WRONG: "WRONG", BROKEN: "broken", HANGS: "hangs", DIES: "dies"}
+Tables = dict[str, list[Measured]]
+
+
+def as_text(group: Group, tables: Tables) -> str:
+    """Return a table for each backend and device, then the cells that are neither right nor refused."""
+    lines = [f"{headline(group)}, torch {torch.__version__}"]
+    for backend, measured in tables.items():
+        for device in dict.fromkeys(one.cell.device for one in measured):
+            lines += ["", f"{backend} on {device}    + right    - refused in so many words", ""]
+            lines += _table([one for one in measured if one.cell.device == device])
+        for one in measured:
+            if one.outcome not in {RIGHT, REFUSED}:
+                lines.append(f"{one.cell.operation} of {one.cell.dtype}: {one.outcome}: {one.said}")
+    return "\n".join(lines) + "\n"
+
+
+def _table(measured: Sequence[Measured]) -> list[str]:
+    symbols = {(one.cell.operation, one.cell.dtype): SYMBOLS[one.outcome] for one in measured}
+    operations = list(dict.fromkeys(one.cell.operation for one in measured))
+    width = max(map(len, operations))
+    columns = {
+        name: max(len(name), *(len(symbols.get((one, name), "")) for one in operations)) for name in DTYPES
+    }
+    lines = [" " * width + "".join(f"  {name:>{columns[name]}}" for name in DTYPES)]
+    for operation in operations:
+        row = "".join(f"  {symbols.get((operation, name), ''):>{columns[name]}}" for name in DTYPES)
+        lines.append(f"{operation:<{width}}{row}".rstrip())
+    return lines
+
+
+def as_json(group: Group, tables: Tables) -> str:
+    """Return every cell, with the message of the backend."""
+    cells = [
+        {"backend": backend, **asdict(one.cell), "outcome": one.outcome, "said": one.said}
+        for backend, measured in tables.items()
+        for one in measured
+    ]
+    about = {"torch": torch.__version__, "ranks": group.world_size, "hosts": group.host_count}
+    return json.dumps({**about, "cells": cells}, indent=1) + "\n"
