@@ -2,10 +2,12 @@
 
     mpirun -np 2 --bind-to none .venv/bin/python benchmarks/collectives.py --rounds 9
     mpirun -np 2 --bind-to none .venv/bin/python benchmarks/collectives.py --rounds 9 --ddp
+    mpirun -np 2 --bind-to none .venv/bin/python benchmarks/collectives.py --smallest 1048576 --busy 1
 
 All run in one job, in turn (A B C A B C ...), one thread a rank, in place, float32. A round is many calls of
-one size; its time is the median call's, of the slower rank. Bus bandwidth is as nccl-tests define it
-(doc/PERFORMANCE.md): for all_reduce of S bytes over n ranks in t seconds, S/t * 2(n-1)/n.
+one size; its time is the median call's, of the slower rank. `--busy 1` runs a busy loop beside the ranks.
+Bus bandwidth is as nccl-tests define it (doc/PERFORMANCE.md): for all_reduce of S bytes over n ranks in t
+seconds, S/t * 2(n-1)/n.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import itertools
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -29,12 +33,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from muster.train import mpi_backend
-from muster.train.job.mpi_world import MPI
 from muster.train.job.ranks import Ranks
 from muster.train.job.rendezvous import rendezvous_store
+from muster.train.mpi_backend.direct import MPI
 
 SIZES = [4 * 4**power for power in range(13)]  # 4 B to 64 MiB
 Call = Callable[[torch.Tensor], object]
+BUSY = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"  # ends by itself
 
 
 def contestants() -> dict[str, Call]:
@@ -148,12 +153,26 @@ def ddp_table(taken: Mapping[str, Sequence[float]]) -> list[str]:
     return lines
 
 
+@contextmanager
+def other_work(loops: int) -> Iterator[None]:
+    """Keep as many cores busy for the block, with processes of their own."""
+    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def main() -> None:
     """Run the rounds, and print the table on rank 0."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--ddp", action="store_true")
+    parser.add_argument("--smallest", type=int, default=SIZES[0], help="bytes; leaves out what is smaller")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="bytes; leaves out what is larger")
+    parser.add_argument("--busy", type=int, default=0, help="busy loops that run beside the ranks")
     options = parser.parse_args()
     torch.set_num_threads(1)
     ranks = Ranks.from_env(os.environ)
@@ -162,13 +181,15 @@ def main() -> None:
         dist.init_process_group(
             "gloo", timeout=timeout, store=store, rank=ranks.rank, world_size=ranks.world_size
         )
-        if options.ddp:
-            lines = ddp_table(measure_ddp(options.rounds))
-        else:
-            sizes = [size for size in SIZES if size <= options.largest]
-            lines = table(measure(contestants(), sizes, options.rounds), ranks.world_size)
+        with other_work(options.busy if ranks.rank == 0 else 0):
+            if options.ddp:
+                lines = ddp_table(measure_ddp(options.rounds))
+            else:
+                sizes = [size for size in SIZES if options.smallest <= size <= options.largest]
+                lines = table(measure(contestants(), sizes, options.rounds), ranks.world_size)
         if ranks.rank == 0:
-            sys.stdout.write("\n".join([about(options.rounds, ranks), "", *lines]) + "\n")
+            beside = f", {options.busy} busy loops beside" if options.busy else ""
+            sys.stdout.write("\n".join([about(options.rounds, ranks) + beside, "", *lines]) + "\n")
         dist.barrier()
         dist.destroy_process_group()
 

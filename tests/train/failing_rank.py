@@ -30,6 +30,12 @@ def leaves() -> None:
     sys.exit(3)
 
 
+def destroys() -> None:
+    """It takes part in nothing more, but its process goes on."""
+    dist.destroy_process_group()
+    time.sleep(100)
+
+
 def dies() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

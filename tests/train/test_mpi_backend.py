@@ -1,4 +1,4 @@
-"""The MPI backend on a stock torch: what mpi_checks/ demands of it, at three ranks, in one job."""
+"""The MPI backend on a stock torch: mpi_checks/ at three ranks, in one job, and in one in debug mode."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
-MODULES = ("collectives", "messages", "training", "checkpoint")
+MODULES = ("collectives", "messages", "mistakes", "store", "fake_gpu", "training", "checkpoint")
 
 
-def checks() -> list[str]:
+def checks(*modules: str) -> list[str]:
     """The names, without an import of torch."""
     folder = Path(__file__).with_name("mpi_checks")
-    trees = [ast.parse((folder / f"{module}.py").read_text()) for module in MODULES]
+    trees = [ast.parse((folder / f"{module}.py").read_text()) for module in modules]
     functions = [node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
     return [name for name in functions if name.startswith("check_")]
 
@@ -26,15 +26,29 @@ def checks() -> list[str]:
 @pytest.fixture(scope="module")
 def outcome(launch: Launch) -> dict[str, str]:
     """What was wrong with each check: nothing, if it is empty."""
-    job = launch("mpirun", 3, "-m", "tests.train.mpi_checks.run", *MODULES)
+    return run(launch, *MODULES)
+
+
+@pytest.fixture(scope="module")
+def outcome_in_debug_mode(launch: Launch) -> dict[str, str]:
+    return run(launch, *MODULES, "debug", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+
+
+def run(launch: Launch, *modules: str, **variables: str) -> dict[str, str]:
+    job = launch("mpirun", 3, "-m", "tests.train.mpi_checks.run", *modules, **variables)
     assert job.status == 0, job.stderr
     found: dict[str, str] = json.loads(job.stdout.splitlines()[-1])
     return found
 
 
-@pytest.mark.parametrize("check", checks())
+@pytest.mark.parametrize("check", checks(*MODULES))
 def test_on_three_ranks(outcome: dict[str, str], check: str) -> None:
     assert not outcome[check], outcome[check]
+
+
+@pytest.mark.parametrize("check", checks(*MODULES, "debug"))
+def test_on_three_ranks_in_debug_mode(outcome_in_debug_mode: dict[str, str], check: str) -> None:
+    assert not outcome_in_debug_mode[check], outcome_in_debug_mode[check]
 
 
 def test_train_uses_it_where_torch_has_no_mpi_built_in(launch: Launch) -> None:
@@ -56,5 +70,6 @@ def test_without_mpi4py_there_is_one_plain_error(monkeypatch: pytest.MonkeyPatch
         backend.available("mpi")
 
 
-def test_every_check_ran(outcome: dict[str, str]) -> None:
-    assert set(outcome) == set(checks())
+def test_every_check_ran(outcome: dict[str, str], outcome_in_debug_mode: dict[str, str]) -> None:
+    assert set(outcome) == set(checks(*MODULES))
+    assert set(outcome_in_debug_mode) == set(checks(*MODULES, "debug"))

@@ -41,10 +41,17 @@ def test_a_rank_that_leaves_is_named_by_those_that_wait_for_it(launch: Launch) -
     job, seconds = fail(launch, "leaves", ranks=3)
     assert job.status in ABORTED
     assert re.search(
-        r"error: rank [02] has waited [\d.]+ s in all_reduce, number 2 of group 0: rank 1 left the program",
+        r"error: rank [02] has waited [\d.]+ s in all_reduce, number 2 of group 0: rank 1 left the group",
         job.stderr,
     )
     hold("mpi backend: a rank that leaves", seconds, 4.0)
+
+
+def test_a_rank_that_destroys_its_group_early_is_named_before_the_time_out(launch: Launch) -> None:
+    job, _ = fail(launch, "destroys", ranks=3)
+    assert job.status in ABORTED
+    assert re.search(r"error: rank [02] has waited .* number 2 of group 0: rank 1 left the group", job.stderr)
+    assert "time-out" not in job.stderr
 
 
 @pytest.mark.timed

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TypeVar
 
+from ..mpi_backend.direct import MPI
 from .failure import TrainError
 from .ranks import Ranks
-
-# Open MPI polls while it waits. Where ranks outnumber the cores it must yield the core to a rank that works;
-# by itself it does so only where they outnumber the slots, which a hosts file may set at will. Where each
-# rank has a core, yielding makes small collectives several times slower.
-if int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")) > (os.cpu_count() or 1):
-    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-
-from mpi4py import MPI
 
 __all__ = ["MPI", "broadcast", "communicator"]
 

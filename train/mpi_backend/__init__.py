@@ -1,23 +1,32 @@
-"""A c10d backend on MPI for any PyTorch, in Python: `import muster.train.mpi_backend`, then `register()`.
+"""A torch.distributed backend on mpi4py: `import muster.train.mpi_backend`, then `register()`.
 
-    register.py         the names that init_process_group knows it by
-    group.py            the process group: every method that torch.distributed calls
-    collectives.py      what each collective does, in calls of MPI; sparse.py: of sparse tensors
+It imports nothing else of Muster. Other code imports this module, which does not initialise MPI, or
+direct.py, which does. Each file imports only from those below it:
+
+    register.py         the names of the backend in torch
+    create.py           a new group and its communicator
+    process_group.py    the process group: every method that torch.distributed calls
+    base_group.py       its identity, how a collective starts, and its end
+    direct.py           all_reduce and broadcast on an mpi4py communicator, without a process group
+    sparse.py           all_reduce of sparse tensors
+    dense.py            the other collectives, in calls of MPI
     exchange.py         gather, scatter and all_to_all, as messages between pairs
-    messages.py         the messages of a group that are under way; point_to_point.py: one of them
+    messages.py         send and recv: the messages under way; point_to_point.py: each of them
     reduction.py        torch's reduce operations as MPI's; half.py: those that MPI lacks
-    buffers.py          tensors as MPI sees them: memory, count, datatype
-    caller.py           does the caller wait
-    lane.py             the collectives of a group, in order, run by whoever waits or by a thread
-    work.py             what a caller holds in its hands meanwhile
-    watchdog.py         ends the job when a collective waits for too long
-    agreement.py        in debug mode: do all ranks mean the same collective
+    buffers.py          tensors as MPI needs them: stage in, stage out
+    agreement.py        TORCH_DISTRIBUTED_DEBUG=DETAIL: do all ranks call the same collective
+    watchdog.py         ends the job when a collective waits too long; watched.py: one group, as it sees it
+    presence.py         which ranks wait and which have left, in the key-value store
+    work_queue.py       the collectives of a group in order, run by a caller that blocks or by a thread
+    work.py             work handles
+    caller.py           does the caller block
     profiling.py        collectives as events in torch's profiler
-
-Imports go one way, from the bottom of this list to its top.
+    waiting.py          waiting for MPI without occupying a core
+    library.py          mpi4py, with Open MPI's settings
+    exceptions.py       the errors
 """
 
-from .errors import MpiBackendError, TimedOutError
+from .exceptions import MismatchError, MpiBackendError, TimedOutError
 from .register import NAME, register
 
-__all__ = ["NAME", "MpiBackendError", "TimedOutError", "register"]
+__all__ = ["NAME", "MismatchError", "MpiBackendError", "TimedOutError", "register"]

@@ -1,4 +1,4 @@
-"""Tensors as MPI sees them: memory, a count, and a datatype of the element's size."""
+"""Tensors as MPI needs them: an address, a count of elements and a datatype."""
 
 from __future__ import annotations
 
@@ -9,40 +9,49 @@ from typing import Any
 
 import torch
 
-from ..job.mpi_world import MPI
+from .library import MPI
 
-# Elements in one call: MPI counts in C ints, and Open MPI 5.0 has none of MPI 4's larger ones.
+# Elements in one call: MPI counts in C ints, and Open MPI 5.0 does not have the larger counts of MPI 4.
 LIMIT = 2**30
 
-# Bytes in one reduction. Open MPI puts what arrives into memory of its own; that of a large reduction the
-# system maps and clears anew in each call: 8193 page faults at 64 MiB and two ranks, none in 4 MiB at a time.
+# Bytes in one reduction. Open MPI receives into temporary memory; for a large reduction the system maps and
+# clears that memory anew in each call: 8193 page faults at 64 MiB and two ranks, none at 4 MiB.
 REDUCED_AT_ONCE = 2**22
 
-# To move data, MPI need only know how large an element is.
+# To move data, MPI only needs the size of an element.
 _BY_SIZE = {1: MPI.BYTE, 2: MPI.INT16_T, 4: MPI.INT32_T, 8: MPI.INT64_T, 16: MPI.C_DOUBLE_COMPLEX}
 
 
 def message(flat: torch.Tensor, datatype: MPI.Datatype | None = None) -> list[Any]:
-    """Describe the memory of `flat`, contiguous, to MPI; the tensor must outlive the call."""
+    """Return MPI's description of the memory of `flat`, which is contiguous and must outlive the call.
+
+    MPI reads and writes a GPU's memory outside of every stream, so what this thread has queued for the tensor
+    is completed first.
+    """
+    if flat.is_cuda:
+        torch.cuda.current_stream(flat.device).synchronize()
     memory = MPI.buffer.fromaddress(flat.data_ptr(), flat.nbytes)
     return [memory, flat.numel(), datatype or _BY_SIZE[flat.element_size()]]
 
 
 def pieces(flat: torch.Tensor, most: int | None = None) -> Sequence[torch.Tensor]:
-    """Cut `flat` into views of `most` elements, else LIMIT, at most; at least one, which may be empty."""
+    """Split `flat` into one or more views of at most `most` elements (default LIMIT)."""
     most = min(most or LIMIT, LIMIT)
     return (flat,) if flat.numel() <= most else flat.split(most)
 
 
-def land(tensor: torch.Tensor, *, filled: bool = True, on_host: bool = False) -> torch.Tensor:
-    """Return the elements flat and contiguous, where MPI reaches them: in place if they are, else a copy.
+def stage_in(tensor: torch.Tensor, *, filled: bool = True, on_host: bool = False) -> torch.Tensor:
+    """Return the elements as a flat, contiguous tensor in memory that MPI can use.
 
-    The copy has the elements if `filled`; what MPI leaves in it goes home with `bring_back`. Memory of a GPU
-    is copied to pinned memory, unless this MPI takes it as it is and nobody needs it `on_host`.
+    This is `tensor` itself where its layout allows that, else a copy, which has the elements if `filled`;
+    `stage_out` copies the result back. A GPU's tensor is copied to pinned host memory, unless this MPI is
+    CUDA-aware and `on_host` is false. Raises ValueError for a sparse tensor.
     """
+    if tensor.layout != torch.strided:
+        raise ValueError(f"a tensor of layout {tensor.layout} is not supported here; use to_dense()")
     tensor = tensor.detach()
-    in_reach = tensor.is_cpu or (tensor.is_cuda and not on_host and takes_gpu_memory())
-    if in_reach and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+    usable = tensor.is_cpu or (tensor.is_cuda and not on_host and mpi_is_cuda_aware())
+    if usable and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
         return tensor if tensor.dim() == 1 else tensor.view(-1)
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     if filled:
@@ -50,14 +59,14 @@ def land(tensor: torch.Tensor, *, filled: bool = True, on_host: bool = False) ->
     return copy.view(-1)
 
 
-def bring_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
-    """Put what MPI wrote into `flat` where it belongs, unless `land` found `tensor` good as it was."""
+def stage_out(tensor: torch.Tensor, flat: torch.Tensor) -> None:
+    """Copy `flat` into `tensor`, with its shape and dtype, unless `flat` is the memory of `tensor`."""
     if flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat.view(tensor.shape))
 
 
 @cache
-def takes_gpu_memory() -> bool:
-    """Whether this MPI is CUDA-aware: MPIX_Query_cuda_support, an extension of Open MPI and its kin."""
+def mpi_is_cuda_aware() -> bool:
+    """Return what MPIX_Query_cuda_support says, which Open MPI and its relatives have; else False."""
     query = getattr(ctypes.CDLL(MPI.__file__), "MPIX_Query_cuda_support", None)
     return query is not None and query() == 1

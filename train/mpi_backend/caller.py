@@ -1,4 +1,4 @@
-"""Whether the caller of a collective waits for it at once, and so may just as well run it."""
+"""Whether the caller of a collective blocks until it is complete, and so may run it in its own thread."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import torch.distributed.distributed_c10d as c10d
 _C10D = vars(c10d)
 
 
-def waits(opts: Any) -> bool:
-    """Return what `opts`, torch's options of a collective, say; in torch 2.6 they do not: then who asks.
+def blocks(opts: Any) -> bool:
+    """Return `not opts.asyncOp`; in torch 2.6, whose options lack it, look at the calling frame's `async_op`.
 
-    There the function of torch.distributed that a program called is on the stack below, and has the argument
-    `async_op`. A call from C++, as DDP's, has no such function below it, and does not wait.
+    torch 2.6 gives a backend no other way to know: there the calling frame is the function of
+    torch.distributed that the program called. A call from C++, such as DDP's, has no such frame, and does not
+    block.
     """
-    said: bool | None = getattr(opts, "asyncOp", None)
-    if said is not None:
-        return not said
+    asynchronous: bool | None = getattr(opts, "asyncOp", None)
+    if asynchronous is not None:
+        return not asynchronous
     frame: FrameType | None = sys._getframe(1)
     for _ in range(4):
         if frame is None:

@@ -1,18 +1,18 @@
-"""From torch's idea of a new group to its communicator."""
+"""Creates the process group that torch asks for, with a communicator of its ranks."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..job.mpi_world import MPI
-from .errors import MpiBackendError
-from .group import MpiProcessGroup
+from .exceptions import MpiBackendError
+from .library import MPI
+from .process_group import MpiProcessGroup
 
 
 def create_group(options: Any) -> MpiProcessGroup:
     """Make the group that `options` (c10d's DistributedBackendOptions) describes.
 
-    Raises MpiBackendError if MPI cannot serve several threads, or numbers the ranks otherwise than torch.
+    Raises MpiBackendError if MPI lacks MPI_THREAD_MULTIPLE, or numbers the ranks differently from torch.
     """
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise MpiBackendError(f"needs an MPI with MPI_THREAD_MULTIPLE, not {MPI.Get_library_version()}")
@@ -23,7 +23,7 @@ def create_group(options: Any) -> MpiProcessGroup:
 
 def _of_all(rank: int, size: int) -> MPI.Intracomm:
     world = MPI.COMM_WORLD
-    # torch 2.14 and later ask "mpi" for both, and pass -1.
+    # For a backend named "mpi", torch 2.14 and later pass -1 for both.
     if (rank, size) not in {(world.rank, world.size), (-1, -1)}:
         raise MpiBackendError(
             f"torch says rank {rank} of {size}, but MPI says rank {world.rank} of {world.size}; "
@@ -33,7 +33,7 @@ def _of_all(rank: int, size: int) -> MPI.Intracomm:
 
 
 def _of(ranks: list[int]) -> MPI.Intracomm:
-    """Make a communicator of some ranks, on those alone: torch asks no others, as Comm.Create would need."""
+    """Make a communicator of some ranks; only they call this, where Comm.Create would need all."""
     members = MPI.COMM_WORLD.group.Incl(ranks)
     try:
         return MPI.COMM_WORLD.Create_group(members)

@@ -1,7 +1,7 @@
 """gather, scatter and all_to_all, as messages between pairs of ranks.
 
-Each pair knows its own sizes, so none need be equal, none need fit into a C int, and every tensor is sent
-from and received into its own memory. MPI's own calls for large messages do the same inside.
+Each pair knows the sizes of its own messages. So they may differ, need not fit into a C int, and every tensor
+is sent from and received into its own memory. MPI's own calls do the same for large messages.
 """
 
 from __future__ import annotations
@@ -10,53 +10,64 @@ from collections.abc import Sequence
 
 import torch
 
-from ..job.mpi_world import MPI
-from .buffers import bring_back, land, message, pieces
+from .buffers import message, pieces, stage_in, stage_out
+from .exceptions import MismatchError
+from .library import MPI
 
-# MPI keeps a pair's messages in order, and all ranks have their collectives in one order: a tag is enough.
+# MPI keeps the messages of a pair in order, and all ranks call the collectives in one order: one tag is
+# enough.
 _TAG = 0
 
+Tensors = Sequence[torch.Tensor | None]
 
-def exchange(
-    comm: MPI.Intracomm, sends: Sequence[torch.Tensor | None], receives: Sequence[torch.Tensor | None]
-) -> None:
-    """Send `sends[rank]` to each rank, receive `receives[rank]` from each; None where there is nothing to do.
 
-    Raises MPI.Exception, "message truncated", if more comes than was expected.
+def exchange(comm: MPI.Intracomm, sends: Tensors, receives: Tensors) -> None:
+    """Send `sends[rank]` to each rank and receive `receives[rank]` from each; None means no message.
+
+    Raises MismatchError if a rank sent fewer elements than expected, and MPI.Exception, "message truncated",
+    if it sent more.
     """
     me = comm.rank
-    landed = [None if tensor is None else land(tensor, filled=False) for tensor in receives]
-    leaving = [None if tensor is None else land(tensor) for tensor in sends]
-    requests = [
-        comm.Irecv(message(piece), rank, _TAG)
-        for rank, flat in enumerate(landed)
-        if flat is not None and rank != me
-        for piece in pieces(flat)
-    ]
-    requests += [
-        comm.Isend(message(piece), rank, _TAG)
-        for rank, flat in enumerate(leaving)
-        if flat is not None and rank != me
-        for piece in pieces(flat)
-    ]
-    own, home = leaving[me], landed[me]
-    if own is not None and home is not None:
-        home.copy_(own)
-    MPI.Request.Waitall(requests)
-    for tensor, flat in zip(receives, landed, strict=True):
+    arriving = [None if tensor is None else stage_in(tensor, filled=False) for tensor in receives]
+    leaving = [None if tensor is None else stage_in(tensor) for tensor in sends]
+    expected = _messages(arriving, me)
+    requests = [comm.Irecv(message(piece), rank, _TAG) for rank, piece in expected]
+    requests += [comm.Isend(message(piece), rank, _TAG) for rank, piece in _messages(leaving, me)]
+    statuses = [MPI.Status() for _ in requests]
+    mine, theirs = leaving[me], arriving[me]
+    if mine is not None and theirs is not None and mine.nbytes == theirs.nbytes:
+        theirs.copy_(mine)
+    MPI.Request.Waitall(requests, statuses)
+    # Only now, when no message is under way any more, may an error end this.
+    if mine is not None and theirs is not None:
+        _check_size(me, mine.nbytes, theirs.nbytes)
+    for (rank, piece), status in zip(expected, statuses, strict=False):  # the sends' statuses come last
+        _check_size(rank, status.Get_count(MPI.BYTE), piece.nbytes)
+    for tensor, flat in zip(receives, arriving, strict=True):
         if tensor is not None and flat is not None:
-            bring_back(tensor, flat)
+            stage_out(tensor, flat)
+
+
+def _messages(tensors: Tensors, me: int) -> list[tuple[int, torch.Tensor]]:
+    """Return each message as the other rank and a flat tensor."""
+    others = [(rank, flat) for rank, flat in enumerate(tensors) if flat is not None and rank != me]
+    return [(rank, piece) for rank, flat in others for piece in pieces(flat)]
+
+
+def _check_size(rank: int, received: int, expected: int) -> None:
+    if received != expected:
+        raise MismatchError(f"rank {rank} sent {received} bytes where {expected} were expected")
 
 
 def gather(comm: MPI.Intracomm, outputs: Sequence[torch.Tensor], tensor: torch.Tensor, root: int) -> None:
-    """Fill `outputs`, which only the root has, with every rank's `tensor`."""
+    """Fill the root's `outputs` with every rank's `tensor`; on other ranks `outputs` is ignored."""
     nothing = [None] * comm.size
     sends = [tensor if rank == root else None for rank in range(comm.size)]
     exchange(comm, sends, outputs if comm.rank == root else nothing)
 
 
 def scatter(comm: MPI.Intracomm, output: torch.Tensor, inputs: Sequence[torch.Tensor], root: int) -> None:
-    """Fill `output` with this rank's part of `inputs`, which only the root has."""
+    """Fill `output` with this rank's part of the root's `inputs`; on other ranks `inputs` is ignored."""
     nothing = [None] * comm.size
     receives = [output if rank == root else None for rank in range(comm.size)]
     exchange(comm, inputs if comm.rank == root else nothing, receives)
@@ -69,14 +80,14 @@ def all_to_all_single(
     output_sizes: Sequence[int],
     input_sizes: Sequence[int],
 ) -> None:
-    """Send to each rank its rows of `tensor`, in rank order; sizes are in rows, none: equal parts."""
-    flat = land(output, filled=False).view(output.shape)
+    """Send to each rank its rows of `tensor`, in rank order; sizes are in rows, none mean equal parts."""
+    flat = stage_in(output, filled=False).view(output.shape)
     exchange(
         comm,
-        _split(land(tensor).view(tensor.shape), input_sizes, comm.size),
+        _split(stage_in(tensor).view(tensor.shape), input_sizes, comm.size),
         _split(flat, output_sizes, comm.size),
     )
-    bring_back(output, flat.view(-1))
+    stage_out(output, flat.view(-1))
 
 
 def _split(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> Sequence[torch.Tensor]:

@@ -1,7 +1,8 @@
 """Reductions of elements that MPI cannot add: fp16, bf16 and the 8-bit floats.
 
-MPI calls back for each part that arrives, and torch adds it up, as Gloo does, 16 bits in their own precision.
-Neither Open MPI nor MPICH has bf16; what is known of Open MPI's own fp16 is in docs/mpi-backend.md.
+MPI calls back for each part that arrives, and torch adds it up in the precision of the elements, as Gloo
+does. Neither Open MPI nor MPICH has bf16. Open MPI 5.0.11 has an fp16 of its own, which the callback
+replaces: docs/mpi-backend.md has the times of both.
 """
 
 from __future__ import annotations
@@ -12,11 +13,9 @@ from typing import Any
 
 import torch
 
-from ..job.mpi_world import MPI
+from .library import MPI
 
-Combine = Callable[..., torch.Tensor]
-
-COMBINE: dict[str, Combine] = {
+_COMBINE: dict[str, Callable[..., torch.Tensor]] = {
     "SUM": torch.add,
     "PRODUCT": torch.mul,
     "MIN": torch.minimum,
@@ -25,26 +24,25 @@ COMBINE: dict[str, Combine] = {
 
 
 @cache
-def callback(kind: str, dtype: torch.dtype) -> MPI.Op:
-    """Return the operation for two parts of elements of `dtype`; it lives as long as MPI."""
-    combine = COMBINE[kind]
+def callback(name: str, dtype: torch.dtype) -> MPI.Op:
+    """Return the MPI operation that combines two parts of elements of `dtype`; it is never freed."""
+    combine = _COMBINE[name]
     # torch has no arithmetic for 8-bit floats.
     wide = torch.float32 if dtype.itemsize == 1 else dtype
 
-    def call(theirs: MPI.buffer, mine: MPI.buffer, _: MPI.Datatype) -> None:
+    def widened(theirs: MPI.buffer, mine: MPI.buffer) -> None:
         part, into = torch.frombuffer(theirs, dtype=dtype), torch.frombuffer(mine, dtype=dtype)
         into.copy_(combine(into.to(wide), part.to(wide)))
 
-    def call_in_place(theirs: MPI.buffer, mine: MPI.buffer, _: MPI.Datatype) -> None:
+    def in_place(theirs: MPI.buffer, mine: MPI.buffer) -> None:
         into = torch.frombuffer(mine, dtype=dtype)
         combine(into, torch.frombuffer(theirs, dtype=dtype), out=into)
 
-    chosen = call_in_place if wide == dtype else call
+    chosen = in_place if wide == dtype else widened
 
-    def call_unless_empty(theirs: MPI.buffer, mine: MPI.buffer, datatype: MPI.Datatype) -> None:
-        """Open MPI cuts a short vector into empty parts too, which torch.frombuffer refuses."""
-        if len(mine):
-            chosen(theirs, mine, datatype)
+    def operation(theirs: MPI.buffer, mine: MPI.buffer, _: MPI.Datatype) -> None:
+        if len(mine):  # Open MPI also passes empty parts of a short vector; torch.frombuffer refuses them
+            chosen(theirs, mine)
 
-    operation: Any = call_unless_empty
-    return MPI.Op.Create(operation, commute=True)
+    function: Any = operation
+    return MPI.Op.Create(function, commute=True)

@@ -1,37 +1,65 @@
-"""send and recv, on a communicator of their own, so that no tag can meet a collective's message."""
+"""send and recv, on a communicator of their own, so that their tags cannot meet a collective's messages."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed.distributed_c10d import Work
 
-from ..job.mpi_world import MPI
-from .buffers import bring_back, land, message, pieces
-from .errors import MpiBackendError, TimedOutError
-from .progress import complete
+from .buffers import message, pieces, stage_in, stage_out
+from .exceptions import MpiBackendError, TimedOutError
+from .library import MPI
+from .waiting import wait_until
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What the messages of a group share; `resolve_later` polls a message and resolves its future."""
+
+    comm: MPI.Intracomm
+    resolve_later: Callable[[MessageWork], None]
 
 
 class MessageWork(Work):
     """A message under way; `what` names it in errors, such as "recv from rank 1"."""
 
-    def __init__(self, what: str, tensor: torch.Tensor, flat: torch.Tensor, seconds: float) -> None:
+    def __init__(
+        self, route: Route, what: str, tensor: torch.Tensor, flat: torch.Tensor, seconds: float
+    ) -> None:
         super().__init__()
         self.what, self.tensor, self.seconds = what, tensor, seconds
         self.when_done: Callable[[], None] | None = None
+        self.deadline = time.monotonic() + seconds  # for the future
+        self._route = route
         self._flat = flat
         self._parts = list(pieces(flat))
         self._requests: list[MPI.Request] = []
         self._error: BaseException | None = None
         self._done = False
+        self._future: torch.futures.Future[Any] | None = None
+        self._resolved = False
+        self._lock = threading.RLock()  # a caller and the thread of the futures may poll at once
 
-    def is_completed(self) -> bool:
-        if not self._done and all(request.Get_status() for request in self._requests):
-            self.wait()
-        return self._done
+    def poll(self) -> bool:
+        """Return whether the message is complete; only `wait` and the future say what went wrong."""
+        with self._lock:
+            if not self._done:
+                try:
+                    self._done = self._progress()
+                except (MPI.Exception, MpiBackendError) as error:
+                    self._error, self._done = MpiBackendError(f"{self.what}: {error}"), True
+                    self._cancel()
+                if self._done and self.when_done is not None:
+                    self.when_done()
+            return self._done
+
+    is_completed = poll
 
     def is_success(self) -> bool:
         return self._done and self._error is None
@@ -41,16 +69,8 @@ class MessageWork(Work):
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         """Return when the message is complete; raises MpiBackendError, or TimedOutError if it is not."""
-        if not self._done:
-            try:
-                self._complete(timeout.total_seconds() or self.seconds)
-            except TimedOutError:
-                raise
-            except (MPI.Exception, MpiBackendError) as error:
-                self._error = MpiBackendError(f"{self.what}: {error}")
-            self._done = True
-            if self.when_done is not None:
-                self.when_done()
+        wait_until(self.poll, timeout.total_seconds() or self.seconds, self.what)
+        self.resolve()
         if self._error is not None:
             raise self._error
         return True
@@ -63,55 +83,94 @@ class MessageWork(Work):
         return [self.tensor]
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future that is complete: messages have no thread of their own, so this waits."""
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        future.set_result(self.result())
-        return future
+        """Return a future of the list of the tensor, without waiting for the message."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = torch.futures.Future()
+        if self.poll():
+            self.resolve()
+        else:
+            self._route.resolve_later(self)
+        return self._future
 
-    def _complete(self, seconds: float) -> None:
-        for request in self._requests:
-            complete(request, seconds, self.what)
+    def resolve(self, error: BaseException | None = None) -> None:
+        """Resolve the future, if there is one, with the outcome, or with `error` if there is none yet."""
+        with self._lock:
+            if self._future is None or self._resolved:
+                return
+            self._resolved = True
+        error = self._error or error
+        if error is not None:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result([self.tensor])
+
+    def time_out(self) -> None:
+        """Resolve the future with a TimedOutError; the message stays under way."""
+        self.resolve(TimedOutError(f"{self.what} has Timed out after {self.seconds:g} s"))
+
+    def _progress(self) -> bool:
+        """Test what is under way; returns whether all of it is complete."""
+        while self._requests:
+            if not self._requests[0].Test():
+                return False
+            self._requests.pop(0)
+        return True
+
+    def _cancel(self) -> None:
+        """Give up the parts that are still under way; MPI cannot take back what is sent."""
 
 
 class Sending(MessageWork):
     """`send` and `isend`."""
 
-    def __init__(self, comm: MPI.Intracomm, tensor: torch.Tensor, to: int, tag: int, seconds: float) -> None:
-        super().__init__(f"send to rank {to}", tensor, land(tensor), seconds)
-        self._requests = [comm.Isend(message(part), to, tag) for part in self._parts]
+    def __init__(self, route: Route, tensor: torch.Tensor, to: int, tag: int, seconds: float) -> None:
+        super().__init__(route, f"send to rank {to}", tensor, stage_in(tensor), seconds)
+        self._requests = [route.comm.Isend(message(part), to, tag) for part in self._parts]
 
 
 class Receiving(MessageWork):
-    """`recv` and `irecv`; with `source` None, from whoever sends first."""
+    """`recv` and `irecv`; with `source` None, from whichever rank sends first."""
 
     def __init__(
-        self, comm: MPI.Intracomm, tensor: torch.Tensor, source: int | None, tag: int, seconds: float
+        self, route: Route, tensor: torch.Tensor, source: int | None, tag: int, seconds: float
     ) -> None:
         where = "any rank" if source is None else f"rank {source}"
-        super().__init__(f"recv from {where}", tensor, land(tensor, filled=False), seconds)
-        self._comm, self._source, self._tag = comm, source, tag
-        self._post()
+        super().__init__(route, f"recv from {where}", tensor, stage_in(tensor, filled=False), seconds)
+        self._source, self._tag = source, tag
+        self._status = MPI.Status()
+        self._complete = 0  # parts
+        # From any rank only the first part is asked for: its sender is the source of the rest.
+        self._post(self._parts if source is not None else self._parts[:1])
 
-    def _post(self) -> None:
-        """Wait for all parts from a rank that is known; else for the first, which will tell."""
-        parts = self._parts[len(self._requests) :]
-        if self._source is None:
-            self._requests = [self._comm.Irecv(message(parts[0]), MPI.ANY_SOURCE, self._tag)]
-        else:
-            self._requests += [self._comm.Irecv(message(part), self._source, self._tag) for part in parts]
+    def _post(self, parts: list[torch.Tensor]) -> None:
+        source = MPI.ANY_SOURCE if self._source is None else self._source
+        self._requests += [self._route.comm.Irecv(message(part), source, self._tag) for part in parts]
 
-    def _complete(self, seconds: float) -> None:
-        for number, part in enumerate(self._parts):
-            status = complete(self._requests[number], seconds, self.what)
+    def _progress(self) -> bool:
+        while self._complete < len(self._parts):
+            if not self._requests[0].Test(self._status):
+                return False
+            self._requests.pop(0)
             if self._source is None:
-                self._source = status.Get_source()
-                self._post()
-            received = status.Get_count(MPI.BYTE)
-            if received != part.nbytes:
+                self._source = self._status.Get_source()
+                self._post(self._parts[1:])
+            expected, received = self._parts[self._complete].nbytes, self._status.Get_count(MPI.BYTE)
+            if received != expected:
                 raise MpiBackendError(
-                    f"rank {self._source} sent {received} bytes where {part.nbytes} were expected"
+                    f"rank {self._source} sent {received} bytes where {expected} were expected"
                 )
-        bring_back(self.tensor, self._flat)
+            self._complete += 1
+        stage_out(self.tensor, self._flat)
+        return True
+
+    def _cancel(self) -> None:
+        """Give up the parts that are still to come: their memory belongs to the caller again."""
+        for request in self._requests:
+            if request != MPI.REQUEST_NULL:
+                request.Cancel()
+                request.Wait()
 
     def source_rank(self) -> int:
         self.wait()

@@ -12,14 +12,14 @@ _enabled = _autograd._profiler_enabled
 
 
 def event(name: str, tensors: Sequence[torch.Tensor]) -> Callable[[], None] | None:
-    """Begin an event, if anybody records; returns what ends it."""
+    """Begin an event, if a profiler records; returns the function that ends it."""
     if not _enabled():
         return None
     shown = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
     handle = _autograd._record_function_with_args_enter(f"mpi:{name}", *shown)
 
     def end() -> None:
-        # torch takes an event for asynchronous, which this is, if another thread than the first one ends it.
+        # torch records an event as asynchronous, as this is, only if another thread ends it.
         ending = threading.Thread(target=_autograd._record_function_with_args_exit, args=(handle,))
         ending.start()
         ending.join()

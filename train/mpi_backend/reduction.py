@@ -1,4 +1,4 @@
-"""torch's reduce operations as MPI's, for every dtype."""
+"""torch's reduce operations in terms of MPI's, for every dtype."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
-from ..job.mpi_world import MPI
 from . import half
+from .library import MPI
 
 _DATATYPES = {
     torch.float32: MPI.FLOAT,
@@ -27,7 +27,9 @@ _DATATYPES = {
     torch.complex64: MPI.C_FLOAT_COMPLEX,
     torch.complex128: MPI.C_DOUBLE_COMPLEX,
 }
-_NAMES = {kind.value: name for name, kind in ReduceOp.RedOpType.__members__.items()}  # .name looks for it
+_NAMES = {
+    kind.value: name for name, kind in ReduceOp.RedOpType.__members__.items()
+}  # op.name searches for it each time
 _OPERATIONS = {
     "SUM": MPI.SUM,
     "PRODUCT": MPI.PROD,
@@ -37,7 +39,7 @@ _OPERATIONS = {
     "BOR": MPI.BOR,
     "BXOR": MPI.BXOR,
 }
-# MPI 4.1, section 6.9.2: arithmetic is not defined for booleans, logic is.
+# MPI 4.1, section 6.9.2: of booleans, only the logical operations are defined.
 _OF_BOOLEANS = {
     "SUM": MPI.LOR,
     "PRODUCT": MPI.LAND,
@@ -52,45 +54,78 @@ _BY_CALLBACK = {1: MPI.BYTE, 2: MPI.INT16_T}
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What MPI is asked to do, and what is left to do before and after; `name` is torch's."""
+    """The operation for MPI, and what is done to the elements before and after; `name` is torch's."""
 
     name: str
     op: MPI.Op
     datatype: MPI.Datatype
-    on_host: bool = False  # the operation is our own and cannot read a GPU's memory
-    factor: float | torch.Tensor | None = None
+    on_host: bool = False
+    """The elements must be in host memory: `op` is a callback, or `prepare` changes them."""
+    factor: float | complex | None = None
+    """Each rank's elements are multiplied by it before the sum."""
     average: bool = False
+    accumulate: torch.dtype | None = None
+    """The elements are converted to this dtype first, because their own cannot hold the sum."""
 
     @classmethod
     def of(cls, op: Any, dtype: torch.dtype) -> Reduction:
-        """Return torch's `op`, a ReduceOp; raises ValueError where it is not defined for `dtype`."""
+        """Return the reduction for `op`, a torch ReduceOp; raises ValueError if `dtype` lacks it."""
         name = _NAMES[op.op.value]
         if name == "AVG":
             return _average(dtype)
         if name == "PREMUL_SUM":
-            return replace(_plain("SUM", dtype), factor=op.__getstate__()[1])
+            return _multiplied(op.__getstate__()[1], dtype)  # torch shows the factor in no other way
         return _plain(name, dtype)
 
-    def prepare(self, flat: torch.Tensor) -> None:
-        """Do to this rank's elements what comes before MPI adds them up."""
+    @classmethod
+    def plain(cls, name: str, dtype: torch.dtype) -> Reduction:
+        """Return SUM, PRODUCT, MIN, MAX, BAND, BOR or BXOR; raises ValueError if `dtype` does not have it."""
+        return _plain(name, dtype)
+
+    def prepare(self, flat: torch.Tensor, *, may_overwrite: bool) -> torch.Tensor:
+        """Return this rank's elements as MPI adds them; changes `flat` only if it `may_overwrite` it."""
+        if self.accumulate is not None:
+            flat, may_overwrite = flat.to(self.accumulate), True
         if self.factor is not None:
-            flat.mul_(self.factor)
+            return flat.mul_(self.factor) if may_overwrite else flat.mul(self.factor)
+        return flat
 
     def conclude(self, flat: torch.Tensor, size: int) -> None:
-        """Do to the result of `size` ranks what is left after MPI."""
+        """Change the sum over `size` ranks into the result, in place."""
         if self.average:
-            if flat.is_floating_point() and flat.itemsize == 1:  # which torch cannot divide
-                flat.copy_(flat.float().div_(size))
-                return
-            whole = not (flat.is_floating_point() or flat.is_complex())
-            flat.div_(size, rounding_mode="trunc" if whole else None)
+            exact = flat.is_floating_point() or flat.is_complex()
+            flat.div_(size, rounding_mode=None if exact else "trunc")
 
 
 @cache
 def _average(dtype: torch.dtype) -> Reduction:
     if dtype == torch.bool:
         raise ValueError(f"reduce operation AVG is not defined for {dtype}")
-    return replace(_plain("SUM", dtype), name="AVG", average=True)
+    wide = _sum_type(dtype)
+    plain = _plain("SUM", wide or dtype)
+    return replace(
+        plain, name="AVG", average=True, accumulate=wide, on_host=plain.on_host or wide is not None
+    )
+
+
+def _multiplied(factor: Any, dtype: torch.dtype) -> Reduction:
+    if not (dtype.is_floating_point or dtype.is_complex):
+        raise ValueError(f"reduce operation PREMUL_SUM is not defined for {dtype}")
+    if isinstance(factor, torch.Tensor):
+        if factor.numel() != 1:
+            raise ValueError(f"the factor of PREMUL_SUM must be one number, not {factor.numel()}")
+        factor = factor.item()
+    wide = torch.float32 if dtype.itemsize == 1 else None  # torch has no arithmetic for 8-bit floats
+    plain = _plain("SUM", wide or dtype)
+    return replace(plain, name="PREMUL_SUM", factor=factor, accumulate=wide, on_host=True)
+
+
+def _sum_type(dtype: torch.dtype) -> torch.dtype | None:
+    """Return a dtype that holds the sum where `dtype` may not: of two fp16 of 40000, or two int8 of 100."""
+    if dtype == torch.float16 or (dtype.is_floating_point and dtype.itemsize == 1):
+        return torch.float32
+    whole = not (dtype.is_floating_point or dtype.is_complex)
+    return torch.int64 if whole and dtype.itemsize < torch.int64.itemsize else None
 
 
 @cache

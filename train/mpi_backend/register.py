@@ -1,4 +1,4 @@
-"""The names that init_process_group knows the backend by."""
+"""Registers the backend with torch under its names."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 import torch.distributed as dist
 
 NAME = "muster_mpi"
-# What the tests run on. Between them torch changed the names of methods, and they may change again.
+# The versions that the tests run on. torch renamed methods between them, and may do so again.
 TESTED = ((2, 6), (2, 13), (2, 15))
 
 
 def register() -> str:
-    """Make `init_process_group("muster_mpi")` work, and "mpi" where torch leaves it free; returns the first.
+    """Make `init_process_group("muster_mpi")` work, and "mpi" where torch allows it; returns "muster_mpi".
 
-    From torch 2.14 on the entry point in pyproject.toml calls this, without an import; torch 2.14 also lets
-    "mpi" be registered. Before, torch itself refuses that name without an MPI of its own build.
+    From torch 2.14 on, the entry point in pyproject.toml calls this without an import, and "mpi" can be
+    registered. Before, torch itself refuses that name unless it was built with MPI.
     """
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version not in TESTED:
@@ -30,7 +30,7 @@ def register() -> str:
 
 
 def create(options: Any, _: Any = None) -> dist.ProcessGroup:
-    """Return the group of `options.global_ranks_in_group`, or of all ranks; called on its members alone."""
-    from .create import create_group  # noqa: PLC0415 - starts MPI, so only when it is used
+    """Return the group of `options.global_ranks_in_group`, or of all ranks; only its members call this."""
+    from .create import create_group  # noqa: PLC0415 - initialises MPI, so only when it is needed
 
     return create_group(options)

@@ -1,7 +1,7 @@
 """Ends the job when a collective cannot end by itself: a rank has left, or does not come in time.
 
-MPI cannot take back a collective that has begun, so an exception would reach nobody: the thread that it is
-for is inside MPI. What is left is to say which rank waits where and for whom, and to end every rank.
+MPI cannot take back a collective that has begun, so an exception would reach nobody: the thread that should
+get it is inside MPI. So this prints which rank waits where and for whom, and ends every rank.
 """
 
 from __future__ import annotations
@@ -10,95 +10,59 @@ import atexit
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from types import TracebackType
 
-from ..job.failure import end_job
-from .board import Board
-from .lane import Lane
+from .exceptions import TimedOutError
+from .library import MPI, abort_job
+from .waiting import complete
+from .watched import LOOK, PATIENCE, Watched
+from .work_queue import WorkQueue
 
-_LOOK = 0.5  # seconds between two looks at the lanes
-_PATIENCE = 1.0  # seconds for which a collective may wait before its rank says so on the board
-_LEAVING = 10.0  # seconds for what is still queued when the program ends
-
-
-@dataclass(slots=True)
-class Watched:
-    """A lane, and what is known of it."""
-
-    lane: Lane
-    rank: int
-    board: Board | None
-    said: int = -1  # the number of the collective in which this rank has said that it waits
-
-    def verdict(self) -> str | None:
-        """Return why the collective that runs will never end; None if it may."""
-        running = self.lane.look()
-        waited = time.monotonic() - running.since if running else 0.0
-        if running is None or waited < _PATIENCE:
-            return None
-        try:
-            reason = self._ask_board(running.number)
-        except RuntimeError:  # torch's stores raise subclasses of it
-            reason = "the store, on rank 0 or its host, answers no more"
-        if reason is None and waited > running.seconds + _LOOK:
-            reason = f"the time-out is {running.seconds:g} s, and {self._absent(running.number)}"
-        if reason is None or self.lane.look() is not running:
-            return None
-        return (
-            f"rank {self.rank} has waited {waited:.1f} s in {running.name}, number {running.number} of group "
-            f"{self.lane.name}: {reason}. MPI cannot leave a collective, so the job ends."
-        )
-
-    def _ask_board(self, number: int) -> str | None:
-        if self.board is None:
-            return None
-        if self.said != number:
-            self.said = number
-            self.board.come(number)
-        left = self.board.left()
-        return f"{_ranks(left)} left the program" if left else None
-
-    def _absent(self, number: int) -> str:
-        missing = self.board.missing(number) if self.board else []
-        return f"{_ranks(missing)} did not come" if missing else "another rank did not come"
+_CLOSING = 10.0  # seconds for what is still queued when the program ends
+_TOGETHER = 1.0  # seconds within which the ranks of a group usually leave it
 
 
 class Watchdog:
     """One thread for all groups of this process."""
 
     def __init__(self) -> None:
-        self._watched: dict[Lane, Watched] = {}
+        self._watched: dict[WorkQueue, Watched] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._failed = False
 
-    def watch(self, lane: Lane, rank: int, board: Board | None) -> None:
+    def watch(self, watched: Watched) -> None:
+        """Watch the collectives of a group until `forget`."""
         with self._lock:
-            self._watched[lane] = Watched(lane, rank, board)
+            self._watched[watched.queue] = watched
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, name="mpi watchdog", daemon=True)
                 self._thread.start()
                 atexit.register(self._leave)
                 self._chain_excepthook()
 
-    def forget(self, lane: Lane) -> None:
+    def forget(self, queue: WorkQueue) -> bool:
+        """Stop watching a group, which this rank leaves; returns whether all other ranks leave it too."""
         with self._lock:
-            self._watched.pop(lane, None)
+            watched = self._watched.pop(queue, None)
+        return watched is not None and _leave(watched, _start_to_leave(watched))
 
     def _loop(self) -> None:
         while True:
-            time.sleep(_LOOK)
+            time.sleep(LOOK)
             with self._lock:
-                watched = list(self._watched.values())
-            for one in watched:
-                verdict = one.verdict()
+                groups = list(self._watched.values())
+            for watched in groups:
+                now = time.monotonic()
+                verdict = watched.verdict(now)
                 if verdict:
                     sys.stderr.write(f"error: {verdict}\n")
-                    end_job(1)
+                    abort_job(1)
+                if watched.due(now):
+                    watched.visit_in_background(now)
 
     def _chain_excepthook(self) -> None:
-        """Notice an exception that nobody catches. The report comes first: torch prints it after its hook."""
+        """Notice an exception that nobody catches, after the other hooks, of which one prints the report."""
         others = sys.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -108,27 +72,44 @@ class Watchdog:
         sys.excepthook = hook
 
     def _leave(self) -> None:
-        """End this rank's part before MPI_Finalize, which waits for all ranks, does so for ever."""
+        """Leave every group before MPI_Finalize, which waits for ranks that may wait for this one."""
         with self._lock:
-            watched = list(self._watched.values())
-        if not watched:
+            groups = list(self._watched.values())
+        if not groups:
             return
-        if self._failed or not all(one.lane.close(_LEAVING) for one in watched):
-            end_job(1)
-        for one in watched:
-            if one.board:
-                _try_to_leave(one.board)
+        if self._failed or not all(watched.queue.close(_CLOSING) for watched in groups):
+            abort_job(1)
+        requests = [(watched, _start_to_leave(watched)) for watched in groups]
+        for watched, request in requests:
+            if not _leave(watched, request) and watched.rank == 0:
+                # As a rule this process serves the store. MPI_Finalize would wait for the other ranks anyway;
+                # wait here until each has had a turn to read who left.
+                _complete(request, PATIENCE + min(watched.period, _CLOSING) + 2 * LOOK)
 
 
-def _try_to_leave(board: Board) -> None:
+def _start_to_leave(watched: Watched) -> MPI.Request | None:
+    return watched.barrier() if watched.barrier and watched.queue.broken is None else None
+
+
+def _leave(watched: Watched, request: MPI.Request | None) -> bool:
+    """Return whether all ranks leave the group now; else tell the others in the store that this one does.
+
+    As a rule all ranks leave at once, and the store ends with rank 0. So the ranks enter a barrier, and only
+    a rank that leaves much earlier than another writes to the store.
+    """
+    all_leave = _complete(request, _TOGETHER)
+    watched.leave(all_leave=all_leave)
+    return all_leave
+
+
+def _complete(request: MPI.Request | None, seconds: float) -> bool:
+    if request is None:
+        return False
     try:
-        board.leave()
-    except RuntimeError:
-        return  # the store has gone with rank 0; nobody can look there any more
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        complete(request, seconds, "leaving the group")
+    except TimedOutError:
+        return False
+    return True
 
 
 watchdog = Watchdog()

@@ -1,4 +1,4 @@
-"""What a caller holds in its hands while a collective is under way."""
+"""Work handles: what torch.distributed returns for a collective that is under way."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import Work
 
-from .errors import explained
+from .exceptions import with_name
 
 
 class CollectiveWork(Work):
-    """One collective of a lane: `name` is torch's, `run` does it, `result` are the tensors that it fills.
+    """One collective of a queue: `name` is torch's, `run` performs it, `result` are its output tensors.
 
-    `finish` returns when the work is done, or after so many seconds raises; with 0 it waits for ever.
+    `finish(work, seconds)` returns when the work is done, and raises after so many seconds; 0 means no limit.
     """
 
     def __init__(
@@ -41,25 +41,25 @@ class CollectiveWork(Work):
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Do it, in the calling thread; what goes wrong is for those who wait to find."""
+        """Perform it in the calling thread; `wait` raises what goes wrong."""
         try:
             self._run()
         except BaseException as error:
             self.fail(error)
-            if not isinstance(error, Exception):  # Ctrl-C is for the thread that it came to
+            if not isinstance(error, Exception):  # Ctrl-C belongs to the thread that got it
                 raise
         finally:
-            self._run = _nothing  # which lets go of the inputs
+            self._run = _nothing  # releases the inputs
             if self._when_done is not None:
                 self._when_done()
 
     def fail(self, error: BaseException) -> None:
         """Make `error` the outcome."""
-        self._error = explained(self.name, error)
+        self._error = with_name(self.name, error)
         self._error.__cause__ = error
 
     def publish(self) -> None:
-        """Tell the future, whose callbacks run here: after the lane is free, as they may wait for another."""
+        """Resolve the future. Its callbacks may wait for another collective, so the queue is free by now."""
         with self._lock:
             self._published = True
             future = self._future
@@ -69,7 +69,7 @@ class CollectiveWork(Work):
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         """Return when it is done; raises what went wrong, or TimedOutError after `timeout`, if one is given.
 
-        After that the collective is still under way: MPI cannot take it back.
+        After TimedOutError the collective is still under way: MPI cannot take it back.
         """
         self._finish(self, timeout.total_seconds())
         if self._error is not None:
@@ -116,7 +116,7 @@ def _nothing() -> None:
 
 
 class Finished(Work):
-    """What a caller gets that waited, when there is nothing left to wait for."""
+    """The handle of a collective that was complete before its call returned."""
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         return True
@@ -131,8 +131,8 @@ class Finished(Work):
         return True
 
 
-class Together(Work):
-    """Several works as one."""
+class Coalesced(Work):
+    """One handle for several."""
 
     def __init__(self, works: list[Work]) -> None:
         super().__init__()

@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from ..job.group import Group
 from ..job.mpi_world import communicator
-from .mpi_tensors import all_reduce_sum, broadcast
+from ..mpi_backend.direct import all_reduce_sum
+from .mpi_tensors import broadcast
 from .replicated import Replicated
 
 

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 import torch
 
 from ..job.mpi_world import MPI
-from .mpi_tensors import all_reduce_sum
+from ..mpi_backend.direct import all_reduce_sum
 
 NAP = 50e-6  # seconds; Linux makes about this of any shorter sleep
 

@@ -61,7 +61,7 @@ def check_a_caller_that_waits_runs_a_collective_itself() -> None:
     dist.destroy_process_group(group)
 
 
-def check_ranks_that_wait_and_ranks_that_do_not_meet_for_large_data() -> None:
+def check_blocking_and_asynchronous_callers_share_a_large_collective() -> None:
     tensor = torch.full((3 * 2**20 + 1,), me() + 1.0)  # 12 MiB, in pieces of 4
     work = dist.all_reduce(tensor, async_op=me() > 0)
     if work is not None:

@@ -1,12 +1,12 @@
-"""The collectives of one group, one after the other: run by a caller that waits, else by the lane's thread.
+"""The collectives of one group, one after the other: run by a caller that blocks, else by the queue's thread.
 
-A caller that waits would only sleep while a thread does the work and wakes it, which costs more than a small
-collective. So whoever waits runs what stands first in the queue, unless the thread has begun it already.
-Where nothing is queued that is his own, which needs no Work. Each group has a lane of its own: two groups may
-be used in opposite orders on two ranks.
+If a thread did the work for a caller that blocks, that caller would sleep until it is woken, which takes
+longer than a small collective. So a caller that blocks runs what is first in the queue, unless the thread is
+running it already. If the queue is empty, it runs its own collective at once, which needs no work handle.
+Each group has its own queue, because two groups may be used in opposite orders on two ranks.
 
-A callback of a collective's future may use collectives of its own (powerSGD's do). They come at once, before
-what is queued: otherwise the order would depend on how far each rank had come, and the ranks would disagree.
+A callback of a collective's future may call collectives (powerSGD's does). They run at once, before what is
+queued: otherwise their place would depend on how far each rank has come, and the ranks would disagree.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .errors import MpiBackendError, TimedOutError, breaks_group, explained
+from .exceptions import MpiBackendError, TimedOutError, breaks_group, with_name
 from .work import CollectiveWork
 
 
 class Running(NamedTuple):
-    """The collective of a lane that is under way: what it is, and how many had begun when it had."""
+    """The collective that is under way; `number` counts from 1 and is the same on every rank."""
 
     name: str
     seconds: float
@@ -32,8 +32,8 @@ class Running(NamedTuple):
     number: int
 
 
-class Lane:
-    """A queue of collectives, in the order that all ranks agree on."""
+class WorkQueue:
+    """The collectives of a group, in the order in which every rank calls them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -41,16 +41,16 @@ class Lane:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[CollectiveWork] = deque()
-        self._holder: int | None = None  # the thread that runs a collective, or the callbacks of one
+        self._holder: int | None = None  # the thread that runs a collective or its callbacks
         self._running: Running | None = None
-        self._number = 0  # how many have begun; the same on every rank in the same collective
+        self.begun = 0  # collectives; in the same collective, the same number on every rank
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def run_now(self, name: str, seconds: float, run: Callable[[], None]) -> bool:
-        """Run a collective for a caller that waits, if nothing else is queued or under way; returns whether.
+        """Run a collective for a caller that blocks; returns False if something else is queued or under way.
 
-        Raises what went wrong, as the wait of a Work does.
+        Raises what went wrong, as `wait` of a work handle does.
         """
         with self._lock:
             if self._holder is not None or self._queue or self.broken is not None or self._closed:
@@ -61,8 +61,8 @@ class Lane:
         try:
             run()
         except BaseException as error:
-            failed = explained(name, error)
-            if not isinstance(error, Exception):  # Ctrl-C is for the thread that it came to
+            failed = with_name(name, error)
+            if not isinstance(error, Exception):  # Ctrl-C belongs to the thread that got it
                 raise
             raise failed from error
         finally:
@@ -72,33 +72,34 @@ class Lane:
                 self._changed.notify_all()
         return True
 
-    def add(self, work: CollectiveWork, *, waits: bool) -> None:
-        """Queue `work`; `waits` says that the caller has nothing to do meanwhile: then it is done on return.
+    def add(self, work: CollectiveWork, *, blocks: bool) -> None:
+        """Queue `work`; if the caller `blocks`, it is done on return, and what went wrong is raised.
 
-        Raises what went wrong then, or MpiBackendError if nothing goes any more in this group.
+        Raises MpiBackendError if this group is broken or was destroyed.
         """
         with self._lock:
             if self.broken is not None:
-                raise MpiBackendError(f"{work.name}: this group cannot go on after: {self.broken}")
+                raise MpiBackendError(f"{work.name}: this group is unusable after: {self.broken}")
             if self._closed:
                 raise MpiBackendError(f"{work.name}: this process group has been destroyed")
             in_callback = self._holder == threading.get_ident()
             if not in_callback:
                 self._queue.append(work)
-                if not waits:
+                if not blocks:
                     self._wake()
-            head = self._take() if waits and not in_callback else None
+            head = self._take() if blocks and not in_callback else None
         if in_callback:
             self._perform(work)
         elif head is not None:
             self._run(head)
-        if waits:
+        if blocks:
             work.wait()
 
     def finish(self, work: CollectiveWork, seconds: float = 0.0) -> None:
-        """Return when `work` is done, after running what is in front of it; raises TimedOutError.
+        """Return when `work` is done, after running what is before it in the queue.
 
-        Who gives a time-out only looks on, as a collective that has begun cannot be left.
+        With a time-out in `seconds` this thread only waits, because it could not leave a collective in time;
+        raises TimedOutError.
         """
         deadline = time.monotonic() + seconds if seconds else None
         while not work.done:
@@ -108,24 +109,24 @@ class Lane:
                 in_callback = self._holder == threading.get_ident()
                 head = None if deadline else self._take()
                 if head is None:
-                    self._look_on(work, deadline)
+                    self._wait_for_change(work, seconds, deadline)
             if head is not None:
                 (self._perform if in_callback else self._run)(head)
 
     def look(self) -> Running | None:
-        """Return what runs."""
+        """Return what runs; this takes no lock."""
         return self._running
 
-    def _look_on(self, work: CollectiveWork, deadline: float | None) -> None:
+    def _wait_for_change(self, work: CollectiveWork, seconds: float, deadline: float | None) -> None:
         if self._queue:
             self._wake()
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
-            raise TimedOutError(f"{work.name}: has Timed out , but is still under way")
+            raise TimedOutError(f"{work.name}: Timed out after {seconds:g} s, and is still running")
         self._changed.wait(left)
 
     def _take(self) -> CollectiveWork | None:
-        """Take the first of the queue, unless another thread is at it."""
+        """Take the first of the queue, unless another thread is running one."""
         me = threading.get_ident()
         if self._holder not in {None, me} or not self._queue:
             return None
@@ -133,7 +134,7 @@ class Lane:
         return self._queue.popleft()
 
     def _run(self, work: CollectiveWork) -> None:
-        """Run what was taken, then let the next one go."""
+        """Run what `_take` returned, then let another thread take the next."""
         try:
             self._perform(work)
         finally:
@@ -154,11 +155,11 @@ class Lane:
             work.publish()
 
     def _begin(self, name: str, seconds: float) -> None:
-        self._number += 1
-        self._running = Running(name, seconds, time.monotonic(), self._number)
+        self.begun += 1
+        self._running = Running(name, seconds, time.monotonic(), self.begun)
 
     def _note(self, error: BaseException | None) -> None:
-        """After an error inside MPI, nothing goes any more."""
+        """After an error inside MPI the group is unusable."""
         if error is not None and breaks_group(error):
             self.broken = error
             self._drop()
@@ -182,12 +183,12 @@ class Lane:
         """Fail everything in the queue."""
         while self._queue:
             work = self._queue.popleft()
-            work.fail(MpiBackendError(f"not begun, as this group cannot go on after: {self.broken}"))
+            work.fail(MpiBackendError(f"not started: this group is unusable after: {self.broken}"))
             work.done = True
             work.publish()
 
     def abort(self, reason: BaseException) -> None:
-        """Begin nothing more; what runs in MPI cannot be stopped."""
+        """Start nothing more; what runs in MPI cannot be stopped."""
         with self._lock:
             self.broken = self.broken or reason
             self._drop()

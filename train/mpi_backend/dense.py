@@ -1,6 +1,6 @@
-"""What each collective does, in calls of MPI that block; tensors may be of any layout, and on a GPU.
+"""Collectives of dense tensors, in blocking calls of MPI; tensors may have any layout, and be on a GPU.
 
-In every one, the ranks agree on the number of elements, so they agree on the calls that it takes.
+The ranks agree on the number of elements, so each makes the same number of calls.
 """
 
 from __future__ import annotations
@@ -9,64 +9,61 @@ from collections.abc import Sequence
 
 import torch
 
-from ..job.mpi_world import MPI
 from . import buffers
-from .buffers import bring_back, land, message, pieces
+from .buffers import message, pieces, stage_in, stage_out
 from .exchange import exchange
-from .progress import meet
+from .library import MPI
 from .reduction import Reduction
+from .waiting import wait_for_all_ranks
 
 
 def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int) -> None:
-    """Give every rank the root's elements."""
-    flat = land(tensor, filled=comm.rank == root)
+    """Replace every rank's elements by the root's."""
+    flat = stage_in(tensor, filled=comm.rank == root)
     for piece in pieces(flat):
         comm.Bcast(message(piece), root)
     if comm.rank != root:
-        bring_back(tensor, flat)
+        stage_out(tensor, flat)
 
 
 def all_reduce(comm: MPI.Intracomm, tensor: torch.Tensor, reduction: Reduction) -> None:
     """Replace every rank's elements by the reduction over all ranks."""
-    flat = land(tensor, on_host=reduction.on_host)
-    reduction.prepare(flat)
-    meet(comm, flat.nbytes)
+    flat = reduction.prepare(stage_in(tensor, on_host=reduction.on_host), may_overwrite=True)
+    wait_for_all_ranks(comm, flat.nbytes)
     for piece in pieces(flat, buffers.REDUCED_AT_ONCE // flat.itemsize):
         comm.Allreduce(MPI.IN_PLACE, message(piece, reduction.datatype), reduction.op)
     reduction.conclude(flat, comm.size)
-    bring_back(tensor, flat)
+    stage_out(tensor, flat)
 
 
 def reduce(comm: MPI.Intracomm, tensor: torch.Tensor, reduction: Reduction, root: int) -> None:
-    """Replace the root's elements by the reduction over all ranks; the others keep theirs."""
-    flat = land(tensor, on_host=reduction.on_host)
-    if comm.rank != root and reduction.factor is not None:
-        flat = flat.clone()
-    reduction.prepare(flat)
+    """Replace the root's elements by the reduction over all ranks; the other ranks keep theirs."""
+    at_root = comm.rank == root
+    flat = reduction.prepare(stage_in(tensor, on_host=reduction.on_host), may_overwrite=at_root)
     for piece in pieces(flat):
         part = message(piece, reduction.datatype)
-        if comm.rank == root:
+        if at_root:
             comm.Reduce(MPI.IN_PLACE, part, reduction.op, root)
         else:
             comm.Reduce(part, None, reduction.op, root)
-    if comm.rank == root:
+    if at_root:
         reduction.conclude(flat, comm.size)
-        bring_back(tensor, flat)
+        stage_out(tensor, flat)
 
 
 def all_gather_single(comm: MPI.Intracomm, output: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Fill `output`, of world size times the elements of `tensor`, with every rank's, in rank order."""
-    whole, part = land(output, filled=False), land(tensor)
+    """Fill `output` with every rank's `tensor`, in rank order; it has world size times its elements."""
+    whole, part = stage_in(output, filled=False), stage_in(tensor)
     if whole.numel() != part.numel() * comm.size:
         raise ValueError(
             f"an output of {whole.numel()} elements for {comm.size} ranks with {part.numel()} each"
         )
-    meet(comm, whole.nbytes)
+    wait_for_all_ranks(comm, whole.nbytes)
     if part.numel() <= buffers.LIMIT:
         _all_gather(comm, whole, part)
     else:
         _all_gather_in_pieces(comm, whole, part)
-    bring_back(output, whole)
+    stage_out(output, whole)
 
 
 def _all_gather_in_pieces(comm: MPI.Intracomm, whole: torch.Tensor, part: torch.Tensor) -> None:
@@ -80,7 +77,8 @@ def _all_gather_in_pieces(comm: MPI.Intracomm, whole: torch.Tensor, part: torch.
 def _all_gather(comm: MPI.Intracomm, whole: torch.Tensor, part: torch.Tensor) -> None:
     count = part.numel()
     memory, _, datatype = message(whole)
-    # MPI forbids that the two overlap, except so: the part is its own place in the whole (as FSDP calls it).
+    # MPI forbids overlapping buffers, but allows that the part is already at its place in the whole. FSDP
+    # calls it so.
     in_place = part.data_ptr() == whole[comm.rank * count :].data_ptr()
     comm.Allgather(MPI.IN_PLACE if in_place else message(part), [memory, count, datatype])
 
@@ -100,17 +98,19 @@ def reduce_scatter_single(
     comm: MPI.Intracomm, output: torch.Tensor, tensor: torch.Tensor, reduction: Reduction
 ) -> None:
     """Fill `output` with this rank's part, in rank order, of the reduction of `tensor` over all ranks."""
-    mine, whole = (
-        land(output, filled=False, on_host=reduction.on_host),
-        land(tensor, on_host=reduction.on_host),
-    )
-    if whole.numel() != mine.numel() * comm.size:
-        raise ValueError(f"{whole.numel()} elements for {comm.size} ranks with room for {mine.numel()} each")
-    if reduction.factor is not None or _overlap(mine, whole):
+    if tensor.numel() != output.numel() * comm.size:
+        raise ValueError(
+            f"an input of {tensor.numel()} elements for {comm.size} ranks with outputs of {output.numel()}"
+        )
+    whole = reduction.prepare(stage_in(tensor, on_host=reduction.on_host), may_overwrite=False)
+    if reduction.accumulate is None:
+        mine = stage_in(output, filled=False, on_host=reduction.on_host)
+    else:
+        mine = torch.empty(output.numel(), dtype=reduction.accumulate)
+    if _overlap(mine, whole):
         whole = whole.clone()
-    reduction.prepare(whole)
     columns = whole.view(comm.size, -1).split(buffers.LIMIT, dim=1)
-    meet(comm, whole.nbytes)
+    wait_for_all_ranks(comm, whole.nbytes)
     for column, piece in zip(columns, pieces(mine), strict=True):
         sent = column.contiguous()
         memory, _, datatype = message(sent, reduction.datatype)
@@ -118,7 +118,7 @@ def reduce_scatter_single(
             [memory, piece.numel(), datatype], message(piece, reduction.datatype), reduction.op
         )
     reduction.conclude(mine, comm.size)
-    bring_back(output, mine)
+    stage_out(output, mine)
 
 
 def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -129,12 +129,11 @@ def reduce_scatter(
     comm: MPI.Intracomm, output: torch.Tensor, inputs: Sequence[torch.Tensor], reduction: Reduction
 ) -> None:
     """Fill `output` with the reduction of every rank's `inputs[this rank]`; parts may differ in size."""
-    sizes = {part.numel() for part in inputs}
-    if len(sizes) == 1:
+    if len({part.numel() for part in inputs}) == 1:
         reduce_scatter_single(comm, output, torch.cat([part.reshape(-1) for part in inputs]), reduction)
         return
     for root, part in enumerate(inputs):
-        sum_of_part = part.detach().clone()
-        reduce(comm, sum_of_part, reduction, root)
+        reduced = part.detach().clone()
+        reduce(comm, reduced, reduction, root)
         if root == comm.rank:
-            output.detach().copy_(sum_of_part.view(output.shape))
+            output.detach().copy_(reduced.view(output.shape))

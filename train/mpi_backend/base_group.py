@@ -1,0 +1,183 @@
+"""The part of the process group beside its collectives: identity, time-out, how one starts, the end."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import DebugLevel, ProcessGroup, Work, get_debug_level
+
+from . import agreement, caller, profiling
+from .exceptions import MpiBackendError
+from .library import MPI
+from .messages import Messages
+from .presence import Presence
+from .watchdog import watchdog
+from .watched import Watched
+from .work import CollectiveWork, Finished
+from .work_queue import WorkQueue
+
+Tensors = Sequence[torch.Tensor]
+
+_NONE = timedelta()
+
+
+class BaseGroup(ProcessGroup):
+    """The ranks of `comm`, which the group frees at its end; `timeout` is of each collective and message."""
+
+    supports_splitting = False  # torch reads these from _get_backend()
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    def __init__(self, comm: MPI.Intracomm, store: Any, timeout: timedelta, name: str) -> None:
+        super().__init__(comm.rank, comm.size)
+        self._comm, self._timeout = comm, timeout
+        self._name, self._description = name, ""
+        self._messages = Messages(comm.Dup())
+        self._queue = WorkQueue(name)
+        self._coalescing: list[Work] | None = None
+        self._finished = Finished()
+        self._checks_agreement = get_debug_level() == DebugLevel.DETAIL  # read now, as torch's own groups do
+        # torch 2.6 drops the Python part of a Work that C++ still waits for; later versions keep it
+        # themselves.
+        self._kept: deque[Work] = deque(maxlen=1024 if torch.__version__ < "2.7" else 0)
+        self._store = store
+        incarnation = comm.bcast(secrets.token_hex(4))
+        presence = Presence.create(store, incarnation, comm.rank, comm.size)
+        barrier = self._messages.start_barrier
+        watchdog.watch(Watched(self._queue, comm.rank, comm.size, presence, barrier))
+
+    # --- identity
+
+    def getBackendName(self) -> str:
+        return "mpi"
+
+    def getRank(self) -> int:
+        return self._comm.rank
+
+    def getSize(self) -> int:
+        return self._comm.size
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = self._queue.name = name
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    def _get_backend(self, device: torch.device) -> BaseGroup:
+        return self
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    # --- the end
+
+    def abort(self) -> None:
+        """Start no further collective; those that wait get an error, except one that is inside MPI."""
+        self._queue.abort(MpiBackendError("the process group was aborted"))
+        watchdog.forget(self._queue)
+
+    def shutdown(self) -> None:
+        """Finish what is under way and free the communicators. MPI itself stays initialised."""
+        closed = self._queue.close(self._timeout.total_seconds())
+        all_leave = watchdog.forget(self._queue)
+        if closed and self._queue.broken is None:
+            self._messages.finish()
+            if all_leave:  # else the barrier that shows it is still under way
+                self._messages.free()
+                self._comm.Free()
+
+    _shutdown = shutdown
+
+    # --- how a collective starts
+
+    def _start(
+        self,
+        name: str,
+        run: Callable[[], None],
+        inputs: Tensors,
+        result: Sequence[Any],
+        opts: Any,
+        meaning: str = "",
+        *,
+        same_size: Tensors = (),
+        same_type: Tensors = (),
+    ) -> Work:
+        """Run a collective if its caller blocks, else queue it.
+
+        All ranks must pass the same `meaning` (operation, root), tensors `same_size` of the same dtype and
+        shape, and `same_type` of the same dtype. One of these two says which device the collective uses.
+        """
+        described = (*same_size, *same_type)
+        if described and described[0].is_cuda:
+            run = _after_stream(run, described[0].device)
+        if self._checks_agreement:
+            run = partial(_agreed, run, self._comm, _describe(name, meaning, same_size, same_type))
+        end, seconds = profiling.event(name, inputs), self._seconds(opts)
+        blocks = self._coalescing is None and caller.blocks(opts)
+        if blocks and end is None and self._queue.run_now(name, seconds, run):
+            return self._finished
+        work = CollectiveWork(self._queue.finish, name, run, result, seconds, end)
+        self._queue.add(work, blocks=blocks)
+        return self._keep(work)
+
+    def _seconds(self, opts: Any) -> float:
+        given = getattr(opts, "timeout", None)
+        # torch writes "not given" as -1 ms.
+        return (given if given is not None and given > _NONE else self._timeout).total_seconds()
+
+    def _keep(self, work: Work) -> Work:
+        self._kept.append(work)
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
+
+
+def _describe(name: str, meaning: str, same_size: Tensors, same_type: Tensors) -> str:
+    """Return the text that must be equal on all ranks: "all_reduce SUM float32[6, 5]"."""
+    tensors = [f"{_type(tensor)}{list(tensor.shape)}" for tensor in same_size]
+    tensors += [_type(tensor) for tensor in same_type]
+    return " ".join(filter(None, [name, meaning, ", ".join(tensors)]))
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _agreed(run: Callable[[], None], comm: MPI.Intracomm, description: str) -> None:
+    agreement.check(comm, description)
+    run()
+
+
+def _after_stream(run: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """Return `run`, to be called in any thread: it waits for the caller's stream, and completes its own.
+
+    Another thread has another current device and stream, so it takes the caller's device first.
+    """
+    with torch.cuda.device(device):
+        ready = torch.cuda.Event()
+        ready.record()
+
+    def run_on_device() -> None:
+        with torch.cuda.device(device):
+            ready.synchronize()
+            run()
+            torch.cuda.current_stream(device).synchronize()
+
+    return run_on_device

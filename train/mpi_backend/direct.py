@@ -1,0 +1,27 @@
+"""Collectives of tensors on an mpi4py communicator, for programs that use MPI without a process group.
+
+Importing this module initialises MPI, with the settings of library.py.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from . import dense
+from .library import MPI
+from .reduction import Reduction
+
+__all__ = ["MPI", "all_reduce_sum", "broadcast"]
+
+
+def all_reduce_sum(comm: MPI.Intracomm, tensor: torch.Tensor) -> None:
+    """Replace `tensor`, of any shape and dtype, by its sum over the ranks of `comm`.
+
+    The tensor needs the same size and dtype on every rank. fp16 and bf16 are added in their own precision.
+    """
+    dense.all_reduce(comm, tensor, Reduction.plain("SUM", tensor.dtype))
+
+
+def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int = 0) -> None:
+    """Replace `tensor`, of any shape, dtype and size, by the one of rank `root` of `comm`."""
+    dense.broadcast(comm, tensor, root)
