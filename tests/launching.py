@@ -92,7 +92,7 @@ class Project:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
         )
 
-    def launch(self, *words: str, timeout: float = 240) -> Launched:
+    def launch(self, *words: str, timeout: float = 540) -> Launched:
         began = time.monotonic()
         with self.start(*words) as process:
             try:
@@ -102,7 +102,7 @@ class Project:
                 raise
         return Launched(process.returncode, output, time.monotonic() - began, self.path)
 
-    def fab(self, *words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    def fab(self, *words: str, timeout: float = 540) -> subprocess.CompletedProcess[str]:
         """Run any command of fab to its end."""
         command = [str(FAB), *words]
         return subprocess.run(

@@ -23,7 +23,7 @@ def benchmark(cluster: Cluster, name: str, *words: str) -> str:
         env=cluster.env,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=540,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -41,7 +41,7 @@ def train(cluster: Cluster, *words: str) -> str:
     """`fab launch` of the project's own training program, as the README says; returns its last line."""
     command = [str(FAB), "launch", "--hosts", str(cluster.hosts_file), *words]
     done = subprocess.run(
-        command, cwd=ROOT, env=cluster.env, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=ROOT, env=cluster.env, capture_output=True, text=True, timeout=540, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()[-1]

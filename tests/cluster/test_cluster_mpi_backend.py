@@ -29,7 +29,7 @@ def test_on_three_ranks_of_two_hosts(cluster: Cluster, tmp_path: Path) -> None:
     hosts = ("--hosts", str(cluster.hosts_file), "--np", "3", "--runs", str(tmp_path))
     command = (str(FAB), "launch", *hosts, *checks)
     done = subprocess.run(
-        command, cwd=ROOT, env={**cluster.env}, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=ROOT, env={**cluster.env}, capture_output=True, text=True, timeout=540, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (log,) = tmp_path.glob("*/logs/rank-0000@node1.out")

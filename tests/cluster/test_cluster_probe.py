@@ -30,7 +30,7 @@ def test_the_node_image_has_the_table_of_the_document(
         env=cluster.env,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=540,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

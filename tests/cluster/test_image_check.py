@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def fab(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        (str(FAB), *words), cwd=ROOT, capture_output=True, text=True, timeout=180, check=False
+        (str(FAB), *words), cwd=ROOT, capture_output=True, text=True, timeout=540, check=False
     )
 
 

@@ -131,7 +131,7 @@ def test_stopping_the_driver_leaves_nothing(
 
 def test_two_launches_at_once_do_not_meet(project: Project) -> None:
     with project.start("--script", "program.py") as one, project.start("--script", "program.py") as two:
-        outputs = [process.communicate(timeout=180)[0] for process in (one, two)]
+        outputs = [process.communicate(timeout=540)[0] for process in (one, two)]
     assert [one.returncode, two.returncode] == [0, 0]
     ports = {output.partition(" port ")[2].split()[0] for output in outputs}
     jobs = {output.split()[1] for output in outputs}
@@ -241,7 +241,7 @@ def test_the_demo_of_the_readme_learns(project: Project, checkout: Path, launche
     # A make that runs these tests would pass its own flags on.
     env = {name: value for name, value in project.env.items() if name not in {"MAKEFLAGS", "MAKELEVEL"}}
     done = subprocess.run(
-        words, cwd=checkout, env=env, capture_output=True, text=True, timeout=280, check=False
+        words, cwd=checkout, env=env, capture_output=True, text=True, timeout=540, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]

@@ -97,7 +97,7 @@ def driver(project: Project, *words: str) -> subprocess.CompletedProcess[str]:
         env=project.env,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=540,
         check=False,
     )
 
