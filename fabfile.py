@@ -1,8 +1,5 @@
-"""Hands Muster's tasks to `fab`."""
+"""Muster's commands for fab: fab --list."""
 
-from fabric.main import program
+from muster.deploy.cli.fab import commands
 
-from muster.deploy.cli import namespace
-from muster.deploy.cli.positional import read_words
-
-read_words(program, namespace)
+namespace = commands()

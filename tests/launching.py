@@ -21,6 +21,7 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 FAB = Path(sys.executable).parent / "fab"
+MUSTER = Path(sys.executable).parent / "muster"
 
 # A program that knows nothing of Muster: says who and where it is, then does what its first argument says.
 PROGRAM = """

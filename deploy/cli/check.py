@@ -1,4 +1,4 @@
-"""`fab check`: whether hosts are fit."""
+"""`muster check`: whether hosts are fit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from json import dumps
 from pathlib import Path
 
-from invoke import Context, Exit, task
+from invoke import Context, Exit
 
 from ..check import check as judge
 from ..check import report as check_report
@@ -17,11 +17,12 @@ from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..errors import UnfitError
 from ..hosts import hostfile
-from ..image.versions import FILE, load
+from ..image.versions import load
 from ..plan.launcher import LAUNCHERS
 from ..plan.placement import used_hosts
 from ..plan.spec import LaunchSpec, Program
 from . import options as request
+from .command import command
 from .shared import HELP, explained
 
 _HELP = {
@@ -31,7 +32,7 @@ _HELP = {
 }
 
 
-@task(help=_HELP, positional=[], auto_shortflags=False)
+@command(help=_HELP)
 def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     hosts: str = "hosts.txt",
@@ -48,7 +49,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
         used_hosts(chosen, LaunchSpec(job="", program=Program(), launcher=named))
         with contextlib.closing(Cluster(chosen, opener(Path(hosts), python))) as cluster:
             examination = examine(cluster)
-        findings = judge(chosen, examination, named, load() if FILE.is_file() else {})
+        findings = judge(chosen, examination, named, load())
         if json:
             said = dumps(check_report.as_json(chosen, examination, findings, named), indent=2) + "\n"
         else:

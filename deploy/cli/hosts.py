@@ -1,4 +1,4 @@
-"""`fab run`, `fab put`, `fab get`, `fab shell`, `fab clean`: what one would write a loop over hosts for."""
+"""`muster run`, `put`, `get`, `shell` and `clean`: what would take a loop over the hosts otherwise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from json import dumps
 from pathlib import Path
 
-from invoke import Context, Exit, task
+from invoke import Context, Exit
 
 from ..adhoc import run as fanout
 from ..adhoc import transfer
@@ -20,16 +20,17 @@ from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
+from .command import command as declare
 from .shared import HELP, explained
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
 
 
-@task(
-    help={**HELP, "command": "what follows -- on the command line", "timeout": "seconds, for each host"},
-    positional=[],
-    auto_shortflags=False,
+@declare(
+    help={**HELP, "command": "the command, quoted as for a shell", "timeout": "seconds, for each host"},
+    rest="command",
+    rest_after_words=True,
 )
 def run(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
@@ -40,14 +41,15 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
     timeout: int = 0,
     python: str = "",
 ) -> None:
-    """Run a command on every host, equal outputs as one: fab run -- nvidia-smi -L. The highest status counts.
+    """Run a command on every host, and show equal outputs as one. The highest exit status counts.
 
-    Its words arrive as they are, and no shell reads them there: for one, fab run -- sh -c "..."
+    muster run nvidia-smi -L                 its words arrive as they are, and no shell reads them there
+    muster run -- sh -c "df -h | tail -1"    with a shell
     """
     with explained(context, "interrupted; the command is ended on every host"):
         argv = shlex.split(command)
         if not argv:
-            raise UsageError("what to run? fab run -- COMMAND")
+            raise UsageError("what to run? muster run COMMAND")
         with _reached(hosts, include, exclude, python) as (cluster, errors):
             ran = fanout.run(cluster, argv, timeout or None) if cluster.channels else {}
         for names, one in fold(ran.items()):
@@ -58,8 +60,10 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
             raise Exit(code=status)
 
 
-@task(help={**HELP, "file": "a file or folder here", "to": "its path there, or a folder that ends in /"},
-      positional=[], auto_shortflags=False)  # fmt: skip
+@declare(
+    help={**HELP, "file": "a file or folder here", "to": "its path there, or a folder that ends in /"},
+    words=("file", "to"),
+)
 def put(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     file: str = "",
@@ -69,20 +73,22 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
     exclude: str = "",
     python: str = "",
 ) -> None:
-    """Bring a file or folder to every host, into the home or below it: fab put FILE [TO]. On all, or on none.
+    """Bring a file or folder to every host, into the home or below it; to all of them, or to none.
 
     A file takes the place of one that is there; a folder takes no place that is taken.
     """
     with explained(context):
         if not file:
-            raise UsageError("which file? fab put FILE [TO]")
+            raise UsageError("which file? muster put FILE [TO]")
         with Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False) as cluster:
             transfer.put(cluster, Path(file), to)
             sys.stdout.write(f"{fold_names(cluster.channels)}: {file}\n")
 
 
-@task(help={**HELP, "file": "a file or folder there", "to": "the folder here (default: this one)"},
-      positional=[], auto_shortflags=False)  # fmt: skip
+@declare(
+    help={**HELP, "file": "a file or folder there", "to": "the folder here (default: this one)"},
+    words=("file", "to"),
+)
 def get(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     file: str = "",
@@ -92,23 +98,21 @@ def get(  # noqa: PLR0917  # fab makes a flag of each parameter
     exclude: str = "",
     python: str = "",
 ) -> None:
-    """Bring a file or folder of every host here, as NAME@HOST.SUFFIX: fab get FILE [TO]."""
+    """Bring a file or folder of every host here, as NAME@HOST.SUFFIX."""
     with explained(context):
         if not file:
-            raise UsageError("which file? fab get FILE [TO]")
+            raise UsageError("which file? muster get FILE [TO]")
         with Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False) as cluster:
             for path in transfer.get(cluster, file, Path(to)):
                 sys.stdout.write(f"{path}\n")
 
 
-@task(
-    help={"hosts": HELP["hosts"], "host": "its name in the hosts file"}, positional=[], auto_shortflags=False
-)
+@declare(help={"hosts": HELP["hosts"], "host": "its name in the hosts file"}, words=("host",))
 def shell(context: Context, host: str = "", hosts: str = "hosts.txt") -> None:
-    """Log in to a host as Muster does: fab shell HOST."""
+    """Log in to a host as Muster does."""
     with explained(context):
         if not host:
-            raise UsageError("which host? fab shell HOST")
+            raise UsageError("which host? muster shell HOST")
         (chosen,) = hostfile.select(hostfile.load(Path(hosts)), host)
         if chosen.is_local:
             raise UsageError(f"{host} is this machine: you are there")
@@ -120,14 +124,12 @@ def shell(context: Context, host: str = "", hosts: str = "hosts.txt") -> None:
         os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # it takes our place
 
 
-@task(
+@declare(
     help={
         **HELP,
         "older-than": f"days since anything was written to them (default: {DEFAULT_DAYS})",
         "json": "for programs",
     },
-    positional=[],
-    auto_shortflags=False,
 )
 def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,

@@ -1,4 +1,4 @@
-"""`fab image.build`, `image.check` and `image.push`: the node image, from its sources to every host."""
+"""`muster image build`, `image check` and `image push`: the node image, from its sources to every host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from invoke import Collection, Context, Exit, task
+from invoke import Collection, Context, Exit
 
 from ..connect.cluster import Cluster
 from ..connect.opener import opener_with
@@ -22,6 +22,7 @@ from ..image.archive import Archive
 from ..image.engine import Engine
 from ..image.push import Push, prepare, survey
 from ..image.versions import load
+from .command import command
 from .shared import HELP, explained
 
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
@@ -32,10 +33,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster"
 
 
-@task(
+@command(
     iterable=["source"],
-    positional=[],
-    auto_shortflags=False,
+    words=("target",),
     help={
         "target": "cpu (default), cpu-source, cuda, cuda-current, cuda-debian; -devel: with compilers",
         "source": "NAME=FOLDER: the source archive in a folder here instead of a download; may be repeated",
@@ -76,9 +76,8 @@ def build(
         durations.note(target, time.monotonic() - began)
 
 
-@task(
-    positional=[],
-    auto_shortflags=False,
+@command(
+    words=("image",),
     help={"image": "the image (default: muster:cpu)", "json": "for programs"},
 )
 def check(context: Context, image: str = "muster:cpu", json: bool = False) -> None:
@@ -94,9 +93,8 @@ def check(context: Context, image: str = "muster:cpu", json: bool = False) -> No
             raise Exit(code=1)
 
 
-@task(
-    positional=[],
-    auto_shortflags=False,
+@command(
+    words=("image",),
     help={
         **HELP,
         "image": "the image (default: muster:cpu)",

@@ -1,4 +1,4 @@
-"""`fab status`, `fab logs`, `fab attach` and `fab stop`: jobs by their id, from any terminal."""
+"""`muster status`, `muster logs`, `muster attach` and `muster stop`: jobs by their id, from any terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 
-from invoke import Context, Exit, task
+from invoke import Context, Exit
 
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
@@ -23,6 +23,7 @@ from ..hosts import hostfile
 from ..jobs import control as jobs
 from ..jobs import table as job_table
 from ..jobs.control import Here, JobState, Known, Line
+from .command import command
 from .shared import HELP, explained
 
 _HELP = {
@@ -34,7 +35,7 @@ _HELP = {
 LOST_STATUS = 3
 
 
-@task(help={**_HELP, "json": "for programs: everything that is known"}, positional=[], auto_shortflags=False)
+@command(help={**_HELP, "json": "for programs: everything that is known"}, words=("job",))
 def status(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     job: str = "",
@@ -43,7 +44,7 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
     runs: str = "runs",
     python: str = "",
 ) -> None:
-    """The jobs of this machine and of the hosts: fab status [JOB]."""
+    """The jobs of this machine and of the hosts."""
     with explained(context), _known(hosts, runs, python, until=job) as (known, silent):
         found = [jobs.only(known, job, _looked(silent))] if job else known
         states = [one.state for one in found]
@@ -54,15 +55,15 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
         sys.stderr.write("".join(f"{harmless(line)}\n" for line in silent))
 
 
-@task(
+@command(
     help={
         **_HELP,
-        "follow": "and what is printed from now on (also -f)",
+        "follow": "and what is printed from now on",
         "rank": "only this rank",
         "grep": "only lines in which this regular expression is found",
     },
-    positional=[],
-    auto_shortflags=False,
+    words=("job",),
+    spellings={"-f": "--follow"},
 )
 def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
@@ -74,7 +75,7 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
     runs: str = "runs",
     python: str = "",
 ) -> None:
-    """What the ranks of a job printed, in its order: fab logs JOB [-f]."""
+    """What the ranks of a job printed, in its order."""
     with explained(context), _one(job, hosts, runs, python) as known:
         wanted = _pattern(grep)
         _require_logs(known)
@@ -86,9 +87,9 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
             screen.close()
 
 
-@task(help=_HELP, positional=[], auto_shortflags=False)
+@command(help=_HELP, words=("job",))
 def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
-    """Show a job from now on, to its end and verdict: fab attach JOB. Ctrl-C leaves it running.
+    """Show a job from now on, to its end and verdict. Ctrl-C leaves it running.
 
     At its end the folder of the run is brought to runs/JOB here.
     """
@@ -100,15 +101,15 @@ def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs",
             for line in jobs.printed(known, rank=None, follow=True, skip=True):
                 _show(screen, line)
         except KeyboardInterrupt:
-            raise Exit(f"\n{name} goes on; see it again with: fab attach {name}", 130) from None
+            raise Exit(f"\n{name} goes on; see it again with: muster attach {name}", 130) from None
         finally:
             screen.close()
         _end(known, Path(runs), screen)
 
 
-@task(help=_HELP, positional=[], auto_shortflags=False)
+@command(help=_HELP, words=("job",))
 def stop(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
-    """End a job on every host: fab stop JOB. One that is over stays as it is."""
+    """End a job on every host. One that is over stays as it is."""
     with explained(context), _one(job, hosts, runs, python) as known:
         if not known.state.running:
             sys.stdout.write(f"{known.state.job} is over: {harmless(job_table.outcome(known.state))}\n")
@@ -144,7 +145,7 @@ def _known(hosts: str, runs: str, python: str, *, until: str = "") -> Iterator[t
 @contextlib.contextmanager
 def _one(job: str, hosts: str, runs: str, python: str) -> Iterator[Known]:
     if not job:
-        raise UsageError("which job? its id is the first thing that a launch says; fab status lists all")
+        raise UsageError("which job? its id is what a launch says first; muster status lists all")
     with _known(hosts, runs, python, until=job) as (known, silent):
         yield jobs.only(known, job, _looked(silent))
 

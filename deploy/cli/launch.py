@@ -1,4 +1,4 @@
-"""`fab launch`: run a program on every host."""
+"""`muster launch`: run a program on every host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from invoke import Context, Exit, task
+from invoke import Context, Exit
 
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
@@ -24,9 +24,10 @@ from ..plan.placement import used_hosts
 from ..plan.source_tree import of_package, scan
 from ..plan.spec import LaunchSpec
 from . import options as request
+from .command import command
+from .habits import HINTS, SPELLINGS
 from .shared import HELP, explained
-
-TRAIN = Path(__file__).parents[2] / "train"
+from .shipped import TRAIN
 
 _HELP = {
     **HELP,
@@ -36,6 +37,7 @@ _HELP = {
     "args": 'its arguments, quoted as in a shell: --args="--epochs 3"',
     "backend": "auto (default), gloo, nccl, mpi or hccl: handed to the program as MUSTER_BACKEND",
     "np": "number of ranks (default: all slots)",
+    "per-host": "number of ranks on each host (default: its slots)",
     "env": "K=V for every rank, or K to take its value from here; may be repeated",
     "detach": "let the job go on when this command ends: its driver runs on the first host",
     "dry-run": "print every file and every command, and touch nothing",
@@ -49,7 +51,16 @@ _HELP = {
 }
 
 
-@task(help=_HELP, iterable=["env"], positional=[], auto_shortflags=False)
+@command(
+    help=_HELP,
+    iterable=["env"],
+    words=("script",),
+    rest="args",
+    rest_after_words=True,
+    ends_options=("-m",),
+    spellings=SPELLINGS,
+    hints=HINTS,
+)
 def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     hosts: str = "hosts.txt",
@@ -59,6 +70,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     args: str = "",
     backend: str = "auto",
     np: int = 0,
+    per_host: int = 0,
     env: Iterable[str] | None = None,
     include: str = "",
     exclude: str = "",
@@ -73,11 +85,17 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     runs: str = "runs",
     python: str = "",
 ) -> None:
-    """Run a program on every host: its ranks, their logs here, and a verdict."""
+    """Run a program on every host: its ranks, their logs here, and a verdict.
+
+    muster launch train.py --epochs 3        what follows the script is the program's
+    muster launch --np 4 -m package.module   so is what follows -m MODULE
+    muster launch -- --epochs 3              Muster's own training program, with arguments
+    """
     with explained(context, "interrupted; the job is ended on every host"):
         here, screen = Path.cwd(), Screen(sys.stdout, request.ranks(rank))
         tree = scan(here)
         listed = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
+        listed = request.per_host(listed, per_host)
         spec = LaunchSpec(
             job=request.new_job(),
             program=request.program(tree, here, script=script, module=module, args=args),
@@ -106,7 +124,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         elif detach:
             _hand_over(job, Path(hosts), screen)
         else:
-            _carry_out(job, Path(hosts), RunFolder(Path(runs), spec.job), screen)
+            carry_out(job, Path(hosts), RunFolder(Path(runs), spec.job), screen)
 
 
 def _show(job: Job, hosts_file: Path) -> None:
@@ -121,10 +139,10 @@ def _hand_over(job: Job, hosts_file: Path, screen: Screen) -> None:
     name = job.spec.job
     with Cluster(job.hosts[:1], opener(hosts_file, job.python)) as cluster:
         screen.say(harmless(handed_over(job, cluster)))
-    screen.say(f"detached; its driver is on {job.hosts[0].name}: fab attach {name}, fab stop {name}")
+    screen.say(f"detached; its driver is on {job.hosts[0].name}: muster attach {name}, muster stop {name}")
 
 
-def _carry_out(job: Job, hosts_file: Path, folder: RunFolder, screen: Screen) -> None:
+def carry_out(job: Job, hosts_file: Path, folder: RunFolder, screen: Screen) -> None:
     """The job with its records and its screen, to its verdict."""
     try:
         result = Attempts(job, opener(hosts_file, job.python), folder, (folder, screen)).run()

@@ -9,6 +9,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,6 +47,10 @@ def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> 
         ) from None
     if script and module:
         raise UsageError("--script and --module exclude each other; give one")
+    if words and not (script or module) and words[0].endswith(".py") and (place / words[0]).is_file():
+        raise UsageError(
+            f"{words[0]} would be an argument of {DEFAULT_MODULE}; to run it: launch {shlex.join(words)}"
+        )
     if script:
         return Program(script=_script(tree, place, script), args=words)
     return Program(module=module or DEFAULT_MODULE, args=words)
@@ -55,15 +60,20 @@ def _script(tree: Tree, place: Path, script: str) -> str:
     """The script's path as the ranks see it: below the folder where the user stands, or relative to it."""
     path = (place / script).resolve()
     if not path.is_file():
-        raise UsageError(f"--script {script}: no such file")
+        more = (
+            "; Muster starts Python itself: launch SCRIPT ..."
+            if re.fullmatch(r"python[\d.]*", script)
+            else ""
+        )
+        raise UsageError(f"script {script}: no such file{more}")
     root = tree.root.resolve()
     if not path.is_relative_to(root):
         raise UsageError(
-            f"--script {script}: outside {root}, which is what a launch takes along; move it there"
+            f"script {script}: outside {root}, which is what a launch takes along; move it there"
         )
     if str(path.relative_to(root)) not in {file.path for file in tree.files}:
         raise UsageError(
-            f"--script {script}: ignored by git, or in {RUNS}/ or {KEYS}/, so no host would get it; "
+            f"script {script}: ignored by git, or in {RUNS}/ or {KEYS}/, so no host would get it; "
             "take it out of .gitignore, or move it"
         )
     named = script if not Path(script).is_absolute() else os.path.relpath(path, place.resolve())
@@ -95,6 +105,15 @@ def min_hosts(number: int, used: Sequence[Host]) -> int:
     if not 0 <= number <= len(used):
         raise UsageError(f"--min-hosts {number}: the job has {count(len(used), 'host')}")
     return number or len(used)
+
+
+def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
+    """The hosts with so many slots each; 0 leaves them as the hosts file has them."""
+    if not number:
+        return tuple(hosts)
+    if few := [f"{host.name} has {host.slots}" for host in hosts if not 1 <= number <= host.slots]:
+        raise UsageError(f"--per-host {number}: {few[0]} in the hosts file; raise slots= or lower --per-host")
+    return tuple(replace(host, slots=number) for host in hosts)
 
 
 def ranks(text: str) -> frozenset[int] | None:

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from fabric import Connection
 from invoke import Context, Exit
 
 from ..console.terminal import harmless_lines
@@ -28,9 +27,6 @@ def explained(context: Context, interrupted: str = "interrupted") -> Iterator[No
     Only the first of them counts: the end that it brings about is bounded in time, and a second one in the
     middle of it must not leave anything behind (as in ompi#8925).
     """
-    if isinstance(context, Connection):
-        raise Exit("--hosts comes after the task: fab launch --hosts hosts.txt", 2)
-
     ending = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""`fab stacks`: where every rank of a running job is."""
+"""`muster stacks`: where every rank of a running job is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from invoke import Context, Exit, task
+from invoke import Context, Exit
 
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
@@ -15,6 +15,7 @@ from ..errors import UsageError
 from ..hosts import hostfile
 from ..jobs import control as jobs
 from ..launch.stacks import gather
+from .command import command
 from .shared import HELP, explained
 
 _HELP = {
@@ -24,7 +25,7 @@ _HELP = {
 }
 
 
-@task(help=_HELP, positional=[], auto_shortflags=False)
+@command(help=_HELP, words=("job",))
 def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     job: str = "",
@@ -34,10 +35,10 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
     runs: str = "runs",
     python: str = "",
 ) -> None:
-    """Where every rank of a job is in its program, now, those at one place together: fab stacks JOB."""
+    """Where every rank of a job is in its program, now, those at one place together."""
     with explained(context):
         if not job:
-            raise UsageError("which job? its id is the first thing that a launch says; fab status lists all")
+            raise UsageError("which job? its id is what a launch says first; muster status lists all")
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
             errors = cluster.connect()

@@ -14,7 +14,6 @@ from ..hosts.hostfile import Host
 from .channel import Pipe
 from .cluster import OpenPipe
 from .transports.local import LocalPipe
-from .transports.ssh import SshPipe
 from .transports.ssh_config import resolve
 
 
@@ -60,6 +59,9 @@ def opener_with(ssh_config: Path | None, python: str) -> OpenPipe:
     def open_pipe(host: Host) -> Pipe:
         if host.is_local:
             return LocalPipe(python or None)
+        # Fabric and paramiko take longer to load than all the rest; what stays on this machine needs neither.
+        from .transports.ssh import SshPipe  # noqa: PLC0415
+
         return SshPipe(resolve(host, ssh_config), python or "python3")
 
     return open_pipe

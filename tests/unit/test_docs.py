@@ -5,20 +5,17 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from invoke.parser import Parser
-from invoke.program import Program
 
 from benchmarks.peers import NAMES, PEERS
-from muster.deploy.cli import namespace
 from muster.deploy.cli import options as request
-from muster.deploy.cli.positional import read_words
+from muster.deploy.cli.commands import namespace
+from muster.deploy.cli.program import commands as known
+from muster.deploy.cli.words import spelled_out
 from muster.deploy.hosts import hostfile
 from tests.cluster.faults import FAULTS
 from tests.cluster.start_faults import START_FAULTS
@@ -34,7 +31,6 @@ DOCUMENTS = {
 }
 README = DOCUMENTS["README.md"]
 MAKEFILE = (ROOT / "Makefile").read_text()
-MUSTER = Path(sys.executable).parent / "muster"
 
 
 def commands(text: str, program: str) -> Iterator[str]:
@@ -87,27 +83,17 @@ def test_make_has_the_target(command: str) -> None:
     assert re.search(rf"^{command.split()[1]}:", MAKEFILE, re.MULTILINE), command
 
 
-def spelled(tokens: list[str]) -> list[str]:
-    """The tokens as the fabfile hands them to Invoke's parser."""
-    program = SimpleNamespace(core=SimpleNamespace(unparsed=tokens, remainder=""), argv=tokens)
-    if "--" in tokens:
-        program.core.unparsed, program.core.remainder = tokens[: tokens.index("--")], "more"
-    read_words(cast("Program", program), namespace)
-    spelled_out: list[str] = program.core.unparsed
-    return spelled_out
-
-
 def require_understood(command: str) -> None:
     """Parse a command as the program does: its task and every flag must exist, and its values make sense.
 
     A text may name a flag without its value.
     """
     contexts = namespace.to_contexts()
-    words = shlex.split(command)[1:]
+    program, *words = shlex.split(command)
     flags = {flag: a for context in contexts if context.name == words[0] for flag, a in context.flags.items()}
     if words[-1] in flags and flags[words[-1]].takes_value:
         words.append("1")
-    (task,) = Parser(contexts=contexts).parse_argv(spelled(words))
+    (task,) = Parser(contexts=contexts).parse_argv(spelled_out(words, known(), program))
     values = {name: argument.value for name, argument in task.args.items()}
     request.one_of("--launcher", values.get("launcher", "mpirun"), ("mpirun", "torchrun"))
     request.one_of("--backend", values.get("backend", "auto"), request.BACKENDS)
@@ -119,7 +105,6 @@ def test_fab_understands_the_command(command: str) -> None:
     require_understood(command)
 
 
-@pytest.mark.skipif(not MUSTER.is_file(), reason="the program muster is not installed")
 @pytest.mark.parametrize(
     "command",
     [

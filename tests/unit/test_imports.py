@@ -127,8 +127,8 @@ def test_what_judges_and_describes_touches_nothing(name: str) -> None:
 
 
 def test_no_command_loads_what_it_does_not_use() -> None:
-    slow = "{'docker', 'requests', 'urllib3'} & {*sys.modules}"
-    script = f"import sys, muster.deploy.cli; sys.exit(str({slow} or ''))"
+    slow = "{'docker', 'fabric', 'paramiko', 'requests', 'urllib3'} & {*sys.modules}"
+    script = f"import sys, muster.deploy.cli.program; sys.exit(str({slow} or ''))"
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""

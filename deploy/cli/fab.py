@@ -1,0 +1,29 @@
+"""Muster's commands in a fabfile: `namespace = commands()`.
+
+fab reads its own options, then the fabfile. If what follows is a command of Muster, Muster's own program
+reads it, as under `muster`, and fab never sees it. Other tasks of the fabfile stay fab's.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from fabric.main import program as fab
+from invoke import Collection, Exit
+
+from .commands import namespace
+from .program import Muster
+
+
+def commands() -> Collection:
+    """Muster's commands for a fabfile; does not come back if `fab` was started with one of them."""
+    core = getattr(fab, "core", None)  # none where something else reads the fabfile
+    words = list(core.unparsed) if core else []
+    if not words or words[0].partition(".")[0] not in {*namespace.tasks, *namespace.collections, "help"}:
+        return namespace
+    if fab.args.hosts.value:
+        raise Exit(f"--hosts comes after the command: fab {words[0]} --hosts {fab.args.hosts.value}", 2)
+    # fab put the fabfile's folder first. A json.py or a docker/ there is the project's, and none of ours.
+    del sys.path[0]
+    Muster("fab").run(fab.argv)
+    sys.exit(0)

@@ -1,0 +1,35 @@
+"""How the options of other launchers are written here: as another spelling, or with what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SPELLINGS: Mapping[str, str] = {
+    "-m": "--module",
+    "-n": "--np",
+    "-np": "--np",
+    "-x": "--env",
+    "-N": "--per-host",
+    "--ppn": "--per-host",
+    "--npernode": "--per-host",
+    "--nproc-per-node": "--per-host",
+    "-hostfile": "--hosts",
+    "--machinefile": "--hosts",
+    "-machinefile": "--hosts",
+}
+"""Of mpirun, torchrun and python, for `launch`."""
+
+_MEETING = "ranks meet by themselves; --network chooses the network"
+_PLACES = "the hosts file says which ranks are where: its order is the ranks', slots= how many a host has"
+_OPEN_MPI = "Muster chooses mpirun's options; a parameter of Open MPI: --env OMPI_MCA_name=value"
+HINTS: Mapping[str, str] = {
+    **dict.fromkeys(("--host", "-host"), "some hosts of the hosts file: --include node1,node2"),
+    **dict.fromkeys(("--nnodes", "--num-nodes"), f"{_PLACES}; --include takes only some of them"),
+    **dict.fromkeys(("--node-rank", "--map-by", "--rankfile", "--oversubscribe"), _PLACES),
+    **dict.fromkeys(
+        ("--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"), _MEETING
+    ),
+    **dict.fromkeys(("--mca", "-mca", "--prtemca", "--bind-to"), _OPEN_MPI),
+    "--standalone": "a hosts file with the line: localhost slots=2",
+}
+"""What to say to an option that has no counterpart, for `launch`."""

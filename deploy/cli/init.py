@@ -1,0 +1,78 @@
+"""`muster init`: what a project needs besides its program."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from invoke import Context
+
+from ..errors import UsageError
+from .command import command
+from .shared import explained
+from .shipped import MUSTER
+
+HOSTS = """\
+# The hosts of a launch, one a line: an Open MPI hostfile. The first one is the head.
+# slots is the number of ranks there, most often one for each GPU (default: 1).
+#
+#   node1 slots=8
+#   node[02-16] slots=8                 # ranges: node02 ... node16
+#   gpu-a slots=4 user=ml port=2222     # as ssh would: -l ml -p 2222
+#
+# localhost is this machine, without SSH. Write your hosts in its place.
+localhost slots=2
+"""
+IGNORED = ("runs/", ".muster/")
+"""What launches leave here, and the cluster's keys: neither belongs in git, nor on every host."""
+
+
+@command(help={"folder": "the project's folder (default: this one)"}, words=("folder",))
+def init(context: Context, folder: str = ".") -> None:
+    """Write a hosts.txt, a fabfile.py and .gitignore lines into a project; what is there stays as it is."""
+    with explained(context):
+        place = Path(folder)
+        if not place.is_dir():
+            raise UsageError(f"{folder}: no such folder")
+        for name, text in (("hosts.txt", HOSTS), ("fabfile.py", (MUSTER / "fabfile.py").read_text())):
+            _say(place / name, "written" if _write(place / name, text) else "kept as it is")
+        added = _ignore(place / ".gitignore")
+        _say(place / ".gitignore", f"{' and '.join(added)} added" if added else "kept as it is")
+        sys.stdout.write(NEXT)
+
+
+NEXT = """
+next, with your hosts in hosts.txt:
+    muster check                # is every host fit, and if not, which one and what fixes it
+    muster launch SCRIPT.py     # your program on every host; without SCRIPT.py, Muster's own
+"""
+
+
+def _write(path: Path, text: str) -> bool:
+    """Whether the file was made; one that is there, or a link that leads nowhere, stays."""
+    try:
+        with path.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+    return True
+
+
+def _ignore(path: Path) -> list[str]:
+    """The lines that were missing, and are there now."""
+    try:
+        there = path.read_text() if path.exists() else ""
+        missing = [line for line in IGNORED if not {line, line.rstrip("/")} & {*there.split()}]
+        if missing:
+            with path.open("a") as file:
+                file.write("\n" if there and not there.endswith("\n") else "")
+                file.writelines(f"{line}\n" for line in missing)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be changed: {error}") from None
+    return missing
+
+
+def _say(path: Path, what: str) -> None:
+    sys.stdout.write(f"{path}: {what}\n")

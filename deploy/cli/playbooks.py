@@ -1,0 +1,80 @@
+"""`muster setup`, `verify`, `rotate-keys`, `teardown`: the playbooks that come along, on a hosts file."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from invoke import Context
+
+from ..errors import UsageError
+from ..hosts import hostfile
+from .command import command
+from .shared import HELP, explained
+from .shipped import ANSIBLE
+
+_OPTIONS = {
+    "help": {
+        "hosts": HELP["hosts"],
+        "ansible": "more words for ansible-playbook, as what follows --",
+    },
+    "rest": "ansible",
+    "rest_name": "ANSIBLE-PLAYBOOK'S OPTIONS",
+}
+
+
+@command(**_OPTIONS)
+def setup(context: Context, hosts: str = "hosts.txt", ansible: str = "") -> None:
+    """Make a cluster of bare hosts: SSH trust, clocks, limits, the training stack.
+
+    Safe to run again, and after hosts.txt changed. What it would do: muster setup -- --check --diff
+    """
+    _play("setup", context, hosts, ansible)
+
+
+@command(**_OPTIONS)
+def verify(context: Context, hosts: str = "hosts.txt", ansible: str = "") -> None:
+    """Whether the hosts are as setup made them; also in .muster/verify.json."""
+    _play("verify", context, hosts, ansible)
+
+
+@command(**_OPTIONS)
+def rotate_keys(context: Context, hosts: str = "hosts.txt", ansible: str = "") -> None:
+    """Give the cluster a new SSH key; no login fails meanwhile."""
+    _play("rotate-keys", context, hosts, ansible)
+
+
+@command(**_OPTIONS)
+def teardown(context: Context, hosts: str = "hosts.txt", ansible: str = "") -> None:
+    """Bring the hosts back to how they were before setup."""
+    _play("teardown", context, hosts, ansible)
+
+
+def _play(book: str, context: Context, hosts: str, more: str) -> None:
+    """Become ansible-playbook; its exit status is the command's."""
+    with explained(context):
+        hostfile.load(Path(hosts))  # its mistakes in its own words, not in Ansible's
+        try:
+            words = shlex.split(more)
+        except ValueError as error:
+            raise UsageError(f"--ansible {more!r}: {error}; quote it as in a shell") from None
+        config = ANSIBLE / "ansible.cfg"
+        argv = ["ansible-playbook", str(ANSIBLE / f"{book}.yml"), "--inventory", hosts, *words]
+        sys.stdout.write(f"ANSIBLE_CONFIG={shlex.quote(str(config))} {shlex.join(argv)}\n")
+        sys.stdout.flush()
+        if not context.config.run.dry:
+            os.execve(_ansible(), argv, {**os.environ, "ANSIBLE_CONFIG": str(config)})  # noqa: S606
+
+
+def _ansible() -> str:
+    """ansible-playbook of PATH, or beside this Python: a virtual environment need not be active."""
+    beside = Path(sys.executable).parent
+    found = shutil.which(str(beside / "ansible-playbook")) or shutil.which("ansible-playbook")
+    if not found:
+        raise UsageError(
+            "no ansible-playbook here; pip install 'muster-cluster[ansible]' (with Python 3.11 or newer)"
+        )
+    return found

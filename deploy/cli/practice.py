@@ -1,0 +1,119 @@
+"""`muster demo` and `muster cluster`: a first run without any host of one's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from invoke import Collection, Context, Exit
+
+from ..console.screen import Screen
+from ..errors import UsageError
+from ..hosts import hostfile
+from ..jobs.job import Job
+from ..jobs.run_folder import RunFolder
+from ..plan.launcher import LAUNCHERS
+from ..plan.source_tree import Tree, of_package
+from ..plan.spec import LaunchSpec, Program
+from . import options
+from .command import command
+from .launch import carry_out
+from .shared import explained
+from .shipped import COMPOSE, TRAIN
+
+NODES = ("node1", "node2", "node3")
+KEYS = ("id_ed25519", "id_ed25519.pub", "known_hosts", "ssh_config")
+
+
+@command(
+    help={
+        "launcher": "mpirun (default) or torchrun",
+        "np": "number of ranks (default: 2)",
+        "runs": "where the folder of this run is made (default: runs)",
+    },
+    spellings={"-n": "--np"},
+)
+def demo(context: Context, launcher: str = "mpirun", np: int = 2, runs: str = "runs") -> None:
+    """Train on this machine alone: two ranks learn to read handwritten digits."""
+    with explained(context), tempfile.TemporaryDirectory(prefix="muster-demo-") as folder:
+        hosts_file, screen = Path(folder, "hosts.txt"), Screen(sys.stdout)
+        hosts_file.write_text(f"localhost slots={np}\n")
+        spec = LaunchSpec(
+            job=options.new_job(),
+            program=Program(module=options.DEFAULT_MODULE),
+            launcher=options.one_of("--launcher", launcher, LAUNCHERS),
+            columns=screen.columns,
+        )
+        job = Job(
+            spec=spec,
+            hosts=hostfile.load(hosts_file),
+            tree=Tree(Path(folder), ".", ()),  # nothing of the folder in which one happens to stand
+            library=of_package(TRAIN),
+            start_timeout=60.0,
+        )
+        carry_out(job, hosts_file, RunFolder(Path(runs), spec.job), screen)
+
+
+@command(help={"hosts": "the cluster's hosts file, written if there is none (default: hosts.txt)"})
+def up(context: Context, hosts: str = "hosts.txt") -> None:
+    """Start a practice cluster: three containers of the node image, reached as real hosts are."""
+    with explained(context):
+        hosts_file = _practice_hosts(Path(hosts))
+        target = os.environ.get("MUSTER_TARGET", "cpu")
+        _say(f"image muster:{target} (cpu, the first time: downloads 0.2 GB, 1 to 5 minutes)")
+        _compose(hosts_file, "build")
+        _say(f"{', '.join(NODES)}: keys, host keys, sshd")
+        _compose(hosts_file, "up", "--detach", "--wait")
+        sys.stdout.write(f"next:\n    muster launch --hosts {hosts}\n    muster cluster down\n")
+
+
+@command(help={"hosts": "the cluster's hosts file (default: hosts.txt)"})
+def down(context: Context, hosts: str = "hosts.txt") -> None:
+    """Remove the practice cluster and its keys; the hosts file stays."""
+    with explained(context):
+        _compose(Path(hosts), "down", "--volumes")
+        for name in KEYS:
+            (_keys_folder(Path(hosts)) / name).unlink(missing_ok=True)
+
+
+cluster = Collection("cluster", up, down)
+
+
+def _practice_hosts(path: Path) -> Path:
+    """The hosts file of the practice cluster; one of other hosts is refused, and never changed."""
+    if not path.exists():
+        path.write_text("".join(f"{node} slots=2\n" for node in NODES))
+    elif others := {host.name for host in hostfile.load(path)} - {*NODES}:
+        raise UsageError(
+            f"{path}: {min(others)} is no node of the practice cluster ({', '.join(NODES)}); "
+            "give another file: muster cluster up --hosts practice.txt"
+        )
+    return path
+
+
+def _keys_folder(hosts_file: Path) -> Path:
+    """`.muster` beside the hosts file, where a launch looks for the way to the nodes."""
+    return Path(os.environ.get("MUSTER_DIR") or hosts_file.resolve().parent / ".muster")
+
+
+def _compose(hosts_file: Path, *words: str) -> None:
+    """Run docker compose on the cluster's file, which builds with its own folder as the context."""
+    folder = _keys_folder(hosts_file)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not (ignored := folder / ".gitignore").exists():
+        ignored.write_text("# Keys: none of it belongs in git.\n*\n")
+    argv = ["docker", "compose", "--file", str(COMPOSE), *words]
+    try:
+        done = subprocess.run(argv, env={**os.environ, "MUSTER_DIR": str(folder)}, check=False)
+    except FileNotFoundError:
+        raise UsageError("no docker here; the practice cluster needs Docker with compose") from None
+    if done.returncode:
+        raise Exit(f"docker compose {' '.join(words)} failed (exit status {done.returncode})", 1)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"==> {text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,133 @@
+"""The one program behind `muster` and `fab`: Invoke's, with words of habit, plain help and exit status 2."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+from invoke import Argument, Exit, ParseError, Program, Task
+
+from ..errors import UsageError
+from .command import Command
+from .commands import FAMILIES, namespace
+from .completion import candidates
+from .words import spelled_out
+
+DISTRIBUTION = "muster-cluster"
+# Of Invoke's own options; the others are about its shell commands, and we start none through it.
+KEPT = {"complete", "debug", "dry", "help", "list", "print-completion-script", "version"}
+# What Invoke asks of itself besides, with its own defaults.
+HIDDEN = {"list-format", "list-depth", "write-pyc"}
+
+
+def commands() -> dict[str, Command]:
+    """Every command by its name on the command line: launch, image.build."""
+    return {name: task for name in namespace.task_names if isinstance(task := namespace[name], Command)}
+
+
+class Muster(Program):
+    """The commands of Muster, as `muster` or as `fab` (`called`)."""
+
+    def __init__(self, called: str = "muster") -> None:
+        super().__init__(namespace=namespace, name="Muster", binary=called, binary_names=[called])
+
+    def core_args(self) -> list[Argument]:
+        """The options that are not of one command."""
+        return [one for one in super().core_args() if one.name in KEPT | HIDDEN]
+
+    def normalize_argv(self, argv: list[str] | None) -> None:
+        """Spell out what the user wrote; a shell that asks for completions is given what it wrote."""
+        super().normalize_argv(argv)
+        first, *words = self.argv
+        if words[:1] not in (["--complete"], ["--print-completion-script"]):
+            self.argv = [first, *spelled_out(words, commands(), self.binary)]
+
+    def run(self, argv: list[str] | None = None, exit: bool = True) -> None:  # noqa: A002  # Invoke's name
+        """Run a command to its end; a reader that went away, as `head` does, is no error to explain."""
+        try:
+            super().run(argv, exit)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor at Python's own flush
+            sys.exit(128 + signal.SIGPIPE)
+
+    def parse_core(self, argv: list[str] | None) -> None:
+        """Invoke would have Python compile every module anew at every start."""
+        with _own_words():
+            super().parse_core(argv)
+        sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
+
+    def parse_tasks(self) -> None:
+        """What `spelled_out` lets pass and Invoke does not is what the user wrote, too."""
+        if self.args.complete.value:
+            sys.stdout.writelines(f"{one}\n" for one in candidates(self.core.remainder, commands()))
+            raise Exit
+        with _own_words():
+            super().parse_tasks()
+
+    def update_config(self, merge: bool = True) -> None:
+        """`muster --dry launch` is `muster launch --dry-run`."""
+        self.config.load_overrides({"run": {"dry": self.args.dry.value}}, merge=merge)
+
+    def print_version(self) -> None:
+        """Ours, and what it stands on."""
+        names = {"Muster": DISTRIBUTION, "Fabric": "fabric", "Invoke": "invoke", "Paramiko": "paramiko"}
+        for name, distribution in names.items():
+            sys.stdout.write(f"{name} {version_of(distribution)}\n")
+
+    def print_help(self) -> None:
+        """Every command with its first line, in the order in which one comes to need them."""
+        sys.stdout.write(f"Usage: {self.binary} COMMAND [options]\n")
+        for title, names in FAMILIES.items():
+            sys.stdout.write(f"\n{title}:\n")
+            self.print_columns([(name.replace(".", " "), _first_line(namespace[name])) for name in names])
+        sys.stdout.write(f"{self.binary} COMMAND --help explains a command; {self.binary} --version\n")
+
+    def list_tasks(self) -> None:
+        """The same, for fab's `--list`."""
+        self.print_help()
+
+    def print_task_help(self, name: str) -> None:
+        """One command: how it is written, what it does, and each option with its other spellings."""
+        command = commands()[name]
+        others: dict[str, list[str]] = {}
+        for short, flag in command.spellings.items():
+            others.setdefault(flag, []).append(short)
+        rows = []
+        for spec, text in self.parser.contexts[name].help_tuples():
+            also = ", ".join(others.get(spec.partition("=")[0], ()))
+            rows.append((spec, f"{text or ''} (also {also})" if also else text))
+        sys.stdout.write(f"Usage: {self.binary} {name.replace('.', ' ')} {command.usage}\n\n")
+        sys.stdout.write(f"{inspect.getdoc(command)}\n\nOptions:\n")
+        self.print_columns(rows)
+
+
+def version_of(distribution: str) -> str:
+    """The version that is installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _first_line(task: Task[Any]) -> str:
+    return (inspect.getdoc(task) or "").partition("\n")[0]
+
+
+@contextlib.contextmanager
+def _own_words() -> Iterator[None]:
+    """Whatever is wrong with a command line ends with exit status 2."""
+    try:
+        yield
+    except (UsageError, ParseError) as error:
+        raise Exit(str(error), UsageError.exit_status) from None
+
+
+def main() -> None:
+    """`muster`."""
+    Muster().run()

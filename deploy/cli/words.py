@@ -1,0 +1,166 @@
+"""From what a user writes to what Invoke's parser reads: every option as one word, every word as an option.
+
+    muster launch -n 4 train.py --epochs 3      launch --np=4 --script=train.py --args=' --epochs 3'
+    muster logs JOB -f                          logs --job=JOB --follow
+    muster run -- ls -l                         run --command=' ls -l'
+
+Invoke has no arguments that may be left out, no end of its own options at a program's name, and says of a
+mistake only "No idea what it is". Pure: words in, words out, `UsageError` for what cannot be meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..errors import UsageError
+from .command import Command
+
+ANYWHERE = ("--help", "-h", "--dry", "--debug")
+"""Invoke's own flags that may stand before a command or after it."""
+ALONE = ("--version", "-V", "--list", "-l")
+
+
+def spelled_out(words: Sequence[str], commands: Mapping[str, Command], program: str) -> list[str]:
+    """The words of a command line, without the program's name, as Invoke reads them.
+
+    program: how messages call what the user started, `muster` or `fab`.
+    """
+    start = next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
+    before, after = list(words[:start]), list(words[start:])
+    for flag in before:
+        if flag not in ANYWHERE + ALONE:
+            named = after[0] if after and after[0] in commands else "launch"
+            raise UsageError(f"{flag}: options follow the command: {program} {named} {flag} ...")
+    if after[:1] == ["help"]:
+        after = [*after[1:], "--help"]
+    if not after or after[0] == "--help":
+        return before + after
+    name, rest = _command(after, commands, program)
+    return [*before, name, *_Line(name, commands[name], program).read(rest)]
+
+
+def _command(words: list[str], commands: Mapping[str, Command], program: str) -> tuple[str, list[str]]:
+    """The command's name, and what follows it: `image build` is image.build."""
+    first, both = words[0], ".".join(words[:2])
+    if first in commands:
+        return first, words[1:]
+    if both in commands:
+        return both, words[2:]
+    if family := [name.replace(".", " ") for name in commands if name.startswith(f"{first}.")]:
+        raise UsageError(f"{program} {first}: which of {', '.join(family)}?")
+    if first.endswith(".py"):
+        raise UsageError(f"{first} is no command; to run it on the hosts: {program} launch {first}")
+    nearest = _nearest(first, commands)
+    raise UsageError(f"{program} has no command {first}{nearest}\nall of them: {program} help")
+
+
+class _Line:
+    """The words of one command, read from left to right."""
+
+    def __init__(self, name: str, command: Command, program: str) -> None:
+        self._command = command
+        self._called = f"{program} {name.replace('.', ' ')}"
+        self._given: list[str] = []
+        self._spelled: list[str] = []
+
+    def read(self, words: Sequence[str]) -> list[str]:
+        """The words as flags that Invoke reads."""
+        left = list(words)
+        while left:
+            word = left.pop(0)
+            if word == "--":
+                self._take_rest(left)
+            elif word in ANYWHERE:
+                self._spelled.append(word)
+            elif word.startswith("-"):
+                self._take_flag(word, left)
+            else:
+                self._take_word(word, left)
+        return self._spelled
+
+    def _take_word(self, word: str, left: list[str]) -> None:
+        """A word without a flag, and the rest if it begins here."""
+        command = self._command
+        named = {command.spellings.get(one) for one in command.ends_options} & {*self._given}
+        free = [] if named else [f"--{one}" for one in command.words if f"--{one}" not in self._given]
+        if free:
+            self._give(free[0], word)
+        elif command.rest_after_words:
+            left.insert(0, word)
+        else:
+            place = f" after {' '.join(command.words).upper()}" if command.words else ""
+            raise UsageError(f"{self._called}: no place for {word!r}{place}; see {self._called} --help")
+        if command.rest_after_words and len(free) < 2:
+            self._take_rest(left)
+
+    def _take_flag(self, word: str, left: list[str]) -> None:
+        """An option with its value, and the rest if it begins here."""
+        written, equals, value = word.partition("=")
+        if not self._flag(written) and self._flag(word[:2]):  # -n4
+            written, equals, value = word[:2], "=", word[2:]
+        if not (flag := self._flag(written)):
+            raise UsageError(self._unknown(written))
+        if self._command.flags[flag] is bool:
+            if equals:
+                raise UsageError(f"{self._called}: {written} takes no value")
+            self._given.append(flag)
+            self._spelled.append(flag)
+            return
+        if not equals:
+            if not left or self._flag(left[0]):
+                raise UsageError(f"{self._called}: {written} needs a value")
+            value = left.pop(0)
+        self._give(flag, value, written)
+        if written in self._command.ends_options:
+            self._take_rest(left)
+
+    def _flag(self, written: str) -> str | None:
+        """The flag that is meant by one of its spellings; None if it is none."""
+        plain = written.replace("_", "-") if written.startswith("--") else written
+        flag = self._command.spellings.get(plain, plain)
+        return flag if flag in self._command.flags else None
+
+    def _give(self, flag: str, value: str, written: str = "") -> None:
+        kind, named = self._command.flags[flag], written or flag
+        if flag in self._given and kind is not list:
+            more = f'; all in one: {flag}="A B"' if flag == f"--{self._command.rest}" else ""
+            raise UsageError(f"{self._called}: {flag} is given twice{more}")
+        if kind is int and not re.fullmatch(r"-?\d{1,9}", value):
+            raise UsageError(f"{self._called}: {named} needs a whole number, got {value!r}")
+        if value in self._command.flags:
+            raise UsageError(f"{self._called}: {named} needs a value, got the option {value}")
+        self._given.append(flag)
+        self._spelled.append(f"{flag}={value}")
+
+    def _take_rest(self, left: list[str]) -> None:
+        """What is not ours; the blank before it keeps Invoke from taking a `--hosts` there for our own."""
+        if not left:
+            return
+        flag, rest = f"--{self._command.rest}", shlex.join(left)
+        if not self._command.rest:
+            raise UsageError(f"{self._called} takes nothing after --")
+        if flag in self._given:
+            raise UsageError(f"{self._called}: {flag} is given, and {rest!r} too; give them in one place")
+        self._give(flag, f" {rest}")
+        left.clear()
+
+    def _unknown(self, flag: str) -> str:
+        """What to say to an option that there is not."""
+        said = f"{self._called}: unknown option {flag}"
+        if hint := self._command.hints.get(flag.replace("_", "-")):
+            return f"{said}: {hint}"
+        said += _nearest(flag, [*self._command.flags, *self._command.spellings])
+        if self._command.rest_after_words:
+            name = " ".join(self._command.words).upper() or "COMMAND"
+            said += f"\nwhat is for the program follows its name: {self._called} {name} {flag}"
+        elif self._command.rest:
+            said += f"\nwhat is for {self._command.rest_name} follows --: {self._called} -- {flag}"
+        return f"{said}\nall of them: {self._called} --help"
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -1,0 +1,160 @@
+"""`muster` and `fab` as processes: help, versions, exit statuses, completion."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.cli.completion import candidates
+from muster.deploy.cli.program import Muster, commands
+from tests.launching import FAB, MUSTER, ROOT
+
+BOTH = pytest.mark.parametrize("program", [MUSTER, FAB], ids=["muster", "fab"])
+
+
+def run(program: Path, *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([program, *words], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "words", ["launch", "status", "stop", "run", "put", "image push", "setup", "cluster up"]
+)
+def test_help_explains_every_option(words: str) -> None:
+    done = run(MUSTER, *words.split(), "--help")
+    options = [
+        line for line in done.stdout.partition("Options:\n")[2].splitlines() if line.startswith("  --")
+    ]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert options
+    assert [line for line in options if len(line.split()) < 2] == []
+
+
+@BOTH
+def test_help_of_a_command_is_asked_for_in_each_way(program: Path) -> None:
+    said = {
+        run(program, *words).stdout for words in (["launch", "--help"], ["launch", "-h"], ["help", "launch"])
+    }
+    (text,) = said
+    assert text.startswith(f"Usage: {program.name} launch [options] [SCRIPT] [ARGS ...]\n")
+
+
+WRONG = [
+    "launch --dryrun",
+    "launch --np four",
+    "launch no.py",
+    "launch python train.py",
+    "launch -- fabfile.py",
+    "check --hosts no.txt",
+    "--hosts hosts.txt check",
+    "setup --hosts no.txt",
+    "nothing",
+]
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_the_user_wrote_wrong_ends_with_status_2(
+    line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as end:
+        Muster().run(["muster", *line.split()])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.strip()
+
+
+def test_fab_ends_so_too() -> None:
+    for line in ("launch --dryrun", "--hosts hosts.txt check"):
+        done = run(FAB, *line.split())
+        assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False), done
+
+
+def test_the_version_is_ours_and_that_of_what_we_stand_on() -> None:
+    lines = run(MUSTER, "--version").stdout.splitlines()
+    assert lines[0] == f"Muster {version('muster-cluster')}"
+    assert [line.split()[0] for line in lines[1:]] == ["Fabric", "Invoke", "Paramiko"]
+
+
+@pytest.mark.parametrize("words", ["--version", "help", "launch --help", "init", "status"])
+def test_no_command_loads_the_ssh_library_before_a_host_needs_it(words: str, tmp_path: Path) -> None:
+    script = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print({'docker', 'fabric', 'paramiko'} & {*sys.modules}, file=sys.stderr))\n"
+        f"sys.argv = ['muster', *{words.split()}]\n"
+        "from muster.deploy.cli.program import main; main()"
+    )
+    done = run(Path(sys.executable), "-c", script, cwd=tmp_path)
+    assert done.stderr.strip() == "set()"
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    command = f"{MUSTER} launch --help | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("muster lau", {"launch", "logs", "image"}),
+        ("muster image", {"build", "check", "push"}),
+        ("muster help lau", {"launch"}),
+        ("muster launch --st", {"--start-timeout", "--stall-timeout", "-H"}),
+        ("muster launch --launcher", {"mpirun", "torchrun"}),
+        ("muster launch --launcher m", {"mpirun", "torchrun"}),
+        ("muster attach", {"20261120-234529-b2d8"}),
+    ],
+)
+def test_a_shell_is_offered_what_may_follow(
+    line: str, offered: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "20261120-234529-b2d8").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert offered <= {*candidates(line, commands())}
+
+
+@pytest.mark.parametrize("line", ["launch", "launch tr", "launch --script", "launch -H", "setup"])
+def test_files_are_left_to_the_shell(line: str) -> None:
+    assert candidates(f"muster {line}", commands()) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_there_is_a_completion_script(shell: str) -> None:
+    done = run(MUSTER, "--print-completion-script", shell)
+    assert done.returncode == 0
+    assert "--complete -- " in done.stdout
+    if shutil.which(shell):
+        read = subprocess.run([shell, "-n"], input=done.stdout, capture_output=True, text=True, check=False)
+        assert read.stderr == ""
+
+
+def test_bash_completes_with_the_script() -> None:
+    script = run(MUSTER, "--print-completion-script", "bash").stdout
+    ask = 'COMP_WORDS=(muster lau); _complete_muster muster lau muster; echo "${COMPREPLY[*]}"'
+    done = subprocess.run(
+        ["bash", "-c", f'PATH="{MUSTER.parent}:$PATH"\n{script}\n{ask}'],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "launch"
+
+
+def test_a_fabfile_may_have_tasks_of_its_own(tmp_path: Path) -> None:
+    own = (
+        "from invoke import task\n"
+        "from muster.deploy.cli.fab import commands\n"
+        "@task\n"
+        "def mine(context):\n"
+        "    print('mine')\n"
+        "namespace = commands()\n"
+        "namespace.add_task(mine)\n"
+    )
+    (tmp_path / "fabfile.py").write_text(own)
+    assert run(FAB, "mine", cwd=tmp_path).stdout == "mine\n"
+    assert "launch" in run(FAB, "--list", cwd=tmp_path).stdout
+    assert run(FAB, "help", "launch", cwd=tmp_path).returncode == 0
