@@ -22,7 +22,7 @@ cluster: .venv/installed ## train on a practice cluster of 3 containers, with bo
 	$(BIN)/muster launch --launcher mpirun
 	$(BIN)/muster launch --launcher torchrun
 
-cluster-down: ## remove the practice cluster and its keys
+cluster-down: .venv/installed ## remove the practice cluster and its keys
 	$(BIN)/muster cluster down
 
 # Both generations of Open MPI are tested side by side; the other one has an environment of its own.

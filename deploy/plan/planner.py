@@ -104,6 +104,9 @@ def _environment(
         env["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if spec.may_restart:
         env["MUSTER_RESTART"] = str(spec.attempt)
+    if (spec.program.module or "").startswith("muster."):
+        # Our own program needs nothing of the project's folder, where a torch.py may be (from Python 3.11 on).
+        env["PYTHONSAFEPATH"] = "1"
     if spec.columns:
         env["MUSTER_TERMINAL"] = str(spec.columns)
     return {**env, **dict(spec.env)}

@@ -56,6 +56,7 @@ class Work:
         self._job_lock = os.open(folder / f"lock.{request['host']}", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._job_lock, fcntl.LOCK_SH)
         self.store.check_out(request["code"], folder / "code")
+        Path(request["cwd"]).mkdir(parents=True, exist_ok=True)  # no file may have come from there
         self.store.check_out(request["library"], folder / "lib")
         write_atomically(folder / "code.json", json.dumps(request["code"]).encode(), 0o600)
         for path_name, mode, text in request["files"]:
@@ -133,7 +134,7 @@ class Work:
         process = self.reaper.start(
             argv,
             on_end,
-            cwd=self.job["cwd"],
+            cwd=self.job["folder"],  # not the project's: `python -m` would load its torch.py for torchrun
             env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -1,0 +1,30 @@
+"""A project with modules of our names, and of torch's: neither side gets the other's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hostile import make_hostile
+from tests.launching import Project
+
+both = pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+
+
+@both
+def test_the_program_gets_its_own_modules_and_the_launcher_none_of_them(
+    project: Project, launcher: str
+) -> None:
+    make_hostile(project.path)
+    done = project.launch("--launcher", launcher, "train.py", "--epochs", "3")
+    assert done.status == 0, done.output
+    for rank in (0, 1):
+        log = (done.folder / "logs" / f"rank-{rank:04d}@localhost.out").read_text()
+        assert log.splitlines() == [f"{rank} True", "library ../lib/muster/train/__init__.py"]
+
+
+@both
+def test_our_own_program_does_not_get_the_projects(project: Project, launcher: str) -> None:
+    make_hostile(project.path)
+    done = project.launch("--launcher", launcher, "--", "--epochs", "1")
+    assert done.status == 0, done.output
+    assert "accuracy=" in done.output
