@@ -1,0 +1,123 @@
+"""Muster as a user without the checkout has it: a wheel, installed where nothing of the checkout is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.launching import ROOT
+
+# Programs of third-party wheels that find their files by their own place.
+PROGRAMS = ("mpirun", "prted", "orted", "ompi_info")
+
+# Those that pip would have made for packages which are not installed here, but come along.
+ENTRIES = {
+    "fab": "from fabric.main import program; program.run()",
+    "ansible-playbook": "from ansible.cli.playbook import main; main()",
+}
+
+
+def tracked(*under: str) -> list[str]:
+    """The project's files, as git has them, also those that are not committed yet."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate", "--", *under]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def build(folder: Path) -> tuple[Path, Path]:
+    """The wheel and the sdist of the tracked files; what lies about in the checkout is in neither."""
+    source, out = folder / "source", folder / "dist"
+    for name in tracked():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, source / name)
+    return wheel_of(source, out), _backend(source, "build_sdist", out)
+
+
+def wheel_of(source: Path, out: Path) -> Path:
+    """The wheel of a source tree."""
+    return _backend(source, "build_wheel", out)
+
+
+def _backend(source: Path, hook: str, out: Path) -> Path:
+    """Call a hook of the build backend, as pip does; without isolation nothing is downloaded."""
+    out.mkdir(exist_ok=True)
+    script = f"import sys, setuptools.build_meta as backend; print(backend.{hook}(sys.argv[1]))"
+    command = [sys.executable, "-c", script, str(out)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out / done.stdout.splitlines()[-1]
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment that has Muster's wheel, and a home of its own."""
+
+    folder: Path
+    home: Path
+
+    @property
+    def bin(self) -> Path:
+        return self.folder / "bin"
+
+    @property
+    def package(self) -> Path:
+        """The installed folder that is the package `muster`."""
+        (found,) = self.folder.glob("lib/python*/site-packages/muster")
+        return found
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Nothing leads to the checkout; the environment is not active."""
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL"))
+        }
+        own = Path(sys.executable).parent
+        places = [place for place in kept.get("PATH", os.defpath).split(os.pathsep) if Path(place) != own]
+        return {**kept, "PATH": os.pathsep.join(places), "HOME": str(self.home)}
+
+    def muster(
+        self, *words: str, cwd: Path, timeout: float = 280, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        return self.run("muster", *words, cwd=cwd, timeout=timeout, **env)
+
+    def run(
+        self, program: str, *words: str, cwd: Path, timeout: float = 280, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment to its end."""
+        return subprocess.run(
+            [str(self.bin / program), *words],
+            cwd=cwd,
+            env={**self.env, **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+
+def install(wheel: Path, folder: Path) -> Installed:
+    """Install the wheel into a new environment; what it depends on is of this one: nothing is downloaded."""
+    made = Installed(folder / "venv", folder / "home")
+    made.home.mkdir()
+    venv.create(made.folder, symlinks=True)
+    site = next(made.folder.glob("lib/python*/site-packages"))
+    # A path in a .pth file brings the packages there, not its own .pth files: the editable Muster stays away.
+    (site / "third_party.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(made.bin / "python"), "--quiet"]
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", str(wheel)], check=True, env=made.env)
+    for name in PROGRAMS:
+        if (there := Path(sys.executable).parent / name).exists():
+            (made.bin / name).symlink_to(there)
+    for name, call in ENTRIES.items():
+        script = made.bin / name
+        # Read by sh and then by Python, as pip's scripts are where the interpreter's path is long.
+        script.write_text(f"""#!/bin/sh\n'''exec' "{made.bin}/python" "$0" "$@"\n' '''\n{call}\n""")
+        script.chmod(0o755)
+    return made
