@@ -5,6 +5,8 @@ It only reads. One question instead of ten is what makes a run over hosts that a
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import grp
 import hashlib
 import json
@@ -121,8 +123,90 @@ def account(name: str) -> dict[str, object]:
     return {
         "uid": entry.pw_uid,
         "shell": entry.pw_shell,
+        "home": entry.pw_dir,
         "ours": entry.pw_gecos.split(",")[0] == "Muster jobs",
     }
+
+
+def works(*argv: str) -> bool:
+    """Whether a command ends well within 20 s."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=20,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def engine(image: str) -> dict[str, object]:
+    """The container engine behind the command `docker`, which podman has too, if there is one.
+
+    `cdi`: whether it takes devices by the Container Device Interface. `image`: the labels of the node's
+    image, or None where it has none of this name.
+    """
+    command = shutil.which("docker", path=f"{os.environ.get('PATH', os.defpath)}:/snap/bin")
+    if not command:
+        kind = "docker" if shutil.which("dockerd") else ""
+        return {"command": "", "kind": kind, "answers": False, "version": "", "cdi": False, "image": None}
+    version = said(command, "--version")
+    is_podman = "podman" in version.lower()
+    answers = works(command, "ps", "--quiet")
+    folders = said(command, "info", "--format", "{{json .CDISpecDirs}}") if answers and not is_podman else ""
+    return {
+        "command": command,
+        "kind": "podman" if is_podman else "docker",
+        "answers": answers,
+        "version": (re.findall(r"\d+\.\d+(?:\.\d+)?", version) or [""])[0],
+        "cdi": is_podman or folders.strip().startswith('["'),
+        "image": labels(command, image) if answers and image else None,
+    }
+
+
+def labels(command: str, image: str) -> dict[str, str] | None:
+    """The labels of an image, if the engine has it."""
+    answer = said(command, "image", "inspect", "--format", "{{json .Config.Labels}}", image)
+    with contextlib.suppress(ValueError):
+        return dict(json.loads(answer) or {})
+    return None
+
+
+def nvidia_devices(root: str = "/") -> list[str]:
+    """The device files of the GPUs: a container is given each by its name where its engine has no CDI."""
+    paths = [*Path(root, "dev").glob("nvidia*"), *Path(root, "dev/nvidia-caps").glob("*")]
+    return sorted("/" + str(path.relative_to(root)) for path in paths if path.is_char_device())
+
+
+def nvidia_cards(root: str = "/") -> int:
+    """How many GPUs of NVIDIA the PCI bus has, also without a driver: vendor 10de, a class of displays."""
+    places = Path(root, "sys/bus/pci/devices").glob("*")
+    pairs = ((text(f"{place}/vendor").strip(), text(f"{place}/class").strip()) for place in places)
+    return sum(vendor == "0x10de" and kind.startswith("0x03") for vendor, kind in pairs)
+
+
+def running_jobs(homes: list[str]) -> list[str]:
+    """The jobs that run here: a keeper, or a detached job's driver, holds a lock in the job's folder."""
+    found = set()
+    for lock in (path for home in homes for path in Path(home, ".muster/jobs").glob("*/lock.*")):
+        found |= {lock.parent.name} if is_locked(lock, fcntl.LOCK_EX) else set()
+    for lock in (path for home in homes for path in Path(home, ".muster/jobs").glob("*/run/lock.driver")):
+        found |= {lock.parent.parent.name} if is_locked(lock, fcntl.LOCK_SH) else set()
+    return sorted(found)
+
+
+def is_locked(lock: Path, kind: int) -> bool:
+    """Whether another process holds this lock."""
+    with contextlib.suppress(FileNotFoundError), lock.open("r+b") as file:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
 
 
 def is_group(name: str) -> bool:
@@ -142,6 +226,14 @@ def file(path: str) -> str:
     except OSError:
         return ""
     return f"{status.st_uid} {status.st_mode & 0o7777:04o} {hashlib.sha256(content).hexdigest()}"
+
+
+def owner(path: str) -> str:
+    """The number of whom a file or folder belongs to; nothing if missing."""
+    try:
+        return str(Path(path).stat().st_uid)
+    except OSError:
+        return ""
 
 
 def private(folder: str) -> bool:
@@ -187,6 +279,7 @@ def main() -> None:
     """Print it all as JSON."""
     asked = json.loads(sys.argv[1])
     system = release()
+    user = account(asked["user"])
     print(
         json.dumps(
             {
@@ -195,7 +288,9 @@ def main() -> None:
                 "architecture": platform.machine(),
                 "hostname": socket.gethostname(),
                 "operator": operator(),
-                "account": account(asked["user"]),
+                "account": user,
+                "engine": engine(asked["image"]),
+                "jobs": running_jobs([*asked["homes"], *([str(user["home"])] if user else [])]),
                 "addresses": addresses(),
                 "names": {name: resolved(name) for name in asked["names"]},
                 "disk_free_mb": shutil.disk_usage("/var").free >> 20,
@@ -208,8 +303,12 @@ def main() -> None:
                 "node_host_key": " ".join(text("/etc/muster/ssh/ssh_host_ed25519_key.pub").split()[:2]),
                 "sshd": (re.findall(r"OpenSSH_(\d+\.\d+)", said("ssh", "-V")) or ["0"])[0],
                 "gpu": Path("/proc/driver/nvidia/gpus").is_dir(),
+                "nvidia_cards": nvidia_cards(),
+                "nvidia_devices": nvidia_devices(),
+                "nvidia_ctk": shutil.which("nvidia-ctk") or "",
                 "infiniband": Path("/dev/infiniband").is_dir(),
                 "packages": installed(asked["packages"]),
+                "node_home_owner": owner(asked["node_home"]),
                 "groups": [name for name in asked["groups"] if is_group(name)],
                 "files": {path: file(path) for path in asked["files"]},
                 "folders": [folder for folder in asked["folders"] if Path(folder).is_dir()],
