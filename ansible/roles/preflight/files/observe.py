@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import fnmatch
 import grp
 import hashlib
 import json
@@ -84,6 +85,40 @@ def addresses() -> list[str]:
     return [address for address in said("hostname", "--all-ip-addresses").split() if address not in inner]
 
 
+def sshd_without(dropin: str, config: str = "/etc/ssh/sshd_config") -> dict[str, Any]:
+    """sshd's settings without Muster's drop-in, OpenSSH's defaults, and whether it reads drop-ins."""
+    lines, reads = [], False
+    for line in text(config).splitlines():
+        match = re.match(r"\s*include\s+(.*)", line, re.IGNORECASE)
+        for pattern in match.group(1).split() if match else ():
+            paths = [str(path) for path in sorted(Path("/").glob(str(Path(config).parent / pattern)[1:]))]
+            reads = reads or fnmatch.fnmatch(dropin, str(Path(config).parent / pattern))
+            lines += [f"Include {path}" for path in paths if path != dropin]
+        lines += [] if match else [line]
+    return {"settings": sshd_says("\n".join(lines)), "defaults": sshd_says(""), "reads_dropins": reads}
+
+
+def sshd_says(configuration: str) -> dict[str, str]:
+    """The settings of sshd with a configuration, by `sshd -T`; of several of one name, the words of all."""
+    argv = ("/usr/sbin/sshd", "-T", "-f", "/dev/stdin")
+    try:
+        done = subprocess.run(
+            argv, input=configuration + "\n", capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    settings: dict[str, str] = {}
+    for name, _, value in (line.partition(" ") for line in done.stdout.splitlines()):
+        settings[name] = f"{settings[name]} {value}" if name in settings else value
+    return settings
+
+
+def clock_is_kept() -> bool:
+    """Whether a chronyd here has a source that it believes."""
+    fields = said("chronyc", "-c", "tracking").strip().split(",") if shutil.which("chronyc") else []
+    return len(fields) > 13 and fields[13] != "Not synchronised"
+
+
 def host_keys() -> dict[str, str]:
     """Public host keys by type."""
     lines = (text(str(path)).split() for path in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")))
@@ -124,8 +159,22 @@ def account(name: str) -> dict[str, object]:
         "uid": entry.pw_uid,
         "shell": entry.pw_shell,
         "home": entry.pw_dir,
+        "groups": [
+            group.gr_name for group in grp.getgrall() if name in group.gr_mem or group.gr_gid == entry.pw_gid
+        ],
+        "data": holds_data(entry.pw_dir),
         "ours": entry.pw_gecos.split(",")[0] == "Muster jobs",
     }
+
+
+def holds_data(home: str) -> bool:
+    """Whether a home has more in it than a new one."""
+    try:
+        names = {path.name for path in Path(home).iterdir()}
+        skeleton = {path.name for path in Path("/etc/skel").iterdir()}
+    except OSError:
+        return False
+    return bool(names - skeleton - {".ansible", ".ssh", ".bash_history"})
 
 
 def works(*argv: str) -> bool:
@@ -297,7 +346,9 @@ def main() -> None:
                 "systemd": Path("/run/systemd/system").is_dir(),
                 "container": Path("/run/systemd/container").exists(),
                 "may_set_clock": may(SYS_TIME),
+                "clock_is_kept": clock_is_kept(),
                 "hard_limits": hard_limits(),
+                "sshd_without": sshd_without(asked["sshd_dropin"]),
                 "host_keys": host_keys(),
                 "pinned_host_keys": pinned_host_keys(),
                 "node_host_key": " ".join(text("/etc/muster/ssh/ssh_host_ed25519_key.pub").split()[:2]),
