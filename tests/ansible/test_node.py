@@ -122,6 +122,42 @@ def test_what_it_is_told_of_volumes_and_options_reaches_the_container(engine: Ho
     engine.on("node6", "rm", "-r", "/data")
 
 
+# NVIDIA's tool, as far as setup has a use for it: a description of devices, here of one variable.
+NVIDIA_CTK = """#!/bin/sh
+[ "$1 $2" = "cdi generate" ] || exit 1
+edits='{"env": ["GPUS=all"]}'
+device="{\\"name\\": \\"all\\", \\"containerEdits\\": $edits}"
+kind='"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu"'
+echo "{$kind, \\"devices\\": [$device]}" >"${3#--output=}"
+"""
+
+
+def test_gpus_come_by_cdi_and_are_there_after_a_reload_of_systemd(engine: Hosts) -> None:
+    script = "cat >/usr/local/bin/nvidia-ctk; chmod 755 /usr/local/bin/nvidia-ctk"
+    name = engine.container("node6")
+    run("docker", "exec", "--interactive", name, "sh", "-c", script, stdin=NVIDIA_CTK)
+    done = engine.play("setup", container_engine_nvidia="yes")
+    assert done.status == 0, done.text
+    again = engine.play("setup", container_engine_nvidia="yes")
+    engine.on("node6", "systemctl", "daemon-reload")
+    assert engine.on("node6", "docker", "exec", "muster-node", "printenv", "GPUS") == "all\n"
+    assert (again.status, again.changed) == (0, 0), again.text
+    engine.on("node6", "rm", "/usr/local/bin/nvidia-ctk")
+
+
+def test_a_container_that_refuses_the_host_is_quoted_and_not_started_for_ever(engine: Hosts) -> None:
+    words = "the NVIDIA driver of this host is too old"
+    engine.on(
+        "node6", "sh", "-c", f"printf '#!/bin/sh\\necho {words} >&2; exit 3\\n' >/refuse; chmod 755 /refuse"
+    )
+    done = engine.play("setup", node_volumes=["/refuse:/usr/libexec/muster/start:ro"])
+    assert done.status != 0
+    assert words in done.text
+    state = engine.on("node6", "systemctl", "show", "--property=ActiveState,NRestarts", "muster-node").split()
+    assert sorted(state) == ["ActiveState=failed", "NRestarts=0"]
+    engine.on("node6", "rm", "/refuse")
+
+
 def test_teardown_keeps_what_jobs_wrote_unless_it_is_told_otherwise(engine: Hosts) -> None:
     done = engine.play("teardown")
     assert done.status == 0, done.text
