@@ -6,7 +6,7 @@ The image comes from this machine's engine, with no word about it: what the READ
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -110,7 +110,7 @@ def test_a_checkpoint_outlives_the_container_the_engine_a_new_image_and_the_host
 
 def test_what_it_is_told_of_volumes_and_options_reaches_the_container(engine: Hosts) -> None:
     engine.on("node6", "sh", "-c", "mkdir /data && echo digits >/data/set")
-    words = {
+    words: dict[str, Any] = {
         "node_volumes": ["/data:/data:ro"],
         "node_devices": ["/dev/zero:/dev/nil"],
         "node_run_options": ["--env=TEAM=vision"],

@@ -142,7 +142,12 @@ def test_sshd_is_asked_what_it_would_do_without_our_drop_in(
     main = tmp_path / "sshd_config"
     main.write_text(config.format(folder=tmp_path))
     asked: list[str] = []
-    monkeypatch.setattr(observe, "sshd_says", lambda text: asked.append(text) or {})
+
+    def say(configuration: str) -> dict[str, str]:
+        asked.append(configuration)
+        return {}
+
+    monkeypatch.setattr(observe, "sshd_says", say)
     found = observe.sshd_without(f"{tmp_path}/conf.d/10-muster.conf", str(main))
     includes = [Path(line.split()[1]).name for line in asked[0].splitlines() if line.startswith("Include")]
     assert (found["reads_dropins"], includes) == expected

@@ -34,9 +34,9 @@ SEEN: dict[str, Any] = {
     "jobs": [],
     "hard_limits": {"memlock": -1, "nofile": 1 << 20},
 }
-CARDS = {"nvidia_cards": 8, "gpu": True, "nvidia_devices": ["/dev/nvidia0", "/dev/nvidiactl"]}
-CUDA = {"engine": ENGINE | {"image": {"muster.flavor": "cuda"}}}
-OLD = {"engine": ENGINE | {"cdi": False, "image": {"muster.flavor": "cuda"}}}
+CARDS: dict[str, Any] = {"nvidia_cards": 8, "gpu": True, "nvidia_devices": ["/dev/nvidia0", "/dev/nvidiactl"]}
+CUDA: dict[str, Any] = {"engine": ENGINE | {"image": {"muster.flavor": "cuda"}}}
+OLD: dict[str, Any] = {"engine": ENGINE | {"cdi": False, "image": {"muster.flavor": "cuda"}}}
 
 
 def problems(stack: str = "node", choices: dict[str, object] | None = None, **seen: object) -> str:

@@ -42,7 +42,7 @@ def test_sshd_accepts_its_drop_in(clock: str, inventory: dict[str, dict[str, Any
 
 
 def test_an_older_sshd_is_not_told_what_it_does_not_know() -> None:
-    without = {"settings": {}, "defaults": {}}
+    without: dict[str, Any] = {"settings": {}, "defaults": {}}
     seen = {"sshd": "9.2", "operator": {"client": "192.0.2.9"}, "account": {}, "sshd_without": without}
     text = render("ssh_trust", "sshd.conf.j2", INVENTORIES["IPv6"], muster_seen=seen)
     assert "PerSourcePenalt" not in text
