@@ -113,6 +113,10 @@ def test_an_sshd_that_reads_no_drop_ins_is_named() -> None:
     assert "does not read drop-ins" in problems("bare", sshd_without=SSHD | {"reads_dropins": False})
 
 
+def test_an_sshd_that_says_nothing_is_left_alone() -> None:
+    assert "see what this says there: sshd -T" in problems("bare", sshd_without=SSHD | {"settings": {}})
+
+
 def unit(**seen: object) -> list[str]:
     given = {"muster_stack": "node", "muster_seen": SEEN | seen, "muster_port": 22}
     text = render("node", "muster-node.service.j2", {"node1": {"addresses": ["10.0.0.1"]}}, **given)
