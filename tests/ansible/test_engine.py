@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ansible.bare_hosts import HAS_TORCH, Hosts, wait_for
+from tests.ansible.bare_hosts import HAS_TORCH, Hosts, run, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ Replaces: docker-engine
 Description: Docker, as if from its own repository
 END
 rm -f docker.io/DEBIAN/postrm docker.io/DEBIAN/md5sums
-dpkg-deb -b docker.io docker-ce.deb
+dpkg-deb -Znone -b docker.io docker-ce.deb
 apt-get install --yes --no-install-recommends ./docker-ce.deb
 cd / && rm -r /tmp/ce
 systemctl enable --now docker
@@ -54,8 +54,8 @@ def owner(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) 
     hosts.variables |= {"muster_stack": "node"}
     hosts.compose("rm", "--force", "--stop", "--volumes", "node6")
     hosts.start("node6")
-    hosts.on("node6", "sh", "-c", MAKE_DOCKER_CE)
-    assert is_whole(hosts)
+    done = run("docker", "exec", hosts.container("node6"), "sh", "-c", MAKE_DOCKER_CE, timeout=400)
+    assert is_whole(hosts), done.stdout + done.stderr
     yield hosts
     hosts.compose("rm", "--force", "--stop", "--volumes", "node6")
 
