@@ -93,6 +93,26 @@ def test_an_engine_without_its_command_is_still_an_engine(
     assert observe.engine("")["kind"] == "docker"
 
 
+@pytest.mark.parametrize(
+    ("name", "output", "expected"),
+    [
+        ("ufw", "Status: active", ["ufw"]),
+        ("ufw", "Status: inactive", []),
+        ("firewall-cmd", "running", ["firewalld"]),
+        ("firewall-cmd", "not running", []),
+        ("nft", "  type filter hook input priority filter; policy drop;", ["nftables"]),
+        ("nft", "  type filter hook forward priority filter; policy drop;", []),
+        ("iptables", "-P INPUT DROP", ["iptables"]),
+    ],
+)
+def test_a_firewall_that_turns_away_is_seen(
+    programs: Path, monkeypatch: pytest.MonkeyPatch, name: str, output: str, expected: list[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(programs))  # none but this one
+    program(programs, name, f"echo '{output}'")
+    assert observe.firewalls() == expected
+
+
 def pci(root: Path, place: str, vendor: str, kind: str) -> None:
     folder = root / "sys/bus/pci/devices" / place
     folder.mkdir(parents=True)

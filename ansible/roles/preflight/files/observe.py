@@ -113,6 +113,17 @@ def sshd_says(configuration: str) -> dict[str, str]:
     return settings
 
 
+def firewalls() -> list[str]:
+    """The firewalls here that turn away what nobody allowed."""
+    asked = {
+        "ufw": (("ufw", "status"), r"^Status: active"),
+        "firewalld": (("firewall-cmd", "--state"), r"^running"),
+        "nftables": (("nft", "list", "ruleset"), r"hook input .*policy drop"),
+        "iptables": (("iptables", "-S", "INPUT"), r"^-P INPUT DROP"),
+    }
+    return [name for name, (argv, sign) in asked.items() if re.search(sign, said(*argv), re.MULTILINE)]
+
+
 def clock_is_kept() -> bool:
     """Whether a chronyd here has a source that it believes."""
     fields = said("chronyc", "-c", "tracking").strip().split(",") if shutil.which("chronyc") else []
@@ -346,6 +357,7 @@ def main() -> None:
                 "systemd": Path("/run/systemd/system").is_dir(),
                 "container": Path("/run/systemd/container").exists(),
                 "may_set_clock": may(SYS_TIME),
+                "firewalls": firewalls(),
                 "clock_is_kept": clock_is_kept(),
                 "hard_limits": hard_limits(),
                 "sshd_without": sshd_without(asked["sshd_dropin"]),
