@@ -16,7 +16,8 @@ CHRONYD = "/usr/sbin/chronyd"
 AHEAD = f"LD_PRELOAD={FAKETIME} FAKETIME=+1.25s FAKETIME_DONT_FAKE_MONOTONIC=1"
 # A server of the site whose clock is 1.25 s ahead, beside the good one.
 FALSE_SERVER = f"""
-printf 'port 1123\\ncmdport 0\\nbindcmdaddress /\\npidfile /run/false.pid\\nlocal stratum 8\\nallow\\n' >/run/false.conf
+printf '%s\\n' 'port 1123' 'cmdport 0' 'bindcmdaddress /' 'pidfile /run/false.pid' >/run/false.conf
+printf '%s\\n' 'local stratum 8' allow >>/run/false.conf
 {AHEAD} {CHRONYD} -x -f /run/false.conf
 """
 
