@@ -105,7 +105,7 @@ def _environment(
     if spec.may_restart:
         env["MUSTER_RESTART"] = str(spec.attempt)
     if (spec.program.module or "").startswith("muster."):
-        # Our own program needs nothing of the project's folder, where a torch.py may be (from Python 3.11 on).
+        # Our own program needs nothing of the project; a torch.py may be there (heeded from Python 3.11 on).
         env["PYTHONSAFEPATH"] = "1"
     if spec.columns:
         env["MUSTER_TERMINAL"] = str(spec.columns)

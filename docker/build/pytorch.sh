@@ -69,6 +69,7 @@ done
 [ -z "${CONFIGURE_ONLY:-}" ] || exit 0
 # Debian's and Ubuntu's pip puts "local" below the prefix itself.
 python3 -m pip install --break-system-packages --no-deps --no-compile --root /install --prefix /usr /wheels/torch-*.whl
-# Which packages have the libraries that it is linked to: the runtime image installs these. The driver's is the host's.
-find /install -name '*.so*' -exec ldd {} + | awk '$3 ~ "^/(usr/)?lib" {print $3}' | sort -u | xargs -r realpath \
+# Which packages have the libraries that it is linked to: the runtime image installs these. CUDA's count as well, for
+# the runtime base lacks some of them, such as CUPTI, which the profiler needs. The driver's is the host's.
+find /install -name '*.so*' -exec ldd {} + | awk '$3 ~ "^/(usr/(local/cuda[^/]*/)?)?(lib|targets)" {print $3}' | sort -u | xargs -r realpath \
   | xargs -r dpkg-query --search 2>/dev/null | cut -d: -f1 | grep -vE '^lib(cuda1|nvidia-)' | sort -u >/wheels/libraries.txt

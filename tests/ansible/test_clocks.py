@@ -17,21 +17,27 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
-FOLDER = "/run/systemd/system/chrony.service.d"
+CHRONYD = "/usr/sbin/chronyd"
+AHEAD = f"LD_PRELOAD={FAKETIME} FAKETIME=+1.25s FAKETIME_DONT_FAKE_MONOTONIC=1"
+# A server of the site whose clock is 1.25 s ahead, beside the good one.
+FALSE_SERVER = f"""
+printf '%s\\n' 'port 1123' 'cmdport 0' 'bindcmdaddress /' 'pidfile /run/false.pid' >/run/false.conf
+printf '%s\\n' 'local stratum 8' allow >>/run/false.conf
+{AHEAD} {CHRONYD} -x -f /run/false.conf
+"""
 
 
 @contextlib.contextmanager
 def wrong_clock(hosts: Hosts, name: str) -> Iterator[None]:
-    """The clock that chronyd sees on a host is 1.25 s ahead, and so is the time that it serves."""
-    fake = f"LD_PRELOAD={FAKETIME} FAKETIME=+1.25s FAKETIME_DONT_FAKE_MONOTONIC=1"
-    hosts.on(
-        name, "sh", "-c", f"mkdir -p {FOLDER}; printf '[Service]\\nEnvironment={fake}\\n' >{FOLDER}/fake.conf"
-    )
+    """The clock that every chronyd sees on a host is 1.25 s ahead, and so is the time that it serves."""
+    script = f'#!/bin/sh\\n{AHEAD} exec {CHRONYD}.real "$@"\\n'
+    make = f"mv {CHRONYD} {CHRONYD}.real; printf '{script}' >{CHRONYD}; chmod 755 {CHRONYD}"
+    hosts.on(name, "sh", "-c", make)
     restart(hosts, name)
     try:
         yield
     finally:
-        hosts.on(name, "rm", "-r", FOLDER)
+        hosts.on(name, "mv", f"{CHRONYD}.real", CHRONYD)
         restart(hosts, name)
 
 
@@ -71,7 +77,24 @@ def test_in_the_mode_public_every_host_asks_the_sites_server(hosts: Hosts) -> No
         done = synchronise(hosts, "public", seconds=8)
     assert done.status != 0
     assert "node3: its clock is +1.2" in done.text
-    assert "s from 10.77.0.20; the clocks of the cluster are 1.2" in done.text
+    assert "s from most of the others; the clocks of the cluster are 1.2" in done.text
+
+
+def test_a_host_whose_source_is_as_wrong_as_its_clock_is_seen_too(hosts: Hosts) -> None:
+    before = dict(hosts.variables)
+    hosts.on("clock", "sh", "-c", FALSE_SERVER)
+    good, bad = ADDRESSES["clock"], f"{ADDRESSES['clock']} port 1123"
+    hosts.variables["time_sync_servers"] = (
+        f"{{{{ ['{bad}' if inventory_hostname == 'node3' else '{good}'] }}}}"
+    )
+    with wrong_clock(hosts, "node3"):
+        done = synchronise(hosts, "public", seconds=20)
+    hosts.on("clock", "sh", "-c", "kill $(cat /run/false.pid)")
+    hosts.variables |= before
+    assert done.status != 0
+    assert "node3: its clock is +1.2" in done.text
+    done = synchronise(hosts, "public")
+    assert done.status == 0, done.text
 
 
 def test_in_the_mode_head_the_head_asks_and_serves_the_others(hosts: Hosts) -> None:

@@ -1,18 +1,16 @@
 """A bare host becomes a node container with an engine of its own, runs a job in it, and is bare again.
 
-Only where BARE_NODE=1 asks for it: the engine inside the host is downloaded, and to copy and unpack the image
-takes minutes.
+The image comes from this machine's engine, with no word about it: what the README's first command does.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.ansible.bare_hosts import Hosts, run
+from tests.ansible.bare_hosts import HAS_TORCH, Hosts, run
 from tests.ansible.test_setup import RANKS, launch
 from tests.waiting import wait_until
 
@@ -27,23 +25,23 @@ CHECKS = {
     *("container_engine.answers", "container_engine.packages", "node.container", "node.unit"),
 }
 
-pytestmark = pytest.mark.skipif(os.environ.get("BARE_NODE") != "1", reason="BARE_NODE=1 runs it")
+pytestmark = pytest.mark.skipif(not HAS_TORCH, reason="the image is of Debian 13, and so are the hosts")
+HOME = "/var/lib/muster-node/home"
+CHECKPOINT = "/home/muster/out/checkpoint"
 
 
 @pytest.fixture(scope="module")
 def engine(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """A bare host on which an engine can run, and the image as a file."""
+    """A bare host on which an engine can run."""
     assert run("docker", "image", "inspect", IMAGE).returncode == 0, f"no image {IMAGE}: docker compose build"
     hosts = Hosts(tmp_path_factory.mktemp("engine"), ["node6"])
     for name in ("operator", "operator.pub"):
         (hosts.folder / name).symlink_to(operator / name)
-    archive = hosts.folder / "image.tar"
-    run("docker", "save", "--output", str(archive), IMAGE, timeout=120)
-    hosts.variables |= {"muster_stack": "node", "node_image": IMAGE, "node_image_archive": str(archive)}
+    hosts.variables |= {"muster_stack": "node", "node_image": IMAGE}
+    hosts.compose("rm", "--force", "--stop", "--volumes", "node6")
     hosts.start("node6")
     hosts.on("node6", "chmod", "710", "/var/lib/docker")  # a mount point, which no teardown can remove
     yield hosts
-    archive.unlink()
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +82,93 @@ def test_it_comes_back_with_an_engine_that_was_stopped(engine: Hosts) -> None:
     wait_until(lambda: engine.driver("node6", "echo in").stdout, "the driver's way in", patience=200.0)
 
 
-def test_teardown_of_a_node_leaves_no_trace(engine: Hosts, before: set[str]) -> None:
+def saved(engine: Hosts) -> str:
+    """What the node container has of the checkpoint, once the driver gets in."""
+    return wait_until(
+        lambda: engine.driver("node6", f"cat {CHECKPOINT}; echo in").stdout, "the driver's way in", patience=200.0
+    )
+
+
+def container(engine: Hosts) -> str:
+    return engine.on("node6", "docker", "inspect", "--format", "{{.Id}} {{.Config.Image}}", "muster-node")
+
+
+def test_a_checkpoint_outlives_the_container_the_engine_a_new_image_and_the_host(engine: Hosts) -> None:
+    first = container(engine)
+    assert engine.driver("node6", f"mkdir -p out && echo weights >{CHECKPOINT}").returncode == 0
+    engine.on("node6", "systemctl", "restart", "docker.service")  # as an upgrade of the engine does
+    assert saved(engine) == "weights\nin"
+    assert container(engine) != first
+
+    engine.on("node6", "docker", "tag", IMAGE, "muster:next")
+    done = engine.play("setup", node_image="muster:next")
+    assert done.status == 0, done.text
+    assert container(engine).split()[1] == "muster:next"
+    assert saved(engine) == "weights\nin"
+
+    run("docker", "restart", "--time", "10", engine.container("node6"), timeout=120)
+    engine.await_start("node6")
+    assert saved(engine) == "weights\nin"
+
+
+def test_what_it_is_told_of_volumes_and_options_reaches_the_container(engine: Hosts) -> None:
+    engine.on("node6", "sh", "-c", "mkdir /data && echo digits >/data/set")
+    words: dict[str, Any] = {
+        "node_volumes": ["/data:/data:ro"],
+        "node_devices": ["/dev/zero:/dev/nil"],
+        "node_run_options": ["--env=TEAM=vision"],
+    }
+    done = engine.play("setup", **words)
+    assert done.status == 0, done.text
+    assert engine.driver("node6", "cat /data/set; ls /dev/nil").stdout == "digits\n/dev/nil\n"
+    assert engine.on("node6", "docker", "exec", "muster-node", "printenv", "TEAM") == "vision\n"
+    engine.on("node6", "rm", "-r", "/data")
+
+
+# NVIDIA's tool, as far as setup has a use for it: a description of devices, here of one variable.
+NVIDIA_CTK = """#!/bin/sh
+[ "$1 $2" = "cdi generate" ] || exit 1
+edits='{"env": ["GPUS=all"]}'
+device="{\\"name\\": \\"all\\", \\"containerEdits\\": $edits}"
+kind='"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu"'
+echo "{$kind, \\"devices\\": [$device]}" >"${3#--output=}"
+"""
+
+
+def test_gpus_come_by_cdi_and_are_there_after_a_reload_of_systemd(engine: Hosts) -> None:
+    script = "cat >/usr/local/bin/nvidia-ctk; chmod 755 /usr/local/bin/nvidia-ctk"
+    name = engine.container("node6")
+    run("docker", "exec", "--interactive", name, "sh", "-c", script, stdin=NVIDIA_CTK)
+    done = engine.play("setup", container_engine_nvidia="yes")
+    assert done.status == 0, done.text
+    again = engine.play("setup", container_engine_nvidia="yes")
+    engine.on("node6", "systemctl", "daemon-reload")
+    assert engine.on("node6", "docker", "exec", "muster-node", "printenv", "GPUS") == "all\n"
+    assert (again.status, again.changed) == (0, 0), again.text
+    engine.on("node6", "rm", "/usr/local/bin/nvidia-ctk")
+
+
+def test_a_container_that_refuses_the_host_is_quoted_and_not_started_for_ever(engine: Hosts) -> None:
+    words = "the NVIDIA driver of this host is too old"
+    engine.on(
+        "node6", "sh", "-c", f"printf '#!/bin/sh\\necho {words} >&2; exit 3\\n' >/refuse; chmod 755 /refuse"
+    )
+    done = engine.play("setup", node_volumes=["/refuse:/usr/libexec/muster/start:ro"])
+    assert done.status != 0
+    assert words in done.text
+    state = engine.on("node6", "systemctl", "show", "--property=ActiveState,NRestarts", "muster-node").split()
+    assert sorted(state) == ["ActiveState=failed", "NRestarts=0"]
+    engine.on("node6", "rm", "/refuse")
+
+
+def test_teardown_keeps_what_jobs_wrote_unless_it_is_told_otherwise(engine: Hosts) -> None:
     done = engine.play("teardown")
+    assert done.status == 0, done.text
+    assert engine.on("node6", "cat", f"{HOME}/out/checkpoint") == "weights\n"
+
+
+def test_teardown_of_a_node_leaves_no_trace(engine: Hosts, before: set[str]) -> None:
+    done = engine.play("teardown", teardown_remove_data=True)
     assert done.status == 0, done.text
     after = engine.traces("node6")
     assert (before - after, after - before) == (set(), set())

@@ -114,6 +114,12 @@ def test_a_rotation_that_was_interrupted_is_reported_and_goes_on(hosts: Hosts) -
     assert hosts.play("verify").status == 0
 
 
+def test_a_preview_of_a_rotation_says_what_it_would_do_and_changes_nothing(hosts: Hosts) -> None:
+    done = hosts.play("rotate-keys", "--check", "--diff")
+    assert (done.status, done.changed) == (0, 0), done.text
+    assert "a new key would be made" in done.text
+
+
 def test_a_rotation_of_some_hosts_is_refused(hosts: Hosts) -> None:
     done = hosts.play("rotate-keys", "--limit", "node1,node2")
     assert done.status != 0

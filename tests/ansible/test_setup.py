@@ -176,11 +176,14 @@ def test_an_auditor_finds_no_fault_in_sshd(hosts: Hosts) -> None:
 
 @pytest.mark.usefixtures("set_up")
 def test_an_sshd_that_would_keep_the_operator_out_is_taken_back(hosts: Hosts) -> None:
+    before = hosts.on("node2", "cat", SSHD)
     done = hosts.play("setup", "--tags", "ssh_trust", "--limit", "node2", ssh_trust_allow_users=["nobody"])
     assert done.status != 0
     assert "node2: with Muster's drop-in sshd does not let you in again" in done.text
     assert hosts.operator("node2", "echo in").stdout == "in\n"
-    assert not hosts.on("node2", "ls", SSHD)
+    assert "MaxStartups" in before
+    assert hosts.on("node2", "cat", SSHD) == before  # and so the cluster's key is still good there
+    assert hosts.driver("node2", "echo in").stdout == "in\n"
 
 
 # Drift, and more hosts

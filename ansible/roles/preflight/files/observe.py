@@ -5,6 +5,9 @@ It only reads. One question instead of ten is what makes a run over hosts that a
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import fnmatch
 import grp
 import hashlib
 import json
@@ -82,6 +85,51 @@ def addresses() -> list[str]:
     return [address for address in said("hostname", "--all-ip-addresses").split() if address not in inner]
 
 
+def sshd_without(dropin: str, config: str = "/etc/ssh/sshd_config") -> dict[str, Any]:
+    """sshd's settings without Muster's drop-in, OpenSSH's defaults, and whether it reads drop-ins."""
+    lines, reads = [], False
+    for line in text(config).splitlines():
+        match = re.match(r"\s*include\s+(.*)", line, re.IGNORECASE)
+        for pattern in match.group(1).split() if match else ():
+            paths = [str(path) for path in sorted(Path("/").glob(str(Path(config).parent / pattern)[1:]))]
+            reads = reads or fnmatch.fnmatch(dropin, str(Path(config).parent / pattern))
+            lines += [f"Include {path}" for path in paths if path != dropin]
+        lines += [] if match else [line]
+    return {"settings": sshd_says("\n".join(lines)), "defaults": sshd_says(""), "reads_dropins": reads}
+
+
+def sshd_says(configuration: str) -> dict[str, str]:
+    """The settings of sshd with a configuration, by `sshd -T`; of several of one name, the words of all."""
+    argv = ("/usr/sbin/sshd", "-T", "-f", "/dev/stdin")
+    try:
+        done = subprocess.run(
+            argv, input=configuration + "\n", capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    settings: dict[str, str] = {}
+    for name, _, value in (line.partition(" ") for line in done.stdout.splitlines()):
+        settings[name] = f"{settings[name]} {value}" if name in settings else value
+    return settings
+
+
+def firewalls() -> list[str]:
+    """The firewalls here that turn away what nobody allowed."""
+    asked = {
+        "ufw": (("ufw", "status"), r"^Status: active"),
+        "firewalld": (("firewall-cmd", "--state"), r"^running"),
+        "nftables": (("nft", "list", "ruleset"), r"hook input .*policy drop"),
+        "iptables": (("iptables", "-S", "INPUT"), r"^-P INPUT DROP"),
+    }
+    return [name for name, (argv, sign) in asked.items() if re.search(sign, said(*argv), re.MULTILINE)]
+
+
+def clock_is_kept() -> bool:
+    """Whether a chronyd here has a source that it believes."""
+    fields = said("chronyc", "-c", "tracking").strip().split(",") if shutil.which("chronyc") else []
+    return len(fields) > 13 and fields[13] != "Not synchronised"
+
+
 def host_keys() -> dict[str, str]:
     """Public host keys by type."""
     lines = (text(str(path)).split() for path in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")))
@@ -121,8 +169,104 @@ def account(name: str) -> dict[str, object]:
     return {
         "uid": entry.pw_uid,
         "shell": entry.pw_shell,
+        "home": entry.pw_dir,
+        "groups": [
+            group.gr_name for group in grp.getgrall() if name in group.gr_mem or group.gr_gid == entry.pw_gid
+        ],
+        "data": holds_data(entry.pw_dir),
         "ours": entry.pw_gecos.split(",")[0] == "Muster jobs",
     }
+
+
+def holds_data(home: str) -> bool:
+    """Whether a home has more in it than a new one."""
+    try:
+        names = {path.name for path in Path(home).iterdir()}
+        skeleton = {path.name for path in Path("/etc/skel").iterdir()}
+    except OSError:
+        return False
+    return bool(names - skeleton - {".ansible", ".ssh", ".bash_history"})
+
+
+def works(*argv: str) -> bool:
+    """Whether a command ends well within 20 s."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=20,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def engine(image: str) -> dict[str, object]:
+    """The container engine behind the command `docker`, which podman has too, if there is one.
+
+    `cdi`: whether it takes devices by the Container Device Interface. `image`: the labels of the node's
+    image, or None where it has none of this name.
+    """
+    command = shutil.which("docker", path=f"{os.environ.get('PATH', os.defpath)}:/snap/bin")
+    if not command:
+        kind = "docker" if shutil.which("dockerd") else ""
+        return {"command": "", "kind": kind, "answers": False, "version": "", "cdi": False, "image": None}
+    version = said(command, "--version")
+    is_podman = "podman" in version.lower()
+    answers = works(command, "ps", "--quiet")
+    folders = said(command, "info", "--format", "{{json .CDISpecDirs}}") if answers and not is_podman else ""
+    return {
+        "command": command,
+        "kind": "podman" if is_podman else "docker",
+        "answers": answers,
+        "version": (re.findall(r"\d+\.\d+(?:\.\d+)?", version) or [""])[0],
+        "cdi": is_podman or folders.strip().startswith('["'),
+        "image": labels(command, image) if answers and image else None,
+    }
+
+
+def labels(command: str, image: str) -> dict[str, str] | None:
+    """The labels of an image, if the engine has it."""
+    answer = said(command, "image", "inspect", "--format", "{{json .Config.Labels}}", image)
+    with contextlib.suppress(ValueError):
+        return dict(json.loads(answer) or {})
+    return None
+
+
+def nvidia_devices(root: str = "/") -> list[str]:
+    """The device files of the GPUs: a container is given each by its name where its engine has no CDI."""
+    paths = [*Path(root, "dev").glob("nvidia*"), *Path(root, "dev/nvidia-caps").glob("*")]
+    return sorted("/" + str(path.relative_to(root)) for path in paths if path.is_char_device())
+
+
+def nvidia_cards(root: str = "/") -> int:
+    """How many GPUs of NVIDIA the PCI bus has, also without a driver: vendor 10de, a class of displays."""
+    places = Path(root, "sys/bus/pci/devices").glob("*")
+    pairs = ((text(f"{place}/vendor").strip(), text(f"{place}/class").strip()) for place in places)
+    return sum(vendor == "0x10de" and kind.startswith("0x03") for vendor, kind in pairs)
+
+
+def running_jobs(homes: list[str]) -> list[str]:
+    """The jobs that run here: a keeper, or a detached job's driver, holds a lock in the job's folder."""
+    found = set()
+    for lock in (path for home in homes for path in Path(home, ".muster/jobs").glob("*/lock.*")):
+        found |= {lock.parent.name} if is_locked(lock, fcntl.LOCK_EX) else set()
+    for lock in (path for home in homes for path in Path(home, ".muster/jobs").glob("*/run/lock.driver")):
+        found |= {lock.parent.parent.name} if is_locked(lock, fcntl.LOCK_SH) else set()
+    return sorted(found)
+
+
+def is_locked(lock: Path, kind: int) -> bool:
+    """Whether another process holds this lock."""
+    with contextlib.suppress(FileNotFoundError), lock.open("r+b") as file:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
 
 
 def is_group(name: str) -> bool:
@@ -142,6 +286,14 @@ def file(path: str) -> str:
     except OSError:
         return ""
     return f"{status.st_uid} {status.st_mode & 0o7777:04o} {hashlib.sha256(content).hexdigest()}"
+
+
+def owner(path: str) -> str:
+    """The number of whom a file or folder belongs to; nothing if missing."""
+    try:
+        return str(Path(path).stat().st_uid)
+    except OSError:
+        return ""
 
 
 def private(folder: str) -> bool:
@@ -187,6 +339,7 @@ def main() -> None:
     """Print it all as JSON."""
     asked = json.loads(sys.argv[1])
     system = release()
+    user = account(asked["user"])
     print(
         json.dumps(
             {
@@ -195,21 +348,30 @@ def main() -> None:
                 "architecture": platform.machine(),
                 "hostname": socket.gethostname(),
                 "operator": operator(),
-                "account": account(asked["user"]),
+                "account": user,
+                "engine": engine(asked["image"]),
+                "jobs": running_jobs([*asked["homes"], *([str(user["home"])] if user else [])]),
                 "addresses": addresses(),
                 "names": {name: resolved(name) for name in asked["names"]},
                 "disk_free_mb": shutil.disk_usage("/var").free >> 20,
                 "systemd": Path("/run/systemd/system").is_dir(),
                 "container": Path("/run/systemd/container").exists(),
                 "may_set_clock": may(SYS_TIME),
+                "firewalls": firewalls(),
+                "clock_is_kept": clock_is_kept(),
                 "hard_limits": hard_limits(),
+                "sshd_without": sshd_without(asked["sshd_dropin"]),
                 "host_keys": host_keys(),
                 "pinned_host_keys": pinned_host_keys(),
                 "node_host_key": " ".join(text("/etc/muster/ssh/ssh_host_ed25519_key.pub").split()[:2]),
                 "sshd": (re.findall(r"OpenSSH_(\d+\.\d+)", said("ssh", "-V")) or ["0"])[0],
                 "gpu": Path("/proc/driver/nvidia/gpus").is_dir(),
+                "nvidia_cards": nvidia_cards(),
+                "nvidia_devices": nvidia_devices(),
+                "nvidia_ctk": shutil.which("nvidia-ctk") or "",
                 "infiniband": Path("/dev/infiniband").is_dir(),
                 "packages": installed(asked["packages"]),
+                "node_home_owner": owner(asked["node_home"]),
                 "groups": [name for name in asked["groups"] if is_group(name)],
                 "files": {path: file(path) for path in asked["files"]},
                 "folders": [folder for folder in asked["folders"] if Path(folder).is_dir()],

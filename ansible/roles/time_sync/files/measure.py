@@ -1,7 +1,11 @@
-"""How far a host's clock is from its source: `python3 -` on it with SECONDS to wait, the bound, and HEAD.
+"""How far a host's clock is from its source and from the head's: run by `python3 -` on it.
 
-HEAD is the host of the cluster that it follows, or empty. chronyd asks it once a minute or so, and
-knows nothing since then; so the clock is compared anew, by a chronyd that asks once and sets nothing.
+Arguments: SECONDS to wait, the bound, HEAD (the first host of the cluster, empty on that host itself), and
+`follows` where the head is the host's source.
+
+What chronyd says of its source is not enough: two hosts whose sources differ are both close to their own. So
+the clock is compared with the head's at this moment, by a chronyd that asks once and sets nothing. Where the
+head does not answer, the source's own uncertainty counts.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ import subprocess
 import sys
 import time
 from typing import Any
+
+TRIES = 3
 
 
 def tracking() -> list[str]:
@@ -25,21 +31,24 @@ def tracking() -> list[str]:
 
 
 def measure() -> dict[str, Any]:
-    """The clock against its source: `offset` in seconds, positive if it is ahead."""
+    """The clock against its source: `offset` in seconds, positive if it is ahead, give or take `margin`.
+
+    The margin is root dispersion + half the root delay: the source is no further from the true time.
+    """
     fields = tracking()
     if len(fields) < 14:
-        return {"synchronised": False, "offset": 0.0, "distance": 0.0, "source": "chronyd does not answer"}
-    offset = -float(fields[4])  # chronyc says how much the clock must be corrected
+        return {"synchronised": False, "offset": 0.0, "margin": 0.0, "source": "chronyd does not answer"}
+    synchronised = fields[13] != "Not synchronised"
     return {
-        "synchronised": fields[13] != "Not synchronised",
-        "offset": offset,
-        "distance": abs(offset),
-        "source": fields[1] or fields[0] if fields[13] != "Not synchronised" else "no source yet",
+        "synchronised": synchronised,
+        "offset": -float(fields[4]),  # chronyc says how much the clock must be corrected
+        "margin": float(fields[11]) + float(fields[10]) / 2 if synchronised else 0.0,
+        "source": fields[1] or fields[0] if synchronised else "no source yet",
     }
 
 
-def compare(clock: dict[str, Any], head: str) -> dict[str, Any] | None:
-    """The clock against the head's at this moment; None where the head does not answer."""
+def compare(head: str) -> float | None:
+    """How far the clock is ahead of the head's at this moment; None where the head does not answer."""
     argv = ["/usr/sbin/chronyd", "-Q", "-t", "3", f"server {head} iburst maxsamples 1"]
     try:
         done = subprocess.run(
@@ -48,29 +57,46 @@ def compare(clock: dict[str, Any], head: str) -> dict[str, Any] | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.search(r"System clock wrong by (\S+) seconds", done.stdout)
-    if not found:
-        return None
-    offset = -float(found.group(1))  # as above
-    return {**clock, "offset": offset, "distance": abs(offset)}
+    return -float(found.group(1)) if found else None  # as above
+
+
+def is_good(
+    clock: dict[str, Any], apart: float | None, bound: float, tries: int, *, is_head: bool, follows: bool
+) -> bool:
+    """Whether no more waiting is needed. Who follows the head needs its answer, others 3 tries."""
+    if not clock["synchronised"]:
+        return False
+    if is_head:
+        return bool(abs(clock["offset"]) <= bound / 2)
+    if apart is not None:
+        return abs(apart) <= bound / 2
+    return not follows and tries >= TRIES and bool(abs(clock["offset"]) + clock["margin"] <= bound / 2)
 
 
 def main() -> None:
     """Print it as JSON: once it is within half the bound, or as it is when the time is over.
 
-    Two hosts that are no further from their source, one ahead and one behind, are within the bound. A head
-    that is too busy to answer is asked again: what chronyd knew before may be long past.
+    Two hosts that are no further from the head, one ahead and one behind, are within the bound. A head that
+    is too busy to answer is asked again.
     """
-    seconds, bound, head = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+    seconds, bound, head, follows = (
+        float(sys.argv[1]),
+        float(sys.argv[2]),
+        sys.argv[3],
+        sys.argv[4] == "follows",
+    )
     deadline = time.monotonic() + seconds
+    apart: float | None = None
+    tries = 0
     while True:
         clock = measure()
-        now = compare(clock, head) if clock["synchronised"] and head else clock
-        clock = now or clock
-        is_good = now and now["synchronised"] and now["distance"] <= bound / 2
-        if is_good or time.monotonic() >= deadline:
+        if clock["synchronised"] and head:
+            apart, tries = compare(head), tries + 1
+        done = is_good(clock, apart, bound, tries, is_head=not head, follows=follows)
+        if done or time.monotonic() >= deadline:
             break
         time.sleep(0.25)
-    print(json.dumps(clock))
+    print(json.dumps({**clock, "apart": apart if head else 0.0}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,126 @@
+"""A container engine that was on the host before setup: it is used as it is, and nothing of it is lost.
+
+The package `docker-ce` is made for the test: Debian's engine under that name, with the real one's conflicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.ansible.bare_hosts import HAS_TORCH, Hosts, run
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(not HAS_TORCH, reason="the package is made of Debian 13's")
+
+MAKE_DOCKER_CE = r"""
+set -eu
+mkdir /tmp/ce && cd /tmp/ce
+for part in docker.io docker-cli; do dpkg-deb -R /var/cache/apt/archives/${part}_*.deb $part; done
+cp -a docker-cli/usr/. docker.io/usr/
+depends=$(sed -n 's/^Depends: //p' docker.io/DEBIAN/control | sed 's/docker-cli[^,]*, //')
+cat >docker.io/DEBIAN/control <<END
+Package: docker-ce
+Version: 5:29.0.0-1~debian.13~trixie
+Architecture: amd64
+Maintainer: Docker <support@docker.com>
+Depends: $depends
+Conflicts: docker (<< 1.5~), docker-engine, docker.io
+Replaces: docker-engine
+Description: Docker, as if from its own repository
+END
+rm -f docker.io/DEBIAN/postrm docker.io/DEBIAN/md5sums
+dpkg-deb -Znone -b docker.io docker-ce.deb
+apt-get install --yes --no-install-recommends ./docker-ce.deb
+cd / && rm -r /tmp/ce
+systemctl enable --now docker
+docker volume create precious
+echo weights >/var/lib/docker/volumes/precious/_data/checkpoint
+"""
+PRECIOUS = "/var/lib/docker/volumes/precious/_data/checkpoint"
+PARTS = ("--tags", "container_engine")
+
+
+@pytest.fixture(scope="module")
+def owner(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """A host whose owner has an engine of another origin, and data in it."""
+    hosts = Hosts(tmp_path_factory.mktemp("owner"), ["node6"])
+    for name in ("operator", "operator.pub"):
+        (hosts.folder / name).symlink_to(operator / name)
+    hosts.variables |= {"muster_stack": "node"}
+    hosts.compose("rm", "--force", "--stop", "--volumes", "node6")
+    hosts.start("node6")
+    done = run("docker", "exec", hosts.container("node6"), "sh", "-c", MAKE_DOCKER_CE, timeout=400)
+    assert is_whole(hosts), done.stdout + done.stderr
+    yield hosts
+    hosts.compose("rm", "--force", "--stop", "--volumes", "node6")
+
+
+def is_whole(hosts: Hosts) -> bool:
+    """Whether engine and data are there, under the name of docker-ce alone."""
+    packages = hosts.on("node6", "dpkg", "--get-selections", "docker*").split()[::2]
+    volumes = hosts.on("node6", "docker", "volume", "ls", "--quiet").split()
+    return (packages, volumes, hosts.on("node6", "cat", PRECIOUS)) == (
+        ["docker-ce"],
+        ["precious"],
+        "weights\n",
+    )
+
+
+def process(hosts: Hosts) -> str:
+    return hosts.on("node6", "systemctl", "show", "--property=MainPID", "docker")
+
+
+def test_an_engine_that_runs_is_used_as_it_is_and_outlives_setup_and_teardown(owner: Hosts) -> None:
+    first, before = process(owner), owner.traces("node6")
+    done = owner.play("setup", *PARTS)
+    assert done.status == 0, done.text
+    assert is_whole(owner)
+    done = owner.play("verify", verify_roles=["container_engine"])
+    assert done.status == 0, done.text
+    done = owner.play("teardown")
+    assert done.status == 0, done.text
+    assert is_whole(owner)
+    assert process(owner) == first  # nobody has even restarted it
+    after = owner.traces("node6")
+    assert (before - after, after - before) == (set(), set())
+
+
+def test_an_engine_that_does_not_answer_stops_setup_before_anything_is_changed(owner: Hosts) -> None:
+    before = owner.traces("node6")
+    owner.on("node6", "systemctl", "stop", "docker.socket", "docker.service")
+    done = owner.play("setup")
+    owner.on("node6", "systemctl", "start", "docker.socket", "docker.service")
+    wait_until(lambda: is_whole(owner), "the engine as it was", patience=200.0)
+    assert done.status != 0
+    assert "is not setup's, so it is used as it is, but it does not answer" in done.text
+    assert owner.traces("node6") == before
+
+
+def test_a_package_that_apt_would_remove_stops_setup_before_anything_is_changed(owner: Hosts) -> None:
+    control = "Package: site-time\\nVersion: 1\\nArchitecture: all\\nMaintainer: site\\n"
+    control += "Conflicts: chrony\\nDescription: a clock of the site\\n"
+    make = f"mkdir -p /tmp/site/DEBIAN && printf '{control}' >/tmp/site/DEBIAN/control"
+    owner.on("node6", "sh", "-ec", f"{make} && dpkg-deb -b /tmp/site /tmp/site.deb && dpkg -i /tmp/site.deb")
+    before = owner.traces("node6")
+    done = owner.play("setup", muster_stack="bare")
+    assert done.status != 0
+    assert "apt would remove site-time" in done.text
+    assert owner.traces("node6") == before
+
+
+def test_an_image_that_is_nowhere_stops_setup_before_anything_is_changed(owner: Hosts) -> None:
+    before = owner.traces("node6")
+    done = owner.play("setup", node_image="registry.invalid/muster:none")
+    assert done.status != 0
+    assert "registry.invalid/muster:none is neither on this host nor on this machine" in done.text
+    assert "the registry registry.invalid cannot be asked" in done.text
+    done = owner.play("setup", node_image_archive="/nowhere/image.tar")
+    assert done.status != 0
+    assert "node_image_archive: no file /nowhere/image.tar on this machine" in done.text
+    assert owner.traces("node6") == before

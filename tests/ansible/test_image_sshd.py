@@ -1,0 +1,59 @@
+"""The node's sshd_config, fitted in the image's build to whatever sshd its base has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ansible.bare_hosts import ROOT, run
+
+DOCKER = ROOT / "docker"
+PENALTIES = "PerSourcePenalties"
+# An sshd of a certain age, as far as its configuration: it reads the file, and those that it includes.
+SSHD = """#!/bin/sh
+while getopts tf:h: option; do [ "$option" = f ] && config=$OPTARG; done
+folder=$(sed -n 's/^Include //p' "$config")
+bad=$(cat "$config" $folder 2>/dev/null | grep -oE '^({unknown})' | head -n 1)
+[ -z "$bad" ] || {{ echo "$config: line 1: Bad configuration option: $bad" >&2; exit 255; }}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The node's sshd_config, with its folder of included files beside it."""
+    path = tmp_path / "sshd_config"
+    text = (DOCKER / "sshd_config").read_text()
+    path.write_text(text.replace("/etc/muster/sshd_config.d", f"{path}.d"))
+    assert f"Include {path}.d/*.conf" in path.read_text()
+    return path
+
+
+def fit(config: Path, unknown: str) -> tuple[int, list[str], str]:
+    """What the build's step makes of it, for an sshd that does not know these options."""
+    sshd = config.parent / "sshd"
+    sshd.write_text(SSHD.format(unknown=unknown))
+    sshd.chmod(0o755)
+    done = run(
+        "bash",
+        str(DOCKER / "build/sshd.sh"),
+        str(sshd),
+        env={"PATH": "/usr/bin:/bin", "SSHD_CONFIG": str(config)},
+    )
+    return done.returncode, [path.read_text() for path in Path(f"{config}.d").glob("*.conf")], done.stderr
+
+
+def test_an_sshd_before_9_8_is_not_told_what_it_does_not_know(config: Path) -> None:
+    status, extra, said = fit(config, unknown=PENALTIES)
+    assert (status, extra) == (0, []), said
+
+
+def test_a_newer_sshd_locks_no_address_out(config: Path) -> None:
+    status, extra, said = fit(config, unknown="Nothing")
+    assert (status, extra) == (0, [f"{PENALTIES} no\n"]), said
+
+
+def test_a_configuration_that_sshd_does_not_take_ends_the_build(config: Path) -> None:
+    status, _, said = fit(config, unknown="MaxStartups")
+    assert status != 0
+    assert "Bad configuration option: MaxStartups" in said

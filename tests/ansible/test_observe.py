@@ -1,0 +1,204 @@
+"""What preflight's one question finds on a host, of trees of files and stand-ins for programs."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.ansible.bare_hosts import BOOKS
+
+
+def module(role: str, name: str) -> ModuleType:
+    """A program that a role runs on hosts, as a module."""
+    spec = importlib.util.spec_from_file_location(name, BOOKS / "roles" / role / "files" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+observe = module("preflight", "observe")
+registry = module("preflight", "registry")
+fingerprint = module("container_engine", "fingerprint")
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands before all others on PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+DOCKER = """
+case "$*" in
+  --version) echo "Docker version 28.2.2, build e6534b4" ;;
+  "ps --quiet") exit {answers} ;;
+  info*) echo '{folders}' ;;
+  image*) [ "$5" = muster:cuda ] && echo '{{"muster.flavor": "cuda"}}' || exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("answers", "folders", "expected"),
+    [
+        (
+            0,
+            '["/etc/cdi","/var/run/cdi"]',
+            {"answers": True, "cdi": True, "image": {"muster.flavor": "cuda"}},
+        ),
+        (0, "null", {"answers": True, "cdi": False, "image": {"muster.flavor": "cuda"}}),
+        (1, "null", {"answers": False, "cdi": False, "image": None}),
+    ],
+    ids=["with CDI", "without", "stopped"],
+)
+def test_an_engine_is_known_by_what_it_answers(
+    programs: Path, answers: int, folders: str, expected: dict[str, object]
+) -> None:
+    program(programs, "docker", DOCKER.format(answers=answers, folders=folders))
+    found = observe.engine("muster:cuda")
+    common = {"command": f"{programs}/docker", "kind": "docker", "version": "28.2.2"}
+    assert found == common | expected
+
+
+def test_podman_under_the_name_of_docker_is_podman(programs: Path) -> None:
+    program(programs, "docker", '[ "$1" != --version ] || echo "podman version 5.4.2"')
+    found = observe.engine("")
+    assert (found["kind"], found["version"], found["cdi"], found["answers"]) == (
+        "podman",
+        "5.4.2",
+        True,
+        True,
+    )
+
+
+def test_an_engine_without_its_command_is_still_an_engine(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(programs))
+    assert observe.engine("")["kind"] == ""
+    program(programs, "dockerd", "exit 0")
+    assert observe.engine("")["kind"] == "docker"
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "expected"),
+    [
+        ("ufw", "Status: active", ["ufw"]),
+        ("ufw", "Status: inactive", []),
+        ("firewall-cmd", "running", ["firewalld"]),
+        ("firewall-cmd", "not running", []),
+        ("nft", "  type filter hook input priority filter; policy drop;", ["nftables"]),
+        ("nft", "  type filter hook forward priority filter; policy drop;", []),
+        ("iptables", "-P INPUT DROP", ["iptables"]),
+    ],
+)
+def test_a_firewall_that_turns_away_is_seen(
+    programs: Path, monkeypatch: pytest.MonkeyPatch, name: str, output: str, expected: list[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(programs))  # none but this one
+    program(programs, name, f"echo '{output}'")
+    assert observe.firewalls() == expected
+
+
+def pci(root: Path, place: str, vendor: str, kind: str) -> None:
+    folder = root / "sys/bus/pci/devices" / place
+    folder.mkdir(parents=True)
+    (folder / "vendor").write_text(f"{vendor}\n")
+    (folder / "class").write_text(f"{kind}\n")
+
+
+def test_a_gpu_is_known_by_its_vendor_though_no_driver_is_loaded(tmp_path: Path) -> None:
+    pci(tmp_path, "0000:07:00.0", "0x10de", "0x030200")  # an accelerator without a screen
+    pci(tmp_path, "0000:08:00.0", "0x10de", "0x030000")
+    pci(tmp_path, "0000:08:00.1", "0x10de", "0x040300")  # its sound
+    pci(tmp_path, "0000:00:02.0", "0x8086", "0x030000")  # another vendor's
+    assert observe.nvidia_cards(str(tmp_path)) == 2
+    assert observe.nvidia_cards(str(tmp_path / "none")) == 0
+
+
+def test_a_job_is_running_while_its_keeper_holds_its_lock(tmp_path: Path) -> None:
+    jobs = tmp_path / ".muster/jobs"
+    for job in ("ended", "running", "detached"):
+        (jobs / job / "run").mkdir(parents=True)
+        (jobs / job / "lock.node1").touch()
+    (jobs / "detached/run/lock.driver").touch()
+    held = {"running/lock.node1": fcntl.LOCK_SH, "detached/run/lock.driver": fcntl.LOCK_EX}
+    descriptors = [os.open(jobs / path, os.O_RDWR) for path in held]
+    for descriptor, kind in zip(descriptors, held.values(), strict=True):
+        fcntl.flock(descriptor, kind)
+    assert observe.running_jobs([str(tmp_path), "/nowhere"]) == ["detached", "running"]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert observe.running_jobs([str(tmp_path)]) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("Include {folder}/conf.d/*.conf\nX11Forwarding yes\n", (True, ["20-site.conf"])),
+        ("include conf.d/*.conf\n", (True, ["20-site.conf"])),
+        ("X11Forwarding yes\n", (False, [])),
+    ],
+)
+def test_sshd_is_asked_what_it_would_do_without_our_drop_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, expected: tuple[bool, list[str]]
+) -> None:
+    (tmp_path / "conf.d").mkdir()
+    for name in ("10-muster.conf", "20-site.conf"):
+        (tmp_path / "conf.d" / name).touch()
+    main = tmp_path / "sshd_config"
+    main.write_text(config.format(folder=tmp_path))
+    asked: list[str] = []
+
+    def say(configuration: str) -> dict[str, str]:
+        asked.append(configuration)
+        return {}
+
+    monkeypatch.setattr(observe, "sshd_says", say)
+    found = observe.sshd_without(f"{tmp_path}/conf.d/10-muster.conf", str(main))
+    includes = [Path(line.split()[1]).name for line in asked[0].splitlines() if line.startswith("Include")]
+    assert (found["reads_dropins"], includes) == expected
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("muster:cpu", ("docker.io", "library/muster", "cpu")),
+        ("team/muster", ("docker.io", "team/muster", "latest")),
+        ("localhost:5000/muster:1", ("localhost:5000", "muster", "1")),
+        ("registry.example/a/muster@sha256:ab", ("registry.example", "a/muster", "sha256:ab")),
+        ("registry.example:443/muster:1@sha256:ab", ("registry.example:443", "muster", "sha256:ab")),
+    ],
+)
+def test_the_name_of_an_image_is_read_as_an_engine_reads_it(
+    image: str, expected: tuple[str, str, str]
+) -> None:
+    assert registry.parse(image) == expected
+
+
+def packet(tag: int, body: bytes) -> bytes:
+    return bytes([0xC0 | tag, 0xFF]) + len(body).to_bytes(4, "big") + body
+
+
+def test_a_key_with_another_fingerprint_or_with_company_is_not_believed() -> None:
+    # The framing of RFC 9580, 5.5.4: 0x99, two bytes of length, the body.
+    one, other = packet(6, b"\x04key"), packet(6, b"\x04another")
+    name = packet(13, b"owner")
+    assert fingerprint.fingerprints(one + name) == ["444015AD956160839B7F534857C66DDD1E25CF67"]
+    assert len(fingerprint.fingerprints(one + name + other)) == 2
+    for bad in (b"", b"<html>not found</html>", name, one[:-1]):
+        with pytest.raises(ValueError, match=r"OpenPGP|version 4"):
+            fingerprint.fingerprints(bad)

@@ -1,0 +1,146 @@
+"""What preflight says of a host, and what the unit of its node container is, for many kinds of hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.ansible.rendering import render
+
+ENGINE = {"command": "/usr/bin/docker", "kind": "docker", "answers": True, "version": "28.2.2", "cdi": True}
+SEEN: dict[str, Any] = {
+    "os": {"id": "debian", "version": "13"},
+    "python": "3.13.5",
+    "systemd": True,
+    "disk_free_mb": 1 << 20,
+    "hostname": "node1",
+    "host_keys": {"ssh-ed25519": "AAAA"},
+    "names": {"node1": ["10.0.0.1"]},
+    "sshd_without": {"settings": {"maxstartups": "10:30:100"}, "defaults": {}, "reads_dropins": True},
+    "account": {},
+    "engine": ENGINE | {"image": {"muster.flavor": "cpu"}},
+    "gpu": False,
+    "nvidia_cards": 0,
+    "nvidia_devices": [],
+    "nvidia_ctk": "",
+    "infiniband": False,
+    "node_home_owner": "",
+    "packages": ["chrony", "docker-ce"],
+    "new_packages": {},
+    "units": {"docker": {"active": True, "enabled": True, "stale": False}},
+    "files": {},
+    "folders": [],
+    "jobs": [],
+    "hard_limits": {"memlock": -1, "nofile": 1 << 20},
+}
+CARDS: dict[str, Any] = {"nvidia_cards": 8, "gpu": True, "nvidia_devices": ["/dev/nvidia0", "/dev/nvidiactl"]}
+CUDA: dict[str, Any] = {"engine": ENGINE | {"image": {"muster.flavor": "cuda"}}}
+OLD: dict[str, Any] = {"engine": ENGINE | {"cdi": False, "image": {"muster.flavor": "cuda"}}}
+
+
+def problems(stack: str = "node", choices: dict[str, object] | None = None, **seen: object) -> str:
+    given = {"muster_stack": stack, "muster_seen": SEEN | seen, "muster_known": {}} | (choices or {})
+    text = render("preflight", "problems.j2", {"node1": {"addresses": ["10.0.0.1"]}}, **given)
+    return text.strip().removeprefix("None")
+
+
+def test_of_a_host_that_is_fit_there_is_nothing_to_say() -> None:
+    assert [problems(stack) for stack in ("node", "bare")] == ["", ""]
+    assert problems(**CARDS | CUDA) == ""
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (CARDS, "it has NVIDIA GPUs, and the image muster:cpu is for CPUs alone; take an image with CUDA"),
+        (CUDA | {"nvidia_cards": 2}, "it has 2 NVIDIA GPU(s), and no driver is loaded"),
+        (CARDS | OLD, "would have to be restarted to find NVIDIA's toolkit"),
+        ({"engine": ENGINE | {"answers": False, "image": None}}, "is used as it is, but it does not answer"),
+        (
+            {"engine": ENGINE | {"image": None}},
+            "the image muster:cpu is neither on this host nor on this machine",
+        ),
+        ({"node_home_owner": "33"}, "/var/lib/muster-node/home belongs to the account with the number 33"),
+    ],
+    ids=["CPU image", "no driver", "no toolkit", "engine stopped", "no image", "another's home"],
+)
+def test_what_stands_in_a_nodes_way_is_said_with_what_to_do(seen: dict[str, Any], said: str) -> None:
+    text = problems(**seen)
+    assert said in text
+    assert len(text.splitlines()) == 1
+
+
+def test_gpus_that_are_to_be_left_alone_are_no_problem() -> None:
+    assert problems(choices={"container_engine_nvidia": "no"}, **CARDS) == ""
+
+
+SSHD = SEEN["sshd_without"]
+ACCOUNT = {
+    "uid": 1001,
+    "shell": "/bin/bash",
+    "home": "/home/muster",
+    "groups": ["muster"],
+    "ours": False,
+    "data": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "account", "said"),
+    [
+        ({"allowusers": "op root"}, {}, "lets in only op root (AllowUsers); add muster"),
+        ({"denyusers": "muster"}, {}, "does not let muster in (DenyUsers)"),
+        ({"allowgroups": "ssh"}, ACCOUNT, "lets in only the groups ssh (AllowGroups)"),
+        ({"allowgroups": "muster"}, ACCOUNT, ""),
+        ({"allowusers": "op muster@10.0.0.*"}, ACCOUNT, ""),
+        (
+            {},
+            ACCOUNT | {"shell": "/usr/sbin/nologin"},
+            "has the shell /usr/sbin/nologin, with which nobody logs in",
+        ),
+    ],
+)
+def test_an_sshd_that_keeps_the_jobs_account_out_is_named(
+    settings: dict[str, str], account: dict[str, Any], said: str
+) -> None:
+    text = problems("bare", sshd_without=SSHD | {"settings": settings | {"port": "22"}}, account=account)
+    assert said in text
+    assert bool(text) == bool(said)
+
+
+def test_an_sshd_that_reads_no_drop_ins_is_named() -> None:
+    assert "does not read drop-ins" in problems("bare", sshd_without=SSHD | {"reads_dropins": False})
+
+
+def test_an_sshd_that_says_nothing_is_left_alone() -> None:
+    assert "see what this says there: sshd -T" in problems("bare", sshd_without=SSHD | {"settings": {}})
+
+
+def unit(**seen: object) -> list[str]:
+    given = {"muster_stack": "node", "muster_seen": SEEN | seen, "muster_port": 22}
+    text = render("node", "muster-node.service.j2", {"node1": {"addresses": ["10.0.0.1"]}}, **given)
+    return [line.strip().removesuffix("\\").strip() for line in text.splitlines()]
+
+
+def test_an_engine_with_cdi_gives_gpus_that_a_reload_of_systemd_does_not_take() -> None:
+    lines = unit(**CARDS | CUDA)
+    assert "--device nvidia.com/gpu=all" in lines
+    assert "--gpus all" not in lines
+    assert "ExecStartPre=/usr/bin/nvidia-ctk cdi generate --output=/run/cdi/nvidia.yaml" in lines
+
+
+def test_an_engine_without_cdi_is_told_of_each_device_by_its_name() -> None:
+    lines = unit(**CARDS | OLD)
+    assert [line for line in lines if line.startswith(("--gpus", "--device"))] == [
+        "--gpus all",
+        "--device /dev/nvidia0",
+        "--device /dev/nvidiactl",
+    ]
+
+
+def test_a_node_without_gpus_has_none_and_podman_needs_no_docker() -> None:
+    podman = ENGINE | {"kind": "podman", "image": {}}
+    lines = unit(engine=podman, units={"docker": {"active": False, "enabled": False, "stale": False}})
+    assert not [line for line in lines if "gpu" in line or "docker.service" in line]
+    assert "--volume /var/lib/muster-node/home:/home/muster" in lines
