@@ -210,7 +210,7 @@ def test_what_the_image_leaves_out_is_missed_by_nobody(cluster: Cluster, program
 
 def test_mpirun_by_hand_runs_6_ranks_on_3_nodes(cluster: Cluster, script: str) -> None:
     hosts = ",".join(f"{node}:2" for node in cluster.nodes)
-    done = cluster.ssh("node1", f"mpirun --timeout 60 -n 6 --host {hosts} python3 {script} mpi")
+    done = cluster.ssh("node1", f"mpirun --timeout 500 -n 6 --host {hosts} python3 {script} mpi", timeout=540)
     assert done.returncode == 0, done.stderr
     assert ranks(done.stdout) == SIX_ON_THREE
 
@@ -222,10 +222,10 @@ def test_torchrun_by_hand_runs_6_ranks_on_3_nodes(cluster: Cluster, script: str,
     for node_rank, node in enumerate(cluster.nodes):
         # Only static rendezvous takes places from --node-rank; c10d gives them by order of arrival.
         torchrun = f"python3 -m torch.distributed.run {options} --rdzv-id=by-hand --node-rank={node_rank}"
-        command = f"timeout 90 {torchrun} {script} gloo 2>&1"
+        command = f"timeout 500 {torchrun} {script} gloo 2>&1"
         argv = ("ssh", "-F", str(cluster.ssh_config), node, command)
         agents.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True))
-    output = "".join(agent.communicate(timeout=100)[0] for agent in agents)
+    output = "".join(agent.communicate(timeout=540)[0] for agent in agents)
     assert [agent.returncode for agent in agents] == [0, 0, 0], output
     placed = ranks(output)
     assert sorted(placed) == [0, 1, 2, 3, 4, 5]
