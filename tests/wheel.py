@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,18 +83,23 @@ class Installed:
         return {**kept, "PATH": os.pathsep.join(places), "HOME": str(self.home)}
 
     def muster(
-        self, *words: str, cwd: Path, timeout: float = 280, **env: str
+        self, *words: str, cwd: Path, timeout: float = 280, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return self.run("muster", *words, cwd=cwd, timeout=timeout, **env)
+        return self.run("muster", *words, cwd=cwd, timeout=timeout, env=env)
 
     def run(
-        self, program: str, *words: str, cwd: Path, timeout: float = 280, **env: str
+        self,
+        program: str,
+        *words: str,
+        cwd: Path,
+        timeout: float = 280,
+        env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment to its end."""
         return subprocess.run(
             [str(self.bin / program), *words],
             cwd=cwd,
-            env={**self.env, **env},
+            env={**self.env, **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

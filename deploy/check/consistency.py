@@ -33,7 +33,7 @@ _ALIKE = (
     _Same("cuda.version-differs", "warning", "torch for CUDA", lambda one: one.health.torch_cuda),
     _Same("driver.version-differs", "warning", "NVIDIA driver", lambda one: one.health.driver),
     _Same("python.version-differs", "warning", "Python", lambda one: minor(one.facts.python)),
-    _Same("image.differs", "warning", "image", image_name, "fab image.push brings one image to all hosts"),
+    _Same("image.differs", "warning", "image", image_name, "muster image push brings one image to all hosts"),
     _Same("user.differs", "warning", "user", lambda one: one.health.user, "set user= in the hosts file"),
 )
 # Daemons of different versions do not understand each other.

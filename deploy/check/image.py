@@ -67,4 +67,4 @@ def _differences(
 
 
 def _build(target: str) -> str:
-    return f"fab image.build --target {target}, then fab image.push --image muster:{target}"
+    return f"muster image build --target {target}, then muster image push --image muster:{target}"

@@ -61,7 +61,11 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
 
 
 @declare(
-    help={**HELP, "file": "a file or folder here", "to": "its path there, or a folder that ends in /"},
+    help={
+        **HELP,
+        "file": "a file or folder here",
+        "to": "its path there, from the home on or absolute; or a folder, with / at its end",
+    },
     words=("file", "to"),
 )
 def put(  # noqa: PLR0917  # fab makes a flag of each parameter
@@ -73,7 +77,7 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
     exclude: str = "",
     python: str = "",
 ) -> None:
-    """Bring a file or folder to every host, into the home or below it; to all of them, or to none.
+    """Bring a file or folder to every host; to all of them, or to none.
 
     A file takes the place of one that is there; a folder takes no place that is taken.
     """

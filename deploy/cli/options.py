@@ -39,12 +39,7 @@ def one_of(option: str, word: str, allowed: Sequence[_Word]) -> _Word:
 
 def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> Program:
     """What the ranks run; a script must be a file of the tree, because only the tree travels."""
-    try:
-        words = tuple(shlex.split(args))
-    except ValueError as error:
-        raise UsageError(
-            f"--args {args!r}: {error}; quote it as in a shell: --args=\"--name 'a b'\""
-        ) from None
+    words = _arguments(args)
     if script and module:
         raise UsageError("--script and --module exclude each other; give one")
     if words and not (script or module) and words[0].endswith(".py") and (place / words[0]).is_file():
@@ -56,16 +51,30 @@ def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> 
     return Program(module=module or DEFAULT_MODULE, args=words)
 
 
+def _arguments(args: str) -> tuple[str, ...]:
+    """The words of `--args`, as a shell would part them."""
+    try:
+        words = tuple(shlex.split(args))
+    except ValueError as error:
+        raise UsageError(
+            f"--args {args!r}: {error}; quote it as in a shell: --args=\"--name 'a b'\""
+        ) from None
+    for word in words:
+        if named := re.search(r"\$\{?(MUSTER_\w+)", word):
+            raise UsageError(
+                f"{word!r} would arrive as it is, as no shell reads arguments on the hosts; "
+                f'in the program: os.environ["{named[1]}"]'
+            )
+    return words
+
+
 def _script(tree: Tree, place: Path, script: str) -> str:
     """The script's path as the ranks see it: below the folder where the user stands, or relative to it."""
     path = (place / script).resolve()
     if not path.is_file():
-        more = (
-            "; Muster starts Python itself: launch SCRIPT ..."
-            if re.fullmatch(r"python[\d.]*", script)
-            else ""
-        )
-        raise UsageError(f"script {script}: no such file{more}")
+        python = re.fullmatch(r"python[\d.]*", script)
+        hint = "; Muster starts Python itself: launch SCRIPT ..." if python else ""
+        raise UsageError(f"script {script}: no such file{hint}")
     root = tree.root.resolve()
     if not path.is_relative_to(root):
         raise UsageError(

@@ -44,7 +44,7 @@ class Engine:
             with _explained():
                 found = self._client.images.get(name).attrs
         except _errors().ImageNotFound:
-            raise UsageError(f"no image {name} here; build it with: fab image.build") from None
+            raise UsageError(f"no image {name} here; build it with: muster image build") from None
         return Image(
             name=name,
             id=found["Id"],

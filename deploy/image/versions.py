@@ -62,9 +62,9 @@ def parse(text: str, source: str = str(FILE)) -> dict[str, Track]:
 
 
 def load(path: Path = FILE) -> dict[str, Track]:
-    """The tracks of a file; `UsageError` where there is none, as in an installation without docker/."""
+    """The tracks of a file; `UsageError` where there is none. Muster's own comes with every installation."""
     if not path.is_file():
-        raise UsageError(f"{path}: not found; images are built from a checkout of Muster")
+        raise UsageError(f"{path}: not found; install Muster anew")
     return parse(path.read_text(), str(path))
 
 

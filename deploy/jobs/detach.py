@@ -47,7 +47,7 @@ def _first_word(cluster: Cluster) -> str:
     except Empty:
         raise LostError(f"{head}: the job's driver there says nothing") from None
     if said["event"] != "detached":
-        raise LostError(f"{head}: the SSH connection broke; see with fab status whether the job runs")
+        raise LostError(f"{head}: the SSH connection broke; see with muster status whether the job runs")
     if "title" in said:
         return str(said["title"])
     if said.get("unfit"):

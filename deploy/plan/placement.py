@@ -36,9 +36,11 @@ def check_shape(spec: LaunchSpec, hosts: Sequence[Host], places: Sequence[Place]
         raise UsageError("--backend mpi needs MPI to start the ranks; use --launcher mpirun")
     if spec.launcher == "torchrun" and len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        fewest = min(counts.values())
+        equal = "give an --np that fills each host alike" if spec.np else f"give --per-host {fewest}"
         raise UsageError(
             f"torchrun starts the same number of ranks on every host, got {listed}; "
-            "make slots= equal, give --np, or use --launcher mpirun"
+            f"{equal}, or use --launcher mpirun"
         )
 
 

@@ -198,7 +198,7 @@ def test_the_job_runs_in_a_copy_without_ignored_files_where_the_user_stood(proje
         (["--backend", "tcp"], 2, "--backend tcp: must be one of auto, gloo, nccl, mpi, hccl"),
         (["--include", "node9"], 2, "node9 not in the hosts file"),
         (["--env", "A B=1"], 2, "--env A B=1: write NAME=value"),
-        (["--script", "missing.py"], 2, "--script missing.py: no such file"),
+        (["--script", "missing.py"], 2, "script missing.py: no such file"),
         (["--script", "/etc/hostname"], 2, "outside"),
         (["--script", "ignored.py"], 2, "ignored by git"),
         (["--python", "/no/such/python"], 3, "--python /no/such/python: No such file or directory"),
@@ -221,7 +221,7 @@ def test_hosts_before_the_task_is_explained(project: Project) -> None:
     )
     assert (done.returncode, done.stderr.strip()) == (
         2,
-        "--hosts comes after the task: fab launch --hosts hosts.txt",
+        "--hosts comes after the command: fab launch --hosts hosts.txt",
     )
 
 

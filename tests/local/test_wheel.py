@@ -146,7 +146,7 @@ def test_without_ansible_setup_says_how_to_get_it(installed: Installed, place: P
     (place / "hosts.txt").write_text("node1\n")
     (installed.bin / "ansible-playbook").rename(installed.bin / "put-away")
     try:
-        done = installed.muster("setup", cwd=place, PATH="/nowhere")
+        done = installed.muster("setup", cwd=place, env={"PATH": "/nowhere"})
     finally:
         (installed.bin / "put-away").rename(installed.bin / "ansible-playbook")
     assert done.returncode == 2

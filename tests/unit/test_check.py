@@ -166,11 +166,11 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
     ("driver.too-old", "error", "node2", "the driver runs CUDA up to 11.8", "install driver 525.60.13",
      THREE, gpus({"driver_cuda": "11.8"})),
     ("image.differs", "warning", "node2", "image cpu-source of track cpu, where 2 hosts have cpu of",
-     "fab image.push", THREE, image({"flavor": "cpu-source"})),
+     "muster image push", THREE, image({"flavor": "cpu-source"})),
     ("image.unknown", "warning", "node2", "its image is cpu of track old, which docker/versions.json",
-     "fab image.build --target cpu", "node2", image({"track": "old"})),
+     "muster image build --target cpu", "node2", image({"track": "old"})),
     ("image.versions-differ", "warning", "node2", "pytorch 2.5.1, where track cpu of "
-     "docker/versions.json has 2.6.0: its image was built from other versions", "fab image.push --image",
+     "docker/versions.json has 2.6.0: its image was built from other versions", "muster image push --image",
      "node2", image({"pytorch": "2.5.1"}, torch="2.5.1+debian")),
     ("image.versions-differ", "warning", "node2", "mpi4py 4.1.2, where track cpu of docker/versions.json has "
      "4.0.3: it was installed beside its image's", "remove it", "node2", image({}, mpi4py="4.1.2")),

@@ -9,8 +9,10 @@ import pytest
 
 from muster.deploy.cli import options as request
 from muster.deploy.errors import UsageError
+from muster.deploy.hosts import hostfile
+from muster.deploy.plan.placement import used_hosts
 from muster.deploy.plan.source_tree import scan
-from muster.deploy.plan.spec import Program
+from muster.deploy.plan.spec import LaunchSpec, Program
 
 
 @pytest.fixture
@@ -45,17 +47,44 @@ def test_a_script_is_named_from_where_the_user_stands(project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ({"script": "missing.py"}, "--script missing.py: no such file"),
-        ({"script": "train"}, "--script train: no such file"),
+        ({"script": "missing.py"}, "script missing.py: no such file"),
+        ({"script": "train"}, "script train: no such file"),
         ({"script": "/etc/hostname"}, "outside .*, which is what a launch takes along"),
         ({"script": "secret.py"}, "ignored by git"),
         ({"script": "their.py", "module": "train"}, "exclude each other"),
         ({"args": "'open"}, "--args .*No closing quotation"),
+        ({"args": "their.py --epochs 3"}, "argument of muster.train; to run it: launch their.py --epochs 3"),
+        ({"script": "their.py", "args": "--out '$MUSTER_OUT/x'"}, r'os.environ\["MUSTER_OUT"\]'),
+        ({"script": "python3", "args": "their.py"}, "Muster starts Python itself"),
     ],
 )
 def test_a_program_that_cannot_be(project: Path, words: dict[str, str], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         program(project, **words)
+
+
+HOSTS = hostfile.parse("node1 slots=4\nnode2 slots=2\n")
+
+
+@pytest.mark.parametrize(("number", "slots"), [(0, [4, 2]), (1, [1, 1]), (2, [2, 2])])
+def test_ranks_per_host_take_the_place_of_the_slots(number: int, slots: list[int]) -> None:
+    assert [host.slots for host in request.per_host(HOSTS, number)] == slots
+
+
+@pytest.mark.parametrize("number", [3, -1])
+def test_a_host_gets_no_more_ranks_than_it_has_slots(number: int) -> None:
+    with pytest.raises(UsageError, match=f"--per-host {number}: node. has . in the hosts file"):
+        request.per_host(HOSTS, number)
+
+
+@pytest.mark.parametrize(
+    ("np", "advice"),
+    [(None, "node1 4, node2 2; give --per-host 2"), (5, "node1 4, node2 1; give an --np that")],
+)
+def test_torchrun_with_uneven_hosts_is_told_what_makes_them_even(np: int | None, advice: str) -> None:
+    spec = LaunchSpec(job="j", program=Program(), launcher="torchrun", np=np)
+    with pytest.raises(UsageError, match=advice):
+        used_hosts(HOSTS, spec)
 
 
 def test_the_environment_is_given_or_taken_from_here() -> None:

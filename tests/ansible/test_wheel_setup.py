@@ -1,0 +1,36 @@
+"""`muster setup` of an installed wheel, on a bare host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ansible.bare_hosts import Hosts
+from tests.wheel import build, install
+
+
+@pytest.fixture
+def bare_host(operator: Path, clock: str, tmp_path: Path) -> Hosts:
+    """A host that nobody has set up, of a cluster of its own."""
+    hosts = Hosts(tmp_path / "cluster", ["node4"])
+    hosts.folder.mkdir()
+    for name in ("operator", "operator.pub"):
+        (hosts.folder / name).symlink_to(operator / name)
+    hosts.start("node4")
+    return hosts
+
+
+def test_setup_of_the_wheel_says_what_it_would_do_only(bare_host: Hosts, tmp_path: Path) -> None:
+    wheel, _ = build(tmp_path / "built")
+    (tmp_path / "installed").mkdir()
+    installed = install(wheel, tmp_path / "installed")
+    bare_host.command("setup")  # writes hosts.txt and the variables beside it
+    before = bare_host.traces("node4")
+    own = {name: value for name, value in bare_host.env.items() if name.startswith("ANSIBLE_")}
+    done = installed.muster("setup", "--", "--check", "--diff", cwd=bare_host.folder, timeout=600, env=own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"ansible-playbook {installed.package}/ansible/setup.yml --inventory hosts.txt" in done.stdout
+    assert "failed=0" in done.stdout
+    assert "changed=0" not in done.stdout.rpartition("node4 ")[2]
+    assert bare_host.traces("node4") == before

@@ -1,0 +1,78 @@
+"""The practice cluster as `muster cluster up` of a wheel makes it, and a project with names of ours."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import NODES, NUMBER, Cluster
+from tests.hostile import make_hostile
+from tests.wheel import Installed, build, install
+
+pytestmark = pytest.mark.timeout(900)
+IMAGE = f"muster:wheel-test{NUMBER or ''}"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    wheel, _ = build(tmp_path_factory.mktemp("built"))
+    return install(wheel, tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="module")
+def env(cluster: Cluster) -> dict[str, str]:
+    """A cluster of its own beside that of the other tests, of an image of its own; its layers are theirs."""
+    ports = {f"MUSTER_PORT{number}": str(2410 + 10 * NUMBER + number) for number in (1, 2, 3)}
+    return {**ports, "COMPOSE_PROJECT_NAME": f"muster-wheel{NUMBER or ''}", "MUSTER_IMAGE": IMAGE}
+
+
+@pytest.fixture(scope="module")
+def project(
+    installed: Installed, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A project of the user's, after `muster cluster up` there."""
+    place = tmp_path_factory.mktemp("project")
+    try:
+        up = installed.muster("cluster", "up", cwd=place, timeout=600, env=env)
+        assert up.returncode == 0, up.stdout + up.stderr
+        assert "muster launch --hosts hosts.txt" in up.stdout
+        yield place
+    finally:
+        down = installed.muster("cluster", "down", cwd=place, env=env)
+        subprocess.run(["docker", "image", "rm", IMAGE], capture_output=True, check=False)
+        assert down.returncode == 0, down.stderr
+        assert sorted(path.name for path in (place / ".muster").iterdir()) == [".gitignore"]
+
+
+def test_the_cluster_is_fit_by_the_hosts_file_that_was_written(installed: Installed, project: Path) -> None:
+    done = installed.muster("check", cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == [*NODES]
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_names_of_the_project_are_its_own_on_every_host(
+    installed: Installed, project: Path, launcher: str, tmp_path: Path
+) -> None:
+    make_hostile(tmp_path)
+    (tmp_path / "hosts.txt").write_text((project / "hosts.txt").read_text())
+    (tmp_path / ".muster").symlink_to(project / ".muster")
+    own = installed.muster("launch", "--launcher", launcher, "train.py", cwd=tmp_path)
+    assert own.returncode == 0, own.stdout + own.stderr
+    for rank in range(6):
+        (log,) = tmp_path.glob(f"runs/*/logs/rank-{rank:04d}@node{rank // 2 + 1}.out")
+        assert log.read_text().splitlines() == [f"{rank} True", "library ../lib/muster/train/__init__.py"]
+    ours = installed.muster("launch", "--launcher", launcher, "--", "--epochs", "1", cwd=tmp_path)
+    assert ours.returncode == 0, ours.stdout + ours.stderr
+    assert f" ranks=6 hosts=3 backend=gloo launcher={launcher} " in ours.stdout.splitlines()[-1]
+
+
+def test_a_hosts_file_of_other_hosts_is_refused_and_kept(installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text("gpu1 slots=8\n")
+    done = installed.muster("cluster", "up", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "gpu1 is no node of the practice cluster" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["hosts.txt"]
