@@ -175,3 +175,15 @@ def no_program_of_the_checkout(installed: Installed) -> Iterator[None]:
     )
     assert found.stdout == ""
     yield
+
+
+@pytest.mark.parametrize("program", ["muster", "fab"])
+def test_a_folder_docker_of_the_project_is_not_the_docker_sdk(
+    installed: Installed, place: Path, program: str
+) -> None:
+    make_hostile(place)
+    assert installed.muster("init", cwd=place).returncode == 0
+    done = installed.run(program, "image", "check", "muster:nowhere", cwd=place)
+    assert done.returncode in {1, 2, 3}
+    assert "Traceback" not in done.stderr
+    assert "muster:nowhere" in done.stderr or "engine" in done.stderr
