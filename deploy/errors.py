@@ -7,9 +7,16 @@ from typing import NamedTuple
 
 
 class MusterError(Exception):
-    """Written for the reader: what was wrong, where, and what to do. Never shown with a traceback."""
+    """Written for the reader: what was wrong, where, and what to do. Never shown with a traceback.
+
+    `host`: the host that it is about, if it is about one; `reason` is the text without that name.
+    """
 
     exit_status = 1
+
+    def __init__(self, reason: str = "", *, host: str = "") -> None:
+        self.reason, self.host = reason, host
+        super().__init__(f"{host}: {reason}" if host else reason)
 
 
 class UsageError(MusterError):
@@ -43,9 +50,9 @@ class HostError(MusterError):
 
     exit_status = 3
 
-    def __init__(self, kind: str, text: str, remedy: str = "") -> None:
+    def __init__(self, kind: str, text: str, remedy: str = "", *, host: str = "") -> None:
         self.kind, self.text, self.remedy = kind, text, remedy
-        super().__init__(f"{text}; {remedy}" if remedy else text)
+        super().__init__(f"{text}; {remedy}" if remedy else text, host=host)
 
 
 class UnfitError(MusterError):

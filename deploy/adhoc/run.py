@@ -7,21 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import Empty
 
-from ..common.frames import Frame
-from ..connect.channel import Channel
+from ..connect.answers import CLEAN, RUN, TIME, Cleaned
+from ..connect.channel import SILENCE_SECONDS, Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
+from ..connect.reports import Lost, Ran, Report
 from ..console.text import describe_code, status_of
-from ..decode import NONSENSE
 
 PING_SECONDS = 2.0
-SILENCE_SECONDS = 10.0
 TIMED_OUT, LOST = 124, 3  # timeout(1); a host that is not fit
 TRANSFER_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
-class Ran:
+class Ended:
     """How a command ended on one host. Equal ones are shown as one."""
 
     status: int
@@ -30,55 +29,49 @@ class Ran:
     output: str
 
 
-def run(cluster: Cluster, argv: Sequence[str], seconds: float | None) -> dict[str, Ran]:
+def run(cluster: Cluster, argv: Sequence[str], seconds: float | None) -> dict[str, Ended]:
     """Run a command on every connected host; leaving the cluster's context ends what is left of it."""
     waiting = dict(cluster.channels)
     for channel in waiting.values():
-        channel.post("run", argv=list(argv), limit=seconds)
-    ended: dict[str, Ran] = {}
+        channel.post(RUN, argv=list(argv), limit=seconds)
+    ended: dict[str, Ended] = {}
     asked = 0.0
     while waiting:
         if time.monotonic() - asked > PING_SECONDS:
             asked = time.monotonic()
             ended |= _silent(waiting)
         try:
-            host, frame = cluster.events.get(timeout=PING_SECONDS)
+            event = cluster.events.get(timeout=PING_SECONDS)
         except Empty:
             continue
-        if waiting.pop(host, None):
-            ended[host] = _ran(frame)
+        if waiting.pop(event.host, None):
+            ended[event.host] = _ended(event.report)
     return {host: ended[host] for host in cluster.channels}
 
 
-def clean(cluster: Cluster, age: float) -> dict[str, Frame]:
+def clean(cluster: Cluster, age: float) -> dict[str, Cleaned]:
     """Remove what jobs older than `age` seconds have left; what was removed, what was kept, and the bytes."""
-
-    def ask(channel: Channel) -> Frame:
-        answer = channel.ask("clean", older=age, seconds=TRANSFER_SECONDS)
-        return {name: answer[name] for name in ("removed", "kept", "freed")}
-
-    return on_every(cluster, ask)
+    return on_every(cluster, lambda channel: channel.ask(CLEAN, older=age, seconds=TRANSFER_SECONDS))
 
 
-def _silent(waiting: dict[str, Channel]) -> dict[str, Ran]:
+def _silent(waiting: dict[str, Channel]) -> dict[str, Ended]:
     """Ask whether they are there; those that have not answered for long are waited for no more."""
     silent = [host for host, channel in waiting.items() if channel.silent_for() > SILENCE_SECONDS]
     for host in silent:
         waiting.pop(host)
     for channel in waiting.values():
-        channel.post("time")
-    return {host: Ran(LOST, f"silent for {SILENCE_SECONDS:.0f} s", "") for host in silent}
+        channel.post(TIME)
+    return {host: Ended(LOST, f"silent for {SILENCE_SECONDS:.0f} s", "") for host in silent}
 
 
-def _ran(frame: Frame) -> Ran:
-    if frame["event"] != "ran":
-        return Ran(LOST, "the line to its keeper is gone", "")
-    try:
-        code, output, cut = int(frame["code"]), str(frame["output"]), int(frame["cut"])
-        if cut:
-            output += f"\n({cut} bytes more)\n"
-        if frame["timed_out"]:
-            return Ran(TIMED_OUT, "not over in time", output)
-        return Ran(status_of(code), describe_code(code) if code else "", output)
-    except NONSENSE:
-        return Ran(LOST, "its keeper makes no sense", "")
+def _ended(report: Report) -> Ended:
+    if isinstance(report, Lost) and report.reason.kind == "host.nonsense":
+        return Ended(LOST, report.reason.reason, "")
+    if not isinstance(report, Ran):
+        return Ended(LOST, "the line to its keeper is gone", "")
+    output = report.output.decode(errors="replace")
+    if report.cut:
+        output += f"\n({report.cut} bytes more)\n"
+    if report.timed_out:
+        return Ended(TIMED_OUT, "not over in time", output)
+    return Ended(status_of(report.code), describe_code(report.code) if report.code else "", output)

@@ -7,15 +7,26 @@ import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, Generic
 
 from ..common.files import PART, Entry, append, complete, digest, entries
-from ..common.frames import Frame
-from ..connect.channel import Channel, wait
+from ..connect.answers import (
+    APPEND,
+    DRAFT,
+    FILE,
+    FILE_PART,
+    SETTLE,
+    VERIFY,
+    Answer,
+    FileFacts,
+    Nothing,
+    Request,
+)
+from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
-from ..decode import from_json
 from ..errors import MusterError, UsageError
 
 TRANSFER_SECONDS = 600.0
@@ -30,14 +41,14 @@ def put(cluster: Cluster, source: Path, target: str) -> None:
     name, folder = source.resolve().name, source.is_dir()
 
     def send(channel: Channel) -> str:
-        draft = str(channel.ask("draft", path=target, name=name, folder=folder)["draft"])
+        draft = channel.ask(DRAFT, path=target, name=name, folder=folder).draft
         for _ in _answers(channel, _parts_to(source, draft, what)):
             pass
-        channel.ask("verify", draft=draft, seconds=TRANSFER_SECONDS, **what)
+        channel.ask(VERIFY, draft=draft, seconds=TRANSFER_SECONDS, **what)
         return draft
 
     drafts = on_every(cluster, send)
-    on_every(cluster, lambda channel: channel.ask("settle", draft=drafts[channel.host]))
+    on_every(cluster, lambda channel: channel.ask(SETTLE, draft=drafts[channel.host]))
 
 
 def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
@@ -48,8 +59,9 @@ def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
 
     def receive(channel: Channel) -> Path:
-        told = channel.ask("file", path=source, seconds=TRANSFER_SECONDS)
-        is_folder = "entries" in told
+        told = channel.ask(FILE, path=source, seconds=TRANSFER_SECONDS)
+        is_folder = told.entries is not None
+        _require_room(told, folder)
         suffix = "" if is_folder else name.suffix
         target = folder / f"{name.name.removesuffix(suffix)}@{channel.host}{suffix}"
         if is_folder and os.path.lexists(target):
@@ -57,7 +69,7 @@ def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
         draft = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             (_receive_folder if is_folder else _receive)(channel, source, draft, told)
-            draft.chmod(int(told["mode"]) & 0o777)
+            draft.chmod(told.mode & 0o777)
             draft.replace(target)
         finally:
             _forget(draft)
@@ -84,7 +96,7 @@ def _describe(source: Path) -> dict[str, Any]:
     raise UsageError(f"{source}: neither a file nor a folder")
 
 
-def _parts_to(source: Path, draft: str, what: Mapping[str, Any]) -> Iterator[_Request]:
+def _parts_to(source: Path, draft: str, what: Mapping[str, Any]) -> Iterator[_Question[Nothing]]:
     """What brings the content of a file, or of every file of a folder."""
     if "entries" not in what:
         yield from _parts(source, {"draft": draft})
@@ -94,61 +106,75 @@ def _parts_to(source: Path, draft: str, what: Mapping[str, Any]) -> Iterator[_Re
             yield from _parts(source / entry.path, {"draft": draft, "path": entry.path})
 
 
-def _parts(path: Path, words: Mapping[str, str]) -> Iterator[_Request]:
+def _parts(path: Path, words: Mapping[str, str]) -> Iterator[_Question[Nothing]]:
     with path.open("rb") as file:
         while part := file.read(PART):
-            yield _Request("append", words, len(part), part)
+            yield _Question(APPEND, words, len(part), part)
 
 
-def _receive(channel: Channel, source: str, draft: Path, told: Frame) -> None:
+def _require_room(told: FileFacts, folder: Path) -> None:
+    """`MusterError` for more than there is room for here: a host may give any size."""
+    size = told.length + sum(entry.length for entry in told.entries or ())
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise MusterError(f"it has {size >> 20} MiB there, and {folder} has room for {free >> 20} MiB")
+
+
+def _receive(channel: Channel, source: str, draft: Path, told: FileFacts) -> None:
     draft.touch(0o600)
-    _fetch(channel, draft, [(source, "", int(told["length"]))])
-    if digest(str(draft)) != told["digest"]:
+    _fetch(channel, draft, [(source, "", told.length)])
+    if digest(str(draft)) != told.digest:
         raise MusterError(f"{source} changed or was damaged on the way; try again")
 
 
-def _receive_folder(channel: Channel, source: str, draft: Path, told: Frame) -> None:
+def _receive_folder(channel: Channel, source: str, draft: Path, told: FileFacts) -> None:
     draft.mkdir(0o700)
-    found = [_entry(one) for one in told["entries"]]
+    found = [Entry(*entry) for entry in told.entries or ()]
     files = [entry for entry in found if entry.kind == "file"]
     _fetch(channel, draft, [(f"{source}/{one.path}", one.path, one.length) for one in files])
     complete(str(draft), found)
 
 
-def _entry(told: object) -> Entry:
-    """What a host says of something in a folder; it may say anything."""
-    path, kind, mode, length, sha256, link = from_json(list, told)
-    path, kind, sha256, link = (from_json(str, one) for one in (path, kind, sha256, link))
-    return Entry(path, kind, from_json(int, mode), from_json(int, length), sha256, link)
-
-
 def _fetch(channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]]) -> None:
     """Bring files, each `(path there, path in the draft, bytes)`, into a draft."""
-    parts = [(there, here, start) for there, here, length in files for start in range(0, length, PART)]
-    requests = (_Request("part", {"path": there, "start": start}, PART) for there, _, start in parts)
-    for (_, here, _), answer in zip(parts, _answers(channel, requests), strict=True):
-        append(str(draft), here, answer["payload"])
+    parts = (
+        _Question(FILE_PART, {"path": there, "start": start}, min(PART, length - start), target=here)
+        for there, here, length in files
+        for start in range(0, length, PART)
+    )
+    for part, answer in _answers(channel, parts):
+        if len(answer.payload) < part.weight:
+            raise MusterError(f"{part.words['path']} became shorter on the way; try again")
+        append(str(draft), part.target, answer.payload[: part.weight])
 
 
-class _Request(NamedTuple):
-    do: str
+@dataclass(frozen=True)
+class _Question(Generic[Answer]):
+    """A request with its words. `weight`: the bytes that it brings, or asks for."""
+
+    request: Request[Answer]
     words: Mapping[str, Any]
     weight: int
-    """Bytes that it brings, or asks for at most."""
     payload: bytes = b""
+    target: str = ""
+    """The path in the draft that the answer belongs to."""
 
 
-def _answers(channel: Channel, requests: Iterable[_Request]) -> Iterator[Frame]:
+def _answers(
+    channel: Channel, questions: Iterable[_Question[Answer]]
+) -> Iterator[tuple[_Question[Answer], Answer]]:
     """The answers in order, with some of the requests on their way at any time."""
-    flying: deque[tuple[Future[Frame], int]] = deque()
-    for request in requests:
+    flying: deque[tuple[_Question[Answer], Future[Answer]]] = deque()
+    for question in questions:
         while (
-            len(flying) >= IN_FLIGHT or request.weight + sum(weight for _, weight in flying) > BYTES_IN_FLIGHT
+            len(flying) >= IN_FLIGHT
+            or question.weight + sum(other.weight for other, _ in flying) > BYTES_IN_FLIGHT
         ):
-            yield wait(flying.popleft()[0], channel.host, TRANSFER_SECONDS)
-        flying.append((channel.post(request.do, request.payload, **request.words), request.weight))
-    for future, _ in flying:
-        yield wait(future, channel.host, TRANSFER_SECONDS)
+            first, future = flying.popleft()
+            yield first, channel.wait(future, TRANSFER_SECONDS)
+        flying.append((question, channel.post(question.request, question.payload, **question.words)))
+    for question, future in flying:
+        yield question, channel.wait(future, TRANSFER_SECONDS)
 
 
 def _forget(draft: Path) -> None:

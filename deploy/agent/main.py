@@ -22,6 +22,10 @@ import time
 from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
 from .handlers import Parts
 
+# While a request takes longer than this, the driver is told that it is still worked on: it gives up a host
+# that says nothing (deploy/connect/channel.py).
+BUSY_SECONDS = 2.0
+
 
 class Keeper:
     """Answers the driver's requests and reports what happens on this host."""
@@ -31,19 +35,33 @@ class Keeper:
         self._writing = threading.Lock()
         self._home = os.path.join(os.path.expanduser("~"), ".muster")
         self._parts = Parts(self._home, self.send)
+        self._at_work = threading.Event()
 
     def serve(self) -> None:
         """Answer requests until the lifeline closes; then end everything that was started."""
+        threading.Thread(target=self._say_busy, daemon=True).start()
         try:
             while True:
-                received = read_frame(self.inbox)
+                received = read_frame(self.inbox, room=self._begin)
                 if received is None:
                     break
                 request, payload = received
                 answer = self.answer(request, payload)
                 self.send(answer, answer.pop("payload", b""))
+                self._at_work.clear()
         finally:
             self._close()
+
+    def _begin(self, request: Frame) -> int:
+        """A request has come; its payload, of any size, may take its time."""
+        self._at_work.set()
+        return sys.maxsize
+
+    def _say_busy(self) -> None:
+        while self._at_work.wait():
+            time.sleep(BUSY_SECONDS)
+            if self._at_work.is_set():  # the same request, or the next one of many
+                self.send({"event": "busy"})
 
     def answer(self, request: Frame, payload: bytes) -> Frame:
         """The reply to one request; the driver explains what went wrong, no traceback here."""
@@ -53,7 +71,7 @@ class Keeper:
         try:
             answer: Frame = getattr(self._parts.of(do), f"do_{do}")(request, payload)
             return {"reply": request["id"], **answer}
-        except (OSError, KeyError, ValueError) as error:
+        except (OSError, LookupError, TypeError, ValueError) as error:
             return {"reply": request["id"], "error": self._explain(error)}
 
     def _explain(self, error: Exception) -> str:

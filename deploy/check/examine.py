@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import wait as wait_for_all
-from typing import Any, TypeVar
+from typing import Any
 
-from ..common.frames import Frame
-from ..connect.channel import FROZEN, LostError
+from ..connect.answers import HEALTH, REACH_HOSTS, TRY_TO_MEET, Answer, PortOrRefusal, Reached, Request
 from ..connect.cluster import CLOCKS_AT_ONCE, Cluster
-from ..decode import NONSENSE, from_json
 from ..errors import HostError, MusterError
-from ..hosts.facts import nonsense
-from .measurements import Clock, Examination, Examined, Health, Reached
+from .measurements import Clock, Examination, Examined
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0
 # A keeper gives up an address after 3 s; so many hosts it tries at most.
 REACH_SECONDS = 15.0
 MOST_PEERS = 64
-_Read = TypeVar("_Read")
 
 
 def examine(cluster: Cluster) -> Examination:
     """Connect, and learn everything about every host that answers; leaves the cluster connected."""
     asked = _Asked(cluster)
     asked.connect()
-    health = asked.all("health", lambda answer: from_json(Health, answer), HEALTH_SECONDS)
+    health = asked.all(HEALTH, HEALTH_SECONDS)
     ports = asked.ports()
     clocks = asked.clocks()
     reached = asked.reach(ports)
@@ -69,29 +65,27 @@ class _Asked:
 
     def all(
         self,
-        do: str,
-        read: Callable[[Frame], _Read],
+        request: Request[Answer],
         seconds: float,
-        requests: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> dict[str, _Read]:
-        """What all hosts answer to one question, as `read` understands it."""
+        words: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> dict[str, Answer]:
+        """What all hosts answer to one request."""
         channels = self.cluster.channels
         futures = {
-            name: channels[name].post(do, **(requests[name] if requests else {})) for name in self.names
+            name: channels[name].post(request, **(words[name] if words else {})) for name in self.names
         }
-        wait_for_all(futures.values(), seconds)
+        asked = time.monotonic()
         found = {}
-        for name, future in futures.items():
+        for name, future in futures.items():  # they are at work at the same time
             with self._noted(name):
-                if not future.done():
-                    raise LostError(f"no answer within {seconds:.0f} s", FROZEN)
-                found[name] = read(future.result())
+                found[name] = channels[name].wait(future, seconds, asked)
         return found
 
     def ports(self) -> dict[str, int | HostError]:
         """A port of each host where the others may try to reach it, or why it has none."""
         requests = {name: {"nonce": self._nonces[name]} for name in self.names}
-        return self.all("try_to_meet", _port, REACH_SECONDS, requests)
+        answers = self.all(TRY_TO_MEET, REACH_SECONDS, requests)
+        return {name: _port(answer) for name, answer in answers.items()}
 
     def clocks(self) -> dict[str, Clock]:
         """The clock of every host; not all at once."""
@@ -123,7 +117,8 @@ class _Asked:
             for name in self.names
         }
         reached: dict[str, dict[str, Reached]] = {name: {} for name in self.names}
-        return reached | self.all("reach_hosts", _reached, REACH_SECONDS, requests)
+        answers = self.all(REACH_HOSTS, REACH_SECONDS, requests)
+        return reached | {name: dict(answer.reached) for name, answer in answers.items()}
 
     @contextlib.contextmanager
     def _noted(self, name: str) -> Iterator[None]:
@@ -132,8 +127,6 @@ class _Asked:
             yield
         except MusterError as error:
             self.errors[name] = _as_host_error(name, error)
-        except NONSENSE as error:
-            self.errors[name] = nonsense(error)
 
 
 def peers(number: int, hosts: int) -> list[int]:
@@ -149,20 +142,12 @@ def peers(number: int, hosts: int) -> list[int]:
     return sorted({0, *((number + step) % hosts for step in steps)})
 
 
-def _port(answer: Frame) -> int | HostError:
-    if answer.get("refused"):
-        return HostError("port.none-free", str(answer["refused"]))
-    port: int = from_json(int, answer["port"])
-    return port
-
-
-def _reached(answer: Frame) -> dict[str, Reached]:
-    reached: dict[str, Reached] = from_json(Mapping[str, Reached], answer["reached"])
-    return reached
+def _port(answer: PortOrRefusal) -> int | HostError:
+    return answer.port or HostError("port.none-free", answer.refused or "it gave no port")
 
 
 def _as_host_error(name: str, error: MusterError) -> HostError:
     """The error of one host, without its name in front."""
     if isinstance(error, HostError):
-        return HostError(error.kind, error.text.removeprefix(f"{name}: "), error.remedy)
-    return HostError("host.failed", str(error).removeprefix(f"{name}: "), f"try: ssh {name}")
+        return HostError(error.kind, error.text, error.remedy)
+    return HostError("host.failed", error.reason, f"try: ssh {name}")

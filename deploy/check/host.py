@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..connect.answers import Gpu
 from ..console.text import count
 from ..hosts.hostfile import Host
 from ..image.compatibility import driver_runs, oldest_driver
@@ -11,7 +12,7 @@ from ..plan.launcher import Launcher
 from ..plan.openmpi import unfit_for_mpirun
 from ..plan.torchrun import unfit_for_torch
 from .finding import GIB, MIB, Finding, of_error, size
-from .measurements import Examined, Gpu
+from .measurements import Examined
 
 # A launch brings up to 1 GiB of code, and a copy of it; below this not even logs have room.
 DISK_FULL, DISK_LOW = 64 * MIB, 2 * GIB

@@ -3,62 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from ..connect.answers import Health, Reached
 from ..errors import HostError
 from ..hosts.facts import Facts
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A place where jobs write: bytes free there, and what a write said if it failed."""
-
-    path: str
-    free: int | None
-    error: str | None
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU: memory in MiB, uncorrected memory errors since the driver was loaded, processes on it."""
-
-    index: int
-    used: int
-    total: int
-    ecc: int
-    pids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class JobProcesses:
-    """Processes of one job on a host; `kept`: its keeper lives, so the job is running and not left over."""
-
-    job: str
-    pids: tuple[int, ...]
-    kept: bool
-
-
-@dataclass(frozen=True)
-class Health:
-    """One host, as its keeper measured it. Sizes in bytes; a limit of -1 is none."""
-
-    user: str
-    own_addresses: tuple[str, ...]
-    """What its own name resolves to."""
-    folders: tuple[Folder, ...]
-    shm_free: int | None
-    nofile: int
-    memlock: int
-    rdma: bool
-    gpus: tuple[Gpu, ...]
-    gpu_error: str | None
-    driver: str | None
-    driver_cuda: str | None
-    torch_cuda: str | None
-    nccl: str | None
-    jobs: tuple[JobProcesses, ...]
-    image: Mapping[str, str] = field(default_factory=dict)
-    """What the node image records of itself: flavor, track, the version of each part; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +16,6 @@ class Clock:
 
     ahead: float
     uncertainty: float
-
-
-@dataclass(frozen=True)
-class Reached:
-    """How one host reaches another: the own interface by address of the other, and why not, by address."""
-
-    interfaces: Mapping[str, str | None] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 
@@ -148,11 +149,11 @@ def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context), _reached(hosts, include, exclude, python) as (cluster, errors):
         found = fanout.clean(cluster, older_than * DAY)
         if json:
-            sys.stdout.write(dumps(found, indent=2) + "\n")
+            sys.stdout.write(dumps({host: asdict(one) for host, one in found.items()}, indent=2) + "\n")
         else:
             for host, one in found.items():
-                jobs = f"{len(one['removed'])} jobs removed, {len(one['kept'])} kept"
-                sys.stdout.write(f"{host}: {jobs}, {one['freed'] / 2**20:.1f} MiB freed\n")
+                jobs = f"{len(one.removed)} jobs removed, {len(one.kept)} kept"
+                sys.stdout.write(f"{host}: {jobs}, {one.freed / 2**20:.1f} MiB freed\n")
         if errors:
             raise UnfitError(errors.items())
 
@@ -166,13 +167,13 @@ def _reached(hosts: str, include: str, exclude: str, python: str) -> Iterator[tu
     """The hosts that can be reached, and why the others cannot."""
     cluster = Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False)
     with contextlib.closing(cluster):
-        errors = {name: str(error).removeprefix(f"{name}: ") for name, error in cluster.connect().items()}
+        errors = {name: error.reason for name, error in cluster.connect().items()}
         for name in errors:
             cluster.channels.pop(name, None)
         yield cluster, errors
 
 
-def _shown(names: str, one: fanout.Ran) -> str:
+def _shown(names: str, one: fanout.Ended) -> str:
     """`node[1-3]: one line`, or the lines below the names; with how it ended, if not well."""
     head = f"{names} ({one.end})" if one.end else names
     lines = [harmless(line) for line in one.output.rstrip("\n").split("\n")]

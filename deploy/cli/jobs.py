@@ -14,6 +14,7 @@ from pathlib import Path
 
 from invoke import Context, Exit
 
+from ..connect.answers import JobState
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..console.screen import Screen
@@ -22,7 +23,7 @@ from ..errors import UsageError
 from ..hosts import hostfile
 from ..jobs import control as jobs
 from ..jobs import table as job_table
-from ..jobs.control import Here, JobState, Known, Line
+from ..jobs.control import Here, Known, Line
 from .command import command
 from .shared import HELP, explained
 
@@ -136,10 +137,7 @@ def _known(hosts: str, runs: str, python: str, *, until: str = "") -> Iterator[t
     with contextlib.closing(cluster):
         errors = cluster.connect()
         places = [cluster.channels[host.name] for host in cluster.hosts if host.name not in errors]
-        yield (
-            jobs.known_to([here, *places]),
-            [f"{name}: {str(error).removeprefix(f'{name}: ')}" for name, error in errors.items()],
-        )
+        yield jobs.known_to([here, *places]), [f"{name}: {error.reason}" for name, error in errors.items()]
 
 
 @contextlib.contextmanager

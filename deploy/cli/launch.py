@@ -45,6 +45,7 @@ _HELP = {
     "min-hosts": "start again only on so many hosts or more (default: all)",
     "start-timeout": "seconds until every rank must have started (default: 60)",
     "stall-timeout": "end a job in which nothing moves for so many seconds (default: 0, never)",
+    "max-log": "what the logs of the run may take here: 500M, 20G (default: 8G; 0: any); hosts keep all",
     "network": "for the ranks' traffic: a CIDR, or an interface of the first host (default: what all reach)",
     "rank": "show only these ranks here: 0,4-7; the logs have all",
     "runs": "where the folder of this run is made (default: runs)",
@@ -80,6 +81,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     min_hosts: int = 0,
     start_timeout: int = 60,
     stall_timeout: int = 0,
+    max_log: str = "8G",
     rank: str = "",
     network: str = "",
     runs: str = "runs",
@@ -117,6 +119,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             network=request.network(network),
             max_restarts=max_restarts,
             min_hosts=request.min_hosts(min_hosts, used_hosts(listed, spec)),
+            max_log=request.size("--max-log", max_log),
             python=python,
         )
         if dry_run or context.config.run.dry:
@@ -124,7 +127,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         elif detach:
             _hand_over(job, Path(hosts), screen)
         else:
-            carry_out(job, Path(hosts), RunFolder(Path(runs), spec.job), screen)
+            carry_out(job, Path(hosts), RunFolder(Path(runs), spec.job, max_log=job.max_log), screen)
 
 
 def _show(job: Job, hosts_file: Path) -> None:

@@ -125,6 +125,14 @@ def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
     return tuple(replace(host, slots=number) for host in hosts)
 
 
+def size(option: str, text: str) -> int:
+    """Bytes: `500M`, `8G`, a number without a letter as it is."""
+    match = re.fullmatch(r"(\d{1,12})([KMGT]?)", text.upper())
+    if not match:
+        raise UsageError(f"{option} {text}: write a number of bytes such as 500M or 8G")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2]]
+
+
 def ranks(text: str) -> frozenset[int] | None:
     """The ranks of `0,4-7`; None, for all, if nothing is given."""
     found: set[int] = set()

@@ -48,6 +48,8 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
             found = gather(name, there)
         sys.stdout.write(harmless_lines(str(found)))
         if errors:
-            raise Exit(harmless_lines("\n".join(f"{host}: {error}" for host, error in errors.items())), 3)
+            raise Exit(
+                harmless_lines("\n".join(f"{host}: {error.reason}" for host, error in errors.items())), 3
+            )
         if not found.frames and not found.problems:
             raise Exit(f"no rank of {name} is running on these hosts", 1)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Protocol
 
 Frame = dict[str, Any]
+# A bound on bytes alone is none on memory: an empty object has two bytes on the line and 64 in memory. So a
+# line has a bound on these characters too: each value but the first comes with one of them.
+MOST_VALUES = 1 << 19
 
 
 class Readable(Protocol):
@@ -22,22 +26,30 @@ class Writable(Protocol):
     def flush(self) -> object: ...
 
 
-def read_frame(stream: Readable, most: int = -1) -> tuple[Frame, bytes] | None:
+def read_frame(
+    stream: Readable, most: int = -1, room: Callable[[Frame], int] | None = None
+) -> tuple[Frame, bytes] | None:
     """The next frame and its payload; None at the end of the stream, ValueError for what is no frame.
 
-    `most`: the longest line and payload to take, in bytes, from an end that is not trusted; -1 for any.
+    For an end that is not trusted: `most` bytes in a line, and at most MOST_VALUES values; -1 for any.
+    `room`: the bytes that may follow a frame; any without it.
     """
     line = stream.readline(most)
     if not line.endswith(b"\n"):
         if len(line) == most:
-            raise ValueError(f"a frame is longer than {most} bytes")
+            raise ValueError(f"a line longer than {most} bytes")
         return None
-    frame = json.loads(line)
+    if most >= 0 and _values(line) > MOST_VALUES:
+        raise ValueError(f"a line of more than {MOST_VALUES} values")
+    try:
+        frame = json.loads(line, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("values nested too deep") from None
     if not isinstance(frame, dict):
-        raise ValueError("a frame is a JSON object")
+        raise ValueError("no JSON object")
     size = frame.get("size", 0)
-    if not isinstance(size, int) or size < 0 or 0 <= most < size:
-        raise ValueError(f"a payload of {size} bytes")
+    if type(size) is not int or size < 0 or (room and size > room(frame)):
+        raise ValueError(f"a payload of {str(size)[:40]} bytes")
     payload = stream.read(size) if size else b""
     return None if len(payload) < size else (frame, payload)
 
@@ -54,3 +66,11 @@ def write_frame(stream: Writable, frame: Frame, payload: bytes = b"") -> None:
             payload
         )  # by itself: many hosts are sent the same one at once, and no copy is made for each
     stream.flush()
+
+
+def _values(line: bytes) -> int:
+    return line.count(b"{") + line.count(b"[") + line.count(b",")
+
+
+def _refuse(word: str) -> float:
+    raise ValueError(f"{word} is no number of JSON")

@@ -129,13 +129,14 @@ def describe(run: Path) -> Frame:
     if result.get("attempt", 0) != record.get("attempt", 0):
         result = {}  # of an attempt before this one
     state = ("failed" if result["exit_status"] else "done") if result else "running" if alive else "lost"
+    why = _why_lost(run, record) if state == "lost" else _why_failed(result.get("first_failure") or {})
     return {
         **record,
         "state": state,
         "folder": str(run.resolve()),
         "ended": result.get("ended"),
         "exit_status": result.get("exit_status"),
-        "why": _why_lost(run, record) if state == "lost" else _why_failed(result.get("first_failure") or {}),
+        "why": why[:LAST_BYTES],
         "last_line": _last_line(run),
     }
 

@@ -1,4 +1,8 @@
-"""The driver's end of a keeper's line: questions and answers, and events into one queue for all hosts."""
+"""The driver's end of an agent's connection: requests and their answers, and reports into one queue.
+
+This is the boundary to a host: what it sends is checked here against the types of `answers` and `reports`.
+What does not fit ends the connection to this host, with a sentence that says what it was.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,28 @@ import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from queue import Queue
 from typing import Any, NamedTuple, Protocol
 
 from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
+from ..decode import NONSENSE
 from ..errors import HostError, MusterError
+from . import reports
+from .answers import TIME, Answer, Request
 from .bootstrap import Noise, await_greeting, keeper
+from .inbox import Inbox
+from .reports import BUSY, Event, Lost, Report
 
-# No keeper says more at once; without a bound, one that is not ours could fill this machine.
-MOST_BYTES = 1 << 26
+# Above what any agent sends in one line; what it makes in memory is bounded too (MOST_VALUES in frames.py).
+MOST_LINE = 1 << 23
+MOST_ERROR = 1 << 16
 CLOCK_ROUNDS, CLOCK_LEAST_ROUNDS, CLOCK_SECONDS, CLOCK_PRECISION = 8, 3, 0.25, 0.001
+# An agent that works on a request says so every 2 seconds (deploy/agent/main.py); before its greeting, a
+# login and a Python have to start.
+SILENCE_SECONDS, GREETING_SECONDS = 10.0, 30.0
 PYTHON_FAILED = "it needs Python 3.9 or newer (--python names another), and a login whose shell runs commands"
 NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
 FROZEN = "is it overloaded or frozen? look at its console"
+DISTRUST = "is this host trustworthy, and its Python intact?"
 
 
 class Pipe(Protocol):
@@ -34,27 +47,44 @@ class Pipe(Protocol):
         """What came on stderr, else `said`, and the exit status: why a keeper did not start."""
         ...
 
-    def close(self) -> None: ...
-
-
-class Event(NamedTuple):
-    """Something that happened on a host."""
-
-    host: str
-    frame: Frame
+    def close(self, *, patient: bool = True) -> None:
+        """Cut the lifeline; if patient, wait until everything that was started is ended."""
+        ...
 
 
 class LostError(HostError):
     """The line to a host's keeper is gone."""
 
-    def __init__(self, text: str, remedy: str = "", *, kind: str = "host.lost") -> None:
-        super().__init__(kind, text, remedy)
+    def __init__(self, text: str, remedy: str = "", *, kind: str = "host.lost", host: str = "") -> None:
+        super().__init__(kind, text, remedy, host=host)
+
+
+class _Lines:
+    """What is read from a host, with the length of the last line."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream, self.length = stream, 0
+
+    def readline(self, size: int = -1, /) -> bytes:
+        line = self._stream.readline(size)
+        self.length = len(line)
+        return line
+
+    def read(self, size: int, /) -> bytes:
+        return self._stream.read(size)
+
+
+class _Pending(NamedTuple):
+    """A request that waits for its answer."""
+
+    request: Request[Any]
+    future: Future[Any]
 
 
 class Channel:
     """Talks to the keeper of one host; a thread reads what comes back."""
 
-    def __init__(self, host: str, pipe: Pipe, events: Queue[Event]) -> None:
+    def __init__(self, host: str, pipe: Pipe, events: Inbox) -> None:
         self.host = host
         self.clock_offset = 0.0
         """Seconds to add to a time of this host to have it on the driver's clock."""
@@ -62,39 +92,64 @@ class Channel:
         self._pipe, self._events = pipe, events
         self._numbers = itertools.count()
         self._posting = threading.Lock()
-        self._waiting: dict[int, Future[Frame]] = {}
-        self._lost = False
-        self._noise: Noise | None = None
-        self._explaining = threading.Lock()
-        self._words: LostError | None = None
+        self._waiting: dict[int, _Pending] = {}
+        self._greeted = self._given_up = False
+        self._ended: LostError | None = None
+        """Why the connection has ended."""
         with contextlib.suppress(OSError):  # a keeper that never started explains itself by its last words
             pipe.writer.write(keeper())
             pipe.writer.flush()
         threading.Thread(target=self._read, name=f"channel-{host}", daemon=True).start()
 
-    def post(self, do: str, payload: bytes = b"", **request: Any) -> Future[Frame]:
+    def post(self, request: Request[Answer], payload: bytes = b"", **words: Any) -> Future[Answer]:
         """Ask the keeper for something; the future holds its answer, `LostError` or `MusterError`."""
         number = next(self._numbers)
         if not self._waiting:
             self._asked = time.monotonic()
-        future = self._waiting[number] = Future()
-        with self._posting, contextlib.suppress(OSError):  # the reader notices
-            write_frame(self._pipe.writer, {"do": do, "id": number, **request}, payload)
-        if self._lost:
-            self._fail_all()
+        future: Future[Answer] = Future()
+        self._waiting[number] = _Pending(request, future)
+        # A connection that is gone, or that was closed meanwhile (ValueError): the reader notices.
+        with self._posting, contextlib.suppress(OSError, ValueError):
+            write_frame(self._pipe.writer, {"do": request.word, "id": number, **words}, payload)
+        self._asked = max(self._asked, time.monotonic()) if payload else self._asked
+        if self._ended:
+            self._fail_all(self._ended)
         return future
 
-    def ask(self, do: str, payload: bytes = b"", *, seconds: float = 30.0, **request: Any) -> Frame:
+    def ask(
+        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
+    ) -> Answer:
         """Ask, and wait for the answer."""
-        return wait(self.post(do, payload, **request), self.host, seconds)
+        return self.wait(self.post(request, payload, **words), seconds)
+
+    def wait(self, future: Future[Answer], seconds: float, since: float | None = None) -> Answer:
+        """The answer; `LostError` if none comes in time, or if the host says nothing at all meanwhile.
+
+        `since`: from when the seconds count (time.monotonic), if not from now.
+        """
+        deadline = (time.monotonic() if since is None else since) + seconds
+        while True:
+            left = deadline - time.monotonic()
+            patience = (SILENCE_SECONDS if self._greeted else GREETING_SECONDS) - self.silent_for()
+            try:
+                return future.result(max(0.0, min(left, patience)))
+            except FutureTimeoutError:  # the built-in one only since Python 3.11
+                if future.done():
+                    continue
+            if time.monotonic() >= deadline:
+                raise LostError(f"no answer within {seconds:.0f} s", FROZEN, host=self.host) from None
+            if patience <= 0:
+                self._given_up = True
+                text = f"no answer, and no sign of life for {self.silent_for():.0f} s"
+                raise LostError(text, FROZEN, host=self.host) from None
 
     def silent_for(self) -> float:
-        """Seconds in which this host, though asked, has said nothing; who is not asked is not silent."""
+        """Seconds in which this host has said nothing; 0 when it has been asked nothing."""
         return time.monotonic() - max(self._heard, self._asked) if self._waiting else 0.0
 
-    def report(self, frame: Frame) -> None:
+    def report(self, report: Report) -> None:
         """Put an event of this side among those of the host."""
-        self._events.put(Event(self.host, frame))
+        self._events.put(Event(self.host, report), wait=False)
 
     def set_clock(self) -> None:
         """Note the host's clock."""
@@ -113,65 +168,81 @@ class Channel:
             if late or (measured and min(measured)[0] < CLOCK_PRECISION):
                 break
             asked = time.time()
-            there = float(self.ask("time", seconds=10.0)["time"])
+            there = self.ask(TIME, seconds=10.0).time
             answered = time.time()
             measured.append(((answered - asked) / 2, there - (asked + answered) / 2))
         uncertainty, ahead = min(measured)
         return ahead, uncertainty
 
     def close(self) -> None:
-        """Cut the lifeline: the keeper ends what it has started."""
-        self._pipe.close()
+        """Cut the lifeline: the keeper ends what it has started. One that was given up is not waited for."""
+        if self._given_up:
+            self._pipe.close(patient=False)
+        else:
+            self._pipe.close()
+
+    # -- the reader's thread --
 
     def _read(self) -> None:
-        # What is no frame is the end of the line.
-        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-            self._noise = await_greeting(self._pipe.reader)
-            while not self._noise and (received := read_frame(self._pipe.reader, MOST_BYTES)):
-                frame, payload = received
-                frame["payload"] = payload
+        reader, noise, nonsense = _Lines(self._pipe.reader), None, ""
+        try:
+            noise = await_greeting(reader)
+            self._greeted, self._heard = True, time.monotonic()
+            while not noise and (received := read_frame(reader, MOST_LINE, self._room)):
                 self._heard = time.monotonic()
-                if "reply" in frame:
-                    self._answer(frame)
-                else:
-                    self._events.put(Event(self.host, frame))
-        self._lost = True
-        self._fail_all()
-        self._events.put(Event(self.host, {"event": "lost"}))
+                self._take(*received, reader.length)
+        except OSError:
+            pass  # the connection is gone
+        except NONSENSE as error:
+            nonsense = str(error)
+        self._ended = self._explain(noise, nonsense)
+        self._fail_all(self._ended)
+        self._events.put(Event(self.host, Lost(self._ended)), wait=False)
+        if nonsense:  # an agent of ours ends its job then; another has no way to this side any more
+            self._given_up = True
+            self._pipe.close(patient=False)
 
-    def _answer(self, frame: Frame) -> None:
-        future = self._waiting.pop(frame["reply"], None)
-        if future is None:  # a host that answers what was not asked is not answered back
-            return
+    def _room(self, frame: Frame) -> int:
+        """The bytes that may follow a frame: as many as were asked for."""
+        pending = self._waiting.get(frame["reply"]) if type(frame.get("reply")) is int else None
+        return pending.request.room if pending else reports.room(frame)
+
+    def _take(self, frame: Frame, payload: bytes, size: int) -> None:
+        if "reply" in frame:
+            self._answer(frame, payload)
+        elif frame.get("event") != BUSY:
+            report = reports.of_frame(frame, payload)
+            self._events.put(Event(self.host, report, size + len(payload)))
+
+    def _answer(self, frame: Frame, payload: bytes) -> None:
+        number = frame["reply"]
+        pending = self._waiting.get(number) if type(number) is int else None
+        if pending is None:
+            raise ValueError("an answer to nothing that was asked")
         if "error" in frame:
-            future.set_exception(MusterError(f"{self.host}: {frame['error']}"))
+            text = frame["error"]
+            if not isinstance(text, str) or len(text) > MOST_ERROR:
+                raise ValueError("an error that is no text")
+            del self._waiting[number]
+            pending.future.set_exception(MusterError(text, host=self.host))
         else:
-            future.set_result(frame)
+            answer = pending.request.read(frame, payload)
+            del self._waiting[number]
+            pending.future.set_result(answer)
 
-    def _fail_all(self) -> None:
+    def _fail_all(self, reason: LostError) -> None:
         while self._waiting:
             with contextlib.suppress(KeyError):
-                _, future = self._waiting.popitem()
-                future.set_exception(self._last_words())
+                _, pending = self._waiting.popitem()
+                pending.future.set_exception(reason)
 
-    def _last_words(self) -> LostError:
-        with self._explaining:  # they can be read once, and all who wait are told the same
-            self._words = self._words or self._read_last_words()
-            return self._words
-
-    def _read_last_words(self) -> LostError:
-        if self._noise is None:
-            return self._pipe.last_words()
-        if self._noise.endless:
-            text = f"no keeper came, but 1 MiB of other output: {self._noise.said}"
-            return LostError(text, NOISY, kind="ssh.shell-noisy")
-        return self._pipe.last_words(self._noise.said)
-
-
-def wait(future: Future[Frame], host: str, seconds: float) -> Frame:
-    """The answer, or `LostError` if none comes in time."""
-    try:
-        return future.result(seconds)
-    except FutureTimeoutError:  # the built-in one only since Python 3.11
-        text = f"{host}: no answer within {seconds:.0f} s"
-        raise LostError(text, FROZEN) from None
+    def _explain(self, noise: Noise | None, nonsense: str) -> LostError:
+        """Why the connection has ended."""
+        if nonsense:
+            text = f"it sent what no agent sends: {nonsense}"
+            return LostError(text, DISTRUST, kind="host.nonsense", host=self.host)
+        if noise and noise.endless:
+            text = f"no keeper came, but 1 MiB of other output: {noise.said}"
+            return LostError(text, NOISY, kind="ssh.shell-noisy", host=self.host)
+        error = self._pipe.last_words(noise.said if noise else "")
+        return LostError(error.text, error.remedy, kind=error.kind, host=self.host)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from queue import Queue
 from types import TracebackType
 
-from ..decode import NONSENSE
 from ..errors import MusterError, UnfitError
-from ..hosts.facts import ClusterFacts, Facts, Meeting, nonsense, on_network
+from ..hosts.facts import ClusterFacts, Facts, Meeting, on_network
 from ..hosts.hostfile import Host
-from .channel import Channel, Event, Pipe, wait
+from .answers import FACTS, MEET, REACH, TIME
+from .channel import Channel, Pipe
+from .inbox import Inbox
 
 CONNECTIONS_AT_ONCE = 64
 CLOCKS_AT_ONCE = 16  # threads that wait for each other spoil what they measure
 REACH_SECONDS = 10.0
-EVENTS_AT_ONCE = 4096
 
 OpenPipe = Callable[[Host], Pipe]
 
@@ -31,8 +30,7 @@ class Cluster:
     def __init__(self, hosts: Sequence[Host], open_pipe: OpenPipe, *, facts: bool = True) -> None:
         self.hosts = tuple(hosts)
         self._wants_facts = facts
-        # Bounded: ranks that print faster than the driver writes are slowed down.
-        self.events: Queue[Event] = Queue(EVENTS_AT_ONCE)
+        self.events = Inbox(len(self.hosts))
         self.channels: dict[str, Channel] = {}
         self.facts: dict[str, Facts] = {}
         self._open_pipe = open_pipe
@@ -41,7 +39,7 @@ class Cluster:
         """Connect to every host at once; `UnfitError` names all those that cannot be reached."""
         if errors := self.connect():
             self.close()
-            raise UnfitError((name, str(error).removeprefix(f"{name}: ")) for name, error in errors.items())
+            raise UnfitError((name, error.reason) for name, error in errors.items())
         return self
 
     def connect(self) -> dict[str, MusterError]:
@@ -67,13 +65,12 @@ class Cluster:
         try:
             channel = Channel(host.name, self._open_pipe(host), self.events)
             self.channels[host.name] = channel
-            answer = channel.ask("facts" if self._wants_facts else "time")
             if self._wants_facts:
-                self.facts[host.name] = Facts.from_frame(answer)
+                self.facts[host.name] = channel.ask(FACTS)
+            else:
+                channel.ask(TIME)
         except MusterError as error:
             return host.name, error
-        except NONSENSE as error:
-            return host.name, nonsense(error)
         return host.name, None
 
     def survey(self, network: str = "") -> ClusterFacts:
@@ -86,13 +83,15 @@ class Cluster:
             list(pool.map(Channel.set_clock, self.channels.values()))
         head = self.hosts[0]
         nonce = secrets.token_hex(8)
-        port = self.channels[head.name].ask("meet", nonce=nonce)["port"]
+        port = self.channels[head.name].ask(MEET, nonce=nonce).port
         addresses = self._on_network(head, network) if network else self.addresses(head)
         asked = {
-            name: channel.post("reach", addresses=addresses, port=port, nonce=nonce)
+            name: channel.post(REACH, addresses=addresses, port=port, nonce=nonce)
             for name, channel in self.channels.items()
         }
-        reached = {name: wait(future, name, REACH_SECONDS)["interfaces"] for name, future in asked.items()}
+        reached = {
+            name: self.channels[name].wait(future, REACH_SECONDS).interfaces for name, future in asked.items()
+        }
         address = next((one for one in addresses if all(one in seen for seen in reached.values())), None)
         if address is None:
             raise UnfitError(_explain_unreached(head.name, addresses, port, reached))
@@ -129,9 +128,10 @@ class Cluster:
 
 
 def _explain_unreached(
-    head: str, addresses: Sequence[str], port: int, reached: dict[str, dict[str, str | None]]
+    head: str, addresses: Sequence[str], port: int, interfaces: Mapping[str, Mapping[str, str | None]]
 ) -> list[tuple[str, str]]:
     """One line for each host that reaches the fewest addresses of the head."""
+    reached = {name: [one for one in addresses if one in seen] for name, seen in interfaces.items()}
     fewest = min(len(seen) for seen in reached.values())
     return [
         (

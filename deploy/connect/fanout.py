@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from ..decode import NONSENSE
 from ..errors import MusterError, UnfitError
 from .channel import Channel
 from .cluster import CONNECTIONS_AT_ONCE, Cluster
@@ -23,8 +22,8 @@ def on_every(cluster: Cluster, act: Callable[[Channel], _Found]) -> dict[str, _F
     def attempt(channel: Channel) -> tuple[str, _Found] | None:
         try:
             return channel.host, act(channel)
-        except (MusterError, *NONSENSE) as error:
-            problems.append((channel.host, str(error).removeprefix(f"{channel.host}: ")))
+        except MusterError as error:
+            problems.append((channel.host, error.reason))
         except OSError as error:  # of this machine
             problems.append(
                 (channel.host, ": ".join(filter(None, (error.filename, error.strerror or str(error)))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ from .text import ranges
 
 LABEL_WIDTH = 20
 # On a terminal, lines wait so long for equal ones of other ranks, and so many at most.
-WINDOW_SECONDS, MOST_WAITING = 0.2, 1000
+WINDOW_SECONDS, MOST_WAITING, MOST_CHARACTERS = 0.2, 1000, 1 << 20
 _COLOURS = (36, 33, 35, 32, 34, 31)
 
 
@@ -31,11 +32,14 @@ class Screen:
 
     def __init__(self, stream: TextIO, only: Container[int] | None = None) -> None:
         self.stream = stream
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a Latin-1 terminal shows less, and fails nothing
         self.only = only
         self.terminal = stream.isatty()
         self.coloured = self.terminal and "NO_COLOR" not in os.environ
         self._progress = ""
         self._waiting: list[Line] = []
+        self._characters = 0
         self._lock = threading.RLock()
 
     @property
@@ -55,7 +59,9 @@ class Screen:
                     self._progress = f"[{rank} {host}] {shown}" if shown.strip() else ""
                 else:
                     self._waiting.append(Line(rank, host, shown))
-            if not self.terminal or len(self._waiting) > MOST_WAITING or not self._waiting:
+                    self._characters += len(shown)
+            full = len(self._waiting) > MOST_WAITING or self._characters > MOST_CHARACTERS
+            if not self.terminal or full or not self._waiting:
                 self._print_waiting()
             elif not waited:
                 timer = threading.Timer(WINDOW_SECONDS, self._end_window)
@@ -86,7 +92,7 @@ class Screen:
     def _print_waiting(self) -> None:
         with self._lock:
             groups = together(self._waiting) if self.terminal else [[line] for line in self._waiting]
-            self._waiting = []
+            self._waiting, self._characters = [], 0
             self._print("".join(map(self._as_text, groups)))
 
     def _as_text(self, group: list[Line]) -> str:

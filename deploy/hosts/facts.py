@@ -5,42 +5,30 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from ..decode import from_json
-from ..errors import HostError
-
-
-def nonsense(error: Exception) -> HostError:
-    """A host whose keeper does not talk as ours do."""
-    text = f"what its keeper says makes no sense: {type(error).__name__}: {error}"
-    return HostError("host.nonsense", text, "is this host trustworthy, and its Python intact?")
+from ..decode import AtMost, Between, Like
+from .bounds import AbsolutePath, Address, Count, Interface, Name, Version
 
 
 @dataclass(frozen=True)
 class Facts:
     """One host, as its keeper describes it. None: not installed there."""
 
-    hostname: str
-    home: str
-    uid: int
-    python: str
-    executable: str
-    torch: str | None
-    mpi4py: str | None
-    mpirun: str | None
-    mpi: str | None
-    cores: int
-    gpus: int
-    addresses: tuple[str, ...]
-    interfaces: Mapping[str, str]
+    hostname: Name
+    home: AbsolutePath
+    uid: Count
+    python: Annotated[str, Like(r"\d{1,4}\.\d{1,4}[\w.+-]{0,64}")]
+    executable: AbsolutePath
+    torch: Version | None
+    mpi4py: Version | None
+    mpirun: AbsolutePath | None
+    mpi: Annotated[str, Like(r"\d{1,4}\.\d{1,4}\.\d{1,4}")] | None
+    cores: Annotated[int, Between(1, 1 << 16)]
+    gpus: Annotated[int, Between(0, 1024)]
+    addresses: Annotated[tuple[Address, ...], AtMost(4096)]
+    interfaces: Annotated[Mapping[Address, Interface], AtMost(4096)]
     """The interface of each address."""
-
-    @staticmethod
-    def from_frame(frame: Mapping[str, Any]) -> Facts:
-        """From the keeper's answer; what it says beyond these fields is ignored."""
-        facts: Facts = from_json(Facts, frame)
-        return facts
 
 
 def on_network(facts: Facts, network: str) -> tuple[str, ...]:

@@ -17,9 +17,19 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ..common.frames import Frame
-from ..connect.channel import wait
+from ..connect.answers import (
+    IMAGE,
+    IMAGE_COMPLETE,
+    IMAGE_FORGET,
+    IMAGE_LOAD,
+    IMAGE_PULL,
+    IMAGE_SERVE,
+    IMAGE_TAKE,
+    ImageThere,
+    Nothing,
+)
 from ..connect.cluster import Cluster
+from ..connect.reports import Fed, ImageGot, ImageHave, ImageLoaded, ImageStuck, Lost, Report
 from ..errors import MusterError, UnfitError
 from .archive import Archive, Layer
 from .engine import Engine, Image
@@ -59,27 +69,25 @@ class Pushed:
 def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:
     """The layers that each host lacks (diff IDs); None where the image is. `UnfitError` names all."""
     asked = {
-        name: channel.post("image", name=image.name, layers=list(image.layers))
+        name: channel.post(IMAGE, name=image.name, layers=list(image.layers))
         for name, channel in cluster.channels.items()
     }
     lacking: dict[str, tuple[str, ...] | None] = {}
     reasons = []
     for name in (host.name for host in cluster.hosts):
         try:
-            said = wait(asked[name], name, ANSWER_SECONDS)
-            lacking[name] = None if _same(image, said) else image.layers[said["common"] :]
+            there = cluster.channels[name].wait(asked[name], ANSWER_SECONDS)
+            lacking[name] = None if _same(image, there) else image.layers[there.common :]
         except MusterError as error:
-            reasons.append((name, str(error).removeprefix(f"{name}: ")))
+            reasons.append((name, error.reason))
     if reasons:
         raise UnfitError(reasons)
     return lacking
 
 
-def _same(image: Image, said: Frame) -> bool:
+def _same(image: Image, there: ImageThere | ImageLoaded) -> bool:
     """Whether a host has the image. Engines with containerd's store have ids of their own for it."""
-    return said["id"] == image.id or (
-        said["created"] == image.created and tuple(said["layers"]) == image.layers
-    )
+    return there.id == image.id or (there.created == image.created and there.layers == image.layers)
 
 
 def prepare(
@@ -140,14 +148,14 @@ class Push:
         """Have every host that lacks something give to others, and say how much it has already."""
         asked = {
             host: self.cluster.channels[host].post(
-                "image_serve", host=host, digests=list(files), word=self._word
+                IMAGE_SERVE, host=host, digests=list(files), word=self._word
             )
             for host, files in self._files.items()
         }
         for host, future in asked.items():
-            said = wait(future, host, ANSWER_SECONDS)
-            self._ports[host] = said["port"]
-            self._have |= {(host, digest): have for digest, have in said["have"].items()}
+            served = self.cluster.channels[host].wait(future, ANSWER_SECONDS)
+            self._ports[host] = served.port
+            self._have |= {(host, digest): served.have.get(digest, 0) for digest in self._files[host]}
 
     def _addresses(self, host: str) -> list[tuple[str, str, int]]:
         known = next(one for one in self.cluster.hosts if one.name == host)
@@ -157,9 +165,9 @@ class Push:
         """Remove the files where the engine has them now; before, another host may still read them."""
         for host, files in self._files.items():
             if not self.pushed.hosts[host].error:
-                future = self.cluster.channels[host].post("image_forget", digests=list(files))
                 with contextlib.suppress(MusterError):
-                    wait(future, host, ANSWER_SECONDS)
+                    channel = self.cluster.channels[host]
+                    channel.ask(IMAGE_FORGET, digests=list(files), seconds=ANSWER_SECONDS)
 
     # -- from here --
 
@@ -179,7 +187,7 @@ class Push:
         for host, chain in ancestors(hosts).items():
             sources = [source for one in chain for source in self._addresses(one)]
             channel = self.cluster.channels[host]
-            channel.post("image_pull", digest=layer.digest, bytes=layer.size, sources=sources)
+            channel.post(IMAGE_PULL, digest=layer.digest, bytes=layer.size, sources=sources)
 
     def _give(self, host: str, layer: Layer) -> None:
         """Send a file to one host, and tell the other thread how that went."""
@@ -187,25 +195,25 @@ class Push:
         try:
             self._send(host, layer)
         except (MusterError, OSError) as error:
-            channel.report({"event": "image-stuck", "digest": layer.digest, "text": str(error), "fed": True})
+            channel.report(Fed(layer.digest, error.reason if isinstance(error, MusterError) else str(error)))
         else:
-            channel.report({"event": "image-got", "digest": layer.digest})
+            channel.report(ImageGot(layer.digest))
 
     def _send(self, host: str, layer: Layer) -> None:
         channel, offset = self.cluster.channels[host], self._have[host, layer.digest]
-        under_way: deque[Future[Frame]] = deque()
+        under_way: deque[Future[Nothing]] = deque()
         with self.archive.path(layer).open("rb") as file:
             file.seek(offset)
             while piece := file.read(PIECE):
-                under_way.append(channel.post("image_take", piece, digest=layer.digest, offset=offset))
+                under_way.append(channel.post(IMAGE_TAKE, piece, digest=layer.digest, offset=offset))
                 offset += len(piece)
                 self.pushed.sent += len(piece)
                 if len(under_way) == PIECES_AT_ONCE:
-                    wait(under_way.popleft(), host, ANSWER_SECONDS)
-                channel.report({"event": "image-have", "digest": layer.digest, "have": offset})
+                    channel.wait(under_way.popleft(), ANSWER_SECONDS)
+                channel.report(ImageHave(layer.digest, offset))
         for future in under_way:
-            wait(future, host, ANSWER_SECONDS)
-        wait(channel.post("image_complete", digest=layer.digest), host, ANSWER_SECONDS)
+            channel.wait(future, ANSWER_SECONDS)
+        channel.ask(IMAGE_COMPLETE, digest=layer.digest, seconds=ANSWER_SECONDS)
 
     # -- what hosts say --
 
@@ -221,42 +229,49 @@ class Push:
                         self._lose(host, f"nothing arrived for {silence:.0f} s")
                 continue
             heard = time.monotonic()
-            handle = getattr(self, "_on_" + event.frame["event"].replace("-", "_"), None)
-            if handle and event.host in {*self._waiting, *self._loading}:
-                handle(event.host, event.frame)
+            if event.host in {*self._waiting, *self._loading}:
+                self._take(event.host, event.report)
             self.tell(*self._progress())
 
     def _progress(self) -> tuple[int, int]:
         total = sum(layer.size for files in self._files.values() for layer in files.values())
         return sum(self._have.values()), total
 
-    def _on_image_have(self, host: str, frame: Frame) -> None:
-        self._have[host, frame["digest"]] = frame["have"]
+    def _take(self, host: str, report: Report) -> None:
+        """What a host says of its layers and its image; other hosts' layers are not its own to speak of."""
+        match report:
+            case ImageHave(digest, have) if digest in self._files[host]:
+                self._have[host, digest] = min(have, self._files[host][digest].size)
+            case ImageGot(digest) if digest in self._files[host]:
+                self._got(host, digest)
+            case ImageStuck(digest, have) if digest in self._files[host]:
+                # No peer can supply it: the driver sends it.
+                self._have[host, digest] = min(have, self._files[host][digest].size)
+                self._stuck.put((host, self._files[host][digest]))
+            case Fed(error=error):
+                self._lose(host, error)
+            case ImageLoaded():
+                self._loaded(host, report)
+            case Lost(reason):
+                nonsense = reason.kind == "host.nonsense"
+                gone = "the line to it is gone; what has arrived there is kept: push again"
+                self._lose(host, reason.reason if nonsense else gone)
+            case _:
+                self._lose(host, "it sent a report that has no place in a push")
 
-    def _on_image_got(self, host: str, frame: Frame) -> None:
-        digest = frame["digest"]
+    def _got(self, host: str, digest: str) -> None:
         self._have[host, digest] = self._files[host][digest].size
         self._waiting.get(host, set()).discard(digest)
         if host in self._waiting and not self._waiting[host]:
             self._load(host)
 
-    def _on_image_stuck(self, host: str, frame: Frame) -> None:
-        """Nobody there could give it: then from here. If that was from here, there is no other way."""
-        if frame.get("fed"):
-            self._lose(host, frame["text"])
-        else:
-            self._have[host, frame["digest"]] = frame["have"]
-            self._stuck.put((host, self._files[host][frame["digest"]]))
-
-    def _on_image_loaded(self, host: str, frame: Frame) -> None:
+    def _loaded(self, host: str, report: ImageLoaded) -> None:
         self._loading.discard(host)
-        if "error" in frame:
-            self.pushed.hosts[host].error = frame["error"]
-        elif not _same(self.image, frame):
-            self.pushed.hosts[host].error = f"its engine made another image of it: {frame['id']}"
-
-    def _on_lost(self, host: str, frame: Frame) -> None:
-        self._lose(host, "the line to it is gone; what has arrived there is kept: push again")
+        self._waiting.pop(host, None)
+        if report.error:
+            self.pushed.hosts[host].error = report.error
+        elif not _same(self.image, report):
+            self.pushed.hosts[host].error = f"its engine made another image of it: {report.id}"
 
     def _lose(self, host: str, reason: str) -> None:
         self._waiting.pop(host, None)
@@ -273,4 +288,4 @@ class Push:
             "places": [names[diff_id] for diff_id in self.image.layers],
             "layers": [[names[layer.diff_id], layer.digest] for layer in self._files[host].values()],
         }
-        self.cluster.channels[host].post("image_load", self.configuration, **request)
+        self.cluster.channels[host].post(IMAGE_LOAD, self.configuration, **request)

@@ -7,22 +7,18 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
-from ..common.frames import Frame
 from ..common.runs import Jobs
-from ..decode import NONSENSE, from_json
+from ..connect.answers import END_DRIVER, FILES, JOBS, OUTPUT, READ, Answer, JobState, Request
 from ..errors import MusterError, UsageError
 
 POLL_SECONDS = 0.3
 STOP_SECONDS = 20.0
 CHUNK = 1 << 20
 LISTED = 10
-# More than any run has, so that a host cannot fill this machine's disk.
-MOST_FILES, MOST_BYTES = 1 << 18, 1 << 36
-_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
+MOST_BYTES = 1 << 36  # more than any run has, so that a host cannot fill this machine's disk
 _LOG = re.compile(r"rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?:\.restart-\d+)?\.(?P<stream>out|err)")
 
 
@@ -31,7 +27,9 @@ class Place(Protocol):
 
     @property
     def host(self) -> str: ...
-    def ask(self, do: str, payload: bytes = b"", *, seconds: float = 30.0, **request: Any) -> Frame: ...
+    def ask(
+        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
+    ) -> Answer: ...
 
 
 class Here:
@@ -42,47 +40,17 @@ class Here:
     def __init__(self, runs: Path) -> None:
         self._jobs = Jobs(runs, inside=".")
 
-    def ask(self, do: str, payload: bytes = b"", *, seconds: float = 30.0, **request: Any) -> Frame:
+    def ask(
+        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
+    ) -> Answer:
         """What a keeper would answer."""
         try:
-            answer: Frame = getattr(self._jobs, f"do_{do}")(request, payload)
+            answer = getattr(self._jobs, f"do_{request.word}")(words, payload)
+            return request.read(answer, answer.get("payload", b""))
         except OSError as error:
             raise MusterError(f"{error.filename}: {error.strerror}") from None
-        return answer
-
-
-@dataclass(frozen=True)
-class Driver:
-    """The process that drives a job."""
-
-    host: str
-    pid: int
-
-
-@dataclass(frozen=True)
-class JobState:
-    """A job as its folder tells of it; `ended` and `exit_status` are None as long as there is no result."""
-
-    job: str
-    state: str
-    launcher: str
-    hosts: tuple[str, ...]
-    ranks: int
-    attempt: int
-    detached: bool
-    started: float
-    ended: float | None
-    exit_status: int | None
-    why: str
-    last_line: str
-    folder: str
-    driver: Driver
-    driver_folder: str
-
-    @property
-    def running(self) -> bool:
-        """Whether it goes on."""
-        return self.state == "running"
+        except ValueError as error:
+            raise MusterError(f"here: {error}") from None
 
 
 class Known(NamedTuple):
@@ -105,8 +73,7 @@ def known_to(places: Sequence[Place], job: str = "") -> list[Known]:
     """Every job of these places, the oldest first, or only the one; a job that two know is the first's."""
     found: dict[str, Known] = {}
     for place in places:
-        for answer in place.ask("jobs", job=job)["jobs"]:
-            state = _read(place, answer)
+        for state in place.ask(JOBS, job=job).jobs:
             found.setdefault(state.job, Known(state, place))
     return sorted(found.values(), key=lambda known: (known.state.started, known.state.job))
 
@@ -126,20 +93,20 @@ def only(known: Sequence[Known], job: str, looked: str) -> Known:
 
 def state_of(known: Known) -> JobState:
     """How the job is going now."""
-    found = known.place.ask("jobs", job=known.state.job)["jobs"]
+    found = known.place.ask(JOBS, job=known.state.job).jobs
     if not found:
         raise MusterError(f"{known.state.job}: its folder {known.state.folder} is gone")
-    return _read(known.place, found[0])
+    return found[0]
 
 
 def printed(known: Known, *, rank: int | None, follow: bool, skip: bool = False) -> Iterator[Line]:
     """What the ranks printed, in the order in which it came; with `follow` until the job is over."""
     while True:
         going = follow and state_of(known).running  # asked before, so that nothing comes after the last look
-        answer = known.place.ask("output", job=known.state.job, rank=rank, skip=skip)
+        answer = known.place.ask(OUTPUT, job=known.state.job, rank=rank, skip=skip)
         skip = False
-        yield from (_line(str(name), str(text)) for name, text in answer["output"])
-        if not answer["more"]:
+        yield from (_line(name, text) for name, text in answer.output)
+        if not answer.more:
             if not going:
                 return
             time.sleep(POLL_SECONDS)
@@ -153,7 +120,7 @@ def stop(known: Known, by: str) -> JobState:
     for force in (False, True):
         if not state_of(known).running:
             break
-        if not known.place.ask("end_driver", job=known.state.job, by=by, force=force)["told"]:
+        if not known.place.ask(END_DRIVER, job=known.state.job, by=by, force=force).told:
             driver = known.state.driver
             raise UsageError(
                 f"{known.state.job} belongs to a terminal, process {driver.pid} on {driver.host}, and has no "
@@ -189,16 +156,9 @@ def fetch(known: Known, runs: Path) -> Path:
 def _files(known: Known, room: int) -> list[tuple[PurePosixPath, int]]:
     """The files of a run with their sizes, in bytes; `MusterError` for what cannot be brought here."""
     host = known.place.host
-    try:
-        told = from_json(
-            tuple[tuple[object, ...], ...], known.place.ask("files", job=known.state.job)["files"]
-        )
-        files = [(_inside(from_json(str, name)), from_json(int, size)) for name, size in told]
-    except NONSENSE as error:
-        raise MusterError(f"{host}: what it says of the run's files makes no sense: {error}") from None
+    told = known.place.ask(FILES, job=known.state.job).files
+    files = [(_inside(name), size) for name, size in told]
     total = sum(size for _, size in files)
-    if len(files) > MOST_FILES or min((size for _, size in files), default=0) < 0:
-        raise MusterError(f"{host}: a run of {len(files)} files; at most {MOST_FILES} are brought here")
     if total > min(MOST_BYTES, room):
         raise MusterError(
             f"{host}: the run has {total >> 20} MiB; there is room for {room >> 20} MiB here, and at most "
@@ -212,9 +172,8 @@ def _bring(known: Known, name: PurePosixPath, size: int, path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with path.open("xb") as file:
         for start in range(0, size, CHUNK):
-            payload = known.place.ask("read", job=known.state.job, name=str(name), start=start, most=CHUNK)[
-                "payload"
-            ][:CHUNK]
+            answer = known.place.ask(READ, job=known.state.job, name=str(name), start=start, most=CHUNK)
+            payload = answer.payload[:CHUNK]
             if len(payload) < min(CHUNK, size - start):
                 raise MusterError(f"{known.place.host}: {name} ends before its {size} bytes; try again")
             file.write(payload[: size - start])
@@ -222,18 +181,8 @@ def _bring(known: Known, name: PurePosixPath, size: int, path: Path) -> None:
 
 def text_of(known: Known, name: str) -> str:
     """A small file of a run as text."""
-    content = known.place.ask("read", job=known.state.job, name=name, start=0, most=CHUNK)["payload"]
-    return bytes(content).decode(errors="replace")
-
-
-def _read(place: Place, answer: object) -> JobState:
-    try:
-        state: JobState = from_json(JobState, answer)
-        if not _ID.fullmatch(state.job):  # it becomes a path here
-            raise ValueError(f"{state.job!r} is no id of a job")
-    except NONSENSE as error:
-        raise MusterError(f"{place.host or 'here'}: what job.json says makes no sense: {error}") from None
-    return state
+    content = known.place.ask(READ, job=known.state.job, name=name, start=0, most=CHUNK).payload
+    return content.decode(errors="replace")
 
 
 def _line(name: str, text: str) -> Line:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from queue import Empty
 
-from ..connect.channel import LostError
+from ..connect.answers import DETACH, TIME
+from ..connect.channel import FROZEN, SILENCE_SECONDS, LostError
 from ..connect.cluster import Cluster
+from ..connect.reports import Detached, Lost
 from ..errors import MusterError, UnfitError
 from ..launch.deliver import DELIVERY_SECONDS, Contents
 from ..plan.source_tree import Tree, of_package
 from .job import Job
 
 PYTHON = (3, 10)
+PING_SECONDS = 2.0
 
 
 def detach(job: Job, cluster: Cluster) -> str:
@@ -25,7 +29,7 @@ def detach(job: Job, cluster: Cluster) -> str:
     code = own_code()
     for tree in (job.tree, job.library, code):
         Contents(tree).send(cluster.channels[head])
-    cluster.channels[head].ask("detach", name=job.spec.job, code=code.listing(), job=job.as_json())
+    cluster.channels[head].ask(DETACH, name=job.spec.job, code=code.listing(), job=job.as_json())
     return _first_word(cluster)
 
 
@@ -41,17 +45,30 @@ def _require_python(head: str, version: str) -> None:
 
 
 def _first_word(cluster: Cluster) -> str:
+    """What the job's driver says of its start, while its host shows that it is there."""
     head = cluster.hosts[0].name
-    try:
-        said = cluster.events.get(timeout=DELIVERY_SECONDS).frame
-    except Empty:
-        raise LostError(f"{head}: the job's driver there says nothing") from None
-    if said["event"] != "detached":
-        raise LostError(f"{head}: the SSH connection broke; see with muster status whether the job runs")
-    if "title" in said:
-        return str(said["title"])
-    if said.get("unfit"):
-        raise UnfitError((str(name), str(reason)) for name, reason in said["unfit"])
-    error = MusterError(str(said["error"]))
-    error.exit_status = int(said.get("exit_status", 1))
+    channel = cluster.channels[head]
+    deadline = time.monotonic() + DELIVERY_SECONDS
+    while True:
+        try:
+            report = cluster.events.get(timeout=PING_SECONDS).report
+            break
+        except Empty:
+            if channel.silent_for() > SILENCE_SECONDS or time.monotonic() > deadline:
+                raise LostError("the job's driver there says nothing", FROZEN, host=head) from None
+            channel.post(TIME)
+    if isinstance(report, Detached):
+        return _title(report)
+    if isinstance(report, Lost) and report.reason.kind == "host.nonsense":
+        raise report.reason
+    raise LostError("the SSH connection broke; see with muster status whether the job runs", host=head)
+
+
+def _title(report: Detached) -> str:
+    if report.title:
+        return report.title
+    if report.unfit:
+        raise UnfitError(report.unfit)
+    error = MusterError(report.error)
+    error.exit_status = report.exit_status or 1
     raise error

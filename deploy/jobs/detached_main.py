@@ -54,7 +54,7 @@ def main(folder_name: str) -> None:
         signal.signal(number, signal.SIG_IGN)
     job = dataclasses.replace(job, tree=stored(job.tree), library=stored(job.library))
     folder = Path(folder_name)
-    run = RunFolder(folder, "run", detached=True)
+    run = RunFolder(folder, "run", detached=True, max_log=job.max_log)
     word = _FirstWord()
     try:
         Attempts(job, _opener(job), run, (run,), word.started).run()

@@ -12,6 +12,9 @@ from ..hosts.hostfile import Host
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec
 
+MAX_LOG = 8 << 30
+"""Bytes that the logs of a run may take on the driver's disk, unless --max-log gives another number."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -29,6 +32,8 @@ class Job:
     """The data network: a CIDR, or the name of an interface of the head; empty for the first that works."""
     max_restarts: int = 0
     min_hosts: int = 1
+    max_log: int = MAX_LOG
+    """Bytes that its logs may take where its driver is; 0 for any."""
     python: str = ""
     """The Python of the hosts, if it is not the one that is found there."""
 

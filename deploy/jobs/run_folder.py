@@ -17,12 +17,21 @@ from ..common.runs import identity
 from ..errors import UsageError
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
+from .job import MAX_LOG
+
+ORDER_BYTES = 64  # about what the order of all logs takes for each text
 
 
 class RunFolder:
-    """Every path of a run, and a watcher that writes its logs: the same layout for every launcher."""
+    """Every path of a run, and a watcher that writes its logs: the same layout for every launcher.
 
-    def __init__(self, runs: Path, job: str, *, detached: bool = False) -> None:
+    `max_log`: the bytes that all logs together may take, 0 for any. Each host has an equal share of it, so
+    that none can leave the others without. The hosts keep everything.
+    """
+
+    def __init__(self, runs: Path, job: str, *, detached: bool = False, max_log: int = MAX_LOG) -> None:
+        self.max_log = max_log
+        self._room: dict[str, int] = {}
         self.path = runs / job
         self.logs = self.path / "logs"
         self.detached = detached
@@ -37,6 +46,7 @@ class RunFolder:
         if self._lock is None:
             self._create()
         self._attempt = plan.spec.attempt
+        self._share_out(plan)
         self._write(f"plan{self._suffix}.txt", str(plan))
         self.record = {
             "job": plan.spec.job,
@@ -65,6 +75,12 @@ class RunFolder:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
+    def _share_out(self, plan: LaunchPlan) -> None:
+        """Give each host of an attempt its share of what is left for logs."""
+        if self.max_log:
+            left = self.max_log - sum(path.stat().st_size for path in self.logs.iterdir())
+            self._room = {host.host.name: max(0, left // len(plan.hosts)) for host in plan.hosts}
+
     @property
     def _suffix(self) -> str:
         return f".restart-{self._attempt}" if self._attempt else ""
@@ -75,11 +91,21 @@ class RunFolder:
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         """Append what a rank printed, byte for byte."""
-        self._append(self.log_of(rank, host, stream), text)
+        self._append(self.log_of(rank, host, stream), self._within(host, text))
 
     def launcher(self, host: str, text: str) -> None:
         """Append a line of mpirun or torchrun itself."""
-        self._append(self.logs / f"launcher@{host}{self._suffix}.log", text)
+        self._append(self.logs / f"launcher@{host}{self._suffix}.log", self._within(host, text))
+
+    def _within(self, host: str, text: str) -> str:
+        """As much of a text as its host has room for; the last of it says where the rest is."""
+        if not self.max_log:
+            return text
+        room = self._room.get(host, 0)
+        self._room[host] = room - len(_bytes_of(text)) - ORDER_BYTES
+        if self._room[host] >= 0:
+            return text
+        return f"\n[the rest is only on {host}: --max-log {self.max_log}]\n" if room > 0 else ""
 
     def say(self, text: str) -> None:
         """Append a line of the driver's own."""
@@ -118,7 +144,9 @@ class RunFolder:
 
     def _append(self, path: Path, text: str) -> None:
         """Append to a log, and to the order of all logs (deploy/common/runs.py reads both)."""
-        content = text.encode(errors="surrogateescape")
+        if not text:
+            return
+        content = _bytes_of(text)
         self._file(path).write(content)
         self._file(self.logs / "order").write(f"{len(content)} {path.name}\n".encode())
 
@@ -126,3 +154,11 @@ class RunFolder:
         if path.name not in self._open:
             self._open[path.name] = path.open("ab", buffering=0)
         return self._open[path.name]
+
+
+def _bytes_of(text: str) -> bytes:
+    """What was printed, byte for byte; what stands for no byte becomes a question mark."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="replace")

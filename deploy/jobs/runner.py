@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ..connect.answers import FETCH, MOST_METRICS, RECORD
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster, OpenPipe
 from ..errors import MusterError, UnfitError
@@ -115,7 +116,8 @@ class Attempts:
         self._again = False
         self._results.append(result)  # what follows is extra: no error of it may cost the verdict
         with contextlib.suppress(MusterError):
-            self._metrics = head.ask("fetch", path="out/metrics.jsonl", seconds=5)["text"]
+            found = head.ask(FETCH, path="out/metrics.jsonl", most=MOST_METRICS, seconds=5)
+            self._metrics = found.payload.decode(errors="replace") or None
         self._record(head, "result.json", result.as_json())
 
     def _record(self, head: Channel, name: str, content: object) -> None:
@@ -123,7 +125,7 @@ class Attempts:
         if not self.folder.detached:
             with contextlib.suppress(MusterError):
                 text = json.dumps(content, indent=2) + "\n"
-                head.ask("record", job=self.job.spec.job, name=name, text=text, seconds=5)
+                head.ask(RECORD, job=self.job.spec.job, name=name, text=text, seconds=5)
 
     def _next(self, decision: Decision, attempt: int) -> tuple[Host, ...]:
         if decision.said:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from ..connect.answers import JobState
 from ..console.terminal import harmless
 from ..console.text import count
-from .control import JobState
 
 COLUMNS = ("job", "state", "launcher", "ranks", "started", "duration", "last line")
 

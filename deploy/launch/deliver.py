@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
-from ..connect.channel import Channel, wait
+from ..connect.answers import MISSING, PREPARE, STORE, UNMEET
+from ..connect.channel import Channel
 from ..connect.cluster import CONNECTIONS_AT_ONCE, Cluster
 from ..errors import MusterError, UnfitError
 from ..plan.launch_plan import HostPlan, LaunchPlan
@@ -40,8 +41,8 @@ class Contents:
 
     def send(self, channel: Channel) -> None:
         """Send to a host's store what it does not have."""
-        if missing := channel.ask("missing", digests=self._digests)["missing"]:
-            channel.ask("store", self._archive(missing), seconds=DELIVERY_SECONDS)
+        if missing := channel.ask(MISSING, digests=self._digests).missing:
+            channel.ask(STORE, self._archive(missing), seconds=DELIVERY_SECONDS)
 
     def _archive(self, missing: Sequence[str]) -> bytes:
         with self._lock:
@@ -58,7 +59,7 @@ def _deliver(
         for tree in contents:
             tree.send(channel)
         prepared = channel.post(
-            "prepare",
+            PREPARE,
             host=host.host.name,
             folder=host.folder,
             cwd=host.cwd,
@@ -69,9 +70,9 @@ def _deliver(
             library=plan.library.listing(),
             files=[astuple(file) for file in host.files],
         )
-        freed = channel.post("unmeet")  # answered in order: the line is not waited for twice
-        wait(prepared, channel.host, DELIVERY_SECONDS)
-        wait(freed, channel.host, DELIVERY_SECONDS)
+        freed = channel.post(UNMEET)  # answered in order: the line is not waited for twice
+        channel.wait(prepared, DELIVERY_SECONDS)
+        channel.wait(freed, DELIVERY_SECONDS)
     except MusterError as error:
-        return host.host.name, str(error).removeprefix(f"{host.host.name}: ")
+        return host.host.name, error.reason
     return None

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from ..common.frames import Frame
+from ..connect.answers import SHELL, SHELL_END
+from ..connect.channel import DISTRUST
 from ..connect.cluster import Cluster
+from ..connect.reports import (
+    CommandEnd,
+    DaemonEnd,
+    LauncherLine,
+    Lost,
+    OutOfMemory,
+    Output,
+    Pulses,
+    RankEnd,
+    RankStart,
+    Report,
+    Shell,
+    ShellEnd,
+    StopAsked,
+)
 from ..console.terminal import harmless
 from ..console.text import describe_code, status_of
-from ..decode import from_json
 from ..plan.openmpi import starts_daemon
-from .result import Failure, RankEnd, describe_out_of_memory, stopped
-from .state import State
+from . import result
+from .result import Failure, describe_out_of_memory, stopped
+from .state import State, UntrueReport
 from .watchdogs import Stall
 
 # After the launcher's end, reports of ranks on other hosts may still be on their way.
 LATE_SECONDS = 2.0
 # Open MPI 5.0 may hang at its exit when all ranks have ended well (ompi#12064); the job is done by then.
 LAUNCHER_EXIT_SECONDS = 10.0
-STREAMS = ("out", "err")
 
 
 class Watcher(Protocol):
@@ -42,38 +57,41 @@ class Reports:
     def __init__(self, state: State, cluster: Cluster, watchers: Sequence[Watcher], stall: Stall) -> None:
         self.state, self.cluster, self.watchers, self.stall = state, cluster, watchers, stall
         state.catch_up = self._catch_up
-        self._handlers: dict[str, Callable[[str, Frame], None]] = {
-            "rank-start": self._rank_start,
-            "output": self._output,
-            "rank-end": self._rank_end,
-            "pulse": stall.pulse,
-            "launcher": self._launcher,
-            "command-end": self._command_end,
-            "shell": self._shell,
-            "shell-end": self._shell_end,
-            "daemon-end": self._daemon_end,
-            "lost": self._host_lost,
-            "stop-asked": self._stop_asked,
+        self._handlers: Mapping[type[Report], Callable[[str, Any], None]] = {
+            RankStart: self._rank_start,
+            Output: self._output,
+            RankEnd: self._rank_end,
+            Pulses: stall.pulse,
+            LauncherLine: self._launcher,
+            CommandEnd: self._command_end,
+            Shell: self._shell,
+            ShellEnd: self._shell_end,
+            DaemonEnd: self._daemon_end,
+            Lost: self._host_lost,
+            StopAsked: self._stop_asked,
         }
 
-    def take(self, host: str, frame: Frame) -> None:
-        """One event; what no keeper sends is a failure of its host."""
+    def take(self, host: str, report: Report) -> None:
+        """One event; a report that cannot be true is a failure of its host."""
         try:
-            self._handlers[frame["event"]](host, frame)
-        except (KeyError, TypeError, ValueError, AttributeError):  # a keeper is ours, but its host may not be
-            reason = "sent a report that no keeper sends"
+            if type(report) not in self._handlers:
+                raise UntrueReport("a report that has no place in a launch")
+            self._handlers[type(report)](host, report)
+        except UntrueReport as error:
+            reason = f"it sent what no agent sends: {error}; {DISTRUST}"
             self.state.fail(Failure("host", reason, 3, host=host, at=time.time()))
 
     def _catch_up(self) -> None:
-        for _ in range(self.cluster.events.qsize()):  # no more than that: ranks may print without an end
-            self.take(*self.cluster.events.get())
+        for _ in range(len(self.cluster.events)):  # no more than that: ranks may print without an end
+            event = self.cluster.events.get()
+            self.take(event.host, event.report)
 
     # -- ranks --
 
-    def _rank_start(self, host: str, frame: Frame) -> None:
-        rank, places = frame["rank"], self.state.places
+    def _rank_start(self, host: str, report: RankStart) -> None:
+        rank, places = report.rank, self.state.places
         planned = places.get(rank)
-        real = (host, frame["local_rank"], frame["world_size"])
+        real = (host, report.local_rank, report.world_size)
         if planned is None or real != (planned.host, planned.local_rank, len(places)):
             expected = f"local rank {planned.local_rank} on {planned.host}" if planned else "not planned"
             reason = (
@@ -83,23 +101,23 @@ class Reports:
             self.state.fail(Failure("placement", reason, 1, host=host, rank=rank, at=time.time()))
         self.state.started.add(rank)
 
-    def _output(self, host: str, frame: Frame) -> None:
-        rank, stream, text = frame["rank"], frame["stream"], frame["text"]
-        if rank not in self.state.places or stream not in STREAMS:
-            raise ValueError("output is of a rank's out or err")  # both become part of a path here
+    def _output(self, host: str, report: Output) -> None:
+        rank, text = report.rank, report.text
+        self.state.require_own(host, rank)  # it becomes part of a path here
         self.stall.printed()
-        if rank == 0 and stream == "out" and (said := text.rstrip().rpartition("\n")[2]):
+        if rank == 0 and report.stream == "out" and (said := text.rstrip().rpartition("\n")[2]):
             self.state.last_line = said.rpartition("\r")[2]
         for watcher in self.watchers:
-            watcher.output(rank, host, stream, text)
+            watcher.output(rank, host, report.stream, text)
 
-    def _rank_end(self, host: str, frame: Frame) -> None:
-        rank, ends = frame["rank"], self.state.ends
-        if rank not in self.state.places or rank in ends:
+    def _rank_end(self, host: str, report: RankEnd) -> None:
+        rank, ends = report.rank, self.state.ends
+        self.state.require_own(host, rank)
+        if rank in ends:
             return
-        at = self._when(host, frame)
-        ends[rank] = RankEnd(self.state.places[rank], frame["code"], at, tuple(frame["tail"]), _why(frame))
-        if frame["code"] != 0:
+        at, why = self._when(host, report.time), _why(report.out_of_memory)
+        ends[rank] = result.RankEnd(self.state.places[rank], report.code, at, report.tail, why)
+        if report.code != 0:
             self.state.fail(ends[rank].as_failure())
         elif not self.state.missing:
             self.state.deadlines.after(LAUNCHER_EXIT_SECONDS, self._launcher_stays)
@@ -107,61 +125,66 @@ class Reports:
 
     # -- launchers --
 
-    def _launcher(self, host: str, frame: Frame) -> None:
-        self.state.launcher_said(frame["text"])
+    def _launcher(self, host: str, report: LauncherLine) -> None:
+        self.state.launcher_said(report.text)
         for watcher in self.watchers:
-            watcher.launcher(host, frame["text"])
+            watcher.launcher(host, report.text)
 
-    def _command_end(self, host: str, frame: Frame) -> None:
+    def _command_end(self, host: str, report: CommandEnd) -> None:
         codes = self.state.launcher_codes
-        codes[host] = frame["code"]
-        if frame["code"] < 0:  # killed: what ranks do now follows from it
-            why = f": {why}" if (why := _why(frame)) else ""
-            self._launcher_failed(host, frame["code"], why, self._when(host, frame))
-        elif frame["code"] != 0 or codes.keys() == self.state.commands:
+        if host not in self.state.commands:
+            raise UntrueReport("the end of a launcher that was not started there")
+        codes[host] = report.code
+        if report.code < 0:  # killed: what ranks do now follows from it
+            why = f": {why}" if (why := _why(report.out_of_memory)) else ""
+            self._launcher_failed(host, report.code, why, self._when(host, report.time))
+        elif report.code != 0 or codes.keys() == self.state.commands:
             self.state.deadlines.after(LATE_SECONDS, self._ranks_are_missing)
         self._check_done()
 
-    def _shell(self, host: str, frame: Frame) -> None:
+    def _shell(self, host: str, report: Shell) -> None:
         """mpirun on the head wants its daemon started on a host of this job: once, and nothing else."""
         plan, daemons = self.state.plan, self.state.daemons
         if plan.spec.launcher != "mpirun" or host != plan.hosts[0].host.name:
-            raise ValueError("only mpirun on the head starts anything elsewhere")
-        name, number, command = frame["host"], int(frame["number"]), frame["command"]
-        target, reason = self.cluster.channels.get(name), ""
+            raise UntrueReport("only mpirun on the head starts anything elsewhere")
+        target, reason = self.cluster.channels.get(report.host), ""
         if target is None:
-            reason = f"mpirun asked for {name}, which is not a host of this job"
-        elif name in daemons:
-            reason = f"mpirun asked for a second daemon on {name}"
-        elif not starts_daemon(command):
-            reason = f"what mpirun asked for on {name} does more than start its daemon: {command[:200]}"
+            reason = f"mpirun asked for {report.host}, which is not a host of this job"
+        elif report.host in daemons:
+            reason = f"mpirun asked for a second daemon on {report.host}"
+        elif not starts_daemon(report.command):
+            short = report.command[:200]
+            reason = f"what mpirun asked for on {report.host} does more than start its daemon: {short}"
         if target is None or reason:
             self.state.fail(Failure("launcher", reason, 1, host=host, at=time.time()))
             return
-        daemons[name] = number
-        self.state.phases[name] = "mpirun's daemon asked for"
-        target.post("shell", number=number, command=command)
+        daemons[report.host] = report.number
+        self.state.phases[report.host] = "mpirun's daemon asked for"
+        target.post(SHELL, number=report.number, command=report.command)
 
-    def _shell_end(self, host: str, frame: Frame) -> None:
-        number = self.state.daemons[host]
-        if frame["code"] != 0:
-            self._daemon_end(host, {"name": "mpirun's daemon", **frame})
+    def _shell_end(self, host: str, report: ShellEnd) -> None:
+        if host not in self.state.daemons:
+            raise UntrueReport("the end of a daemon that nobody asked it for")
+        if report.code != 0:
+            self._daemon_end(host, DaemonEnd("mpirun's daemon", report.code, report.time))
         self.state.phases[host] = "mpirun's daemon up"  # it leaves the shell that started it
         head = self.cluster.channels[self.state.plan.hosts[0].host.name]
-        head.post("shell_end", number=number, code=frame["code"])
+        head.post(SHELL_END, number=self.state.daemons[host], code=report.code)
 
-    def _daemon_end(self, host: str, frame: Frame) -> None:
+    def _daemon_end(self, host: str, report: DaemonEnd) -> None:
         """Open MPI's daemon on a host was killed: what its ranks do now follows from it."""
-        at = self._when(host, frame)
-        self._blame_launcher(host, f"{frame['name']} ended with", frame["code"], "", at)
+        at = self._when(host, report.time)
+        self._blame_launcher(host, f"{report.name} ended with", report.code, "", at)
 
-    def _host_lost(self, host: str, frame: Frame) -> None:
-        self.state.fail(Failure("host", "the line to its keeper is gone", 3, host=host, at=time.time()))
+    def _host_lost(self, host: str, report: Lost) -> None:
+        nonsense = report.reason.kind == "host.nonsense"
+        reason = report.reason.reason if nonsense else "the line to its keeper is gone"
+        self.state.fail(Failure("host", reason, 3, host=host, at=time.time()))
 
-    def _stop_asked(self, host: str, frame: Frame) -> None:
+    def _stop_asked(self, host: str, report: StopAsked) -> None:
         """`fab stop` on a machine that is not the driver's: it ends as by a SIGTERM there."""
         if not self.state.over:
-            by = harmless(from_json(str, frame["by"]))
+            by = harmless(report.by)
             self.state.failures = [stopped(by, 128 + signal.SIGTERM, time.time())]
             self.state.finish()
 
@@ -200,10 +223,9 @@ class Reports:
         failure = Failure("launcher", reason, status_of(code) or 1, host=host, at=at, tail=tail)
         self.state.fail(failure)
 
-    def _when(self, host: str, frame: Frame) -> float:
-        """When its keeper saw what it reports, on the driver's clock."""
-        at: float = frame["time"] + self.cluster.channels[host].clock_offset
-        return at
+    def _when(self, host: str, at: float) -> float:
+        """A time of a host on the driver's clock."""
+        return at + self.cluster.channels[host].clock_offset
 
     def _launcher_stays(self) -> None:
         self.state.catch_up()
@@ -216,7 +238,6 @@ class Reports:
         self.state.finish()
 
 
-def _why(end: Frame) -> str:
+def _why(killed: OutOfMemory | None) -> str:
     """What a host knows of an end beyond its code."""
-    killed = end.get("out_of_memory")
-    return describe_out_of_memory(killed["limit"]) if killed else ""
+    return describe_out_of_memory(killed.limit) if killed else ""

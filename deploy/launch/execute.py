@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
 from dataclasses import replace
 from queue import Empty
+from typing import Any
 
-from ..common.frames import Frame
-from ..connect.channel import FROZEN, LostError, wait
+from ..connect.answers import START, STOP, Stopped
+from ..connect.channel import FROZEN, LostError
 from ..connect.cluster import Cluster
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
@@ -101,7 +103,7 @@ class Run:
         Start(self.state, self.start_timeout)
         self.heartbeat.beat()
         asked = {
-            host.host.name: self.cluster.channels[host.host.name].post("start", argv=host.command)
+            host.host.name: self.cluster.channels[host.host.name].post(START, argv=host.command)
             for host in self.plan.hosts
             if host.command
         }
@@ -111,11 +113,11 @@ class Run:
             if self.state.over:
                 return
             if not future.done():
-                raise LostError(f"{name}: no answer within {START_SECONDS:.0f} s", FROZEN)
-            wait(future, name, 0.0)
+                raise LostError(f"no answer within {START_SECONDS:.0f} s", FROZEN, host=name)
+            future.result()
             self.state.phases[name] = f"{self.plan.spec.launcher} started"
 
-    def _await(self, future: Future[Frame], deadline: float) -> None:
+    def _await(self, future: Future[Any], deadline: float) -> None:
         """Until a host has answered, while the others still hear of us and are heard."""
         while not future.done() and not self.state.over and time.monotonic() < deadline:
             self.state.deadlines.do_what_is_due()
@@ -127,7 +129,7 @@ class Run:
             event = self.cluster.events.get(timeout=seconds or 0.001)
         except Empty:
             return False
-        self.reports.take(*event)
+        self.reports.take(event.host, event.report)
         return True
 
     def _stacks(self) -> Stacks:
@@ -165,8 +167,8 @@ class Run:
 
     def _stop(self) -> dict[str, int]:
         """End the job on every host; returns the number of processes that are left, where there are any."""
-        asked: dict[str, Future[Frame]] = {
-            name: channel.post("stop")
+        asked: dict[str, Future[Stopped]] = {
+            name: channel.post(STOP)
             for name, channel in self.cluster.channels.items()
             if name not in self.heartbeat.silent  # that one's keeper ends everything by itself, when it can
         }
@@ -175,7 +177,7 @@ class Run:
             self._drain(0.0)  # keepers wait for room to report before they answer
             wait_for_all(asked.values(), 0.05)
         self._drain(0.0)
-        return {name: left for name, future in asked.items() if (left := _left(future, name))}
+        return {name: left for name, future in asked.items() if (left := _left(future))}
 
     def _drain(self, seconds: float) -> None:
         """Take in last lines and ends; nothing that comes now is a failure of its own."""
@@ -192,8 +194,8 @@ def _explain(failure: Failure, stacks: Stacks, state: State) -> Failure:
     return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))
 
 
-def _left(future: Future[Frame], host: str) -> int:
+def _left(future: Future[Stopped]) -> int:
     try:
-        return len(wait(future, host, 0.0)["left"])
-    except (LostError, MusterError):
+        return len(future.result(0.0).left)
+    except (MusterError, TimeoutError, FutureTimeoutError):
         return 0  # the lifeline is cut there: its keeper ends everything by itself

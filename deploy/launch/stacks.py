@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
+from ..connect.answers import MISSING, STACKS, STORE, Stack
 from ..connect.channel import Channel
 from ..connect.cluster import CONNECTIONS_AT_ONCE
 from ..console.fold import fold
@@ -68,29 +68,28 @@ def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
         try:
             for rank, stack in _ask(job, channels[host], tool).items():
                 frames[int(rank)] = _frames(stack)
-        except (MusterError, KeyError, TypeError, ValueError, AttributeError) as error:
-            problems[host] = str(error).removeprefix(f"{host}: ")
+        except MusterError as error:
+            problems[host] = error.reason
 
     with ThreadPoolExecutor(CONNECTIONS_AT_ONCE) as pool:
         list(pool.map(ask, channels))
     return Stacks(frames, problems)
 
 
-def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Any]:
+def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:
     digest = hashlib.sha256(tool).hexdigest() if tool else None
-    if digest and tool and channel.ask("missing", digests=[digest], seconds=STACKS_SECONDS)["missing"]:
-        channel.ask("store", _archive(digest, tool), seconds=STACKS_SECONDS)
-    answer = channel.ask("stacks", job=job, host=channel.host, digest=digest, seconds=STACKS_SECONDS)
-    stacks: Mapping[str, Any] = answer["stacks"]
-    return stacks
+    if digest and tool and channel.ask(MISSING, digests=[digest], seconds=STACKS_SECONDS).missing:
+        channel.ask(STORE, _archive(digest, tool), seconds=STACKS_SECONDS)
+    answer = channel.ask(STACKS, job=job, host=channel.host, digest=digest, seconds=STACKS_SECONDS)
+    return answer.stacks
 
 
-def _frames(stack: Mapping[str, Any]) -> tuple[str, ...]:
-    if "error" in stack:
-        said = harmless(str(stack["error"]))
+def _frames(stack: Stack) -> tuple[str, ...]:
+    if stack.error:
+        said = harmless(stack.error)
         return (": ".join([said, *(remedy for sign, remedy in _REMEDIES.items() if sign in said)]),)
-    own = takewhile(lambda frame: frame[1] != "<frozen runpy>", stack["frames"])  # that is `python -m`
-    return tuple(harmless(f"{function} ({file}:{line})") for function, file, line in own)
+    program = takewhile(lambda frame: frame.file != "<frozen runpy>", stack.frames)  # that is `python -m`
+    return tuple(harmless(f"{frame.function} ({frame.file}:{frame.line})") for frame in program)
 
 
 def _own_py_spy() -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from .result import Failure, RankEnd
 from .timers import Deadlines
@@ -11,6 +12,10 @@ from .timers import Deadlines
 # Failures that come this close together are compared by their own time: victims often report first.
 SETTLE_SECONDS = 0.3
 LAUNCHER_TAIL = 40
+
+
+class UntrueReport(MusterError):
+    """A host reports what cannot be: it speaks for another host, or of what nobody asked it for."""
 
 
 class State:
@@ -36,6 +41,11 @@ class State:
         self.over = False
         self.catch_up: Callable[[], None] = lambda: None
         """Take in what hosts have reported by now; due before a judgement, for a driver may be behind."""
+
+    def require_own(self, host: str, rank: int) -> None:
+        """`UntrueReport` unless this rank was planned for this host."""
+        if rank not in self.places or self.places[rank].host != host:
+            raise UntrueReport(f"a report of rank {rank}, which the plan does not have there")
 
     def fail(self, failure: Failure) -> None:
         """Something went wrong: the launch ends, when what happened just before has been heard of too."""

@@ -11,8 +11,9 @@ import time
 from dataclasses import dataclass
 from itertools import groupby
 
-from ..common.frames import Frame
+from ..connect.answers import PING
 from ..connect.cluster import Cluster
+from ..connect.reports import Pulses
 from ..console.text import span
 from .result import Failure
 from .state import State
@@ -46,13 +47,12 @@ class Stall:
         """Some rank printed something."""
         self._printed = time.monotonic()
 
-    def pulse(self, host: str, frame: Frame) -> None:
+    def pulse(self, host: str, report: Pulses) -> None:
         """What a host says of its ranks' processor time and state."""
         now = time.monotonic()
-        for name, said in frame["ranks"].items():
-            rank, cpu, state = int(name), float(said["cpu"]), str(said["state"])
-            if self._state.places[rank].host != host:
-                raise ValueError("a host speaks for its own ranks")
+        for name, pulse in report.ranks.items():
+            rank, cpu, state = int(name), pulse.cpu, pulse.state
+            self._state.require_own(host, rank)
             seen = self._seen.setdefault(rank, _Seen(cpu, now, active=now))
             if cpu - seen.cpu > IDLE_SHARE * (now - seen.at):
                 seen.active = now
@@ -113,7 +113,7 @@ class Heartbeat:
                 self.silent.add(name)
                 reason = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
                 self._state.fail(Failure("host", reason, 3, host=name, at=time.time()))
-            channel.post("ping", pulse=self._pulse)
+            channel.post(PING, pulse=self._pulse)
         self._state.deadlines.after(HEARTBEAT_SECONDS, self.beat)
 
 

@@ -85,7 +85,9 @@ def test_it_comes_back_with_an_engine_that_was_stopped(engine: Hosts) -> None:
 def saved(engine: Hosts) -> str:
     """What the node container has of the checkpoint, once the driver gets in."""
     return wait_until(
-        lambda: engine.driver("node6", f"cat {CHECKPOINT}; echo in").stdout, "the driver's way in", patience=200.0
+        lambda: engine.driver("node6", f"cat {CHECKPOINT}; echo in").stdout,
+        "the driver's way in",
+        patience=200.0,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.agent.host import health
-from muster.deploy.check.measurements import Health
+from muster.deploy.connect.answers import Health
 from muster.deploy.decode import from_json
 
 GPUS = """\

@@ -6,16 +6,21 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from queue import Queue
+from typing import TypeVar
 
 import pytest
 
 from muster.deploy.common.runs import Jobs
-from muster.deploy.connect.channel import Channel, Event
+from muster.deploy.connect.answers import FACTS, PREPARE, START, STOP
+from muster.deploy.connect.channel import Channel
+from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.reports import CommandEnd, LauncherLine, StopAsked
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
 from tests.processes import is_alive, wait_until_gone
 from tests.waiting import wait_until
+
+Kind = TypeVar("Kind")
 
 # Leaves its process group and session, ignores SIGTERM, and is adopted by the keeper.
 DAEMON = (
@@ -33,12 +38,12 @@ class Host:
     """A keeper on this machine, prepared for a job in a folder of the test."""
 
     def __init__(self, folder: Path) -> None:
-        self.events: Queue[Event] = Queue()
+        self.events = Inbox()
         self.pipe = LocalPipe(None)
         self.channel = Channel("here", self.pipe, self.events)
         self.folder = folder
         self.channel.ask(
-            "prepare",
+            PREPARE,
             host="here",
             folder=str(folder),
             cwd=str(folder),
@@ -51,15 +56,15 @@ class Host:
 
     def start_daemon(self) -> int:
         note = self.folder / "pid"
-        self.channel.ask("start", argv=["python3", "-c", DAEMON, str(note)])
-        assert self.next_event("command-end")["code"] == 0
+        self.channel.ask(START, argv=["python3", "-c", DAEMON, str(note)])
+        assert self.next_event(CommandEnd).code == 0
         return int(wait_until(lambda: note.exists() and note.read_text(), "the daemon's number"))
 
-    def next_event(self, name: str) -> dict[str, object]:
+    def next_event(self, kind: type[Kind]) -> Kind:
         while True:
-            event = self.events.get(timeout=60)
-            if event.frame["event"] == name:
-                return event.frame
+            report = self.events.get(timeout=60).report
+            if isinstance(report, kind):
+                return report
 
 
 @pytest.fixture
@@ -72,7 +77,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def test_even_a_daemon_that_ignores_sigterm_is_ended(host: Host) -> None:
     pid = host.start_daemon()
     assert is_alive(pid)
-    assert host.channel.ask("stop")["left"] == []
+    assert host.channel.ask(STOP).left == ()
     assert not is_alive(pid)
 
 
@@ -94,21 +99,21 @@ def test_a_signal_for_the_keeper_ends_everything(host: Host, number: signal.Sign
 def test_other_processes_of_the_same_user_are_not_touched(host: Host) -> None:
     other = LocalPipe(None)
     host.start_daemon()
-    host.channel.ask("stop")
+    host.channel.ask(STOP)
     assert is_alive(other.pid)
     other.close()
 
 
 def test_a_command_that_does_not_exist_is_an_error_with_its_name(host: Host) -> None:
     with pytest.raises(MusterError, match="No such file or directory: 'no-such-program'"):
-        host.channel.ask("start", argv=["no-such-program"])
+        host.channel.ask(START, argv=["no-such-program"])
 
 
 def test_what_a_command_prints_comes_with_its_status(host: Host) -> None:
-    host.channel.ask("start", argv=["sh", "-c", "echo out; echo err >&2; exit 7"])
-    events = [host.events.get(timeout=60).frame for _ in range(3)]  # the end may come before the last line
-    assert {event["text"] for event in events if event["event"] == "launcher"} == {"out\n", "err\n"}
-    assert [event["code"] for event in events if event["event"] == "command-end"] == [7]
+    host.channel.ask(START, argv=["sh", "-c", "echo out; echo err >&2; exit 7"])
+    reports = [host.events.get(timeout=60).report for _ in range(3)]  # the end may come before the last line
+    assert {report.text for report in reports if isinstance(report, LauncherLine)} == {"out\n", "err\n"}
+    assert [report.code for report in reports if isinstance(report, CommandEnd)] == [7]
 
 
 def test_the_environment_of_other_launchers_does_not_leak_in(
@@ -117,14 +122,14 @@ def test_the_environment_of_other_launchers_does_not_leak_in(
     for name in ("OMPI_COMM_WORLD_RANK", "RANK", "SLURM_JOB_ID", "SSH_CONNECTION", "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "leaked")
     host = Host(tmp_path / "jobs" / "job")
-    host.channel.ask("start", argv=["sh", "-c", "env | grep -c =leaked || true"])
-    assert host.next_event("launcher")["text"] == "0\n"
+    host.channel.ask(START, argv=["sh", "-c", "env | grep -c =leaked || true"])
+    assert host.next_event(LauncherLine).text == "0\n"
     host.channel.close()
 
 
 def test_the_temporary_folder_of_a_job_goes_with_it(host: Host) -> None:
-    host.channel.ask("start", argv=["sh", "-c", 'touch "$TMPDIR/debris"; echo "$TMPDIR"'])
-    folder = Path(str(host.next_event("launcher")["text"]).strip())
+    host.channel.ask(START, argv=["sh", "-c", 'touch "$TMPDIR/debris"; echo "$TMPDIR"'])
+    folder = Path(host.next_event(LauncherLine).text.strip())
     assert (folder / "debris").exists()
     host.channel.close()
     assert not folder.exists()
@@ -140,7 +145,7 @@ def test_who_may_ask_this_host_can_have_the_driver_told_to_stop(host: Host) -> N
     (run / "job.json").write_text('{"driver": {"pid": 1, "start": 0}}')
     jobs = Jobs(host.folder.parent)
     assert jobs.do_end_driver({"job": "job", "by": "somebody"}, b"") == {"told": True}
-    assert host.next_event("stop-asked")["by"] == "somebody"
+    assert host.next_event(StopAsked).by == "somebody"
     host.channel.close()
     assert jobs.do_end_driver({"job": "job", "by": "somebody"}, b"") == {"told": False}
 
@@ -149,6 +154,6 @@ def test_a_keeper_that_cannot_start_says_why(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no such interpreter' >&2\nexit 9\n")
     broken.chmod(0o700)
-    channel = Channel("here", LocalPipe(str(broken)), Queue())
+    channel = Channel("here", LocalPipe(str(broken)), Inbox())
     with pytest.raises(MusterError, match="ended with status 9: no such interpreter"):
-        channel.ask("facts")
+        channel.ask(FACTS)

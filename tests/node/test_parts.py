@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from queue import Queue
 
 import pytest
 
 from muster.deploy.agent.handlers import PARTS, Part, Parts
+from muster.deploy.connect.answers import TIME, Nothing, Request
 from muster.deploy.connect.channel import Channel
+from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
 
@@ -24,8 +25,8 @@ def test_a_part_answers_what_the_table_says_and_nothing_else(part: Part, tmp_pat
 
 
 def test_an_answer_that_nobody_gives_is_an_error_and_not_the_end() -> None:
-    channel = Channel("here", LocalPipe(None), Queue())
+    channel = Channel("here", LocalPipe(None), Inbox())
     with pytest.raises(MusterError, match="KeyError: 'nothing-like-it'"):
-        channel.ask("nothing-like-it")
-    assert channel.ask("time")["time"]
+        channel.ask(Request("nothing-like-it", Nothing))
+    assert channel.ask(TIME).time
     channel.close()

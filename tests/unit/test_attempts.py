@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.connect.answers import FETCH, Nothing, Payload, Request
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from muster.deploy.jobs import runner as attempts
@@ -41,10 +42,10 @@ class Head:
 
     error: BaseException | None = None
 
-    def ask(self, do: str, payload: bytes = b"", **request: Any) -> dict[str, Any]:
-        if do == "fetch" and self.error:
+    def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
+        if request is FETCH and self.error:
             raise self.error
-        return {"text": "{}"}
+        return Payload(b"{}") if request is FETCH else Nothing()
 
 
 class Connected:

@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from queue import Queue
 
 import pytest
 
+from muster.deploy.connect.answers import TIME
 from muster.deploy.connect.bootstrap import BOOTSTRAP
 from muster.deploy.connect.channel import Channel, LostError
+from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.transports.local import LocalPipe
 
 
@@ -21,7 +22,7 @@ def host(tmp_path: Path, before: str) -> Channel:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\n{before}\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o700)
-    return Channel("node1", LocalPipe(str(python)), Queue())
+    return Channel("node1", LocalPipe(str(python)), Inbox())
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def host(tmp_path: Path, before: str) -> Channel:
 def test_what_start_up_files_print_is_passed_over(tmp_path: Path, before: str) -> None:
     channel = host(tmp_path, before)
     try:
-        assert channel.ask("time", seconds=120)["time"] > 0
+        assert channel.ask(TIME, seconds=120).time > 0
     finally:
         channel.close()
 
@@ -55,7 +56,7 @@ def test_a_shell_that_lets_nothing_run_is_quoted(tmp_path: Path, before: str, ki
     channel = host(tmp_path, before)
     try:
         with pytest.raises(LostError) as caught:
-            channel.ask("time", seconds=120)
+            channel.ask(TIME, seconds=120)
     finally:
         channel.close()
     assert (caught.value.kind, caught.value.text) == (kind, text)

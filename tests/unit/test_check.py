@@ -11,16 +11,8 @@ from typing import Any
 import pytest
 
 from muster.deploy.check import Finding, check, unfit
-from muster.deploy.check.measurements import (
-    Clock,
-    Examination,
-    Examined,
-    Folder,
-    Gpu,
-    Health,
-    JobProcesses,
-    Reached,
-)
+from muster.deploy.check.measurements import Clock, Examination, Examined
+from muster.deploy.connect.answers import Folder, Gpu, Health, JobProcesses, Reached
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.image.versions import Component, Track

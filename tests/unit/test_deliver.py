@@ -9,7 +9,8 @@ from typing import IO, Any, cast
 
 import pytest
 
-from muster.deploy.common.frames import Frame, read_frame, write_frame
+from muster.deploy.common.frames import read_frame, write_frame
+from muster.deploy.connect.answers import Missing, Request
 from muster.deploy.launch.deliver import Contents
 from muster.deploy.plan.source_tree import Tree, scan
 
@@ -20,9 +21,9 @@ class Store:
     def __init__(self, *missing: str) -> None:
         self.missing, self.stored = list(missing), b""
 
-    def ask(self, do: str, payload: bytes = b"", **request: Any) -> Frame:
+    def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Missing:
         self.stored = payload or self.stored
-        return {"missing": [one for one in self.missing if one in request.get("digests", ())]}
+        return Missing(tuple(one for one in self.missing if one in words.get("digests", ())))
 
 
 def test_what_is_sent_to_many_hosts_is_not_copied_for_each() -> None:

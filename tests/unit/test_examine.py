@@ -8,8 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +19,11 @@ from muster.deploy.check import check
 from muster.deploy.check.examine import MOST_PEERS, examine, peers
 from muster.deploy.check.measurements import Examination
 from muster.deploy.common.frames import Frame, read_frame, write_frame
+from muster.deploy.connect.answers import FACTS, HEALTH, TIME, Request, Time
 from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.channel import Channel, LostError, Pipe
 from muster.deploy.connect.cluster import Cluster
+from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
@@ -62,13 +64,13 @@ def test_the_quickest_of_several_answers_tells_the_clock(monkeypatch: pytest.Mon
     now = 1000.0
     ways = [(0.2, 0.4), (0.01, 0.01), (0.3, 0.0)]  # there and back
 
-    def ask(do: str, **request: object) -> Frame:
+    def ask(request: Request[Time], **words: object) -> Time:
         nonlocal now
         there, back = ways.pop(0)
         now += there + back
-        return {"time": now - back + 5.0}
+        return Time(now - back + 5.0)
 
-    channel = Channel("node1", Simulated({}), Queue())
+    channel = Channel("node1", Simulated({}), Inbox())
     monkeypatch.setattr(channel, "ask", ask)
     monkeypatch.setattr(
         "muster.deploy.connect.channel.time", SimpleNamespace(time=lambda: now, monotonic=lambda: now)
@@ -124,7 +126,7 @@ class Simulated:
     def last_words(self, said: str = "") -> LostError:
         return LostError("ended")
 
-    def close(self) -> None:
+    def close(self, *, patient: bool = True) -> None:
         self._stream.close()
 
 
@@ -236,9 +238,9 @@ def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("muster.deploy.check.examine.HEALTH_SECONDS", 3.0)
     post = Channel.post
 
-    def freeze(channel: Channel, do: str, payload: bytes = b"", **request: object) -> object:
-        future = post(channel, do, payload, **request)
-        return type(future)() if do == "health" and channel.host != "node1" else future
+    def freeze(channel: Channel, request: Any, payload: bytes = b"", **words: object) -> object:
+        future: Future[Any] = post(channel, request, payload, **words)
+        return Future() if request is HEALTH and channel.host != "node1" else future
 
     monkeypatch.setattr(Channel, "post", freeze)
     began = time.monotonic()
@@ -253,12 +255,12 @@ def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch
 def test_only_a_host_that_owes_an_answer_is_silent() -> None:
     """One that waited for slower hosts to get their code was taken for frozen."""
     thought = threading.Event()
-    channel = Channel("node1", Simulated({}, thought.wait), Queue())
-    channel.ask("time")
+    channel = Channel("node1", Simulated({}, thought.wait), Inbox())
+    channel.ask(TIME)
     time.sleep(0.3)
     assert channel.silent_for() == 0.0
     asked = time.monotonic()
-    slow = channel.post("facts")
+    slow: Future[Any] = channel.post(FACTS)
     time.sleep(0.2)
     assert 0.2 <= channel.silent_for() <= time.monotonic() - asked
     thought.set()

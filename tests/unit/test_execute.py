@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from muster.deploy.common.frames import Frame
-from muster.deploy.connect.channel import Event
+from muster.deploy.connect.answers import Request, Stopped
+from muster.deploy.connect.channel import LostError
+from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.reports import Event, Lost, of_frame
+from muster.deploy.errors import MusterError
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch import events as reports
@@ -37,17 +40,17 @@ class FakeChannel:
         self.silence = 0.0
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
-    def post(self, do: str, payload: bytes = b"", **request: Any) -> Future[Frame]:
-        self.asked.append((do, request))
-        future: Future[Frame] = Future()
-        future.set_result({"left": []})
+    def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
+        self.asked.append((request.word, words))
+        future: Future[Any] = Future()
+        future.set_result(Stopped(()))
         return future
+
+    def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
+        raise MusterError("nothing is known here")
 
     def silent_for(self) -> float:
         return self.silence
-
-    def ask(self, do: str, payload: bytes = b"", **request: Any) -> Frame:
-        return self.post(do, payload, **request).result()
 
 
 class Hosts:
@@ -56,10 +59,11 @@ class Hosts:
     def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
         self.channels = {host.host.name: FakeChannel() for host in plan.hosts}
-        self.events: Queue[Event] = Queue()
+        self.events = Inbox()
 
     def tell(self, teller: str, event: str, **frame: Any) -> None:
-        self.events.put(Event(teller, {"event": event, "time": time.time(), **frame}))
+        said = json.loads(json.dumps({"event": event, "time": time.time(), **frame}))
+        self.events.put(Event(teller, of_frame(said)))
 
     def start_all(self) -> None:
         for place in self.plan.ranks:
@@ -259,7 +263,7 @@ def test_a_launcher_that_hangs_at_its_exit_is_ended_and_noted(hosts: Hosts) -> N
 
 def test_a_lost_host_is_a_failure_with_its_name(hosts: Hosts) -> None:
     hosts.start_all()
-    hosts.tell("node2", "lost")
+    hosts.events.put(Event("node2", Lost(LostError("ended"))))
     result = hosts.run()
     assert result.failure is not None
     assert (result.failure.kind, result.failure.host, result.exit_status) == ("host", "node2", 3)
@@ -278,27 +282,33 @@ def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: H
 @pytest.mark.parametrize(
     "report",
     [
-        {"event": "output", "rank": 0, "stream": "/../../../../.bashrc", "text": "evil\n"},
-        {"event": "output", "rank": "../0", "stream": "out", "text": "evil\n"},
+        {"event": "output", "rank": 0, "stream": "out", "text": "evil\n"},
         {"event": "output", "rank": 99, "stream": "out", "text": "evil\n"},
-        {"event": "output", "rank": 0, "stream": "out", "text": 7},
-        {"event": "shell-end", "number": 1, "code": 0},  # that nobody asked for
-        {"event": "rank-end", "rank": 0},
-        {"event": "rank-end", "rank": 0, "code": -9, "time": 0, "tail": [], "out_of_memory": {"limit": "x"}},
+        {"event": "rank-end", "rank": 0, "code": 1, "time": 0, "tail": []},
+        {"event": "command-end", "code": 1, "time": 0},
+        {"event": "shell-end", "code": 0, "time": 0},
         {"event": "pulse", "ranks": {"0": {"cpu": 0.0, "state": "T"}}},
-        {"event": "pulse", "ranks": [7]},
-        {"event": "unheard of"},
-        {},
+        {"event": "ran", "code": 0, "cut": 0, "timed_out": False},
     ],
 )
-def test_a_host_that_reports_nonsense_is_a_failure_and_writes_nothing(
+def test_a_host_that_speaks_for_another_is_a_failure_and_writes_nothing(
     hosts: Hosts, report: dict[str, Any]
 ) -> None:
-    hosts.events.put(Event("node2", report))
+    hosts.events.put(Event("node2", of_frame(report)))
     result = hosts.run()
     assert result.failure is not None
-    assert (result.failure.host, result.exit_status) == ("node2", 3)
-    assert "sent a report that no keeper sends" in result.failure.reason
+    assert (result.failure.kind, result.failure.host, result.exit_status) == ("host", "node2", 3)
+    assert "it sent what no agent sends: " in result.failure.reason
+    assert not result.ends
+
+
+def test_a_host_that_was_cut_off_for_what_it_sent_fails_with_that_reason(hosts: Hosts) -> None:
+    hosts.start_all()
+    sent = LostError("it sent what no agent sends: cores", kind="host.nonsense", host="node2")
+    hosts.events.put(Event("node2", Lost(sent)))
+    result = hosts.run()
+    assert result.failure is not None
+    assert result.failure.headline == "node2: it sent what no agent sends: cores"
 
 
 @pytest.mark.parametrize(
@@ -306,7 +316,7 @@ def test_a_host_that_reports_nonsense_is_a_failure_and_writes_nothing(
     [
         ("command-end", {"code": -9}, "mpirun ended with SIGKILL (9)"),
         ("daemon-end", {"name": "orted", "code": -9}, "orted ended with SIGKILL (9)"),
-        ("shell-end", {"number": 3, "code": 255}, "mpirun's daemon ended with exit status 255"),
+        ("shell-end", {"code": 255}, "mpirun's daemon ended with exit status 255"),
     ],
 )
 def test_a_killed_launcher_is_the_cause_and_its_ranks_are_not(
@@ -335,8 +345,8 @@ def test_mpirun_reaches_only_the_hosts_of_its_job(hosts: Hosts) -> None:
 @pytest.mark.parametrize(
     ("sender", "launcher", "command", "said"),
     [
-        ("node2", "mpirun", DAEMON, "sent a report that no keeper sends"),
-        ("node1", "torchrun", DAEMON, "sent a report that no keeper sends"),
+        ("node2", "mpirun", DAEMON, "it sent what no agent sends"),
+        ("node1", "torchrun", DAEMON, "it sent what no agent sends"),
         ("node1", "mpirun", "touch owned", "node2 does more than start its daemon: touch owned"),
     ],
 )

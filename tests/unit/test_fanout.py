@@ -24,7 +24,7 @@ def test_where_no_host_can_be_reached_nothing_is_done() -> None:
 
 def test_a_host_is_named_once() -> None:
     def silent(host: hostfile.Host) -> Any:
-        raise LostError(f"{host.name}: no answer within 30 s")
+        raise LostError("no answer within 30 s", host=host.name)
 
     with pytest.raises(UnfitError) as caught, Cluster(hostfile.parse("node[1-2]"), silent):
         pass

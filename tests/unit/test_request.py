@@ -117,3 +117,17 @@ def test_a_network_is_read(text: str, meant: str) -> None:
 def test_what_is_no_network_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--network"):
         request.network(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("700", 700), ("2K", 2048), ("500M", 500 << 20), ("8g", 8 << 30), ("1T", 1 << 40)],
+)
+def test_a_size_has_a_letter_for_its_unit(text: str, size: int) -> None:
+    assert request.size("--max-log", text) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1", "1.5G", "8GB", "8 G", "1e9"])
+def test_a_size_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--max-log .*: write a number of bytes such as 500M or 8G"):
+        request.size("--max-log", text)

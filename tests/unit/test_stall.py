@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from muster.deploy.connect.reports import Pulse, Pulses
 from muster.deploy.launch.result import Failure, RankEnd
-from muster.deploy.launch.state import State
+from muster.deploy.launch.state import State, UntrueReport
 from muster.deploy.launch.watchdogs import Stall
 from tests.unit.plans import make_plan
 
@@ -25,8 +26,8 @@ class Job:
         for _ in range(int(seconds / 2)):
             self.now += 2.0
             for host, ranks in (("node1", (0, 1)), ("node2", (2, 3))):
-                pulse = {str(r): {"cpu": self.now * busy * (r == 3), "state": states[r]} for r in ranks}
-                self.stall.pulse(host, {"ranks": pulse})
+                pulse = {str(r): Pulse(self.now * busy * (r == 3), states[r]) for r in ranks}
+                self.stall.pulse(host, Pulses(pulse))
 
     @property
     def failure(self) -> Failure | None:
@@ -96,5 +97,5 @@ def test_ranks_that_have_ended_are_not_waited_for(job: Job) -> None:
 
 
 def test_a_host_speaks_for_its_own_ranks(job: Job) -> None:
-    with pytest.raises(ValueError, match="its own ranks"):
-        job.stall.pulse("node1", {"ranks": {"3": {"cpu": 0.0, "state": "T"}}})
+    with pytest.raises(UntrueReport, match="rank 3, which the plan does not have there"):
+        job.stall.pulse("node1", Pulses({"3": Pulse(0.0, "T")}))

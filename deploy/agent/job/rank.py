@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
-TAIL_LINES = 40
+TAIL_LINES, TAIL_WIDTH = 40, 2048  # the log has all of them, and all of each
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 LEFT_BEHIND_SECONDS = 1.0  # for what a program's own children print after its end
 LAST_SECONDS = 10.0  # to pass on what there is then; they may print for ever
@@ -104,7 +104,7 @@ def pump(
             whole, pending = whole_lines(pending + chunk, flush=not chunk)
             if whole:
                 text = whole.decode(errors="surrogateescape")
-                tail.extend(text.splitlines(keepends=True)[-TAIL_LINES:])
+                tail.extend(line[-TAIL_WIDTH:] for line in text.splitlines(keepends=True)[-TAIL_LINES:])
                 keeper.send({"event": "output", "stream": name, "text": text})
 
 

@@ -24,6 +24,7 @@ from .ranks import Ranks
 
 # The environment of another launcher, or of this SSH session, must not reach a rank.
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "TORCHELASTIC_", "SSH_", "MUSTER_")
+LONGEST_LINE = 1 << 16  # a longer one is passed on in pieces
 OPEN_MPI_DAEMONS = {"orted", "prted"}
 SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/launch/watchdogs.py)
 FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
@@ -117,9 +118,12 @@ class Work:
         return {"left": end_descendants(self.ranks.are_there)}
 
     def do_fetch(self, request: Frame, payload: bytes) -> Frame:
-        """The content of a file of the job, None if there is none."""
+        """The first bytes of a file of the job, as many as are asked for; none if there is no file."""
         path = Path(self.job["folder"]) / request["path"]
-        return {"text": path.read_text(errors="replace") if path.is_file() else None}
+        if not path.is_file():
+            return {}
+        with open(path, "rb") as file:
+            return {"payload": file.read(request["most"])}
 
     # -- processes --
 
@@ -157,5 +161,5 @@ class Work:
         return {**own, **private, **self.job["env"]}
 
     def _pump_launcher(self, stream: IO[bytes]) -> None:
-        for line in stream:
+        while line := stream.readline(LONGEST_LINE):
             self.send({"event": "launcher", "text": line.decode(errors="surrogateescape")})

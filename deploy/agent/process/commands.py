@@ -18,7 +18,7 @@ DRAIN_SECONDS = 1.0  # what the command started and left behind may hold its out
 class Commands:
     """Starts commands as they are, without a shell, and reports each one's end."""
 
-    def __init__(self, send: Callable[[Frame], None]) -> None:
+    def __init__(self, send: Callable[..., None]) -> None:
         self._send = send
 
     def do_run(self, request: Frame, payload: bytes) -> Frame:
@@ -28,12 +28,12 @@ class Commands:
         try:
             run.start(request["argv"])
         except OSError as error:
-            run.report(127 if isinstance(error, FileNotFoundError) else 126, f"{error.strerror}\n")
+            run.report(127 if isinstance(error, FileNotFoundError) else 126, f"{error.strerror}\n".encode())
         return {}
 
 
 class _Run:
-    def __init__(self, send: Callable[[Frame], None], seconds: float | None) -> None:
+    def __init__(self, send: Callable[..., None], seconds: float | None) -> None:
         self._send, self._seconds = send, seconds
         self._output, self._cut = bytearray(), 0
         self._ended = threading.Event()
@@ -55,8 +55,8 @@ class _Run:
         pump.start()
         threading.Thread(target=self._finish, args=(pump,), daemon=True).start()
 
-    def report(self, code: int, text: str, *, timed_out: bool = False) -> None:
-        self._send({"event": "ran", "code": code, "output": text, "cut": self._cut, "timed_out": timed_out})
+    def report(self, code: int, output: bytes, *, timed_out: bool = False) -> None:
+        self._send({"event": "ran", "code": code, "cut": self._cut, "timed_out": timed_out}, output)
 
     def _end(self, code: int) -> None:
         self._code = code
@@ -76,4 +76,4 @@ class _Run:
         end_descendants()
         self._ended.wait()
         pump.join(DRAIN_SECONDS)
-        self.report(self._code, bytes(self._output).decode(errors="replace"), timed_out=not in_time)
+        self.report(self._code, bytes(self._output), timed_out=not in_time)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ...common.frames import Readable, Writable
 
-CLOSE_SECONDS = 10.0
+CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
 
 
 class ProcessPipe:
@@ -47,9 +47,12 @@ class ProcessPipe:
         lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
         return self._process.returncode, lines[-1].strip() if lines else said or "no message"
 
-    def close(self) -> None:
+    def close(self, *, patient: bool = True) -> None:
         """Close the lifeline, and wait until the keeper has ended everything; it may be out of reach."""
         with contextlib.suppress(OSError):
             self._process.stdin.close()  # type: ignore[union-attr]  # stdin=PIPE
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(CLOSE_SECONDS)
+            self._process.wait(CLOSE_SECONDS if patient else IMPATIENT_SECONDS)
+            return
+        if not patient:
+            self._process.kill()

@@ -121,7 +121,7 @@ class SshPipe:
             kind="python.failed",
         )
 
-    def close(self) -> None:
+    def close(self, *, patient: bool = True) -> None:
         """Cut the lifeline: sshd closes the keeper's stdin."""
         self._connection.close()
 

@@ -1,0 +1,384 @@
+"""What may be asked of an agent, and the type of each answer.
+
+A `Request` is the word for what is asked with the type of the answer: `channel.ask(FACTS)` is a `Facts`. An
+answer is checked where it arrives, in `Channel`; what does not fit ends the connection to its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+
+from ..common.files import PART
+from ..common.frames import Frame
+from ..decode import NONSENSE, AtMost, Like, from_json
+from ..hosts.bounds import (
+    MOST_HOSTS,
+    Address,
+    AddressOrName,
+    Bytes,
+    Count,
+    DiffId,
+    Digest,
+    Interface,
+    Name,
+    Number,
+    Path,
+    Pid,
+    Port,
+    Seconds,
+    Version,
+    Words,
+)
+from ..hosts.facts import Facts
+
+Answer = TypeVar("Answer")
+
+MOST_ENTRIES = 1 << 18  # files of a folder or a run, contents of a tree
+MOST_METRICS = 1 << 26
+_Pids = Annotated[tuple[Pid, ...], AtMost(1 << 16)]
+_Log = Annotated[str, AtMost(512)]
+_JobId = Annotated[str, Like(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")]
+"""It becomes a path on the driver."""
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """It is done."""
+
+
+@dataclass(frozen=True)
+class Time:
+    """The host's clock."""
+
+    time: Seconds
+
+
+# -- before a launch --
+
+
+@dataclass(frozen=True)
+class OpenPort:
+    """A port of the host where others may try to reach it."""
+
+    port: Port
+
+
+@dataclass(frozen=True)
+class PortOrRefusal:
+    """The same, or why the host has none."""
+
+    port: Port | None = None
+    refused: Words | None = None
+
+
+@dataclass(frozen=True)
+class HeadReached:
+    """The host's own interface for each address of the head that it reaches."""
+
+    interfaces: Annotated[Mapping[AddressOrName, Interface | None], AtMost(4096)]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How one host reaches another: the own interface by address of the other, and why not, by address."""
+
+    interfaces: Annotated[Mapping[AddressOrName, Interface | None], AtMost(4096)] = field(
+        default_factory=dict
+    )
+    refused: Annotated[Mapping[AddressOrName, Words], AtMost(4096)] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HostsReached:
+    """How a host reaches others."""
+
+    reached: Annotated[Mapping[Name, Reached], AtMost(MOST_HOSTS)]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A place where jobs write: bytes free there, and what a write said if it failed."""
+
+    path: Path
+    free: Bytes | None
+    error: Words | None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU: memory in MiB, uncorrected memory errors since the driver was loaded, processes on it."""
+
+    index: Count
+    used: Count
+    total: Count
+    ecc: Count
+    pids: _Pids
+
+
+@dataclass(frozen=True)
+class JobProcesses:
+    """Processes of one job on a host; `kept`: its keeper lives, so the job is running and not left over."""
+
+    job: Name
+    pids: _Pids
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Health:
+    """One host, as its keeper measured it. Sizes in bytes; a limit of -1 is none."""
+
+    user: Name
+    own_addresses: Annotated[tuple[Address, ...], AtMost(1024)]
+    """What its own name resolves to."""
+    folders: Annotated[tuple[Folder, Folder], AtMost(2)]
+    """Muster's own, and the one for temporary files."""
+    shm_free: Bytes | None
+    nofile: Number
+    memlock: Number
+    rdma: bool
+    gpus: Annotated[tuple[Gpu, ...], AtMost(1024)]
+    gpu_error: Words | None
+    driver: Name | None
+    driver_cuda: Version | None
+    torch_cuda: Version | None
+    nccl: Version | None
+    jobs: Annotated[tuple[JobProcesses, ...], AtMost(1 << 14)]
+    image: Annotated[Mapping[Name, Name], AtMost(256)] = field(default_factory=dict)
+    """What the node image records of itself: flavor, track, the version of each part; empty without one."""
+
+
+# -- a launch --
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The contents that a host does not have."""
+
+    missing: Annotated[tuple[Digest, ...], AtMost(MOST_ENTRIES)]
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The processes that could not be ended."""
+
+    left: _Pids
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Bytes of a file; none at its end."""
+
+    payload: bytes = b""
+
+
+class Frames(NamedTuple):
+    """A line of a Python stack."""
+
+    function: Words
+    file: Path
+    line: Number | None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Where a rank is, innermost first, or why that cannot be told."""
+
+    frames: Annotated[tuple[Frames, ...], AtMost(1 << 12)] = ()
+    error: Words = ""
+
+
+@dataclass(frozen=True)
+class StacksHere:
+    """The stack of each rank of a host."""
+
+    stacks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Stack], AtMost(1 << 12)]
+
+
+# -- jobs --
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The process that drives a job."""
+
+    host: Name
+    pid: Pid
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job as its folder tells of it; `ended` and `exit_status` are None as long as there is no result."""
+
+    job: _JobId
+    state: Literal["running", "done", "failed", "lost"]
+    launcher: Name
+    hosts: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)]
+    ranks: Count
+    attempt: Count
+    detached: bool
+    started: Seconds
+    ended: Seconds | None
+    exit_status: Number | None
+    why: Words
+    last_line: Words
+    folder: Path
+    driver: Driver
+    driver_folder: Path
+
+    @property
+    def running(self) -> bool:
+        """Whether it goes on."""
+        return self.state == "running"
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs of a place."""
+
+    jobs: Annotated[tuple[JobState, ...], AtMost(1 << 14)]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What ranks printed, each text with the name of its log, and whether there is more."""
+
+    output: Annotated[tuple[tuple[_Log, Annotated[str, AtMost(1 << 20)]], ...], AtMost(1 << 18)]
+    more: bool
+
+
+@dataclass(frozen=True)
+class Told:
+    """Whether the driver of a job could be told."""
+
+    told: bool
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of a run with their sizes, in bytes."""
+
+    files: Annotated[tuple[tuple[Path, Bytes], ...], AtMost(MOST_ENTRIES)]
+
+
+# -- files --
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Where a host takes in a file or folder."""
+
+    draft: Path
+
+
+class Entry(NamedTuple):
+    """Something in a folder of a host (deploy/common/files.py)."""
+
+    path: Path
+    kind: Literal["folder", "file", "link"]
+    mode: Count
+    length: Bytes
+    digest: Annotated[str, Like("([0-9a-f]{64})?")]
+    link: Path
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A file, or a folder with what is in it."""
+
+    mode: Count
+    length: Bytes = 0
+    digest: Annotated[str, Like("([0-9a-f]{64})?")] = ""
+    entries: Annotated[tuple[Entry, ...], AtMost(MOST_ENTRIES)] | None = None
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """The jobs whose folders were removed, those that were kept, and the bytes that are free again."""
+
+    removed: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
+    kept: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
+    freed: Bytes
+
+
+# -- images --
+
+
+@dataclass(frozen=True)
+class ImageThere:
+    """The image of a name, if a host has one, and how many layers of the asked one it has."""
+
+    id: Name
+    created: Name
+    layers: Annotated[tuple[DiffId, ...], AtMost(1024)]
+    common: Count
+
+
+@dataclass(frozen=True)
+class ImageServed:
+    """Where a host gives layers to others, and how many bytes of each it has."""
+
+    port: Port
+    have: Annotated[Mapping[Digest, Bytes], AtMost(1024)]
+
+
+@dataclass(frozen=True)
+class Request(Generic[Answer]):
+    """What is asked, and the type of the answer. `room`: the bytes that may follow it."""
+
+    word: str
+    answer: type[Answer]
+    room: int = 0
+
+    def read(self, frame: Frame, payload: bytes = b"") -> Answer:
+        """The answer in a frame; ValueError for what is no answer to this."""
+        try:
+            value: Any = {**frame, "payload": payload} if self.room else frame
+            answer: Answer = from_json(self.answer, value)
+        except NONSENSE as error:
+            raise ValueError(f"its answer to {self.word}: {error}") from None
+        return answer
+
+
+TIME = Request("time", Time)
+FACTS = Request("facts", Facts)
+HEALTH = Request("health", Health)
+MEET = Request("meet", OpenPort)
+TRY_TO_MEET = Request("try_to_meet", PortOrRefusal)
+UNMEET = Request("unmeet", Nothing)
+REACH = Request("reach", HeadReached)
+REACH_HOSTS = Request("reach_hosts", HostsReached)
+MISSING = Request("missing", Missing)
+STORE = Request("store", Nothing)
+PREPARE = Request("prepare", Nothing)
+START = Request("start", Nothing)
+SHELL = Request("shell", Nothing)
+SHELL_END = Request("shell_end", Nothing)
+PING = Request("ping", Nothing)
+STOP = Request("stop", Stopped)
+FETCH = Request("fetch", Payload, MOST_METRICS)
+STACKS = Request("stacks", StacksHere)
+JOBS = Request("jobs", Jobs)
+OUTPUT = Request("output", Printed)
+RECORD = Request("record", Nothing)
+END_DRIVER = Request("end_driver", Told)
+FILES = Request("files", RunFiles)
+READ = Request("read", Payload, PART)
+DETACH = Request("detach", Nothing)
+RUN = Request("run", Nothing)
+CLEAN = Request("clean", Cleaned)
+DRAFT = Request("draft", Draft)
+APPEND = Request("append", Nothing)
+VERIFY = Request("verify", Nothing)
+SETTLE = Request("settle", Nothing)
+FILE = Request("file", FileFacts)
+FILE_PART = Request("part", Payload, PART)
+IMAGE = Request("image", ImageThere)
+IMAGE_SERVE = Request("image_serve", ImageServed)
+IMAGE_TAKE = Request("image_take", Nothing)
+IMAGE_COMPLETE = Request("image_complete", Nothing)
+IMAGE_PULL = Request("image_pull", Nothing)
+IMAGE_FORGET = Request("image_forget", Nothing)
+IMAGE_LOAD = Request("image_load", Nothing)

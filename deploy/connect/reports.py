@@ -1,0 +1,257 @@
+"""What an agent reports without being asked, each kind of report as a type.
+
+`of_frame` is where a report is checked. What does not fit ends the connection to its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, NamedTuple
+
+from ..common.frames import Frame
+from ..decode import NONSENSE, AtMost, Between, Like, from_json
+from ..errors import HostError
+from ..hosts.bounds import Bytes, Code, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Words
+
+MOST_OUTPUT = 1 << 20  # of a command of `fab run`, in bytes (deploy/agent/process/commands.py)
+_RankName = Annotated[str, Like(r"\d{1,7}")]
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """The kernel killed a process for lack of memory; `limit`: of its cgroup, in bytes."""
+
+    limit: Bytes | None
+
+
+@dataclass(frozen=True)
+class RankStart:
+    """A rank has started."""
+
+    rank: Rank
+    local_rank: Rank
+    world_size: Rank
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a rank printed: whole lines, or at the end of its output what is left."""
+
+    rank: Rank
+    stream: Literal["out", "err"]
+    text: Printed
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """A rank has ended, at a time of its host's clock."""
+
+    rank: Rank
+    code: Code
+    time: Seconds
+    tail: Annotated[tuple[Annotated[str, AtMost(1 << 12)], ...], AtMost(40)]
+    out_of_memory: OutOfMemory | None = None
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """What a rank is doing: seconds of processor time of all its processes, and its state in proc(5)."""
+
+    cpu: Seconds
+    state: Annotated[str, AtMost(1)]
+
+
+@dataclass(frozen=True)
+class Pulses:
+    """The pulse of each rank of a host."""
+
+    ranks: Annotated[Mapping[_RankName, Pulse], AtMost(1 << 16)]
+
+
+@dataclass(frozen=True)
+class LauncherLine:
+    """What mpirun or torchrun printed."""
+
+    text: Printed
+
+
+@dataclass(frozen=True)
+class CommandEnd:
+    """The launcher's command on a host has ended."""
+
+    code: Code
+    time: Seconds
+    out_of_memory: OutOfMemory | None = None
+
+
+@dataclass(frozen=True)
+class Shell:
+    """mpirun on the reporting host wants a command run on another."""
+
+    number: Number
+    host: Name
+    command: Words
+
+
+@dataclass(frozen=True)
+class ShellEnd:
+    """Such a command has ended, on the reporting host."""
+
+    code: Code
+    time: Seconds
+
+
+@dataclass(frozen=True)
+class DaemonEnd:
+    """Open MPI's daemon on a host was killed."""
+
+    name: Name
+    code: Code
+    time: Seconds
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """`fab stop` was called on a machine that is not the driver's. `by`: who called it."""
+
+    by: Name
+
+
+@dataclass(frozen=True)
+class Detached:
+    """The driver of a detached job has started the ranks (`title`), or why it could not."""
+
+    title: Words = ""
+    error: Words = ""
+    unfit: Annotated[tuple[tuple[Name, Words], ...], AtMost(4096)] = ()
+    exit_status: Annotated[int, Between(0, 255)] = 1
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command of `fab run` has ended. `cut`: bytes of its output that are left out."""
+
+    code: Code
+    cut: Bytes
+    timed_out: bool
+    output: bytes = b""
+
+
+@dataclass(frozen=True)
+class ImageHave:
+    """So many bytes of a layer are on a host."""
+
+    digest: Digest
+    have: Bytes
+
+
+@dataclass(frozen=True)
+class ImageGot:
+    """A layer is on a host."""
+
+    digest: Digest
+
+
+@dataclass(frozen=True)
+class ImageStuck:
+    """No other host could give this host the rest of a layer."""
+
+    digest: Digest
+    have: Bytes
+    text: Words
+
+
+@dataclass(frozen=True)
+class ImageLoaded:
+    """The engine of a host has an image, or why it does not."""
+
+    id: Name = ""
+    created: Name = ""
+    layers: Annotated[tuple[DiffId, ...], AtMost(1024)] = ()
+    error: Words = ""
+
+
+@dataclass(frozen=True)
+class Fed:
+    """Not from a host: the driver has sent a layer to it; `error`: why it could not."""
+
+    digest: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Not from a host: the connection to it has ended, for this reason."""
+
+    reason: HostError = field(compare=False)
+
+
+Report = (
+    RankStart
+    | Output
+    | RankEnd
+    | Pulses
+    | LauncherLine
+    | CommandEnd
+    | Shell
+    | ShellEnd
+    | DaemonEnd
+    | StopAsked
+    | Detached
+    | Ran
+    | ImageHave
+    | ImageGot
+    | ImageStuck
+    | ImageLoaded
+    | Fed
+    | Lost
+)
+
+KINDS: Mapping[str, type[Report]] = {
+    "rank-start": RankStart,
+    "output": Output,
+    "rank-end": RankEnd,
+    "pulse": Pulses,
+    "launcher": LauncherLine,
+    "command-end": CommandEnd,
+    "shell": Shell,
+    "shell-end": ShellEnd,
+    "daemon-end": DaemonEnd,
+    "stop-asked": StopAsked,
+    "detached": Detached,
+    "ran": Ran,
+    "image-have": ImageHave,
+    "image-got": ImageGot,
+    "image-stuck": ImageStuck,
+    "image-loaded": ImageLoaded,
+}
+"""What an agent calls each of them."""
+
+BUSY = "busy"
+"""Sent by an agent while it works on a request: it is there, and reports nothing."""
+
+
+class Event(NamedTuple):
+    """Something that happened on a host. `size`: about what it takes of this machine's memory, in bytes."""
+
+    host: str
+    report: Report
+    size: int = 0
+
+
+def room(frame: Frame) -> int:
+    """The bytes that may follow a report: only the output of a command comes so."""
+    return MOST_OUTPUT if frame.get("event") == "ran" else 0
+
+
+def of_frame(frame: Frame, payload: bytes = b"") -> Report:
+    """The report that an agent sent; one of NONSENSE for what no agent sends."""
+    word = frame.get("event")
+    if not isinstance(word, str) or word not in KINDS:
+        raise ValueError(f"an unknown report {str(word)[:40]!r}")
+    try:
+        report: Report = from_json(KINDS[word], {**frame, "output": payload} if word == "ran" else frame)
+    except NONSENSE as error:
+        raise ValueError(f"the report {word}: {error}") from None
+    return report

@@ -1,0 +1,44 @@
+"""What a text, a number or a list from a host may be at most: types for answers and reports.
+
+Each bound is above what an agent of ours sends, and far below what would fill this machine's memory.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated
+
+from ..decode import AtMost, Between, Like, Parsed
+
+MOST_HOSTS, MOST_RANKS = 4096, 1 << 20  # deploy/hosts/hostfile.py
+
+# -- texts --
+Words = Annotated[str, AtMost(1 << 16)]
+"""A message, a command."""
+Printed = Annotated[str, AtMost(1 << 18), Parsed(lambda text: text.encode(errors="surrogateescape"))]
+"""What a program printed, as text that stands for bytes. Lines come in chunks of 64 KiB with at most as much
+before them (deploy/agent/job/rank.py)."""
+Name = Annotated[str, AtMost(256)]
+"""Of a host, user, job, program: shown, and no path here."""
+Path = Annotated[str, AtMost(4096)]
+AbsolutePath = Annotated[str, Like(r"/[^\0\n]{0,4095}")]
+Version = Annotated[str, Like(r"[\w.+!~-]{1,64}")]
+Digest = Annotated[str, Like(r"[0-9a-f]{64}")]
+DiffId = Annotated[str, Like(r"sha256:[0-9a-f]{64}")]
+Address = Annotated[str, AtMost(64), Parsed(ipaddress.ip_address)]
+AddressOrName = Annotated[str, Like(r"[\w.:%-]{1,255}")]
+"""An address, or the name that addr= gives."""
+Interface = Annotated[str, Like(r"[^\s/]{1,15}")]
+
+# -- numbers --
+Bytes = Annotated[int, Between(0, 1 << 62)]
+"""A size that is shown or compared, never the room for something."""
+Count = Annotated[int, Between(0, 1 << 32)]
+Number = Annotated[int, Between(-(1 << 62), 1 << 62)]
+Port = Annotated[int, Between(1, 65535)]
+Pid = Annotated[int, Between(1, 1 << 22)]
+Rank = Annotated[int, Between(0, MOST_RANKS)]
+Code = Annotated[int, Between(-64, 255)]
+"""An exit code: 0 to 255, or minus the number of a signal."""
+Seconds = Annotated[float, Between(0, 1e12)]
+"""A time since the epoch or of a processor."""

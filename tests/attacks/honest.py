@@ -1,0 +1,79 @@
+"""What an honest agent says: an example of every answer and of every report, as it comes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from tests.unit.plans import NODE
+from tests.unit.test_check import HEALTHY, IDLE
+
+DIGEST, DIFF_ID = "ab" * 32, "sha256:" + "cd" * 32
+JOB = {
+    "job": "20261121-120000-abcd",
+    "state": "done",
+    "launcher": "mpirun",
+    "hosts": ["node1"],
+    "ranks": 1,
+    "attempt": 0,
+    "detached": False,
+    "started": 1000.0,
+    "ended": 1001.0,
+    "exit_status": 0,
+    "why": "",
+    "last_line": "",
+    "folder": "/home/ml/.muster/jobs/x/run",
+    "driver": {"host": "laptop", "pid": 7},
+    "driver_folder": "/runs/x",
+}
+GPU_AND_IMAGE = {"gpus": [dataclasses.asdict(IDLE)], "image": {"flavor": "cpu"}}
+ANSWERS: dict[str, dict[str, Any]] = {
+    "time": {"time": 1000.0},
+    "facts": json.loads(json.dumps(dataclasses.asdict(NODE))),
+    "health": json.loads(
+        json.dumps(
+            dataclasses.asdict(HEALTHY) | {"gpus": [dataclasses.asdict(IDLE)], "image": {"flavor": "cpu"}}
+        )
+    ),
+    "meet": {"port": 20123},
+    "try_to_meet": {"refused": "no free port"},
+    "reach": {"interfaces": {"10.0.0.1": "eth0"}},
+    "reach_hosts": {
+        "reached": {"node1": {"interfaces": {"10.0.0.1": None}, "refused": {"fe80::1": "no route"}}}
+    },
+    "missing": {"missing": [DIGEST]},
+    "stop": {"left": [7]},
+    "stacks": {"stacks": {"0": {"frames": [["main", "train.py", 3]]}, "1": {"error": "Permission denied"}}},
+    "jobs": {"jobs": [JOB]},
+    "output": {"output": [["rank-0000@node1.out", "line\n"]], "more": True},
+    "end_driver": {"told": True},
+    "files": {"files": [["logs/order", 7]]},
+    "draft": {"draft": "/home/ml/.x.abc"},
+    "file": {
+        "mode": 0o755,
+        "entries": [["a", "file", 0o644, 7, DIGEST, ""], ["b", "link", 0o755, 0, "", "a"]],
+    },
+    "clean": {"removed": ["x"], "kept": [], "freed": 7},
+    "image": {"id": DIFF_ID, "created": "2026", "layers": [DIFF_ID], "common": 1},
+    "image_serve": {"port": 20124, "have": {DIGEST: 7}},
+}
+_END = {"code": 1, "time": 1000.0}
+REPORTS: dict[str, dict[str, Any]] = {
+    "rank-start": {"rank": 0, "local_rank": 0, "world_size": 1},
+    "output": {"rank": 0, "stream": "out", "text": "line\n"},
+    "rank-end": {"rank": 0, **_END, "tail": ["line\n"], "out_of_memory": {"limit": 7}},
+    "pulse": {"ranks": {"0": {"cpu": 1.5, "state": "S"}}},
+    "launcher": {"text": "line\n"},
+    "command-end": _END,
+    "shell": {"number": 7, "host": "node2", "command": "prted"},
+    "shell-end": {"number": 7, **_END},
+    "daemon-end": {"name": "prted", **_END},
+    "stop-asked": {"by": "ada"},
+    "detached": {"error": "no", "unfit": [["node2", "no torch"]], "exit_status": 3},
+    "ran": {"code": 0, "cut": 0, "timed_out": False},
+    "image-have": {"digest": DIGEST, "have": 7},
+    "image-got": {"digest": DIGEST},
+    "image-stuck": {"digest": DIGEST, "have": 7, "text": "no"},
+    "image-loaded": {"id": DIFF_ID, "created": "2026", "layers": [DIFF_ID]},
+}

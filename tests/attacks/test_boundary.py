@@ -1,0 +1,313 @@
+"""What a host may say: answers and reports with wrong types, huge values, paths, escapes; and floods."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import threading
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from queue import Empty
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+from muster.deploy.connect import answers, channel, reports
+from muster.deploy.connect.answers import FACTS, STORE, TIME, Request
+from muster.deploy.connect.bootstrap import GREETING
+from muster.deploy.connect.channel import Channel, LostError
+from muster.deploy.connect.inbox import LEAST_SHARE, MOST_BYTES, Inbox
+from muster.deploy.connect.reports import Event, LauncherLine, Lost, StopAsked
+from muster.deploy.decode import AtMost, Between, Like, Parsed
+from muster.deploy.errors import MusterError
+from muster.deploy.jobs.run_folder import RunFolder
+from tests.attacks.honest import ANSWERS, REPORTS
+from tests.unit.plans import make_plan
+
+REQUESTS = {request.word: request for request in vars(answers).values() if isinstance(request, Request)}
+EVIL: tuple[Any, ...] = (
+    *(None, True, -1, 1 << 70, 1e308, float("nan"), "", "x" * (1 << 20), "\ud800", "\x1b]0;owned\x07"),
+    *("../../.bashrc", "/etc/passwd", "node1\nnode2", [], {}, [[]], [{}], {"": {}}, [None] * (1 << 19)),
+)
+
+
+NEEDED: dict[Any, Any] = {int: Between, float: Between, str: (AtMost, Like)}
+
+
+def spoiled(value: Any) -> Iterator[Any]:
+    """The value with each of its parts, and itself, replaced by each evil thing, or left out."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield {other: inside for other, inside in value.items() if other != name}
+            yield from ({**value, name: evil} for evil in spoiled(inner))
+            yield from ({**value, evil: inner} for evil in ("../x", "\x1b[2J", "9" * 5000))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from ([*value[:place], evil, *value[place + 1 :]] for evil in spoiled(inner))
+        yield value * 300_000
+    yield from EVIL
+
+
+def bounded(kind: Any, path: str, bounds: tuple[Any, ...] = ()) -> Iterator[str]:
+    """The parts of a type that have no bound."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        yield from bounded(args[0], path, args[1:])
+    elif origin in (Union, types.UnionType):
+        for arg in args:
+            yield from bounded(arg, path)
+    elif dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            yield from bounded(hint, f"{path}.{name}")
+    elif origin in (tuple, Mapping):
+        fixed = origin is tuple and args[-1] is not Ellipsis
+        if not fixed and not any(isinstance(bound, AtMost) for bound in bounds):
+            yield path
+        for arg in (arg for arg in args if arg is not Ellipsis):
+            yield from bounded(arg, f"{path}[]")
+    elif not any(isinstance(bound, NEEDED.get(kind, object)) for bound in bounds or (None,)):
+        yield path
+    elif origin is not Literal and kind not in {*NEEDED, bool, bytes, type(None)}:
+        yield f"{path} is a {kind}"
+
+
+@pytest.mark.parametrize("word", REQUESTS)
+def test_every_part_of_an_answer_has_a_bound(word: str) -> None:
+    assert list(bounded(REQUESTS[word].answer, word)) == []
+
+
+@pytest.mark.parametrize("word", reports.KINDS)
+def test_every_part_of_a_report_has_a_bound(word: str) -> None:
+    assert list(bounded(reports.KINDS[word], word)) == []
+
+
+def test_the_bounds_of_which_these_tests_know_are_all() -> None:
+    assert bool(list(bounded(str, "x"))) and not list(bounded(Annotated[str, Like("x"), Parsed(str)], "x"))
+
+
+@pytest.mark.parametrize("word", REQUESTS)
+def test_an_answer_is_what_it_should_be_or_refused_in_a_few_words(word: str) -> None:
+    honest = ANSWERS.get(word, {})
+    REQUESTS[word].read(honest)
+    for said in spoiled(honest):
+        if isinstance(said, dict):
+            try:
+                REQUESTS[word].read(said)
+            except ValueError as error:
+                assert len(str(error)) < 400
+                assert "\x1b" not in str(error)
+
+
+@pytest.mark.parametrize("word", reports.KINDS)
+def test_a_report_is_what_it_should_be_or_refused_in_a_few_words(word: str) -> None:
+    honest = {"event": word, **REPORTS[word]}
+    reports.of_frame(honest)
+    for said in spoiled(honest):
+        if isinstance(said, dict):
+            try:
+                reports.of_frame(said)
+            except ValueError as error:
+                assert len(str(error)) < 400
+                assert "\x1b" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("request_", "lie"),
+    [
+        (FACTS, {"home": "relative"}),
+        (FACTS, {"home": "/home/a\nb"}),
+        (FACTS, {"python": "three"}),
+        (FACTS, {"addresses": ["not an address"]}),
+        (FACTS, {"interfaces": {"10.0.0.1": "../../x"}}),
+        (FACTS, {"cores": 0}),
+        (FACTS, {"mpi": "5.0.7; reboot"}),
+        (answers.MEET, {"port": 0}),
+        (answers.MEET, {"port": True}),
+        (answers.HEALTH, {"folders": []}),
+        (answers.MISSING, {"missing": ["../../etc/passwd"]}),
+        (answers.FILE, {"length": 1 << 70}),
+        (answers.FILE, {"entries": [["x", "socket", 0, 0, "", ""]]}),
+        (answers.IMAGE_SERVE, {"have": {"../x": 1}}),
+    ],
+)
+def test_what_would_reach_a_path_a_number_or_a_command_is_refused(
+    request_: Request[Any], lie: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=f"its answer to {request_.word}: {next(iter(lie))}"):
+        request_.read({**ANSWERS[request_.word], **lie})
+
+
+@pytest.mark.parametrize("code", [256, -65, 1.0, "0", None, True])
+def test_an_end_has_a_code_that_a_process_can_have(code: Any) -> None:
+    for word in ("ran", "rank-end", "command-end", "shell-end", "daemon-end"):
+        with pytest.raises(ValueError, match=f"the report {word}: code"):
+            reports.of_frame({"event": word, **REPORTS[word], "code": code})
+
+
+# ---- the connection ---------------------------------------------------------------------------------------
+
+
+class Pipe:
+    """A host that says something and then nothing, until it is closed."""
+
+    def __init__(self, *said: bytes) -> None:
+        self.closed, self._asked = threading.Event(), threading.Event()
+        self._said, self._greeting = io.BytesIO(b"".join(said)), GREETING
+        self.reader = self.writer = self
+        self._written = 0
+
+    def write(self, content: bytes, /) -> None:
+        self._written += 1
+        if self._written > 1:  # after its modules
+            self._asked.set()
+
+    def flush(self) -> None:
+        pass
+
+    def readline(self, size: int = -1, /) -> bytes:
+        if self._greeting:
+            greeting, self._greeting = self._greeting, b""
+            return greeting
+        self._asked.wait(60)
+        return self._said.readline(size) or self._wait()
+
+    def read(self, size: int, /) -> bytes:
+        return self._said.read(size) or self._wait()
+
+    def _wait(self) -> bytes:
+        self.closed.wait(60)
+        return b""
+
+    def last_words(self, said: str = "") -> LostError:
+        return LostError("gone")
+
+    def close(self, *, patient: bool = True) -> None:
+        self.closed.set()
+
+
+def line(**frame: Any) -> bytes:
+    return json.dumps(frame).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (line(reply=5, time=1.0), "an answer to nothing that was asked"),
+        (line(reply=True, time=1.0), "an answer to nothing that was asked"),
+        (line(reply=0, time="x"), "its answer to time: time: expected float, got 'x'"),
+        (line(reply=0, error=[1]), "an error that is no text"),
+        (line(reply=0, time=1.0, size=1), "a payload of 1 bytes"),
+        (line(event="output", size=1), "a payload of 1 bytes"),
+        (line(event="ran", code=0, cut=0, timed_out=False, size=1 << 21), "a payload of 2097152 bytes"),
+        (line(event="rm -rf"), "an unknown report 'rm -rf'"),
+        (line(event="stop-asked", by=7), "the report stop-asked: by: expected str, got 7"),
+        (line(x=[[]] * 600_000), "a line of more than 524288 values"),
+        (b"[" * 100_000 + b"\n", "values nested too deep"),
+    ],
+)
+def test_what_no_agent_sends_ends_the_connection_with_its_reason(said: bytes, why: str) -> None:
+    pipe, inbox = Pipe(said), Inbox()
+    talk = Channel("node1", pipe, inbox)
+    with pytest.raises(LostError) as caught:
+        talk.ask(TIME, seconds=60)
+    assert str(caught.value).startswith(f"node1: it sent what no agent sends: {why}")
+    assert caught.value.kind == "host.nonsense"
+    report = inbox.get(timeout=60).report
+    assert isinstance(report, Lost)
+    assert pipe.closed.wait(60), "an agent of ours ends its job when its connection is closed"
+    with pytest.raises(LostError, match="no agent sends"):
+        talk.ask(TIME, seconds=60)
+
+
+def test_an_error_of_a_host_is_said_once_with_its_name() -> None:
+    with pytest.raises(MusterError) as caught:
+        Channel("node1", Pipe(line(reply=0, error="no room")), Inbox()).ask(TIME, seconds=60)
+    assert (str(caught.value), caught.value.host, caught.value.reason) == (
+        *("node1: no room", "node1"),
+        "no room",
+    )
+
+
+def test_a_host_that_says_nothing_is_not_waited_for_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "SILENCE_SECONDS", 0.2)
+    talk = Channel("node1", Pipe(), Inbox())
+    with pytest.raises(LostError, match="node1: no answer, and no sign of life for 0 s"):
+        talk.ask(STORE, seconds=600)
+
+
+class Working(Pipe):
+    """A host that says now and then that it is at work, and answers in the end."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._left = times
+
+    def readline(self, size: int = -1, /) -> bytes:
+        if self._greeting:
+            return super().readline(size)
+        self._asked.wait(60)
+        self._left -= 1
+        threading.Event().wait(0.2)
+        return line(event="busy") if self._left > 0 else line(reply=0) if self._left == 0 else self._wait()
+
+
+def test_a_host_that_is_at_work_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "SILENCE_SECONDS", 2.0)
+    inbox = Inbox()
+    Channel("node1", Working(15), inbox).ask(STORE, seconds=600)  # 3 s of work
+    with pytest.raises(Empty):
+        inbox.get(timeout=0.0)
+
+
+# ---- the queue of reports ---------------------------------------------------------------------------------
+
+
+def test_a_host_that_floods_waits_and_the_others_do_not() -> None:
+    inbox = Inbox(hosts=2)
+    share = MOST_BYTES // 2
+    inbox.put(Event("liar", LauncherLine("x"), share))
+    waits = threading.Thread(target=inbox.put, args=(Event("liar", LauncherLine("y"), 1),), daemon=True)
+    waits.start()
+    inbox.put(Event("honest", StopAsked("me"), 1))
+    assert len(inbox) == 2
+    assert inbox.get(timeout=60).host == "liar"  # that makes room
+    waits.join(60)
+    assert [inbox.get(timeout=60).host for _ in range(2)] == ["honest", "liar"]
+
+
+def test_the_end_of_a_connection_is_heard_of_however_full_its_share_is() -> None:
+    inbox = Inbox(hosts=1)
+    inbox.put(Event("liar", LauncherLine("x"), MOST_BYTES))
+    inbox.put(Event("liar", Lost(LostError("gone"))), wait=False)
+    assert len(inbox) == 2
+
+
+def test_many_hosts_have_room_enough_for_a_line() -> None:
+    inbox = Inbox(hosts=4096)
+    inbox.put(Event("node1", LauncherLine("x"), LEAST_SHARE - 1024))
+    inbox.put(Event("node1", LauncherLine("x"), 1))
+
+
+# ---- this machine's disk ----------------------------------------------------------------------------------
+
+
+def test_the_logs_of_a_run_stay_within_their_bound_and_each_host_has_its_share(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "job", max_log=20_000)
+    folder.begin(make_plan("node[1-2]"))
+    for _ in range(1000):
+        folder.output(0, "node1", "out", "x" * 100 + "\n")
+    folder.launcher("node1", "x" * 1000)
+    folder.output(1, "node2", "err", "why it failed\n")
+    assert sum(path.stat().st_size for path in folder.logs.iterdir()) < 20_000
+    flooded = folder.log_of(0, "node1", "out").read_text()
+    assert flooded.endswith("x\n\n[the rest is only on node1: --max-log 20000]\n")
+    assert folder.log_of(1, "node2", "err").read_text() == "why it failed\n"
+
+
+def test_a_text_that_stands_for_no_bytes_is_kept_all_the_same(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "job")
+    folder.begin(make_plan("node1"))
+    folder.say("host \ud800 failed")
+    assert (folder.logs / "driver.log").read_text() == "host ? failed\n"
