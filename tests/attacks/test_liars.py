@@ -1,0 +1,153 @@
+"""A host whose agent lies costs its own connection: it is named, and nothing else fails."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.adhoc import run as fanout
+from muster.deploy.adhoc import transfer
+from muster.deploy.check.examine import examine
+from muster.deploy.connect.channel import Pipe
+from muster.deploy.connect.cluster import Cluster
+from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.errors import UnfitError
+from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.hostfile import Host
+from tests.attacks.liar import LIES
+from tests.launching import FAB, make_project
+
+LIAR = Path(__file__).with_name("liar.py")
+COMMANDS = {
+    "check": ("health", ["check"]),
+    "check by facts": ("facts", ["check"]),
+    "check by network": ("reach_hosts", ["check"]),
+    "launch by facts": ("facts", ["launch", "--script=program.py", "--launcher=torchrun"]),
+    "launch by prepare": ("prepare", ["launch", "--script=program.py", "--launcher=torchrun"]),
+    "launch by start": ("start", ["launch", "--script=program.py", "--launcher=torchrun"]),
+    "launch by ping": ("ping", ["launch", "--script=program.py", "--launcher=torchrun", "--args=wait"]),
+    "launch detached": ("detach", ["launch", "--script=program.py", "--launcher=torchrun", "--detach"]),
+    "run": ("run", ["run", "--command=true"]),
+    "put": ("draft", ["put", "--file=program.py"]),
+    "get": ("file", ["get", "--file=/etc/hostname"]),
+    "get by parts": ("part", ["get", "--file=/etc/hostname"]),
+    "clean": ("clean", ["clean"]),
+    "status": ("jobs", ["status"]),
+    "logs": ("jobs", ["logs", "--job=x"]),
+    "attach": ("jobs", ["attach", "--job=x"]),
+    "stop": ("jobs", ["stop", "--job=x"]),
+    "stacks": ("jobs", ["stacks", "--job=x"]),
+}
+# Lies of these kinds end the connection; the others are honest answers to some request, or errors.
+PLAIN = sorted({*LIES} - {"empty", "escape", "code-of-256", "infinity", "silence", "end", "flood-of-reports"})
+
+
+def liar(folder: Path, lie: str) -> str:
+    """A program to give as --python."""
+    program = folder / "python"
+    words = ["env", f"LIE={lie}", sys.executable, str(LIAR)]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    program.chmod(0o700)
+    return str(program)
+
+
+def cluster(folder: Path, lie: str, *, facts: bool = True) -> Cluster:
+    """Three hosts that are this machine; node2's agent lies."""
+    python = liar(folder, lie)
+
+    def open_pipe(host: Host) -> Pipe:
+        return LocalPipe(python if host.name == "node2" else None)
+
+    return Cluster(hostfile.parse("node[1-3]"), open_pipe, facts=facts)
+
+
+# ---- among honest hosts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lie", PLAIN)
+def test_a_check_names_the_liar_alone(tmp_path: Path, lie: str) -> None:
+    hosts = cluster(tmp_path, f"health:{lie}")
+    try:
+        one = examine(hosts)
+    finally:
+        hosts.close()
+    assert {name: error.kind for name, error in one.errors.items()} == {"node2": "host.nonsense"}
+    assert list(one.hosts) == ["node1", "node3"]
+
+
+@pytest.mark.parametrize("lie", ["unknown-report", "code-of-256", "garbage", "end"])
+def test_a_command_runs_on_the_others(tmp_path: Path, lie: str) -> None:
+    with cluster(tmp_path, f"run:{lie}", facts=False) as hosts:
+        ran = fanout.run(hosts, ["true"], None)
+    assert [(host, one.status) for host, one in ran.items()] == [("node1", 0), ("node2", 3), ("node3", 0)]
+
+
+@pytest.mark.parametrize("lie", ["empty", "nested", "huge-payload"])
+def test_a_transfer_that_one_host_spoils_names_that_host(tmp_path: Path, lie: str) -> None:
+    (tmp_path / "file").write_text("content")
+    with cluster(tmp_path, f"file:{lie}", facts=False) as hosts, pytest.raises(UnfitError) as caught:
+        transfer.get(hosts, str(tmp_path / "file"), tmp_path / "here")
+    assert [host for host, _ in caught.value.reasons] == ["node2"]
+
+
+# ---- as commands ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: seconds from its start, the most memory that it held in MiB."""
+
+    status: int
+    output: str
+    seconds: float
+    memory: float
+
+
+def command(folder: Path, words: list[str], lie: str) -> Ended:
+    """Run a command of `fab` on a host that lies."""
+    project = make_project(folder / "project").path
+    (project / "liars.txt").write_text("localhost slots=1\n")
+    argv = [str(FAB), *words, "--hosts=liars.txt", f"--python={liar(folder, lie)}"]
+    began = time.monotonic()
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(argv, cwd=project, stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    text = (folder / "output").read_text(errors="replace")
+    return Ended(process.returncode, text, time.monotonic() - began, usage.ru_maxrss / 1024)
+
+
+def require_named(ended: Ended) -> None:
+    """What every command owes its user, whatever a host does."""
+    assert ended.status != 0, ended.output
+    assert "localhost" in ended.output
+    assert "Traceback" not in ended.output
+    assert "\x1b" not in ended.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_names_the_liar_and_shows_no_traceback(tmp_path: Path, name: str) -> None:
+    word, words = COMMANDS[name]
+    require_named(command(tmp_path, words, f"{word}:unknown-report"))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_lie_fills_the_driver_or_keeps_it_waiting(tmp_path: Path, name: str) -> None:
+    word, words = COMMANDS[name]
+    for number, lie in enumerate(sorted({*LIES} - {"empty", "escape", "end"})):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        ended = command(folder, words, f"{word}:{lie}")
+        print(f"{name}: {lie}: {ended.seconds:.1f} s, {ended.memory:.0f} MiB, status {ended.status}")  # noqa: T201  # the soak table
+        require_named(ended)
+        assert ended.memory < 300
+        assert ended.seconds < 15 + 5  # from the lie; the command itself starts and ends a host's agent
