@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from invoke import Collection, Context, Exit
 
 from ..console.screen import Screen
-from ..errors import UsageError
+from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..jobs.job import Job
 from ..jobs.run_folder import RunFolder
@@ -39,6 +40,7 @@ KEYS = ("id_ed25519", "id_ed25519.pub", "known_hosts", "ssh_config")
 def demo(context: Context, launcher: str = "mpirun", np: int = 2, runs: str = "runs") -> None:
     """Train on this machine alone: two ranks learn to read handwritten digits."""
     with explained(context), tempfile.TemporaryDirectory(prefix="muster-demo-") as folder:
+        _require_torch()
         hosts_file, screen = Path(folder, "hosts.txt"), Screen(sys.stdout)
         hosts_file.write_text(f"localhost slots={np}\n")
         spec = LaunchSpec(
@@ -55,6 +57,12 @@ def demo(context: Context, launcher: str = "mpirun", np: int = 2, runs: str = "r
             start_timeout=60.0,
         )
         carry_out(job, hosts_file, RunFolder(Path(runs), spec.job), screen)
+
+
+def _require_torch() -> None:
+    if not find_spec("torch"):
+        reason = "no PyTorch beside this Python, to train with; pip install 'muster-cluster[train]'"
+        raise UnfitError([("localhost", reason)])
 
 
 @command(help={"hosts": "the cluster's hosts file, written if there is none (default: hosts.txt)"})

@@ -54,7 +54,7 @@ def load(path: Path) -> tuple[Host, ...]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such hosts file; write one line a host: 'node1 slots=4'") from None
+        raise UsageError(f"{path}: no such hosts file; `muster init` writes one: a line a host") from None
     except IsADirectoryError:
         raise UsageError(f"{path}: is a directory, not a hosts file") from None
     except OSError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli import practice
 from muster.deploy.cli.completion import candidates
 from muster.deploy.cli.program import Muster, commands
 from tests.launching import FAB, MUSTER, ROOT
@@ -65,6 +66,16 @@ def test_what_the_user_wrote_wrong_ends_with_status_2(
         Muster().run(["muster", *line.split()])
     assert end.value.code == 2
     assert capsys.readouterr().err.strip()
+
+
+def test_a_demo_without_torch_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(practice, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as end:
+        Muster().run(["muster", "demo"])
+    assert end.value.code == 3
+    assert "localhost: no PyTorch" in capsys.readouterr().err
 
 
 def test_fab_ends_so_too() -> None:
