@@ -66,7 +66,7 @@ def test_without_mpi4py_there_is_one_plain_error(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("torch.distributed.is_mpi_available", lambda: False)
     monkeypatch.setattr(backend, "find_spec", lambda name: None)
-    with pytest.raises(TrainError, match=r"is not built into this torch .* and ours needs mpi4py"):
+    with pytest.raises(TrainError, match=r"is not built into this torch .* and Muster's own needs mpi4py"):
         backend.available("mpi")
 
 
