@@ -10,7 +10,7 @@ from queue import Empty
 from ..connect.answers import CLEAN, RUN, TIME, Cleaned
 from ..connect.channel import SILENCE_SECONDS, Channel
 from ..connect.cluster import Cluster
-from ..connect.fanout import on_every
+from ..connect.fanout import ask_every
 from ..connect.reports import Lost, Ran, Report
 from ..console.text import describe_code, status_of
 
@@ -51,7 +51,8 @@ def run(cluster: Cluster, argv: Sequence[str], seconds: float | None) -> dict[st
 
 def clean(cluster: Cluster, age: float) -> dict[str, Cleaned]:
     """Remove what jobs older than `age` seconds have left; what was removed, what was kept, and the bytes."""
-    return on_every(cluster, lambda channel: channel.ask(CLEAN, older=age, seconds=TRANSFER_SECONDS))
+    asked = ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: {"older": age})
+    return asked.require_all()
 
 
 def _silent(waiting: dict[str, Channel]) -> dict[str, Ended]:

@@ -26,10 +26,10 @@ from ..connect.answers import (
 )
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
-from ..connect.fanout import on_every
+from ..connect.fanout import ask_every, on_every
 from ..errors import MusterError, UsageError
 
-TRANSFER_SECONDS = 600.0
+TRANSFER_SECONDS, SETTLE_SECONDS = 600.0, 30.0
 # Requests that are on their way to one host, and the bytes that they may bring: small files need not wait
 # for each other, and many hosts not fill this machine's memory.
 IN_FLIGHT, BYTES_IN_FLIGHT = 64, 2 * PART
@@ -40,15 +40,16 @@ def put(cluster: Cluster, source: Path, target: str) -> None:
     what = _describe(source)
     name, folder = source.resolve().name, source.is_dir()
 
-    def send(channel: Channel) -> str:
+    def send(host: str) -> str:
+        channel = cluster.channels[host]
         draft = channel.ask(DRAFT, path=target, name=name, folder=folder).draft
         for _ in _answers(channel, _parts_to(source, draft, what)):
             pass
         channel.ask(VERIFY, draft=draft, seconds=TRANSFER_SECONDS, **what)
         return draft
 
-    drafts = on_every(cluster, send)
-    on_every(cluster, lambda channel: channel.ask(SETTLE, draft=drafts[channel.host]))
+    drafts = on_every(cluster.channels, send).require_all()
+    ask_every(cluster.channels, SETTLE, SETTLE_SECONDS, lambda host: {"draft": drafts[host]}).require_all()
 
 
 def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
@@ -58,7 +59,8 @@ def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
         raise UsageError(f"{source}: which file or folder? give it by its name")
     folder.mkdir(parents=True, exist_ok=True)
 
-    def receive(channel: Channel) -> Path:
+    def receive(host: str) -> Path:
+        channel = cluster.channels[host]
         told = channel.ask(FILE, path=source, seconds=TRANSFER_SECONDS)
         is_folder = told.entries is not None
         _require_room(told, folder)
@@ -75,8 +77,7 @@ def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
             _forget(draft)
         return target
 
-    found = on_every(cluster, receive)
-    return [found[host] for host in cluster.channels]
+    return [*on_every(cluster.channels, receive).require_all().values()]
 
 
 def _describe(source: Path) -> dict[str, Any]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..connect.answers import HEALTH, REACH_HOSTS, TRY_TO_MEET, Answer, PortOrRefusal, Reached, Request
 from ..connect.cluster import CLOCKS_AT_ONCE, Cluster
+from ..connect.fanout import Outcome, Result, ask_every, on_every
 from ..errors import HostError, MusterError
 from .measurements import Clock, Examination, Examined
 
@@ -67,37 +65,24 @@ class _Asked:
         self,
         request: Request[Answer],
         seconds: float,
-        words: Mapping[str, Mapping[str, Any]] | None = None,
+        words: Callable[[str], Mapping[str, Any]] = lambda host: {},
     ) -> dict[str, Answer]:
         """What all hosts answer to one request."""
-        channels = self.cluster.channels
-        futures = {
-            name: channels[name].post(request, **(words[name] if words else {})) for name in self.names
-        }
-        asked = time.monotonic()
-        found = {}
-        for name, future in futures.items():  # they are at work at the same time
-            with self._noted(name):
-                found[name] = channels[name].wait(future, seconds, asked)
-        return found
+        channels = {name: self.cluster.channels[name] for name in self.names}
+        return self._note(ask_every(channels, request, seconds, words))
 
     def ports(self) -> dict[str, int | HostError]:
         """A port of each host where the others may try to reach it, or why it has none."""
-        requests = {name: {"nonce": self._nonces[name]} for name in self.names}
-        answers = self.all(TRY_TO_MEET, REACH_SECONDS, requests)
+        answers = self.all(TRY_TO_MEET, REACH_SECONDS, lambda name: {"nonce": self._nonces[name]})
         return {name: _port(answer) for name, answer in answers.items()}
 
     def clocks(self) -> dict[str, Clock]:
         """The clock of every host; not all at once."""
-        found = {}
-
-        def measure(name: str) -> None:
-            with self._noted(name):
-                found[name] = Clock(*self.cluster.channels[name].measure_clock())
-
-        with ThreadPoolExecutor(CLOCKS_AT_ONCE) as pool:
-            list(pool.map(measure, self.names))
-        return found
+        channels = self.cluster.channels
+        measured = on_every(
+            self.names, lambda name: Clock(*channels[name].measure_clock()), at_once=CLOCKS_AT_ONCE
+        )
+        return self._note(measured)
 
     def reach(self, ports: Mapping[str, int | HostError]) -> dict[str, dict[str, Reached]]:
         """For every host, how it reaches the others that have a port, and itself: all, or `peers` of many."""
@@ -112,21 +97,18 @@ class _Asked:
             if host.name not in self.errors and not isinstance(ports[host.name], HostError)
         ]
         places = {target["host"]: place for place, target in enumerate(targets)}
-        requests = {
-            name: {"targets": [targets[one] for one in peers(places.get(name, 0), len(targets))]}
-            for name in self.names
-        }
         reached: dict[str, dict[str, Reached]] = {name: {} for name in self.names}
-        answers = self.all(REACH_HOSTS, REACH_SECONDS, requests)
+
+        def words(name: str) -> dict[str, Any]:
+            return {"targets": [targets[number] for number in peers(places.get(name, 0), len(targets))]}
+
+        answers = self.all(REACH_HOSTS, REACH_SECONDS, words)
         return reached | {name: dict(answer.reached) for name, answer in answers.items()}
 
-    @contextlib.contextmanager
-    def _noted(self, name: str) -> Iterator[None]:
-        """Why a host could not be asked becomes its error."""
-        try:
-            yield
-        except MusterError as error:
-            self.errors[name] = _as_host_error(name, error)
+    def _note(self, outcome: Outcome[Result]) -> dict[str, Result]:
+        """The results; a host with an error is asked nothing more."""
+        self.errors |= {name: _as_host_error(name, error) for name, error in outcome.errors.items()}
+        return outcome.results
 
 
 def peers(number: int, hosts: int) -> list[int]:

@@ -168,8 +168,6 @@ def _reached(hosts: str, include: str, exclude: str, python: str) -> Iterator[tu
     cluster = Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False)
     with contextlib.closing(cluster):
         errors = {name: error.reason for name, error in cluster.connect().items()}
-        for name in errors:
-            cluster.channels.pop(name, None)
         yield cluster, errors
 
 

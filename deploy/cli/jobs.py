@@ -136,8 +136,8 @@ def _known(hosts: str, runs: str, python: str, *, until: str = "") -> Iterator[t
     cluster = Cluster(hostfile.load(hosts_file), opener(hosts_file, python), facts=False)
     with contextlib.closing(cluster):
         errors = cluster.connect()
-        places = [cluster.channels[host.name] for host in cluster.hosts if host.name not in errors]
-        yield jobs.known_to([here, *places]), [f"{name}: {error.reason}" for name, error in errors.items()]
+        known = jobs.known_to([here, *cluster.channels.values()], on_error=errors.__setitem__)
+        yield known, [f"{name}: {error.reason}" for name, error in errors.items()]
 
 
 @contextlib.contextmanager

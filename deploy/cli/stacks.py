@@ -42,7 +42,7 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
             errors = cluster.connect()
-            there = {host.name: cluster.channels[host.name] for host in chosen if host.name not in errors}
+            there = cluster.channels
             known = jobs.known_to([jobs.Here(Path(runs)), *there.values()])
             name = jobs.only(known, job, "here or on these hosts").state.job
             found = gather(name, there)

@@ -26,6 +26,19 @@ from .frames import Frame, read_frame, write_frame
 from .store import write_atomically
 
 LAST_BYTES = 4096
+# What job.json and result.json hold at least.
+RECORD: dict[str, Any] = {
+    **dict.fromkeys(("job", "launcher", "driver_folder"), str),
+    **{
+        "hosts": list,
+        "ranks": int,
+        "attempt": int,
+        "detached": bool,
+        "started": (int, float),
+        "driver": dict,
+    },
+}
+RESULT: dict[str, Any] = {"exit_status": int, "ended": (int, float)}
 ANSWER_SECONDS = 5.0
 
 
@@ -122,10 +135,11 @@ class Output:
 def describe(run: Path) -> Frame:
     """What a run is, and whether it is running, done, failed, or lost with its driver; {} for no run."""
     record = _load(run / "job.json")
-    if not record:
+    if not _has(record, RECORD):  # no run, or one of another version of this program
         return {}
     alive = is_held(run)  # asked first: a driver writes its result before it goes
     result = _load(run / "result.json")
+    result = result if _has(result, RESULT) else {}
     if result.get("attempt", 0) != record.get("attempt", 0):
         result = {}  # of an attempt before this one
     state = ("failed" if result["exit_status"] else "done") if result else "running" if alive else "lost"
@@ -206,9 +220,13 @@ def _could_lock(lock: Path, kind: int) -> bool:
 
 def _load(path: Path) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
-        loaded: dict[str, Any] = json.loads(path.read_text())
-        return loaded
+        loaded = json.loads(path.read_text())
+        return loaded if isinstance(loaded, dict) else {}
     return {}
+
+
+def _has(loaded: dict[str, Any], kinds: dict[str, Any]) -> bool:
+    return all(isinstance(loaded.get(name), kind) for name, kind in kinds.items())
 
 
 def _boot() -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from ..errors import MusterError, UnfitError
@@ -12,9 +11,9 @@ from ..hosts.facts import ClusterFacts, Facts, Meeting, on_network
 from ..hosts.hostfile import Host
 from .answers import FACTS, MEET, REACH, TIME
 from .channel import Channel, Pipe
+from .fanout import ask_every, on_every
 from .inbox import Inbox
 
-CONNECTIONS_AT_ONCE = 64
 CLOCKS_AT_ONCE = 16  # threads that wait for each other spoil what they measure
 REACH_SECONDS = 10.0
 
@@ -32,6 +31,8 @@ class Cluster:
         self._wants_facts = facts
         self.events = Inbox(len(self.hosts))
         self.channels: dict[str, Channel] = {}
+        """The hosts that are asked, in their order."""
+        self._opened: dict[str, Channel] = {}
         self.facts: dict[str, Facts] = {}
         self._open_pipe = open_pipe
 
@@ -43,12 +44,17 @@ class Cluster:
         return self
 
     def connect(self) -> dict[str, MusterError]:
-        """Connect to every host at once; the errors of those that cannot be reached."""
-        with ThreadPoolExecutor(min(len(self.hosts), CONNECTIONS_AT_ONCE)) as pool:
-            errors = {name: error for name, error in pool.map(self._open, self.hosts) if error}
-        opened = self.channels
-        self.channels = {host.name: opened[host.name] for host in self.hosts if host.name in opened}
-        return errors
+        """Connect to every host at once; the errors of those that cannot be reached: they are left out."""
+        by_name = {host.name: host for host in self.hosts}
+        opened = on_every(by_name, lambda name: self._open(by_name[name]))
+        self.leave_out(opened.errors)
+        return opened.errors
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Ask these hosts nothing more; their connections are closed with the others."""
+        failed = {*names}
+        order = [host.name for host in self.hosts]
+        self.channels = {name: self._opened[name] for name in order if name in self._opened.keys() - failed}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -57,21 +63,14 @@ class Cluster:
 
     def close(self) -> None:
         """Cut every lifeline."""
-        if self.channels:
-            with ThreadPoolExecutor(min(len(self.channels), CONNECTIONS_AT_ONCE)) as pool:
-                list(pool.map(Channel.close, self.channels.values()))
+        on_every(self._opened, lambda name: self._opened[name].close())
 
-    def _open(self, host: Host) -> tuple[str, MusterError | None]:
-        try:
-            channel = Channel(host.name, self._open_pipe(host), self.events)
-            self.channels[host.name] = channel
-            if self._wants_facts:
-                self.facts[host.name] = channel.ask(FACTS)
-            else:
-                channel.ask(TIME)
-        except MusterError as error:
-            return host.name, error
-        return host.name, None
+    def _open(self, host: Host) -> None:
+        channel = self._opened[host.name] = Channel(host.name, self._open_pipe(host), self.events)
+        if self._wants_facts:
+            self.facts[host.name] = channel.ask(FACTS)
+        else:
+            channel.ask(TIME)
 
     def survey(self, network: str = "") -> ClusterFacts:
         """The facts of every host, and an address of the head that every host has just reached.
@@ -79,19 +78,15 @@ class Cluster:
         `network`: the head's address must be in it, and so must the way there from every host. From here on
         channels know the clocks of hosts: which of two failures was first may be a matter of milliseconds.
         """
-        with ThreadPoolExecutor(CLOCKS_AT_ONCE) as pool:
-            list(pool.map(Channel.set_clock, self.channels.values()))
+        channels = self.channels
+        on_every(channels, lambda name: channels[name].set_clock(), at_once=CLOCKS_AT_ONCE).require_all()
         head = self.hosts[0]
         nonce = secrets.token_hex(8)
         port = self.channels[head.name].ask(MEET, nonce=nonce).port
         addresses = self._on_network(head, network) if network else self.addresses(head)
-        asked = {
-            name: channel.post(REACH, addresses=addresses, port=port, nonce=nonce)
-            for name, channel in self.channels.items()
-        }
-        reached = {
-            name: self.channels[name].wait(future, REACH_SECONDS).interfaces for name, future in asked.items()
-        }
+        request = {"addresses": addresses, "port": port, "nonce": nonce}
+        answers = ask_every(channels, REACH, REACH_SECONDS, lambda name: request).require_all()
+        reached = {name: answer.interfaces for name, answer in answers.items()}
         address = next((one for one in addresses if all(one in seen for seen in reached.values())), None)
         if address is None:
             raise UnfitError(_explain_unreached(head.name, addresses, port, reached))

@@ -1,37 +1,91 @@
-"""The same on many hosts at once; what fails names its hosts."""
+"""The same on many hosts at once, and what came of it: results and errors, each by the name of its host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from ..errors import MusterError, UnfitError
+from .answers import Answer, Request
 from .channel import Channel
-from .cluster import CONNECTIONS_AT_ONCE, Cluster
 
-_Found = TypeVar("_Found")
+AT_ONCE = 64
+Result = TypeVar("Result")
 
 
-def on_every(cluster: Cluster, act: Callable[[Channel], _Found]) -> dict[str, _Found]:
-    """What comes of something on every host at once; `UnfitError` names all those where it failed."""
-    if not cluster.channels:
-        return {}
-    problems: list[tuple[str, str]] = []
+@dataclass(frozen=True)
+class Outcome(Generic[Result]):
+    """What came of something on every host: a result or an error for each, in the order of the hosts."""
 
-    def attempt(channel: Channel) -> tuple[str, _Found] | None:
+    results: dict[str, Result]
+    errors: dict[str, MusterError]
+
+    def require_all(self) -> dict[str, Result]:
+        """The results; `UnfitError` that names every host with an error, if there is one."""
+        if self.errors:
+            raise UnfitError((host, error.reason) for host, error in self.errors.items())
+        return self.results
+
+
+def on_every(
+    hosts: Iterable[str],
+    act: Callable[[str], Result],
+    *,
+    at_once: int = AT_ONCE,
+    interrupted: Callable[[], object] = lambda: None,
+) -> Outcome[Result]:
+    """Do something for every host, so many `at_once`. An error of one host keeps no other from its result.
+
+    `interrupted`: called at a Ctrl-C, to have hosts that are waited for give up.
+    """
+    names = list(hosts)
+    results: dict[str, Result] = {}
+    errors: dict[str, MusterError] = {}
+
+    def attempt(host: str) -> None:
         try:
-            return channel.host, act(channel)
+            results[host] = act(host)
         except MusterError as error:
-            problems.append((channel.host, error.reason))
+            errors[host] = error
         except OSError as error:  # of this machine
-            problems.append(
-                (channel.host, ": ".join(filter(None, (error.filename, error.strerror or str(error)))))
-            )
-        return None
+            text = error.strerror or str(error)
+            errors[host] = MusterError(f"{error.filename}: {text}" if error.filename else text, host=host)
 
-    with ThreadPoolExecutor(min(len(cluster.channels), CONNECTIONS_AT_ONCE)) as pool:
-        found = dict(done for done in pool.map(attempt, cluster.channels.values()) if done)
-    if problems:
-        raise UnfitError(sorted(problems))
-    return found
+    with ThreadPoolExecutor(max(1, min(len(names), at_once))) as pool:
+        try:
+            list(pool.map(attempt, names))
+        except KeyboardInterrupt:
+            interrupted()
+            raise
+    return _in_order(names, results, errors)
+
+
+def ask_every(
+    channels: Mapping[str, Channel],
+    request: Request[Answer],
+    seconds: float,
+    words: Callable[[str], Mapping[str, Any]] = lambda host: {},
+) -> Outcome[Answer]:
+    """Ask every host, with its `words`, before the first answer is waited for; all have the same time."""
+    began = time.monotonic()
+    asked = {host: channel.post(request, **words(host)) for host, channel in channels.items()}
+    results: dict[str, Answer] = {}
+    errors: dict[str, MusterError] = {}
+    for host, future in asked.items():
+        try:
+            results[host] = channels[host].wait(future, seconds, began)
+        except MusterError as error:
+            errors[host] = error
+    return Outcome(results, errors)
+
+
+def _in_order(
+    names: Iterable[str], results: Mapping[str, Result], errors: Mapping[str, MusterError]
+) -> Outcome[Result]:
+    return Outcome(
+        {name: results[name] for name in names if name in results},
+        {name: errors[name] for name in names if name in errors},
+    )

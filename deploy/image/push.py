@@ -29,8 +29,9 @@ from ..connect.answers import (
     Nothing,
 )
 from ..connect.cluster import Cluster
+from ..connect.fanout import ask_every
 from ..connect.reports import Fed, ImageGot, ImageHave, ImageLoaded, ImageStuck, Lost, Report
-from ..errors import MusterError, UnfitError
+from ..errors import MusterError
 from .archive import Archive, Layer
 from .engine import Engine, Image
 from .relay import ancestors, by_what_is_there
@@ -68,21 +69,9 @@ class Pushed:
 
 def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:
     """The layers that each host lacks (diff IDs); None where the image is. `UnfitError` names all."""
-    asked = {
-        name: channel.post(IMAGE, name=image.name, layers=list(image.layers))
-        for name, channel in cluster.channels.items()
-    }
-    lacking: dict[str, tuple[str, ...] | None] = {}
-    reasons = []
-    for name in (host.name for host in cluster.hosts):
-        try:
-            there = cluster.channels[name].wait(asked[name], ANSWER_SECONDS)
-            lacking[name] = None if _same(image, there) else image.layers[there.common :]
-        except MusterError as error:
-            reasons.append((name, error.reason))
-    if reasons:
-        raise UnfitError(reasons)
-    return lacking
+    words = {"name": image.name, "layers": list(image.layers)}
+    there = ask_every(cluster.channels, IMAGE, ANSWER_SECONDS, lambda host: words).require_all()
+    return {host: None if _same(image, one) else image.layers[one.common :] for host, one in there.items()}
 
 
 def _same(image: Image, there: ImageThere | ImageLoaded) -> bool:
@@ -146,14 +135,12 @@ class Push:
 
     def _serve(self) -> None:
         """Have every host that lacks something give to others, and say how much it has already."""
-        asked = {
-            host: self.cluster.channels[host].post(
-                IMAGE_SERVE, host=host, digests=list(files), word=self._word
-            )
-            for host, files in self._files.items()
-        }
-        for host, future in asked.items():
-            served = self.cluster.channels[host].wait(future, ANSWER_SECONDS)
+        channels = {host: self.cluster.channels[host] for host in self._files}
+
+        def words(host: str) -> dict[str, Any]:
+            return {"host": host, "digests": list(self._files[host]), "word": self._word}
+
+        for host, served in ask_every(channels, IMAGE_SERVE, ANSWER_SECONDS, words).require_all().items():
             self._ports[host] = served.port
             self._have |= {(host, digest): served.have.get(digest, 0) for digest in self._files[host]}
 

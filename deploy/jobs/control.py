@@ -6,12 +6,13 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
 from ..common.runs import Jobs
 from ..connect.answers import END_DRIVER, FILES, JOBS, OUTPUT, READ, Answer, JobState, Request
+from ..connect.fanout import on_every
 from ..errors import MusterError, UsageError
 
 POLL_SECONDS = 0.3
@@ -69,12 +70,24 @@ class Line(NamedTuple):
     text: str
 
 
-def known_to(places: Sequence[Place], job: str = "") -> list[Known]:
-    """Every job of these places, the oldest first, or only the one; a job that two know is the first's."""
+def known_to(
+    places: Sequence[Place], job: str = "", on_error: Callable[[str, MusterError], None] | None = None
+) -> list[Known]:
+    """Every job of these places, the oldest first, or only the one; a job that two know is the first's.
+
+    `on_error` is told which places give no answer; without it, that is an error.
+    """
+    by_host = {place.host: place for place in places}
+    asked = on_every(by_host, lambda host: by_host[host].ask(JOBS, job=job))
+    if on_error is None:
+        asked.require_all()
+    else:
+        for host, error in asked.errors.items():
+            on_error(host, error)
     found: dict[str, Known] = {}
-    for place in places:
-        for state in place.ask(JOBS, job=job).jobs:
-            found.setdefault(state.job, Known(state, place))
+    for host, answer in asked.results.items():
+        for state in answer.jobs:
+            found.setdefault(state.job, Known(state, by_host[host]))
     return sorted(found.values(), key=lambda known: (known.state.started, known.state.job))
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
 from ..connect.answers import MISSING, PREPARE, STORE, UNMEET
 from ..connect.channel import Channel
-from ..connect.cluster import CONNECTIONS_AT_ONCE, Cluster
-from ..errors import MusterError, UnfitError
+from ..connect.cluster import Cluster
+from ..connect.fanout import on_every
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
 
@@ -20,15 +19,13 @@ DELIVERY_SECONDS = 600.0
 def deliver(plan: LaunchPlan, cluster: Cluster) -> None:
     """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed."""
     contents = (Contents(plan.tree), Contents(plan.library))
-    with ThreadPoolExecutor(min(len(plan.hosts), CONNECTIONS_AT_ONCE)) as pool:
-        try:
-            done = list(pool.map(lambda host: _deliver(plan, host, cluster, contents), plan.hosts))
-        except KeyboardInterrupt:
-            cluster.close()  # so that nobody waits for an answer any more, which may be minutes away
-            raise
-    problems = [problem for problem in done if problem]
-    if problems:
-        raise UnfitError(problems)
+    by_name = {host.host.name: host for host in plan.hosts}
+
+    def act(name: str) -> None:
+        _deliver(plan, by_name[name], cluster.channels[name], contents)
+
+    # At a Ctrl-C the connections are cut: an answer may be minutes away.
+    on_every(by_name, act, interrupted=cluster.close).require_all()
 
 
 class Contents:
@@ -51,28 +48,21 @@ class Contents:
             return self._archived[1]
 
 
-def _deliver(
-    plan: LaunchPlan, host: HostPlan, cluster: Cluster, contents: Sequence[Contents]
-) -> tuple[str, str] | None:
-    channel = cluster.channels[host.host.name]
-    try:
-        for tree in contents:
-            tree.send(channel)
-        prepared = channel.post(
-            PREPARE,
-            host=host.host.name,
-            folder=host.folder,
-            cwd=host.cwd,
-            path=host.path,
-            env=host.env,
-            attempt=plan.spec.attempt,
-            code=plan.tree.listing(),
-            library=plan.library.listing(),
-            files=[astuple(file) for file in host.files],
-        )
-        freed = channel.post(UNMEET)  # answered in order: the line is not waited for twice
-        channel.wait(prepared, DELIVERY_SECONDS)
-        channel.wait(freed, DELIVERY_SECONDS)
-    except MusterError as error:
-        return host.host.name, error.reason
-    return None
+def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents]) -> None:
+    for tree in contents:
+        tree.send(channel)
+    prepared = channel.post(
+        PREPARE,
+        host=host.host.name,
+        folder=host.folder,
+        cwd=host.cwd,
+        path=host.path,
+        env=host.env,
+        attempt=plan.spec.attempt,
+        code=plan.tree.listing(),
+        library=plan.library.listing(),
+        files=[astuple(file) for file in host.files],
+    )
+    freed = channel.post(UNMEET)  # answered in order: the line is not waited for twice
+    channel.wait(prepared, DELIVERY_SECONDS)
+    channel.wait(freed, DELIVERY_SECONDS)

@@ -12,18 +12,16 @@ import shutil
 import sys
 import tarfile
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
 from ..connect.answers import MISSING, STACKS, STORE, Stack
 from ..connect.channel import Channel
-from ..connect.cluster import CONNECTIONS_AT_ONCE
+from ..connect.fanout import on_every
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import span
-from ..errors import MusterError
 
 # A keeper gives each py-spy 8 s; one that is slower than this is silent, and its host will be named for it.
 STACKS_SECONDS = 12.0
@@ -61,19 +59,11 @@ class Stacks:
 def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
     """Ask every host at once."""
     tool = _own_py_spy()
-    frames: dict[int, tuple[str, ...]] = {}
-    problems: dict[str, str] = {}
-
-    def ask(host: str) -> None:
-        try:
-            for rank, stack in _ask(job, channels[host], tool).items():
-                frames[int(rank)] = _frames(stack)
-        except MusterError as error:
-            problems[host] = error.reason
-
-    with ThreadPoolExecutor(CONNECTIONS_AT_ONCE) as pool:
-        list(pool.map(ask, channels))
-    return Stacks(frames, problems)
+    asked = on_every(channels, lambda host: _ask(job, channels[host], tool))
+    frames = {
+        int(rank): _frames(stack) for stacks in asked.results.values() for rank, stack in stacks.items()
+    }
+    return Stacks(frames, {host: error.reason for host, error in asked.errors.items()})
 
 
 def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:

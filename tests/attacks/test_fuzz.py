@@ -19,7 +19,7 @@ from muster.deploy.agent.main import Keeper
 from muster.deploy.common.frames import read_frame
 from muster.deploy.common.store import Store
 from muster.deploy.connect import reports
-from muster.deploy.connect.answers import FACTS, HEALTH
+from muster.deploy.connect.answers import FACTS, HEALTH, Request
 from muster.deploy.errors import HostfileError
 from muster.deploy.hosts import hostfile
 from tests.attacks.honest import ANSWERS, REPORTS
@@ -73,7 +73,7 @@ def attack_reports(chance: random.Random, folder: Path) -> None:
 
 
 def attack_facts(chance: random.Random, folder: Path) -> None:
-    request = chance.choice([FACTS, HEALTH])
+    request: Request[Any] = chance.choice((FACTS, HEALTH))
     with contextlib.suppress(ValueError):
         request.read(twisted(chance, ANSWERS[request.word]))
 

@@ -36,8 +36,10 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 def commands(text: str, program: str) -> Iterator[str]:
     """Every command of a document's code blocks, and of its `code`, that begins with the program's name."""
     fenced = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    blocks = [line.strip().partition("   #")[0] for line in fenced.splitlines() if line.startswith("    ")]
-    blocks = [re.sub(r"\s+# .*", "", line) for line in blocks]
+    # What is for the reader stands behind # or, in a help text, behind a gap.
+    blocks = [
+        re.split(r"\s+# |\s{3,}", line.strip())[0] for line in fenced.splitlines() if line[:4] == "    "
+    ]
     for command in blocks + re.findall(r"`([^`\n]+)`", fenced):
         is_usage = "[options]" in command or "…" in command
         if command.split()[:1] == [program] and len(command.split()) > 1 and not is_usage:

@@ -1,37 +1,65 @@
-"""What is done on every host at once, and what is said where it could not be."""
+"""The same on many hosts: every result, every error, in the order of the hosts."""
 
 from __future__ import annotations
 
-import io
-from typing import Any
+import threading
+from pathlib import Path
 
 import pytest
 
-from muster.deploy.adhoc import run as fanout
-from muster.deploy.cli import jobs as tasks
-from muster.deploy.connect.channel import LostError
-from muster.deploy.connect.cluster import Cluster
-from muster.deploy.console.screen import Screen
-from muster.deploy.errors import UnfitError
-from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.control import Line
+from muster.deploy.connect.fanout import on_every
+from muster.deploy.errors import HostError, MusterError, UnfitError
+
+HOSTS = ["node3", "node1", "node2"]
 
 
-def test_where_no_host_can_be_reached_nothing_is_done() -> None:
-    cluster = Cluster(hostfile.parse("node[1-2]"), lambda host: pytest.fail("no way there"))
-    assert fanout.clean(cluster, 0.0) == {}
+def test_every_host_has_a_result_in_the_order_of_the_hosts() -> None:
+    outcome = on_every(HOSTS, lambda host: host.upper())
+    assert list(outcome.results.items()) == [("node3", "NODE3"), ("node1", "NODE1"), ("node2", "NODE2")]
+    assert outcome.require_all() == outcome.results
 
 
-def test_a_host_is_named_once() -> None:
-    def silent(host: hostfile.Host) -> Any:
-        raise LostError("no answer within 30 s", host=host.name)
+def test_failed_hosts_are_named_once_each_and_keep_no_other_from_its_result() -> None:
+    def act(host: str) -> str:
+        if host != "node1":
+            raise HostError("x.y", "no room", "make room", host=host)
+        return host
 
-    with pytest.raises(UnfitError) as caught, Cluster(hostfile.parse("node[1-2]"), silent):
-        pass
-    assert str(caught.value) == "node1: no answer within 30 s\nnode2: no answer within 30 s"
+    outcome = on_every(HOSTS, act)
+    assert outcome.results == {"node1": "node1"}
+    with pytest.raises(UnfitError) as caught:
+        outcome.require_all()
+    assert str(caught.value).splitlines() == ["node3: no room; make room", "node2: no room; make room"]
 
 
-def test_what_a_driver_said_in_several_lines_is_shown_in_several_lines() -> None:
-    stream = io.StringIO()
-    tasks._show(Screen(stream), Line(None, "", "driver.log", "one\x1b[2J\ntwo\n"))
-    assert stream.getvalue() == "one␛[2J\ntwo\n"
+def test_an_error_of_this_machine_is_said_with_its_file() -> None:
+    outcome = on_every(["node1"], lambda host: Path("/nowhere/at/all").read_bytes())
+    assert str(outcome.errors["node1"]) == "node1: /nowhere/at/all: No such file or directory"
+
+
+def test_hosts_are_at_work_at_the_same_time() -> None:
+    together = threading.Barrier(8)
+    hosts = [f"node{number}" for number in range(8)]
+    assert len(on_every(hosts, lambda host: together.wait(60)).results) == 8
+
+
+def test_no_host_at_all_is_no_error() -> None:
+    assert on_every([], lambda host: host).require_all() == {}
+
+
+def test_an_interrupt_is_told_before_the_others_are_waited_for() -> None:
+    released = threading.Event()
+
+    def act(host: str) -> None:
+        if host == "node3":
+            raise KeyboardInterrupt
+        assert released.wait(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        on_every(HOSTS, act, interrupted=released.set)
+    assert released.is_set()
+
+
+def test_an_error_has_its_host_beside_its_text() -> None:
+    error = MusterError("no room", host="node1")
+    assert (str(error), error.host, error.reason) == ("node1: no room", "node1", "no room")

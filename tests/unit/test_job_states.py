@@ -265,6 +265,27 @@ def test_a_job_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
         jobs.known_to([Liar({"jobs": {"jobs": [{**told, "ranks": "many"}]}})])
 
 
+def test_a_record_of_another_version_hides_no_other_job(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    for job, record in (("old", {"job": "old"}), ("list", []), ("odd", {**RECORD, "driver": None})):
+        (tmp_path / job).mkdir()
+        (tmp_path / job / "job.json").write_text(json.dumps(record))
+    assert [known.state.job for known in jobs.known_to([Here(tmp_path)])] == [RECORD["job"]]
+
+
+def test_a_host_that_fails_hides_the_jobs_of_no_other(tmp_path: Path) -> None:
+    make_run(tmp_path)
+
+    class Failing(Liar):
+        def ask(self, *request: Any, **words: Any) -> Any:
+            raise MusterError("no answer", host=self.host)
+
+    errors: dict[str, MusterError] = {}
+    found = jobs.known_to([Here(tmp_path), Failing({})], on_error=errors.__setitem__)
+    assert [known.state.job for known in found] == [RECORD["job"]]
+    assert {host: error.reason for host, error in errors.items()} == {"node1": "no answer"}
+
+
 def test_the_table_shows_nothing_that_drives_a_terminal(tmp_path: Path) -> None:
     make_run(tmp_path, launcher="mpi\x1b[2Jrun")
     assert "\x1b" not in job_table.table([only(tmp_path).state])

@@ -1,0 +1,37 @@
+"""What is done on every host at once, and what is said where it could not be."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from muster.deploy.adhoc import run as fanout
+from muster.deploy.cli import jobs as tasks
+from muster.deploy.connect.channel import LostError
+from muster.deploy.connect.cluster import Cluster
+from muster.deploy.console.screen import Screen
+from muster.deploy.errors import UnfitError
+from muster.deploy.hosts import hostfile
+from muster.deploy.jobs.control import Line
+
+
+def test_where_no_host_can_be_reached_nothing_is_done() -> None:
+    cluster = Cluster(hostfile.parse("node[1-2]"), lambda host: pytest.fail("no way there"))
+    assert fanout.clean(cluster, 0.0) == {}
+
+
+def test_a_host_is_named_once() -> None:
+    def silent(host: hostfile.Host) -> Any:
+        raise LostError("no answer within 30 s", host=host.name)
+
+    with pytest.raises(UnfitError) as caught, Cluster(hostfile.parse("node[1-2]"), silent):
+        pass
+    assert str(caught.value) == "node1: no answer within 30 s\nnode2: no answer within 30 s"
+
+
+def test_what_a_driver_said_in_several_lines_is_shown_in_several_lines() -> None:
+    stream = io.StringIO()
+    tasks._show(Screen(stream), Line(None, "", "driver.log", "one\x1b[2J\ntwo\n"))
+    assert stream.getvalue() == "one␛[2J\ntwo\n"
