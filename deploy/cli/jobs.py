@@ -19,7 +19,7 @@ from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
-from ..errors import UsageError
+from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..jobs import control as jobs
 from ..jobs import table as job_table
@@ -54,6 +54,8 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
         else:
             sys.stdout.write(job_table.details(states[0]) if job else job_table.table(states))
         sys.stderr.write("".join(f"{harmless(line)}\n" for line in silent))
+        if silent:  # some job may be missing from what is shown
+            raise Exit(code=UnfitError.exit_status)
 
 
 @command(
