@@ -246,6 +246,7 @@ def deliver_here() -> None:
     from muster.deploy.connect.cluster import Cluster  # noqa: PLC0415
     from muster.deploy.connect.opener import opener  # noqa: PLC0415
     from muster.deploy.hosts import hostfile  # noqa: PLC0415  # only this process needs them
+    from muster.deploy.jobs.runner import tools  # noqa: PLC0415
     from muster.deploy.launch.deliver import deliver  # noqa: PLC0415
     from muster.deploy.plan.planner import plan  # noqa: PLC0415
     from muster.deploy.plan.source_tree import Tree, scan  # noqa: PLC0415
@@ -259,7 +260,8 @@ def deliver_here() -> None:
     )
     hosts_file = Path("hosts.txt")
     with Cluster(hostfile.load(hosts_file), opener(hosts_file, "")) as cluster:
-        deliver(plan(spec, cluster.hosts, cluster.survey(), tree, Tree(code, ".", ())), cluster)
+        empty = Tree(code, ".", ())
+        deliver(plan(spec, cluster.hosts, cluster.survey(), tree, empty, tools=tools()), cluster)
 
 
 def report(costs: Mapping[int, Mapping[str, Mapping[str, Sequence[Cost]]]], rounds: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ..hosts.hostfile import Host
 from ..image.versions import Track
-from ..plan.launcher import Launcher
+from ..plan.launcher import LauncherName
 from .consistency import clocks, differences
 from .finding import Finding as Finding
 from .finding import of_error
@@ -24,7 +24,7 @@ from .network import network, ports
 def check(
     hosts: Sequence[Host],
     examination: Examination,
-    launcher: Launcher,
+    launcher: LauncherName,
     tracks: Mapping[str, Track] | None = None,
 ) -> tuple[Finding, ...]:
     """Everything that is wrong with the hosts, in their order, errors first. `tracks`: versions.json's."""

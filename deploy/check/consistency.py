@@ -8,7 +8,7 @@ from statistics import median
 from typing import NamedTuple
 
 from ..console.text import count
-from ..plan.launcher import Launcher
+from ..plan.launcher import LauncherName, launcher_of
 from .finding import Finding, Severity, have, minor
 from .image import name as image_name
 from .measurements import Clock, Examined
@@ -37,22 +37,23 @@ _ALIKE = (
     _Same("user.differs", "warning", "user", lambda one: one.health.user, "set user= in the hosts file"),
 )
 # Daemons of different versions do not understand each other.
-_ALIKE_FOR_MPIRUN = (
+_ALIKE_FOR_MPI = (
     _Same("mpi.version-differs", "error", "Open MPI", lambda one: one.facts.mpi),
     _Same("mpi4py.version-differs", "warning", "mpi4py", lambda one: one.facts.mpi4py),
 )
 
 
-def differences(examined: Mapping[str, Examined], launcher: Launcher) -> Iterator[Finding]:
+def differences(examined: Mapping[str, Examined], launcher: LauncherName) -> Iterator[Finding]:
     """What hosts have otherwise than most of them; between as many, than the first."""
-    for same in (*_ALIKE, *(_ALIKE_FOR_MPIRUN if launcher == "mpirun" else ())):
+    uses_mpi = launcher_of(launcher).uses_mpi
+    for same in (*_ALIKE, *(_ALIKE_FOR_MPI if uses_mpi else ())):
         values = {name: value for name, one in examined.items() if (value := same.read(one)) is not None}
         most, among = Counter(values.values()).most_common(1)[0] if values else ("", 0)
         for name, value in values.items():
             if value != most:
                 text = f"{same.what} {value}, where {count(among, 'host')} {have(among)} {most}"
                 yield Finding(same.id, name, same.severity, text, same.remedy)
-    if launcher == "mpirun" and any(one.facts.mpi4py for one in examined.values()):
+    if uses_mpi and any(one.facts.mpi4py for one in examined.values()):
         for name, one in examined.items():
             if not one.facts.mpi4py:
                 yield Finding(

@@ -8,8 +8,7 @@ from ..connect.answers import Gpu
 from ..console.text import count
 from ..hosts.hostfile import Host
 from ..image.compatibility import driver_runs, oldest_driver
-from ..plan.launcher import Launcher
-from ..plan.openmpi import unfit_for_mpirun
+from ..plan.launcher import LauncherName, launcher_of
 from ..plan.torchrun import unfit_for_torch
 from .finding import GIB, MIB, Finding, of_error, size
 from .measurements import Examined
@@ -27,7 +26,7 @@ BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")
 PORTS = "20000-31999"
 
 
-def of_host(host: Host, one: Examined, launcher: Launcher, ranks: int) -> Iterator[Finding]:
+def of_host(host: Host, one: Examined, launcher: LauncherName, ranks: int) -> Iterator[Finding]:
     """Everything that is wrong with this host, whatever the others are."""
     yield from _software(host, one, launcher)
     yield from _slots(host, one)
@@ -36,11 +35,9 @@ def of_host(host: Host, one: Examined, launcher: Launcher, ranks: int) -> Iterat
     yield from _jobs(host, one)
 
 
-def _software(host: Host, one: Examined, launcher: Launcher) -> Iterator[Finding]:
-    if launcher == "mpirun" and (error := unfit_for_mpirun(one.facts)):
-        yield of_error(host.name, error)
-    if error := unfit_for_torch(one.facts):
-        yield of_error(host.name, error)
+def _software(host: Host, one: Examined, launcher: LauncherName) -> Iterator[Finding]:
+    errors = (launcher_of(launcher).unfit(one.facts), unfit_for_torch(one.facts))
+    yield from {error.kind: of_error(host.name, error) for error in errors if error}.values()
 
 
 def _slots(host: Host, one: Examined) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from ..connect.answers import FETCH, MOST_METRICS, RECORD
@@ -20,13 +21,15 @@ from ..launch.execute import execute
 from ..launch.result import Failure, LaunchResult, interruption
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import used_hosts
-from ..plan.planner import plan
+from ..plan.planner import Tools, plan
 from ..plan.spec import LaunchSpec
 from . import restart_policy as restart
 from .job import Job
 from .restart_policy import Decision, Policy
 from .run_folder import RunFolder
 from .verdict import verdict
+
+AGENT = Path(__file__).parents[1] / "agent" / "job"
 
 
 class Observer(Watcher, Protocol):
@@ -39,9 +42,13 @@ class Observer(Watcher, Protocol):
 
 def make_plan(job: Job, hosts: Sequence[Host], attempt: int, cluster: Cluster) -> LaunchPlan:
     """The plan of one attempt, on hosts that are connected."""
-    return plan(
-        spec_of(job, hosts, attempt), cluster.hosts, cluster.survey(job.network), job.tree, job.library
-    )
+    facts = cluster.survey(job.network)
+    return plan(spec_of(job, hosts, attempt), cluster.hosts, facts, job.tree, job.library, tools=tools())
+
+
+def tools() -> Tools:
+    """The programs of the agent that a launch writes into a job's folder."""
+    return Tools((AGENT / "rank.py").read_text(), (AGENT / "rsh.py").read_text())
 
 
 def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:

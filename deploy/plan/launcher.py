@@ -1,27 +1,63 @@
-"""The launchers, and what each demands of the hosts."""
+"""The launchers, and the one interface that plans and checks know of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, Protocol
 
-from ..errors import UnfitError
+from ..errors import HostError, UnfitError
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
-from .openmpi import _mixed_versions, unfit_for_mpirun
-from .torchrun import unfit_for_torch
+from .layout import Layout
+from .openmpi import Mpirun
+from .torchrun import Torchrun
 
-Launcher = Literal["mpirun", "torchrun"]
+LauncherName = Literal["mpirun", "torchrun"]
+LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun")
 
 
-LAUNCHERS: tuple[Launcher, ...] = ("mpirun", "torchrun")
+class Launcher(Protocol):
+    """A program that starts the ranks of a job."""
+
+    uses_mpi: bool
+    """Whether ranks find themselves in an MPI job."""
+
+    def title(self, head: Facts) -> str:
+        """Its name and version on the head."""
+        ...
+
+    def unfit(self, facts: Facts) -> HostError | None:
+        """Why a host cannot be used with it."""
+        ...
+
+    def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
+        """Hosts that cannot be used together, each with its reason."""
+        ...
+
+    def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
+        """`UsageError` for a backend, or numbers of ranks on hosts, that it cannot start."""
+        ...
+
+    def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
+        """The argv to run on a host; None where the head starts the ranks."""
+        ...
+
+    def environment(self, host: str, layout: Layout) -> dict[str, str]:
+        """What ranks and launcher need in the environment of a host beside what every job has."""
+        ...
 
 
-def require(hosts: Iterable[Host], facts: Mapping[str, Facts], *, launcher: str) -> None:
+_BY_NAME: Mapping[str, Launcher] = {"mpirun": Mpirun(), "torchrun": Torchrun()}
+
+
+def launcher_of(name: str) -> Launcher:
+    """The launcher of a name in LAUNCHERS."""
+    return _BY_NAME[name]
+
+
+def require(hosts: Iterable[Host], facts: Mapping[str, Facts], *, launcher: Launcher) -> None:
     """Raise `UnfitError` that names every host which the launcher cannot use, and what to do there."""
-    judge = unfit_for_mpirun if launcher == "mpirun" else unfit_for_torch
-    reasons = [(host.name, str(reason)) for host in hosts if (reason := judge(facts[host.name]))]
-    if launcher == "mpirun" and not reasons:
-        reasons = _mixed_versions({host.name: facts[host.name].mpi or "" for host in hosts})
-    if reasons:
+    used = {host.name: facts[host.name] for host in hosts}
+    reasons = [(name, error.reason) for name, known in used.items() if (error := launcher.unfit(known))]
+    if reasons := reasons or launcher.differences(used):
         raise UnfitError(reasons)

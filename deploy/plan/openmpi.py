@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import HostError
 from ..hosts.facts import Facts
+from .layout import Layout
 
 # 4.1 cuts the domain off host names unless told not to; 5.0 keeps it, but says so only when asked. Above 64
 # hosts daemons start each other; here only the head may start any. In 4.1 that takes a tree wider than any
@@ -125,10 +126,53 @@ def unfit_for_mpirun(facts: Facts) -> HostError | None:
     return None
 
 
-def _mixed_versions(versions: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Daemons of different versions do not understand each other: every host must have the same."""
-    if len(set(versions.values())) < 2:
-        return []
-    return [
-        (host, f"Open MPI {version}; install one version on all hosts") for host, version in versions.items()
-    ]
+class Mpirun:
+    """mpirun on the head starts the ranks of all hosts."""
+
+    uses_mpi = True
+
+    def title(self, head: Facts) -> str:
+        """`mpirun (Open MPI 5.0.7)`."""
+        return f"mpirun (Open MPI {head.mpi})"
+
+    def unfit(self, facts: Facts) -> HostError | None:
+        """No Open MPI of a known generation."""
+        return unfit_for_mpirun(facts)
+
+    def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
+        """Daemons of different versions do not understand each other: every host must have the same."""
+        versions = {host: known.mpi for host, known in facts.items()}
+        if len({*versions.values()}) < 2:
+            return []
+        return [
+            (host, f"Open MPI {version}; install one version on all hosts")
+            for host, version in versions.items()
+        ]
+
+    def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
+        """It starts any backend, with any numbers of ranks."""
+
+    def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
+        """mpirun on the head."""
+        if host != layout.head:
+            return None
+        facts = layout.facts[host]
+        return command(
+            version=facts.mpi or "",
+            ranks=sum(layout.ranks.values()),
+            hostfile=layout.hostfile,
+            remote_shell="muster-rsh",
+            as_root=facts.uid == 0,
+            rank=layout.program,
+        )
+
+    def environment(self, host: str, layout: Layout) -> dict[str, str]:
+        """The network of daemons and ranks; on a host without a core to spare, ranks that wait give way."""
+        facts, env = layout.facts[host], {}
+        interface = layout.meeting.interfaces.get(host)
+        if interface and len(layout.ranks) > 1 and all(layout.meeting.interfaces.values()):
+            env = interfaces(facts.mpi or "", interface)
+        if layout.ranks[host] >= facts.cores:
+            # MPI waits in a busy loop; on a full host that takes the core another rank needs.
+            env["OMPI_MCA_mpi_yield_when_idle"] = "1"
+        return env

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..hosts.hostfile import Host
+from .launcher import launcher_of
 from .spec import LaunchSpec
 
 
@@ -32,16 +33,7 @@ def check_shape(spec: LaunchSpec, hosts: Sequence[Host], places: Sequence[Place]
     if len(hosts) > 1 and (local := [host.name for host in hosts if host.is_local]):
         raise UsageError(f"{local[0]} means another machine on every host; write its name in the hosts file")
     counts = {host.name: sum(place.host == host.name for place in places) for host in hosts}
-    if spec.launcher == "torchrun" and spec.backend == "mpi":
-        raise UsageError("--backend mpi needs MPI to start the ranks; use --launcher mpirun")
-    if spec.launcher == "torchrun" and len(set(counts.values())) > 1:
-        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-        fewest = min(counts.values())
-        equal = "give an --np that fills each host alike" if spec.np else f"give --per-host {fewest}"
-        raise UsageError(
-            f"torchrun starts the same number of ranks on every host, got {listed}; "
-            f"{equal}, or use --launcher mpirun"
-        )
+    launcher_of(spec.launcher).check_shape(spec.backend, counts)
 
 
 def used_hosts(hosts: Sequence[Host], spec: LaunchSpec) -> tuple[Host, ...]:

@@ -7,101 +7,102 @@ golden file of the tests; `execute` does what it says.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
+from ..common.paths import JobPaths
 from ..console.text import count
-from ..hosts.facts import ClusterFacts, Facts, Meeting
+from ..hosts.facts import ClusterFacts
 from ..hosts.hostfile import Host
-from . import openmpi, torchrun
+from . import openmpi
 from .launch_plan import HostPlan, LaunchPlan, RemoteFile
-from .launcher import require
+from .launcher import launcher_of, require
+from .layout import Layout
 from .placement import Place, check_shape, place_ranks
 from .source_tree import Tree
 from .spec import LaunchSpec
 
-PROGRAMS = Path(__file__).parents[1] / "agent" / "job"
+
+@dataclass(frozen=True)
+class Tools:
+    """The texts of the programs that a launch writes into a job's folder: agent/job/rank.py and rsh.py."""
+
+    rank: str = field(repr=False)
+    rsh: str = field(repr=False)
 
 
 def plan(
-    spec: LaunchSpec, hosts: Sequence[Host], facts: ClusterFacts, tree: Tree, library: Tree
+    spec: LaunchSpec, hosts: Sequence[Host], facts: ClusterFacts, tree: Tree, library: Tree, *, tools: Tools
 ) -> LaunchPlan:
     """The plan of a launch; `UsageError` for one that cannot be, `UnfitError` for hosts that cannot do it."""
     places = place_ranks(hosts, spec.np)
     used = tuple(host for host in hosts if any(place.host == host.name for place in places))
     check_shape(spec, used, places)
-    require(used, facts.hosts, launcher=spec.launcher)
+    launcher = launcher_of(spec.launcher)
+    require(used, facts.hosts, launcher=launcher)
     by_host = {name: tuple(group) for name, group in groupby(places, key=lambda place: place.host)}
-    plans = tuple(_plan_host(spec, host, by_host, facts, tree) for host in used)
-    return LaunchPlan(spec, tree, library, plans, _title(spec, plans, facts))
+    layout = _layout(spec, by_host, facts)
+    plans = tuple(
+        _plan_host(spec, host, by_host[host.name], layout, within=tree.within, tools=tools) for host in used
+    )
+    title = _title(spec, launcher.title(facts.hosts[layout.head]), layout)
+    return LaunchPlan(spec, tree, library, plans, title)
 
 
-def _plan_host(
-    spec: LaunchSpec, host: Host, places: Mapping[str, tuple[Place, ...]], facts: ClusterFacts, tree: Tree
-) -> HostPlan:
-    own = facts.hosts[host.name]
-    folder = PurePosixPath(own.home, ".muster", "jobs", spec.job)
-    counts = {name: len(group) for name, group in places.items()}
-    hostfile = RemoteFile(str(folder / "hostfile"), 0o600, openmpi.hostfile(counts))
-    all_have_mpi4py = all(facts.hosts[name].mpi4py for name in places)
-    program = spec.program.argv(abort_with_mpi=spec.launcher == "mpirun" and all_have_mpi4py)
-    command: tuple[str, ...] | None = None
-    if spec.launcher == "torchrun":
-        command = torchrun.command(
-            python=own.executable,
-            job=spec.job,
-            hosts=len(places),
-            host_index=list(places).index(host.name),
-            ranks_per_host=len(places[host.name]),
-            meeting=facts.meeting,
-            rank=("muster-rank", *program),
-        )
-    elif host.name == next(iter(places)):
-        command = openmpi.command(
-            version=own.mpi or "",
-            ranks=sum(counts.values()),
-            hostfile=hostfile.path,
-            remote_shell="muster-rsh",
-            as_root=own.uid == 0,
-            rank=("muster-rank", *program),
-        )
-    return HostPlan(
-        host=host,
-        ranks=places[host.name],
-        folder=str(folder),
-        cwd=str(PurePosixPath(folder, "code", tree.within)),
-        path=(str(folder / "bin"), str(PurePosixPath(own.mpirun or own.executable).parent)),
-        env=_environment(spec, own, places, facts.meeting, host.name),
-        files=(*_tools(folder, own.executable), hostfile),
-        command=command,
+def _layout(spec: LaunchSpec, places: Mapping[str, tuple[Place, ...]], facts: ClusterFacts) -> Layout:
+    used = {name: facts.hosts[name] for name in places}
+    uses_mpi = launcher_of(spec.launcher).uses_mpi
+    program = spec.program.argv(abort_with_mpi=uses_mpi and all(known.mpi4py for known in used.values()))
+    return Layout(
+        job=spec.job,
+        ranks={name: len(group) for name, group in places.items()},
+        facts=used,
+        meeting=facts.meeting,
+        hostfile=JobPaths.of(used[next(iter(places))].home, spec.job).hostfile,
+        program=("muster-rank", *program),
     )
 
 
-def _environment(
-    spec: LaunchSpec, own: Facts, places: Mapping[str, tuple[Place, ...]], meeting: Meeting, name: str
-) -> dict[str, str]:
+def _plan_host(
+    spec: LaunchSpec, host: Host, places: tuple[Place, ...], layout: Layout, *, within: str, tools: Tools
+) -> HostPlan:
+    facts = layout.facts[host.name]
+    paths = JobPaths.of(facts.home, spec.job)
+    launcher = launcher_of(spec.launcher)
+    return HostPlan(
+        host=host,
+        ranks=places,
+        folder=paths.folder,
+        cwd=str(PurePosixPath(paths.code, within)),
+        path=(paths.programs, str(PurePosixPath(facts.mpirun or facts.executable).parent)),
+        env=_environment(spec, host.name, layout, paths),
+        files=(
+            *_tools(paths, facts.executable, tools),
+            RemoteFile(paths.hostfile, 0o600, openmpi.hostfile(layout.ranks)),
+        ),
+        command=launcher.command(host.name, layout),
+    )
+
+
+def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
     """What every rank of a host finds in its environment; the user's words come last."""
-    ranks = len(places[name])
     env = {
-        "MASTER_ADDR": meeting.address,
-        "MASTER_PORT": str(meeting.port),
+        "MASTER_ADDR": layout.meeting.address,
+        "MASTER_PORT": str(layout.meeting.port),
         "MUSTER_BACKEND": spec.backend,
-        "MUSTER_HOSTFILE": str(PurePosixPath(own.home, ".muster", "jobs", spec.job, "hostfile")),
+        "MUSTER_HOSTFILE": paths.hostfile,
         "MUSTER_JOB": spec.job,
-        "MUSTER_OUT": str(PurePosixPath(own.home, ".muster", "jobs", spec.job, "out")),
+        "MUSTER_OUT": paths.out,
         # Each rank would otherwise start a thread for every core of the host.
-        "OMP_NUM_THREADS": str(max(1, own.cores // ranks)),
+        "OMP_NUM_THREADS": str(max(1, layout.facts[host].cores // layout.ranks[host])),
         # Lines appear when they are printed, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
     }
-    if interface := meeting.interfaces.get(name):
+    if interface := layout.meeting.interfaces.get(host):
         env |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
-        if len(places) > 1 and spec.launcher == "mpirun" and all(meeting.interfaces.values()):
-            env |= openmpi.interfaces(own.mpi or "", interface)
-    if spec.launcher == "mpirun" and ranks >= own.cores:
-        # MPI waits in a busy loop; on a full host that takes the core another rank needs.
-        env["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    env |= launcher_of(spec.launcher).environment(host, layout)
     if spec.may_restart:
         env["MUSTER_RESTART"] = str(spec.attempt)
     if (spec.program.module or "").startswith("muster."):
@@ -112,28 +113,22 @@ def _environment(
     return {**env, **dict(spec.env)}
 
 
-def _tools(folder: PurePosixPath, python: str) -> list[RemoteFile]:
+def _tools(paths: JobPaths, python: str, tools: Tools) -> Iterator[RemoteFile]:
     """`muster-rank` and `muster-rsh` for one host: words on PATH that run a script by this host's Python."""
-    files = []
-    for name in ("rank", "rsh"):
-        script = str(folder / "bin" / f"{name}.py")
+    for name, text in (("rank", tools.rank), ("rsh", tools.rsh)):
+        script = f"{paths.programs}/{name}.py"
         start = f'#!/bin/sh\nexec {shlex.join((python, "-IS", script))} "$@"\n'
-        files.append(RemoteFile(script, 0o600, (PROGRAMS / f"{name}.py").read_text()))
-        files.append(RemoteFile(str(folder / "bin" / f"muster-{name}"), 0o700, start))
-    return files
+        yield RemoteFile(script, 0o600, text)
+        yield RemoteFile(f"{paths.programs}/muster-{name}", 0o700, start)
 
 
 # ---- as text ----------------------------------------------------------------------------------------------
 
 
-def _title(spec: LaunchSpec, hosts: Sequence[HostPlan], facts: ClusterFacts) -> str:
-    own = facts.hosts[hosts[0].host.name]
-    launcher = (
-        f"mpirun (Open MPI {own.mpi})" if spec.launcher == "mpirun" else f"torchrun (torch {own.torch})"
-    )
-    ranks = sum(len(host.ranks) for host in hosts)
+def _title(spec: LaunchSpec, launcher: str, layout: Layout) -> str:
     job = f"job {spec.job}, restart {spec.attempt}" if spec.attempt else f"job {spec.job}"
+    ranks, hosts = count(sum(layout.ranks.values()), "rank"), count(len(layout.ranks), "host")
     return (
-        f"{job}: {count(ranks, 'rank')} on {count(len(hosts), 'host')} with {launcher}, "
-        f"meeting at {facts.meeting.address} port {facts.meeting.port}"
+        f"{job}: {ranks} on {hosts} with {launcher}, "
+        f"meeting at {layout.meeting.address} port {layout.meeting.port}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from .launcher import Launcher
+from .launcher import LauncherName
 
 # A value under a name like these is shown as *** in a plan and is written to no file of the driver.
 SECRET = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "_KEY")
@@ -36,7 +36,7 @@ class LaunchSpec:
 
     job: str
     program: Program
-    launcher: Launcher = "mpirun"
+    launcher: LauncherName = "mpirun"
     np: int | None = None
     backend: str = "auto"
     env: tuple[tuple[str, str], ...] = ()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ..errors import HostError
+from ..errors import HostError, UsageError
 from ..hosts.facts import Facts, Meeting
+from .layout import Layout
 
 
 def command(
@@ -46,3 +47,48 @@ def unfit_for_torch(facts: Facts) -> HostError | None:
         text = f"{facts.executable} has no torch"
         return HostError("torch.missing", text, "install it, or name another interpreter with --python")
     return None
+
+
+class Torchrun:
+    """torchrun on every host starts the ranks of that host."""
+
+    uses_mpi = False
+
+    def title(self, head: Facts) -> str:
+        """`torchrun (torch 2.6.0)`."""
+        return f"torchrun (torch {head.torch})"
+
+    def unfit(self, facts: Facts) -> HostError | None:
+        """No torch."""
+        return unfit_for_torch(facts)
+
+    def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
+        """None that keeps it from starting."""
+        return []
+
+    def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
+        """No MPI, and the same number of ranks on every host."""
+        if backend == "mpi":
+            raise UsageError("--backend mpi needs MPI to start the ranks; use --launcher mpirun")
+        if len(set(ranks.values())) > 1:
+            listed = ", ".join(f"{name} {number}" for name, number in ranks.items())
+            raise UsageError(
+                f"torchrun starts the same number of ranks on every host, got {listed}; "
+                "make slots= equal, give --np, or use --launcher mpirun"
+            )
+
+    def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
+        """torchrun on each host."""
+        return command(
+            python=layout.facts[host].executable,
+            job=layout.job,
+            hosts=len(layout.ranks),
+            host_index=list(layout.ranks).index(host),
+            ranks_per_host=layout.ranks[host],
+            meeting=layout.meeting,
+            rank=layout.program,
+        )
+
+    def environment(self, host: str, layout: Layout) -> dict[str, str]:
+        """Nothing of its own."""
+        return {}

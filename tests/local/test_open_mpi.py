@@ -24,6 +24,7 @@ from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile
 from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.jobs.runner import tools
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.deliver import deliver
 from muster.deploy.launch.events import Watcher
@@ -53,7 +54,9 @@ def launch(
     hosts = hostfile.parse("".join(f"{name} slots=2\n" for name in pythons))
     request = LaunchSpec(job=new_job(), program=program, **spec)  # type: ignore[arg-type]
     with Cluster(hosts, lambda host: LocalPipe(pythons[host.name])) as cluster:
-        made = plan(request, hosts, cluster.survey(), scan(project.path), Tree(project.path, ".", ()))
+        made = plan(
+            request, hosts, cluster.survey(), scan(project.path), Tree(project.path, ".", ()), tools=tools()
+        )
         folder = RunFolder(project.path / "runs", request.job)
         folder.begin(made)
         deliver(made, cluster)

@@ -11,10 +11,11 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import ClusterFacts, Facts, Meeting
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.placement import used_hosts
-from muster.deploy.plan.planner import plan
+from muster.deploy.plan.planner import Tools, plan
 from muster.deploy.plan.source_tree import Tree, TreeFile
 from muster.deploy.plan.spec import LaunchSpec, Program
 
+TOOLS = Tools(rank="# rank.py\n", rsh="# rsh.py\n")
 LIBRARY = Tree(Path("/opt/muster"), ".", (), "muster")
 TREE = Tree(Path("/work/digits"), ".", (TreeFile("train/__main__.py", False, "ab" * 32, size=2500),))
 NODE = Facts(
@@ -58,4 +59,4 @@ def make_plan(
         20123,
         {name: "lo" if single else next(iter(facts.interfaces.values())) for name, facts in by_host.items()},
     )
-    return plan(request, chosen, ClusterFacts(by_host, meeting), TREE, LIBRARY)
+    return plan(request, chosen, ClusterFacts(by_host, meeting), TREE, LIBRARY, tools=TOOLS)

@@ -16,7 +16,7 @@ from muster.deploy.connect.answers import Folder, Gpu, Health, JobProcesses, Rea
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.image.versions import Component, Track
-from muster.deploy.plan.launcher import Launcher
+from muster.deploy.plan.launcher import LauncherName
 from tests.unit.plans import NODE
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +99,7 @@ TRACK = Track(
 )
 
 
-def found(text: str, launcher: Launcher = "mpirun", **changes: Any) -> tuple[Finding, ...]:
+def found(text: str, launcher: LauncherName = "mpirun", **changes: Any) -> tuple[Finding, ...]:
     return check(hostfile.parse(text), examine(text, **changes), launcher, {"cpu": TRACK})
 
 
@@ -253,7 +253,7 @@ def test_what_is_wrong_is_found_alone_on_its_host_with_its_remedy(
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 @pytest.mark.parametrize("text", [THREE, "node1", "localhost slots=2"])
-def test_healthy_hosts_have_no_findings(text: str, launcher: Launcher) -> None:
+def test_healthy_hosts_have_no_findings(text: str, launcher: LauncherName) -> None:
     assert found(text, launcher) == ()
     assert found(text, launcher, **gpus({})) == ()
 

@@ -1,0 +1,103 @@
+"""Where a job keeps what on a host: every path below ~/.muster, for the driver that plans and the agent.
+
+Strings, because the home may be that of another machine.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import NamedTuple
+
+
+class MusterPaths(NamedTuple):
+    """The folder of this program in a user's home."""
+
+    root: str
+
+    @classmethod
+    def of_home(cls, home: str) -> MusterPaths:
+        """`~/.muster`."""
+        return cls(posixpath.join(home, ".muster"))
+
+    @property
+    def jobs(self) -> str:
+        """A folder for each job."""
+        return posixpath.join(self.root, "jobs")
+
+    @property
+    def store(self) -> str:
+        """Contents of files by their digest (deploy/common/store.py)."""
+        return posixpath.join(self.root, "store")
+
+    @property
+    def tools(self) -> str:
+        """Programs that the driver has brought, by their digest."""
+        return posixpath.join(self.root, "tools")
+
+    def job(self, name: str) -> JobPaths:
+        """The folder of one job."""
+        return JobPaths(posixpath.join(self.jobs, name))
+
+
+class JobPaths(NamedTuple):
+    """The folder of one job on one host, and what is in it."""
+
+    folder: str
+
+    @classmethod
+    def of(cls, home: str, job: str) -> JobPaths:
+        """The folder of a job in a home."""
+        return MusterPaths.of_home(home).job(job)
+
+    @property
+    def code(self) -> str:
+        """The job's own copy of the working tree."""
+        return posixpath.join(self.folder, "code")
+
+    @property
+    def code_list(self) -> str:
+        """What that copy was made of, so that it can be removed again."""
+        return posixpath.join(self.folder, "code.json")
+
+    @property
+    def library(self) -> str:
+        """What every rank can import besides, last on PYTHONPATH (deploy/agent/job/rank.py)."""
+        return posixpath.join(self.folder, "lib")
+
+    @property
+    def programs(self) -> str:
+        """`muster-rank` and `muster-rsh`, first on PATH."""
+        return posixpath.join(self.folder, "bin")
+
+    @property
+    def hostfile(self) -> str:
+        """The hosts of the job with their slots."""
+        return posixpath.join(self.folder, "hostfile")
+
+    @property
+    def out(self) -> str:
+        """What the program leaves: metrics, checkpoints."""
+        return posixpath.join(self.folder, "out")
+
+    @property
+    def logs(self) -> str:
+        """The output and the end of each rank of this host (deploy/agent/job/rank.py)."""
+        return posixpath.join(self.folder, "logs")
+
+    @property
+    def run(self) -> str:
+        """On the head: what the driver records, and its logs if it is detached (deploy/common/runs.py)."""
+        return posixpath.join(self.folder, "run")
+
+    @property
+    def driver(self) -> str:
+        """On the head of a detached job: the code of its driver."""
+        return posixpath.join(self.folder, "driver")
+
+    def lock(self, host: str) -> str:
+        """Held by the agent of a host as long as the job is there; hosts may share a home."""
+        return posixpath.join(self.folder, f"lock.{host}")
+
+    def agent(self, host: str) -> str:
+        """A file that says where the agent of a host listens for others on that host."""
+        return posixpath.join(self.folder, f"keeper.{host}")

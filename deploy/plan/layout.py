@@ -1,0 +1,28 @@
+"""What a launcher has to know of a job: how many ranks on which hosts, and where they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..hosts.facts import Facts, Meeting
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One attempt, as a launcher sees it."""
+
+    job: str
+    ranks: Mapping[str, int]
+    """The number of ranks on each host, in the order of the hosts; the first is the head."""
+    facts: Mapping[str, Facts]
+    meeting: Meeting
+    hostfile: str
+    """Path of the hostfile on the head."""
+    program: tuple[str, ...]
+    """What each rank runs: the argv of `muster-rank` and its program."""
+
+    @property
+    def head(self) -> str:
+        """The first host."""
+        return next(iter(self.ranks))
