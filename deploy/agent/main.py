@@ -20,6 +20,7 @@ import threading
 import time
 
 from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
+from ..common.paths import MusterPaths
 from .handlers import Parts
 
 # While a request takes longer than this, the driver is told that it is still worked on: it gives up a host
@@ -33,7 +34,7 @@ class Keeper:
     def __init__(self, inbox: Readable, outbox: Writable) -> None:
         self.inbox, self.outbox = inbox, outbox
         self._writing = threading.Lock()
-        self._home = os.path.join(os.path.expanduser("~"), ".muster")
+        self._home = MusterPaths.of_home(os.path.expanduser("~")).root
         self._parts = Parts(self._home, self.send)
         self._at_work = threading.Event()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .frames import Frame
+from .paths import JobPaths
 
 OLD_JOBS_KEPT = 20
 
@@ -87,18 +88,19 @@ def sweep_old_jobs(jobs: Path) -> None:
     """Remove the code copies of old jobs that no keeper holds; whatever a job wrote itself stays."""
     for folder in sorted((path for path in jobs.iterdir() if path.is_dir()), reverse=True)[OLD_JOBS_KEPT:]:
         with contextlib.suppress(OSError, ValueError), held_by_nobody(folder):
-            for name, _, digest, link in json.loads((folder / "code.json").read_text()):
-                path = folder / "code" / name
+            paths = JobPaths(str(folder))
+            for name, _, digest, link in json.loads(Path(paths.code_list).read_text()):
+                path = Path(paths.code, name)
                 if link is not None or hashlib.sha256(path.read_bytes()).hexdigest() == digest:
                     path.unlink()
-            (folder / "code.json").unlink()
+            os.unlink(paths.code_list)
 
 
 @contextlib.contextmanager
 def held_by_nobody(folder: Path) -> Iterator[None]:
     """Hold every lock of a job's folder; OSError if a keeper or a driver has one."""
     with contextlib.ExitStack() as held:
-        for lock in (*folder.glob("lock.*"), *folder.glob("run/lock.*")):
+        for lock in (*folder.glob("lock.*"), *Path(JobPaths(str(folder)).run).glob("lock.*")):
             descriptor = os.open(lock, os.O_RDWR)
             held.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

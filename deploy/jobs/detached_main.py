@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from ..common.paths import MusterPaths
 from ..common.store import Store
 from ..connect.channel import Pipe
 from ..connect.cluster import OpenPipe
@@ -36,7 +37,7 @@ class StoredTree(Tree):
 
     def source(self, file: TreeFile) -> Path:
         """Where the content of a file is."""
-        return Store(Path.home() / ".muster" / "store").path(file.digest)
+        return Store(Path(MusterPaths.of_home(str(Path.home())).store)).path(file.digest)
 
 
 def stored(tree: Tree) -> StoredTree:

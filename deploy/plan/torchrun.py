@@ -66,15 +66,20 @@ class Torchrun:
         """None that keeps it from starting."""
         return []
 
-    def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
+    def check_shape(self, backend: str, ranks: Mapping[str, int], *, fixed: bool) -> None:
         """No MPI, and the same number of ranks on every host."""
         if backend == "mpi":
             raise UsageError("--backend mpi needs MPI to start the ranks; use --launcher mpirun")
         if len(set(ranks.values())) > 1:
             listed = ", ".join(f"{name} {number}" for name, number in ranks.items())
+            equal = (
+                "give an --np that fills each host alike"
+                if fixed
+                else f"give --per-host {min(ranks.values())}"
+            )
             raise UsageError(
                 f"torchrun starts the same number of ranks on every host, got {listed}; "
-                "make slots= equal, give --np, or use --launcher mpirun"
+                f"{equal}, or use --launcher mpirun"
             )
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...common.frames import Frame
+from ...common.paths import MusterPaths
 from .facts import gpu_count, wheel_version
 
 # A failing GPU can make nvidia-smi wait for ever; so can a name server that does not answer.
@@ -39,10 +40,14 @@ class Health:
 def health() -> Frame:
     """What of this host may fail a job; without importing torch, and without touching a GPU."""
     gpus, gpu_error = examine_gpus()
+    muster = MusterPaths.of_home(str(Path.home())).root
     return {
         "user": getpass.getuser(),
         "own_addresses": own_addresses(),
-        "folders": [examine_folder(Path.home() / ".muster"), examine_folder(Path(tempfile.gettempdir()))],
+        "folders": [
+            examine_folder(Path(muster)),
+            examine_folder(Path(tempfile.gettempdir())),
+        ],
         "shm_free": free_bytes("/dev/shm"),  # noqa: S108  # not a place to write to, but to measure
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from ...common.frames import Frame
+from ...common.paths import JobPaths, MusterPaths
 from ...common.store import held_by_nobody
 
 # Younger than this, a content may be that of a launch which has not yet said what it is for.
@@ -20,13 +21,13 @@ class Cleaning:
     """Removes folders of jobs, and contents of the store that no job's code is made of."""
 
     def __init__(self, home: Path) -> None:
-        self._home = home
+        self._paths = MusterPaths(str(home))
 
     def do_clean(self, request: Frame, payload: bytes) -> Frame:
         """Remove jobs that nobody holds and nothing was written to for so many seconds."""
         before = time.time() - request["older"]
-        folders = _folders(self._home / "jobs")
-        gone = self._home / "gone"
+        folders = _folders(Path(self._paths.jobs))
+        gone = Path(self._paths.root, "gone")
         sizes = {folder.name: _remove(folder, before, gone) for folder in folders}
         removed = {name: size for name, size in sizes.items() if size is not None}
         shutil.rmtree(gone, ignore_errors=True)  # what an earlier removal left that was cut short, too
@@ -38,9 +39,9 @@ class Cleaning:
 
     def _clean_store(self, before: float) -> int:
         """Remove what no job is made of any more; returns its bytes."""
-        used = {digest for folder in _folders(self._home / "jobs") for digest in _digests(folder)}
+        used = {digest for folder in _folders(Path(self._paths.jobs)) for digest in _digests(folder)}
         freed = 0
-        for path in sorted((self._home / "store").glob("??/*")):
+        for path in sorted(Path(self._paths.store).glob("??/*")):
             with contextlib.suppress(OSError):
                 status = path.stat()
                 fresh = status.st_mtime > min(before, time.time() - FRESH_SECONDS)
@@ -81,13 +82,15 @@ def _folders(jobs: Path) -> list[Path]:
 
 def _digests(folder: Path) -> set[str]:
     with contextlib.suppress(OSError, ValueError):
-        return {digest for _, _, digest, _ in json.loads((folder / "code.json").read_text())}
+        return {digest for _, _, digest, _ in json.loads(Path(JobPaths(str(folder)).code_list).read_text())}
     return set()
 
 
 def _newest(folder: Path) -> float:
     """When something of a job was last written: folders change with what is in them, logs with each line."""
-    places = [folder, folder / "run", folder / "out", *folder.glob("logs/*"), *folder.glob("run/logs/*")]
+    paths = JobPaths(str(folder))
+    logs = [*Path(paths.logs).glob("*"), *Path(paths.run, "logs").glob("*")]
+    places = [folder, Path(paths.run), Path(paths.out), *logs]
     return max(path.stat().st_mtime for path in places if path == folder or path.exists())
 
 

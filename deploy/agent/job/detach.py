@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...common.frames import Frame
+from ...common.paths import JobPaths, MusterPaths
 from ...common.runs import make_private
 from ...common.store import Store
 
@@ -22,26 +24,27 @@ class Detaching:
     """Puts the driver's code into the job's folder, starts it, and passes on its first word."""
 
     def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
-        self.jobs, self.store, self.send = home / "jobs", Store(home / "store"), send
+        self._paths, self.send = MusterPaths(str(home)), send
+        self.store = Store(Path(self._paths.store))
 
     def do_detach(self, request: Frame, payload: bytes) -> Frame:
         """Start a driver for the job, which it reads from its stdin: the environment may hold secrets."""
-        folder = self.jobs / request["name"]
-        make_private(self.jobs.parent, self.jobs, folder, folder / "run")
-        self.store.check_out(request["code"], folder / "driver")
-        with open(folder / "run" / "driver.log", "ab") as log:
+        paths = self._paths.job(request["name"])
+        make_private(*map(Path, (self._paths.root, self._paths.jobs, paths.folder, paths.run)))
+        self.store.check_out(request["code"], Path(paths.driver))
+        with open(os.path.join(paths.run, "driver.log"), "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-c", START, str(folder / "driver"), str(folder)],
-                cwd=str(folder),
+                [sys.executable, "-I", "-c", START, paths.driver, paths.folder],
+                cwd=paths.folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
             )
-        threading.Thread(target=self._converse, args=(process, request["job"], folder), daemon=True).start()
+        threading.Thread(target=self._converse, args=(process, request["job"], paths), daemon=True).start()
         return {}
 
-    def _converse(self, process: subprocess.Popen[bytes], job: Frame, folder: Path) -> None:
+    def _converse(self, process: subprocess.Popen[bytes], job: Frame, paths: JobPaths) -> None:
         """Hand over the job; the first line that comes back is that it runs, or why it does not.
 
         The driver leaves this process at once (it forks), so the keeper's end is not its own. Until its first
@@ -52,7 +55,7 @@ class Detaching:
             process.stdin.write(json.dumps(job).encode())
             process.stdin.close()
         line = process.stdout.readline()
-        log = folder / "run" / "driver.log"
+        log = Path(paths.run, "driver.log")
         said = (
             json.loads(line) if line else {"error": log.read_text(errors="replace") if log.exists() else ""}
         )

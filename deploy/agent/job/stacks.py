@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common.frames import Frame, read_frame, write_frame
+from ...common.paths import MusterPaths
 from ...common.store import Store
 
 PY_SPY_SECONDS = 8.0
@@ -29,12 +30,13 @@ class Stacks:
     """Answers for every job of this host: each job's keeper is asked, also if this is the one."""
 
     def __init__(self, home: Path) -> None:
-        self._home, self._store = home, Store(home / "store")
+        self._paths = MusterPaths(str(home))
+        self._store = Store(Path(self._paths.store))
 
     def do_stacks(self, request: Frame, payload: bytes) -> Frame:
         """The stack of each rank here; none if the job is not, or no longer, on this host."""
         tool = self._py_spy(request.get("digest"))
-        record = self._home / "jobs" / request["job"] / f"keeper.{request['host']}"
+        record = Path(self._paths.job(request["job"]).agent(request["host"]))
         try:
             return {"stacks": _ask_keeper(record.read_text(), tool)}
         except (FileNotFoundError, ConnectionRefusedError):
@@ -46,7 +48,7 @@ class Stacks:
         own = shutil.which("py-spy", path=os.pathsep.join(places))
         if own or not digest:
             return own or "py-spy"
-        tools = self._home / "tools" / digest
+        tools = Path(self._paths.tools, digest)
         if not (tools / "py-spy").exists():
             self._store.check_out([["py-spy", True, digest, None]], tools)
         return str(tools / "py-spy")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from ...common.frames import Frame
+from ...common.paths import JobPaths, MusterPaths
 from ...common.runs import make_private
 from ...common.store import Store, sweep_old_jobs, write_atomically
 from ..process.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
@@ -35,7 +36,7 @@ class Work:
 
     def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
         self.home, self.send = home, send
-        self.store = Store(home / "store")
+        self.store = Store(Path(MusterPaths(str(home)).store))
         self.job: Frame = {}
         self.private: Path | None = None
         self.reaper: Reaper | None = None
@@ -52,14 +53,15 @@ class Work:
 
     def do_prepare(self, request: Frame, payload: bytes) -> Frame:
         """Make the job's folder: the code, the plan's files, and the lock that says it is in use."""
-        folder = Path(request["folder"])
-        make_private(self.home, folder.parent, folder, folder / "logs", folder / "out")
-        self._job_lock = os.open(folder / f"lock.{request['host']}", os.O_CREAT | os.O_RDWR, 0o600)
+        paths = JobPaths(request["folder"])
+        folder = Path(paths.folder)
+        make_private(self.home, folder.parent, folder, Path(paths.logs), Path(paths.out))
+        self._job_lock = os.open(paths.lock(request["host"]), os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._job_lock, fcntl.LOCK_SH)
-        self.store.check_out(request["code"], folder / "code")
+        self.store.check_out(request["code"], Path(paths.code))
         Path(request["cwd"]).mkdir(parents=True, exist_ok=True)  # no file may have come from there
-        self.store.check_out(request["library"], folder / "lib")
-        write_atomically(folder / "code.json", json.dumps(request["code"]).encode(), 0o600)
+        self.store.check_out(request["library"], Path(paths.library))
+        write_atomically(Path(paths.code_list), json.dumps(request["code"]).encode(), 0o600)
         for path_name, mode, text in request["files"]:
             write_atomically(Path(path_name), text.encode(), mode)
         sweep_old_jobs(folder.parent)
@@ -68,7 +70,7 @@ class Work:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.reaper = Reaper(self._adopted_killed)
         self.door = Door(str(self.private), request, self.ranks, self.send)
-        write_atomically(folder / f"keeper.{request['host']}", str(self.private).encode(), 0o600)
+        write_atomically(Path(paths.agent(request["host"])), str(self.private).encode(), 0o600)
         return {}
 
     def do_start(self, request: Frame, payload: bytes) -> Frame:
