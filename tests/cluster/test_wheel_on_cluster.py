@@ -33,8 +33,9 @@ def env(cluster: Cluster) -> dict[str, str]:
 def project(
     installed: Installed, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A project of the user's, after `muster cluster up` there."""
+    """A project with files of all our names, after `muster cluster up` there."""
     place = tmp_path_factory.mktemp("project")
+    make_hostile(place)
     try:
         up = installed.muster("cluster", "up", cwd=place, timeout=600, env=env)
         assert up.returncode == 0, up.stdout + up.stderr
@@ -57,15 +58,13 @@ def test_the_cluster_is_fit_by_the_hosts_file_that_was_written(installed: Instal
 def test_names_of_the_project_are_its_own_on_every_host(
     installed: Installed, project: Path, launcher: str, tmp_path: Path
 ) -> None:
-    make_hostile(tmp_path)
-    (tmp_path / "hosts.txt").write_text((project / "hosts.txt").read_text())
-    (tmp_path / ".muster").symlink_to(project / ".muster")
-    own = installed.muster("launch", "--launcher", launcher, "train.py", cwd=tmp_path)
+    words = ("launch", "--launcher", launcher, "--runs", str(tmp_path))
+    own = installed.muster(*words, "train.py", cwd=project)
     assert own.returncode == 0, own.stdout + own.stderr
     for rank in range(6):
-        (log,) = tmp_path.glob(f"runs/*/logs/rank-{rank:04d}@node{rank // 2 + 1}.out")
+        (log,) = tmp_path.glob(f"*/logs/rank-{rank:04d}@node{rank // 2 + 1}.out")
         assert log.read_text().splitlines() == [f"{rank} True", "library ../lib/muster/train/__init__.py"]
-    ours = installed.muster("launch", "--launcher", launcher, "--", "--epochs", "1", cwd=tmp_path)
+    ours = installed.muster(*words, "--", "--epochs", "1", cwd=project)
     assert ours.returncode == 0, ours.stdout + ours.stderr
     assert f" ranks=6 hosts=3 backend=gloo launcher={launcher} " in ours.stdout.splitlines()[-1]
 
