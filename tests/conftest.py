@@ -73,9 +73,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 # ---- order and groups -------------------------------------------------------------------------------------
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, and keep together what shares something."""
+    """Begin with what takes longest, and keep together what shares something.
+
+    First of all: xdist reads the groups in a hook of the same name.
+    """
 
     def tier(item: pytest.Item) -> int:
         folder = item.path.relative_to(HERE).parts[0]

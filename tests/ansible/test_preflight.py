@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from tests.ansible.rendering import render
+from tests.ansible.test_problems import SEEN
 
-FIT: dict[str, Any] = {
-    "os": {"id": "debian", "version": "13"},
-    "python": "3.13.5",
-    "systemd": True,
+FIT: dict[str, Any] = SEEN | {
     "disk_free_mb": 30000,
     "hostname": "node2",
     "host_keys": {"ssh-ed25519": "AAAAnode2"},
