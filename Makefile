@@ -41,7 +41,7 @@ cluster-down: .venv/installed ## remove the practice cluster and its keys
 	@touch $@
 
 # Two workers; tests that share something stay together, the longest first (tests/conftest.py).
-PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
 test-quick: .venv/installed ## tests of the driver and of the agent alone: under a minute
 	$(PYTEST) -m 'not soak' tests/unit tests/node

@@ -1,7 +1,6 @@
 """What holds for every test: nothing is skipped in silence, no limit is stretched in silence.
 
-Groups are for `pytest-xdist --dist loadgroup`: tests that share hosts, or what a module made, run in one
-worker.
+With pytest-xdist, tests that share hosts, or what a module made, run in one worker.
 """
 
 from __future__ import annotations
@@ -73,23 +72,36 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 # ---- order and groups -------------------------------------------------------------------------------------
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, and keep together what shares something.
+def folder_of(nodeid: str) -> str:
+    """`cluster` for tests/cluster/test_faults.py::test_x."""
+    return nodeid.split("/")[1] if nodeid.startswith("tests/") else ""
 
-    First of all: xdist reads the groups in a hook of the same name.
-    """
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
 
     def tier(item: pytest.Item) -> int:
         folder = item.path.relative_to(HERE).parts[0]
         return ORDER.index(folder) if folder in ORDER else len(ORDER)
 
     items.sort(key=tier)
-    for item in items:
-        folder = item.path.relative_to(HERE).parts[0]
-        name = folder if folder in SHARED else item.path.stem
-        if not any(item.iter_markers("xdist_group")):
-            item.add_marker(pytest.mark.xdist_group(name))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep together what shares something: the tests of the same hosts, else those of a file.
+
+    Not `--dist loadgroup`: xdist 3.8 puts the group into `Item._nodeid`, which pytest 9.2 no longer reads.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist's base is untyped to mypy here
+        def _split_scope(self, nodeid: str) -> str:
+            folder = folder_of(nodeid)
+            return folder if folder in SHARED else nodeid.partition("::")[0]
+
+    return Together(config, log)
 
 
 # ---- limits of time ---------------------------------------------------------------------------------------
