@@ -25,5 +25,11 @@ def commands() -> Collection:
         raise Exit(f"--hosts comes after the command: fab {words[0]} --hosts {fab.args.hosts.value}", 2)
     # fab put the fabfile's folder first. A json.py or a docker/ there is the project's, and none of ours.
     del sys.path[0]
-    Muster("fab").run(fab.argv)
+    Muster("fab").run(_without_fabs_own(fab.argv, len(words), dry=bool(fab.args.dry.value)))
     sys.exit(0)
+
+
+def _without_fabs_own(argv: list[str], left: int, *, dry: bool) -> list[str]:
+    """The command line without what fab has read for itself: `left` words before a -- are ours."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    return [argv[0], *(["--dry"] if dry else []), *argv[end - left :]]

@@ -169,3 +169,9 @@ def test_a_fabfile_may_have_tasks_of_its_own(tmp_path: Path) -> None:
     assert run(FAB, "mine", cwd=tmp_path).stdout == "mine\n"
     assert "launch" in run(FAB, "--list", cwd=tmp_path).stdout
     assert run(FAB, "help", "launch", cwd=tmp_path).returncode == 0
+
+
+def test_options_of_fab_itself_stand_before_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fabric", "--search-root", str(ROOT), "launch", "--epoch", "3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "fab launch: unknown option --epoch")
