@@ -65,6 +65,7 @@ def own_key(hosts: Hosts, *command: str) -> str:
     return run("ssh", *options, *known, f"ml@{ADDRESSES['node5']}", *command).stdout
 
 
+@pytest.mark.soak
 def test_setup_loosens_nothing_of_a_hardened_sshd(hardened: Hosts, before: set[str]) -> None:
     assert settings(hardened) == HARDENED
     done = hardened.play("setup", *PARTS)
@@ -75,6 +76,7 @@ def test_setup_loosens_nothing_of_a_hardened_sshd(hardened: Hosts, before: set[s
     assert (done.status, done.changed) == (0, 0), done.text
 
 
+@pytest.mark.soak
 def test_an_account_that_was_there_before_keeps_shell_groups_and_keys(hardened: Hosts) -> None:
     assert own_key(hardened, "echo $0; id -nG").splitlines() == ["sh", "ml audio"]
     effective = hardened.on("node5", "sshd", "-T", "-C", "user=ml,host=x,addr=192.0.2.1").splitlines()
@@ -83,6 +85,7 @@ def test_an_account_that_was_there_before_keeps_shell_groups_and_keys(hardened: 
     assert done.status == 0, done.text
 
 
+@pytest.mark.soak
 def test_teardown_leaves_account_and_sshd_as_they_were(hardened: Hosts, before: set[str]) -> None:
     done = hardened.play("teardown", teardown_remove_data=True)
     assert done.status == 0, done.text
@@ -91,6 +94,7 @@ def test_teardown_leaves_account_and_sshd_as_they_were(hardened: Hosts, before: 
     assert own_key(hardened, "cat notes") == "paper\n"
 
 
+@pytest.mark.soak
 def test_an_sshd_that_does_not_let_the_jobs_account_in_stops_setup(hardened: Hosts) -> None:
     extra = "/etc/ssh/sshd_config.d/60-only.conf"
     hardened.on("node5", "sh", "-c", f"echo 'AllowUsers op' >{extra}")

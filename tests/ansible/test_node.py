@@ -25,7 +25,10 @@ CHECKS = {
     *("container_engine.answers", "container_engine.packages", "node.container", "node.unit"),
 }
 
-pytestmark = pytest.mark.skipif(not HAS_TORCH, reason="the image is of Debian 13, and so are the hosts")
+pytestmark = [
+    pytest.mark.soak,  # an engine is installed and an image copied: about ten minutes
+    pytest.mark.skipif(not HAS_TORCH, reason="the image is of Debian 13, and so are the hosts"),
+]
 HOME = "/var/lib/muster-node/home"
 CHECKPOINT = "/home/muster/out/checkpoint"
 
