@@ -36,7 +36,7 @@ cluster-down: .venv/installed ## remove the practice cluster and its keys
 	@mkdir -p $(@D)
 	@python=$$($(BIN)/python -m tests.interpreters 3.10); \
 	  if [ -n "$$python" ]; then "$$python" -m venv $(@D) \
-	    && $(@D)/bin/pip install --quiet --constraint constraints.txt docker fabric invoke paramiko py-spy; \
+	    && $(@D)/bin/pip install --quiet --constraint constraints.txt --editable .; \
 	  else echo 'no Python 3.10 here: the driver is not tested with it'; fi
 	@touch $@
 

@@ -138,7 +138,8 @@ def copy_checkout(to: Path) -> Path:
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, to / name)
     (to / ".venv" / "bin").mkdir(parents=True)
-    (to / ".venv" / "bin" / "fab").symlink_to(FAB)
+    for name in ("fab", "muster"):
+        (to / ".venv" / "bin" / name).symlink_to(FAB.with_name(name))
     (to / ".venv" / "installed").touch()
     subprocess.run(["git", "init", "-q", str(to)], check=True)
     return to

@@ -148,6 +148,33 @@ def fields(
         yield from fields(f"{path}{below}.{name}".lstrip("."), kind, classes, f"{inner}.{name}")
 
 
+class _WithoutBounds(ast.NodeTransformer):
+    """Replaces `Annotated[type, bounds]`, and the names that bounds.py gives to such types, by the type."""
+
+    def __init__(self, named: Mapping[str, ast.expr]) -> None:
+        self._named = named
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._named.get(node.id, node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        if ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple):
+            return self.visit(node.slice.elts[0])
+        return self.generic_visit(node)
+
+
+def _bounded(module: Path) -> dict[str, ast.expr]:
+    """The types that a module names by `Name = Annotated[type, bounds]`."""
+    return {
+        node.targets[0].id: node.value.slice.elts[0]
+        for node in ast.parse(module.read_text()).body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Subscript)
+        and isinstance(node.value.slice, ast.Tuple)
+    }
+
+
 def _words(annotation: str) -> set[str]:
     """The names in a type."""
     return {node.id for node in ast.walk(ast.parse(annotation)) if isinstance(node, ast.Name)}
@@ -168,9 +195,10 @@ def _json_type(written: str, inner: str) -> str:
 
 def dataclasses_of(package: Path) -> dict[str, dict[str, str]]:
     """The fields of each dataclass in WRITTEN_OUT with their types, by the name of the class."""
+    plain = _WithoutBounds(_bounded(package / "hosts" / "bounds.py"))
     return {
         node.name: {
-            item.target.id: ast.unparse(item.annotation)
+            item.target.id: ast.unparse(plain.visit(item.annotation))
             for item in node.body
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
         }

@@ -11,10 +11,10 @@ from tests.wheel import build, install
 
 
 @pytest.fixture
-def bare_host(operator: Path, clock: str, tmp_path: Path) -> Hosts:
+def bare_host(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Hosts:
     """A host that nobody has set up, of a cluster of its own."""
-    hosts = Hosts(tmp_path / "cluster", ["node4"])
-    hosts.folder.mkdir()
+    # A short name: ssh's sockets lie there, and their paths have at most 107 bytes (unix(7)).
+    hosts = Hosts(tmp_path_factory.mktemp("host"), ["node4"])
     for name in ("operator", "operator.pub"):
         (hosts.folder / name).symlink_to(operator / name)
     hosts.start("node4")
