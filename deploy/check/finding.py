@@ -41,9 +41,3 @@ def have(number: int) -> str:
 def minor(version: str) -> str:
     """`3.13` of `3.13.5`."""
     return ".".join(version.split(".")[:2])
-
-
-def major(version: str) -> int:
-    """12 of `12.8`; 0 if there is no number."""
-    number = version.split(".", maxsplit=1)[0]
-    return int(number) if number.isdecimal() else 0

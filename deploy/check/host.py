@@ -19,11 +19,7 @@ DISK_FULL, DISK_LOW = 64 * MIB, 2 * GIB
 SHM_PER_RANK = 128 * MIB
 # Sockets and log pipes of a rank and its launcher, on top of one to each other rank.
 NOFILE_LEAST, NOFILE_PER_RANK = 1024, 8
-# Makefiles, file times and people who compare logs notice a tenth of a second; NTP keeps a hundredth of it.
-CLOCK_SECONDS = 0.1
 GPU_IDLE_MIB = 1024  # the driver itself keeps some hundred MiB
-BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")
-PORTS = "20000-31999"
 
 
 def of_host(host: Host, one: Examined, launcher: LauncherName, ranks: int) -> Iterator[Finding]:

@@ -93,11 +93,6 @@ def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
     return tuple(hosts)
 
 
-def render(hosts: Sequence[Host]) -> str:
-    """The text of a hosts file with these hosts; `parse` reads it back unchanged."""
-    return "".join(f"{_render_line(host)}\n" for host in hosts)
-
-
 def select(hosts: Sequence[Host], include: str = "", exclude: str = "") -> tuple[Host, ...]:
     """The hosts named by `include` (all, if empty) less those named by `exclude`: `node[1-3],gpu-a`."""
     wanted = _names(include, hosts, "--include") if include else {host.name for host in hosts}
@@ -119,17 +114,6 @@ def _names(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
             f"{option}: {', '.join(unknown)} not in the hosts file, which has {', '.join(sorted(known))}"
         )
     return names
-
-
-def _render_line(host: Host) -> str:
-    optional = {"user": host.user, "port": host.port, "addr": host.addr}
-    return " ".join(
-        [
-            host.name,
-            f"slots={host.slots}",
-            *(f"{key}={value}" for key, value in optional.items() if value is not None),
-        ]
-    )
 
 
 def _tokens(line: str) -> list[tuple[int, str]]:

@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
@@ -39,14 +39,21 @@ class Here:
     host = ""
 
     def __init__(self, runs: Path) -> None:
-        self._jobs = Jobs(runs, inside=".")
+        jobs = Jobs(runs, inside=".")
+        self._answers: Mapping[Request[Any], Callable[[dict[str, Any], bytes], dict[str, Any]]] = {
+            JOBS: jobs.do_jobs,
+            OUTPUT: jobs.do_output,
+            END_DRIVER: jobs.do_end_driver,
+            FILES: jobs.do_files,
+            READ: jobs.do_read,
+        }
 
     def ask(
         self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
     ) -> Answer:
         """What a keeper would answer."""
         try:
-            answer = getattr(self._jobs, f"do_{request.word}")(words, payload)
+            answer = self._answers[request](words, payload)
             return request.read(answer, answer.get("payload", b""))
         except OSError as error:
             raise MusterError(f"{error.filename}: {error.strerror}") from None
@@ -190,12 +197,6 @@ def _bring(known: Known, name: PurePosixPath, size: int, path: Path) -> None:
             if len(payload) < min(CHUNK, size - start):
                 raise MusterError(f"{known.place.host}: {name} ends before its {size} bytes; try again")
             file.write(payload[: size - start])
-
-
-def text_of(known: Known, name: str) -> str:
-    """A small file of a run as text."""
-    content = known.place.ask(READ, job=known.state.job, name=name, start=0, most=CHUNK).payload
-    return content.decode(errors="replace")
 
 
 def _line(name: str, text: str) -> Line:

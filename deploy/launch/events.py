@@ -56,7 +56,6 @@ class Reports:
 
     def __init__(self, state: State, cluster: Cluster, watchers: Sequence[Watcher], stall: Stall) -> None:
         self.state, self.cluster, self.watchers, self.stall = state, cluster, watchers, stall
-        state.catch_up = self._catch_up
         self._handlers: Mapping[type[Report], Callable[[str, Any], None]] = {
             RankStart: self._rank_start,
             Output: self._output,
@@ -81,7 +80,8 @@ class Reports:
             reason = f"it sent what no agent sends: {error}; {DISTRUST}"
             self.state.fail(Failure("host", reason, 3, host=host, at=time.time()))
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
+        """Take in what hosts have reported by now; due before a judgement, for a driver may be behind."""
         for _ in range(len(self.cluster.events)):  # no more than that: ranks may print without an end
             event = self.cluster.events.get()
             self.take(event.host, event.report)
@@ -203,7 +203,6 @@ class Reports:
 
     def _ranks_are_missing(self) -> None:
         state = self.state
-        state.catch_up()
         if not state.missing or state.failures:
             return
         host, code = max(state.launcher_codes.items(), key=lambda item: item[1] != 0)
@@ -228,7 +227,6 @@ class Reports:
         return at + self.cluster.channels[host].clock_offset
 
     def _launcher_stays(self) -> None:
-        self.state.catch_up()
         if self.state.over or self.state.failures:
             return
         launcher = self.state.plan.spec.launcher

@@ -69,7 +69,7 @@ class Run:
         try:
             self._start()
             while not state.over:
-                state.deadlines.do_what_is_due()
+                self._judge()
                 if not state.over:
                     self._take(state.deadlines.seconds_left())
             if self._first_failure and self._first_failure.kind in STUCK:
@@ -120,8 +120,14 @@ class Run:
     def _await(self, future: Future[Any], deadline: float) -> None:
         """Until a host has answered, while the others still hear of us and are heard."""
         while not future.done() and not self.state.over and time.monotonic() < deadline:
-            self.state.deadlines.do_what_is_due()
+            self._judge()
             self._take(POLL_SECONDS)
+
+    def _judge(self) -> None:
+        """Do what is due, by all that hosts have reported until now."""
+        if self.state.deadlines.are_due():
+            self.reports.catch_up()
+            self.state.deadlines.do_what_is_due()
 
     def _take(self, seconds: float) -> bool:
         """Handle the next event, if one comes in this time."""
@@ -142,7 +148,7 @@ class Run:
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(gather, self.plan.spec.job, answering)
             while not future.done():
-                self.state.deadlines.do_what_is_due()  # the heartbeat goes on
+                self._judge()  # the heartbeat goes on
                 self._drain(0.05)
             return future.result()
 
@@ -182,8 +188,8 @@ class Run:
     def _drain(self, seconds: float) -> None:
         """Take in last lines and ends; nothing that comes now is a failure of its own."""
         failures = list(self.state.failures)
-        while self._take(seconds):
-            seconds = 0.0
+        if self._take(seconds):
+            self.reports.catch_up()
         self.state.failures = failures
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
@@ -39,8 +39,6 @@ class State:
         self.launcher_tail: list[str] = []
         self.launcher_codes: dict[str, int] = {}
         self.over = False
-        self.catch_up: Callable[[], None] = lambda: None
-        """Take in what hosts have reported by now; due before a judgement, for a driver may be behind."""
 
     def require_own(self, host: str, rank: int) -> None:
         """`UntrueReport` unless this rank was planned for this host."""
@@ -50,11 +48,7 @@ class State:
     def fail(self, failure: Failure) -> None:
         """Something went wrong: the launch ends, when what happened just before has been heard of too."""
         self.failures.append(failure)
-        self.deadlines.after(SETTLE_SECONDS, self._settle)
-
-    def _settle(self) -> None:
-        self.catch_up()
-        self.finish()
+        self.deadlines.after(SETTLE_SECONDS, self.finish)
 
     def finish(self) -> None:
         """The launch is over."""

@@ -18,9 +18,9 @@ class Deadlines:
         """Do this after so many seconds, unless it is due earlier already."""
         self._due.setdefault(action, time.monotonic() + seconds)
 
-    def cancel(self, action: Action) -> None:
-        """Do not do this."""
-        self._due.pop(action, None)
+    def are_due(self) -> bool:
+        """Whether the time of one has come."""
+        return self.seconds_left() <= 0
 
     def do_what_is_due(self) -> None:
         """Each action whose time has come, once."""

@@ -126,7 +126,6 @@ class Start:
 
     def _judge(self) -> None:
         state = self._state
-        state.catch_up()
         if state.all_started or state.failures:
             return
         reason = f"{self._missing()} had not started after {self._seconds:.0f} s"

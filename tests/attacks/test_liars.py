@@ -23,6 +23,7 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
 from tests.attacks.liar import LIES
 from tests.launching import FAB, make_project
+from tests.load import stretched
 
 LIAR = Path(__file__).with_name("liar.py")
 COMMANDS = {
@@ -126,7 +127,6 @@ def command(folder: Path, words: list[str], lie: str) -> Ended:
 
 def require_named(ended: Ended) -> None:
     """What every command owes its user, whatever a host does."""
-    assert ended.status != 0, ended.output
     assert "localhost" in ended.output
     assert "Traceback" not in ended.output
     assert "\x1b" not in ended.output
@@ -135,7 +135,9 @@ def require_named(ended: Ended) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_names_the_liar_and_shows_no_traceback(tmp_path: Path, name: str) -> None:
     word, words = COMMANDS[name]
-    require_named(command(tmp_path, words, f"{word}:unknown-report"))
+    ended = command(tmp_path, words, f"{word}:unknown-report")
+    require_named(ended)
+    assert ended.status != 0 or name == "status", "a list of jobs says beside it which hosts gave none"
 
 
 @pytest.mark.soak
@@ -150,4 +152,6 @@ def test_no_lie_fills_the_driver_or_keeps_it_waiting(tmp_path: Path, name: str) 
         print(f"{name}: {lie}: {ended.seconds:.1f} s, {ended.memory:.0f} MiB, status {ended.status}")  # noqa: T201  # the soak table
         require_named(ended)
         assert ended.memory < 300
-        assert ended.seconds < 15 + 5  # from the lie; the command itself starts and ends a host's agent
+        # From the lie it is at most 15 s; the command itself starts and ends a host's agent. A flood of lines
+        # is what ranks may print: what is missed there is an answer, after the 30 s that a start may take.
+        assert ended.seconds < stretched(60 if lie == "flood-of-reports" else 15 + 5)

@@ -108,11 +108,6 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     assert hostfile.load(path) == (Host("node1", 2),)
 
 
-def test_what_is_rendered_is_read_back() -> None:
-    hosts = hostfile.parse("n[1-2] slots=3 user=ml\ngpu port=2222 addr=10.0.0.1")
-    assert hostfile.parse(hostfile.render(hosts)) == hosts
-
-
 @pytest.mark.parametrize(
     ("include", "exclude", "names"),
     [

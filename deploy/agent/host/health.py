@@ -44,10 +44,7 @@ def health() -> Frame:
     return {
         "user": getpass.getuser(),
         "own_addresses": own_addresses(),
-        "folders": [
-            examine_folder(Path(muster)),
-            examine_folder(Path(tempfile.gettempdir())),
-        ],
+        "folders": [examine_folder(Path(place)) for place in (muster, tempfile.gettempdir())],
         "shm_free": free_bytes("/dev/shm"),  # noqa: S108  # not a place to write to, but to measure
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],

@@ -10,7 +10,7 @@ from ..process.processes import Stat, below, process_table
 from .memory import OutOfMemory, memory_limit
 
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
-STOPPED, IN_THE_KERNEL = "T", "D"  # proc(5); t, stopped by a tracer, is short
+STOPPED = "T"  # proc(5); t, stopped by a tracer, is short
 
 
 class Ranks:

@@ -8,6 +8,7 @@ import io
 import os
 import shlex
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import paramiko
@@ -128,74 +129,103 @@ class SshPipe:
 
 def _explain(error: Exception, route: Route, proxy: str | None = None) -> HostError:
     """What failed between here and a host, and what to do; `proxy`: the last words of one that has ended."""
-    place = f"{route.hostname} port {route.port}"
-    known = ", ".join(route.known_hosts_files) or "known_hosts"
-    match error:
-        case _ if proxy is not None:
-            explained = (
-                "ssh.proxy-ended",
-                f"the way there has ended: {proxy} ({route.proxy_command})",
-                f"try: ssh {route.name}",
-            )
-        case BadHostKeyException():
-            explained = (
-                "ssh.host-key-changed",
-                f"HOST KEY CHANGED: {place} shows {fingerprint(error.key)}, {known} has "
-                f"{fingerprint(error.expected_key)}",
-                "either the host was installed anew, or someone is in between; if you know why: "
-                f"ssh-keygen -R {shlex.quote(route.known_as)}, then pin the new key",
-            )
-        case UnknownHostKey():
-            explained = (
-                "ssh.host-key-unknown",
-                f"host key of {place} is not known ({error}, looked in {known})",
-                f"compare the fingerprint with the host's own, and confirm it once with: ssh {route.name}",
-            )
-        case AuthenticationException():
-            keys = ", ".join(route.identity_files) or "none"
-            explained = (
-                "ssh.login-refused",
-                f"{route.user} may not log in at {place} with the keys {keys} ({_plain(error)})",
-                "add the public key there",
-            )
-        case socket.gaierror():
-            explained = (
-                "ssh.name-unknown",
-                f"the name {route.hostname} is not known",
-                "correct the hosts file, or give it a HostName in ~/.ssh/config",
-            )
-        case TimeoutError():
-            explained = (
-                "ssh.unreachable",
-                f"no answer from {place} within {route.connect_seconds} s",
-                "is the host up, the port open?",
-            )
-        case NoValidConnectionsError():
-            reasons = {str(getattr(reason, "strerror", reason)) for reason in error.errors.values()}
-            explained = (
-                "ssh.port-refused" if reasons == {os.strerror(errno.ECONNREFUSED)} else "ssh.unreachable",
-                f"cannot connect to {place}: {'; '.join(sorted(reasons))}",
-                "does sshd run there? (port= sets another port)",
-            )
-        case EOFError():
-            explained = (
-                "ssh.closed",
-                f"{place} closed the connection before it was made",
-                "does its sshd run well, and take one more connection (MaxStartups)? see its log",
-            )
-        case SSHException() if "banner" in str(error) or "No existing session" in str(error):
-            explained = (
-                "ssh.silent",
-                f"{place} accepts connections but does not speak SSH within {route.connect_seconds} s",
-                "is the host overloaded or frozen, or another service there? look at its console",
-            )
-        case _:
-            explained = (
-                "ssh.failed",
-                f"cannot connect to {place}: {_plain(error)}",
-                f"try: ssh {route.name}",
-            )
-    return HostError(*explained)
+    if proxy is not None:
+        text = f"the way there has ended: {proxy} ({route.proxy_command})"
+        return HostError("ssh.proxy-ended", text, f"try: ssh {route.name}")
+    explain = next((explain for kind, explain in _CAUSES if isinstance(error, kind)), _other)
+    return explain(error, route)
+
+
+def _place(route: Route) -> str:
+    return f"{route.hostname} port {route.port}"
+
+
+def _known(route: Route) -> str:
+    return ", ".join(route.known_hosts_files) or "known_hosts"
+
+
+def _key_changed(error: Any, route: Route) -> HostError:
+    return HostError(
+        "ssh.host-key-changed",
+        f"HOST KEY CHANGED: {_place(route)} shows {fingerprint(error.key)}, {_known(route)} has "
+        f"{fingerprint(error.expected_key)}",
+        "either the host was installed anew, or someone is in between; if you know why: "
+        f"ssh-keygen -R {shlex.quote(route.known_as)}, then pin the new key",
+    )
+
+
+def _key_unknown(error: Any, route: Route) -> HostError:
+    return HostError(
+        "ssh.host-key-unknown",
+        f"host key of {_place(route)} is not known ({error}, looked in {_known(route)})",
+        f"compare the fingerprint with the host's own, and confirm it once with: ssh {route.name}",
+    )
+
+
+def _login_refused(error: Any, route: Route) -> HostError:
+    keys = ", ".join(route.identity_files) or "none"
+    return HostError(
+        "ssh.login-refused",
+        f"{route.user} may not log in at {_place(route)} with the keys {keys} ({_plain(error)})",
+        "add the public key there",
+    )
+
+
+def _name_unknown(error: Any, route: Route) -> HostError:
+    return HostError(
+        "ssh.name-unknown",
+        f"the name {route.hostname} is not known",
+        "correct the hosts file, or give it a HostName in ~/.ssh/config",
+    )
+
+
+def _no_answer(error: Any, route: Route) -> HostError:
+    return HostError(
+        "ssh.unreachable",
+        f"no answer from {_place(route)} within {route.connect_seconds} s",
+        "is the host up, the port open?",
+    )
+
+
+def _no_connection(error: Any, route: Route) -> HostError:
+    reasons = {str(getattr(reason, "strerror", reason)) for reason in error.errors.values()}
+    return HostError(
+        "ssh.port-refused" if reasons == {os.strerror(errno.ECONNREFUSED)} else "ssh.unreachable",
+        f"cannot connect to {_place(route)}: {'; '.join(sorted(reasons))}",
+        "does sshd run there? (port= sets another port)",
+    )
+
+
+def _closed(error: Any, route: Route) -> HostError:
+    return HostError(
+        "ssh.closed",
+        f"{_place(route)} closed the connection before it was made",
+        "does its sshd run well, and take one more connection (MaxStartups)? see its log",
+    )
+
+
+def _other(error: Any, route: Route) -> HostError:
+    if isinstance(error, SSHException) and any(sign in str(error) for sign in _SILENT):
+        return HostError(
+            "ssh.silent",
+            f"{_place(route)} accepts connections but does not speak SSH within {route.connect_seconds} s",
+            "is the host overloaded or frozen, or another service there? look at its console",
+        )
+    text = f"cannot connect to {_place(route)}: {_plain(error)}"
+    return HostError("ssh.failed", text, f"try: ssh {route.name}")
+
+
+# The first that fits; several of these are OSErrors, or paramiko's SSHException, of a narrower kind.
+_CAUSES: tuple[tuple[type[Exception], Callable[[Any, Route], HostError]], ...] = (
+    (BadHostKeyException, _key_changed),
+    (UnknownHostKey, _key_unknown),
+    (AuthenticationException, _login_refused),
+    (socket.gaierror, _name_unknown),
+    (TimeoutError, _no_answer),
+    (NoValidConnectionsError, _no_connection),
+    (EOFError, _closed),
+)
+_SILENT = ("banner", "No existing session")
 
 
 def _plain(error: Exception) -> str:
