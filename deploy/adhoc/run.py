@@ -1,4 +1,4 @@
-"""The same on many hosts at once; what fails names its hosts."""
+"""One command on many hosts at once, and the removal of what old jobs left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRANSFER_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended on one host. Equal ones are shown as one."""
+    """How a command ended on one host. Hosts with equal ends are shown together."""
 
     status: int
     end: str
@@ -69,7 +69,7 @@ def _ended(report: Report) -> Ended:
     if isinstance(report, Lost) and report.reason.kind == "host.nonsense":
         return Ended(LOST, report.reason.reason, "")
     if not isinstance(report, Ran):
-        return Ended(LOST, "the line to its keeper is gone", "")
+        return Ended(LOST, "the SSH connection to its agent is gone", "")
     output = report.output.decode(errors="replace")
     if report.cut:
         output += f"\n({report.cut} bytes more)\n"

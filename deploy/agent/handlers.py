@@ -1,4 +1,4 @@
-"""Which part of the keeper answers what. A part is loaded when it is first asked: most are never needed.
+"""Which part of the agent answers what. A part is loaded when it is first asked: most are never needed.
 
 Reading and importing all of them would be most of what it costs a host to be asked something.
 """
@@ -16,14 +16,19 @@ class Part(NamedTuple):
     module: str
     kind: str
     needs: tuple[str, ...]
-    """What it is made of: `send`, the keeper's folder `home`, or a folder in that."""
+    """What it is made of: `send`, the agent's folder `home`, or a folder in that."""
     requests: tuple[str, ...]
 
 
 PARTS = (
     Part("agent.host.facts", "Facts", (), ("facts",)),
     Part("agent.host.health", "Health", (), ("health",)),
-    Part("agent.host.rendezvous", "Meetings", (), ("meet", "try_to_meet", "unmeet", "reach", "reach_hosts")),
+    Part(
+        "agent.host.rendezvous",
+        "RendezvousPort",
+        (),
+        ("open_port", "try_to_open_port", "free_port", "reach", "reach_hosts"),
+    ),
     Part("common.store", "Store", ("store",), ("missing", "store")),
     Part(
         *("agent.job.supervisor", "Work", ("home", "send")),

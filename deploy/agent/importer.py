@@ -1,4 +1,4 @@
-"""Imports the keeper's modules from memory: they come over its line, and no file is written for them.
+"""Imports the agent's modules from memory: they come over its line, and no file is written for them.
 
 The driver's bootstrap (deploy/connect/bootstrap.py) runs this source, and then `start`.
 """
@@ -39,7 +39,7 @@ class Sent:
 
 
 def start(sources: Mapping[str, str]) -> None:
-    """Be the keeper, until its line closes."""
+    """Be the agent, until its line closes."""
     sys.meta_path.insert(0, Sent(sources))
     __import__(MAIN)
     sys.modules[MAIN].main()

@@ -1,12 +1,12 @@
-"""The keeper of one host: starts the job's commands, reports over stdio, and leaves nothing behind.
+"""The agent of one host: starts the job's commands, reports over stdio, and leaves nothing behind.
 
 The driver sends this package to the node's own Python over SSH; nothing but the standard library is needed
-(Python 3.9 or newer, Linux). The keeper is a child subreaper: whatever its commands start stays below it, so
+(Python 3.9 or newer, Linux). The agent is a child subreaper: whatever its commands start stays below it, so
 that "end everything of this job" is a walk of the process tree and never a search by name. Its lifeline is
 its standard input: when that closes, for whatever reason, the job on this host ends.
 
 Requests carry "do" and are answered in order with "reply"; events carry "event" and come at any time.
-Ranks (`rank.py`) and mpirun's remote shell (`rsh.py`) of this host talk to the keeper over a Unix socket.
+Ranks (`rank.py`) and mpirun's remote shell (`rsh.py`) of this host talk to the agent over a Unix socket.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .handlers import Parts
 BUSY_SECONDS = 2.0
 
 
-class Keeper:
+class Agent:
     """Answers the driver's requests and reports what happens on this host."""
 
     def __init__(self, inbox: Readable, outbox: Writable) -> None:
@@ -65,7 +65,7 @@ class Keeper:
                 self.send({"event": "busy"})
 
     def answer(self, request: Frame, payload: bytes) -> Frame:
-        """The reply to one request; the driver explains what went wrong, no traceback here."""
+        """The reply to a request. An error goes back to the driver as text, never as a traceback."""
         do = request["do"]
         if do == "time":
             return {"reply": request["id"], "time": time.time()}
@@ -102,7 +102,7 @@ def main() -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
-    Keeper(sys.stdin.buffer, sys.stdout.buffer).serve()
+    Agent(sys.stdin.buffer, sys.stdout.buffer).serve()
 
 
 if __name__ == "__main__":

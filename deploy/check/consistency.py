@@ -44,7 +44,7 @@ _ALIKE_FOR_MPI = (
 
 
 def differences(examined: Mapping[str, Examined], launcher: LauncherName) -> Iterator[Finding]:
-    """What hosts have otherwise than most of them; between as many, than the first."""
+    """Where hosts differ from the majority; a tie goes to the first host."""
     uses_mpi = launcher_of(launcher).uses_mpi
     for same in (*_ALIKE, *(_ALIKE_FOR_MPI if uses_mpi else ())):
         values = {name: value for name, one in examined.items() if (value := same.read(one)) is not None}
@@ -71,7 +71,7 @@ def differences(examined: Mapping[str, Examined], launcher: LauncherName) -> Ite
 
 
 def clocks(clocks: Mapping[str, Clock]) -> Iterator[Finding]:
-    """Clocks, the driver's among them, that are apart from the middle one."""
+    """Clocks that are apart from the median of all, the driver's included."""
     ahead = {"": 0.0, **{name: clock.ahead for name, clock in clocks.items()}}
     middle = median(sorted(ahead.values()))
     for name, seconds in ahead.items():

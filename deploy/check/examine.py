@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..connect.answers import HEALTH, REACH_HOSTS, TRY_TO_MEET, Answer, PortOrRefusal, Reached, Request
+from ..connect.answers import HEALTH, REACH_HOSTS, TRY_TO_OPEN_PORT, Answer, PortOrRefusal, Reached, Request
 from ..connect.cluster import CLOCKS_AT_ONCE, Cluster
 from ..connect.fanout import Outcome, Result, ask_every, on_every
 from ..errors import HostError, MusterError
@@ -14,7 +14,7 @@ from .measurements import Clock, Examination, Examined
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0
-# A keeper gives up an address after 3 s; so many hosts it tries at most.
+# An agent gives up an address after 3 s; so many hosts it tries at most.
 REACH_SECONDS = 15.0
 MOST_PEERS = 64
 
@@ -34,7 +34,7 @@ def examine(cluster: Cluster) -> Examination:
                 health=health[host.name],
                 clock=clocks[host.name],
                 addresses=tuple(cluster.addresses(host)),
-                meeting=ports[host.name],
+                rendezvous=ports[host.name],
                 reached=reached[host.name],
             )
             for host in cluster.hosts
@@ -58,7 +58,7 @@ class _Asked:
         return [host.name for host in self.cluster.hosts if host.name not in self.errors]
 
     def connect(self) -> None:
-        """Start a keeper on every host."""
+        """Start an agent on every host."""
         self.errors = {name: _as_host_error(name, error) for name, error in self.cluster.connect().items()}
 
     def all(
@@ -73,7 +73,7 @@ class _Asked:
 
     def ports(self) -> dict[str, int | HostError]:
         """A port of each host where the others may try to reach it, or why it has none."""
-        answers = self.all(TRY_TO_MEET, REACH_SECONDS, lambda name: {"nonce": self._nonces[name]})
+        answers = self.all(TRY_TO_OPEN_PORT, REACH_SECONDS, lambda name: {"nonce": self._nonces[name]})
         return {name: _port(answer) for name, answer in answers.items()}
 
     def clocks(self) -> dict[str, Clock]:

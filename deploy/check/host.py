@@ -179,7 +179,7 @@ def _jobs(host: Host, one: Examined) -> Iterator[Finding]:
             text = f"job {job.job} is running there ({_processes(job.pids)})"
             yield Finding("processes.running", host.name, "warning", text, "wait for it, or stop it")
         else:
-            text = f"{_processes(job.pids)} of job {job.job}, which nobody keeps any more: {pids}"
+            text = f"{_processes(job.pids)} of job {job.job}, whose agent is gone: {pids}"
             yield Finding("processes.left", host.name, "warning", text, f"there: kill {pids}")
 
 

@@ -27,7 +27,7 @@ class Examined:
     clock: Clock
     addresses: tuple[str, ...]
     """Where other hosts tried to reach it."""
-    meeting: int | HostError
+    rendezvous: int | HostError
     """The port where they tried, or why it could give none."""
     reached: Mapping[str, Reached]
     """Itself and every other host, as reached from here."""

@@ -17,12 +17,12 @@ PORTS = "20000-31999"
 def ports(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
     """Hosts that have no free port where others could meet them."""
     for name, one in examined.items():
-        if isinstance(one.meeting, HostError):
+        if isinstance(one.rendezvous, HostError):
             yield Finding(
-                one.meeting.kind,
+                one.rendezvous.kind,
                 name,
                 "error" if name == head else "warning",
-                one.meeting.text,
+                one.rendezvous.text,
                 f"free a port of {PORTS} there: ss -ltnp",
             )
 
@@ -75,7 +75,7 @@ def _unreached(pairs: Sequence[tuple[str, str]], examined: Mapping[str, Examined
                 "pair.unreachable",
                 source,
                 "error",
-                f"cannot connect to {target} port {examined[target].meeting}: "
+                f"cannot connect to {target} port {examined[target].rendezvous}: "
                 f"{_reason(examined[source], target)}",
                 f"open the ports {PORTS} of {target} for it, or give {target} an addr= that all hosts reach",
                 peer=target,
@@ -103,13 +103,13 @@ def _data_network(head: str, examined: Mapping[str, Examined]) -> Iterator[Findi
                 "network.bridge",
                 name,
                 "warning",
-                f"{chosen[0]}, where ranks would meet, is reached by {interface}, a container bridge",
+                f"{chosen[0]}, where the rendezvous would be, is reached by {interface}, a container bridge",
                 f"give {head} the addr= of the data network",
             )
 
 
 def _reaches(one: Examined, target: str) -> bool:
-    """A host that could offer no port is not counted as unreached."""
+    """Whether a host reaches another. A host without a port to try counts as reached."""
     return target not in one.reached or bool(one.reached[target].interfaces)
 
 

@@ -22,7 +22,7 @@ HELP = {
 
 @contextlib.contextmanager
 def explained(context: Context, interrupted: str = "interrupted") -> Iterator[None]:
-    """Errors leave as plain lines with their exit status; SIGTERM and SIGHUP are as Ctrl-C is.
+    """Print errors as plain text and exit with their status; SIGTERM and SIGHUP act as Ctrl-C does.
 
     Only the first of them counts: the end that it brings about is bounded in time, and a second one in the
     middle of it must not leave anything behind (as in ompi#8925).

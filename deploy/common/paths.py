@@ -100,4 +100,4 @@ class JobPaths(NamedTuple):
 
     def agent(self, host: str) -> str:
         """A file that says where the agent of a host listens for others on that host."""
-        return posixpath.join(self.folder, f"keeper.{host}")
+        return posixpath.join(self.folder, f"agent.{host}")

@@ -79,7 +79,7 @@ class Jobs:
     def do_end_driver(self, request: Frame, payload: bytes) -> Frame:
         """Have the driver of a job end it; says whether it could be told."""
         run, by = self.run(request["job"]), request["by"]
-        return {"told": end_driver(run, by, force=request.get("force", False)) or tell_keeper(run.parent, by)}
+        return {"told": end_driver(run, by, force=request.get("force", False)) or tell_agent(run.parent, by)}
 
     def do_files(self, request: Frame, payload: bytes) -> Frame:
         """The files of a run with their sizes."""
@@ -156,7 +156,7 @@ def describe(run: Path) -> Frame:
 
 
 def is_held(run: Path) -> bool:
-    """Whether the run's driver lives; where it is elsewhere, whether a keeper of the job is here."""
+    """Whether the run's driver lives; where it is elsewhere, whether an agent of the job is here."""
     own = run / "lock.driver"
     if own.exists():  # shared, so that two who ask at once do not take each other for the driver
         return not _could_lock(own, fcntl.LOCK_SH)
@@ -185,13 +185,13 @@ def end_driver(run: Path, by: str, *, force: bool = False) -> bool:
     return True
 
 
-def tell_keeper(folder: Path, by: str) -> bool:
-    """Have the keeper that a job has on this host tell its driver, which is elsewhere, to stop the job."""
-    for record in folder.glob("keeper.*"):
-        # On a home that hosts share, the others' keepers are not behind their paths here.
+def tell_agent(folder: Path, by: str) -> bool:
+    """Have the agent that a job has on this host tell its driver, which is elsewhere, to stop the job."""
+    for record in folder.glob("agent.*"):
+        # On a home that hosts share, the others' agents are not behind their paths here.
         with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_SECONDS)
-            connection.connect(os.path.join(record.read_text(), "keeper"))
+            connection.connect(os.path.join(record.read_text(), "agent"))
             stream = connection.makefile("rwb")
             write_frame(stream, {"hello": "stop", "by": by})
             return read_frame(stream) is not None

@@ -85,7 +85,7 @@ def write_atomically(path: Path, content: bytes, mode: int) -> None:
 
 
 def sweep_old_jobs(jobs: Path) -> None:
-    """Remove the code copies of old jobs that no keeper holds; whatever a job wrote itself stays."""
+    """Remove the code copies of old jobs that no agent holds; whatever a job wrote itself stays."""
     for folder in sorted((path for path in jobs.iterdir() if path.is_dir()), reverse=True)[OLD_JOBS_KEPT:]:
         with contextlib.suppress(OSError, ValueError), held_by_nobody(folder):
             paths = JobPaths(str(folder))
@@ -98,7 +98,7 @@ def sweep_old_jobs(jobs: Path) -> None:
 
 @contextlib.contextmanager
 def held_by_nobody(folder: Path) -> Iterator[None]:
-    """Hold every lock of a job's folder; OSError if a keeper or a driver has one."""
+    """Hold every lock of a job's folder; OSError if an agent or a driver has one."""
     with contextlib.ExitStack() as held:
         for lock in (*folder.glob("lock.*"), *Path(JobPaths(str(folder)).run).glob("lock.*")):
             descriptor = os.open(lock, os.O_RDWR)

@@ -119,7 +119,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class JobProcesses:
-    """Processes of one job on a host; `kept`: its keeper lives, so the job is running and not left over."""
+    """Processes of one job on a host; `kept`: its agent lives, so the job is running and not left over."""
 
     job: Name
     pids: _Pids
@@ -128,7 +128,7 @@ class JobProcesses:
 
 @dataclass(frozen=True)
 class Health:
-    """One host, as its keeper measured it. Sizes in bytes; a limit of -1 is none."""
+    """One host, as its agent measured it. Sizes in bytes; a limit of -1 is none."""
 
     user: Name
     own_addresses: Annotated[tuple[Address, ...], AtMost(1024)]
@@ -345,9 +345,9 @@ class Request(Generic[Answer]):
 TIME = Request("time", Time)
 FACTS = Request("facts", Facts)
 HEALTH = Request("health", Health)
-MEET = Request("meet", OpenPort)
-TRY_TO_MEET = Request("try_to_meet", PortOrRefusal)
-UNMEET = Request("unmeet", Nothing)
+OPEN_PORT = Request("open_port", OpenPort)
+TRY_TO_OPEN_PORT = Request("try_to_open_port", PortOrRefusal)
+FREE_PORT = Request("free_port", Nothing)
 REACH = Request("reach", HeadReached)
 REACH_HOSTS = Request("reach_hosts", HostsReached)
 MISSING = Request("missing", Missing)

@@ -1,4 +1,4 @@
-"""How a keeper comes to a host: what its Python is given on the command line, and then on its line."""
+"""How an agent gets to a host: a one-line program for its Python, which reads the modules from stdin."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ DEPLOY = Path(__file__).parents[1]
 ROOMS = ("agent", "common")
 # Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
 PROGRAMS = {"muster.deploy.agent.job.rank", "muster.deploy.agent.job.rsh"}
-GREETING = b"muster keeper is here\n"
+GREETING = b"muster agent is here\n"
 # No more of what comes before the greeting is taken in, or kept to be quoted.
 MOST_NOISE, KEPT_NOISE = 1 << 20, 1 << 12
 # What the host's Python is given as -c, through the login shell there: one line, as in csh a quoted word ends
 # with its line. An entry '' of sys.path would let a json.py in the home shadow ours.
 BOOTSTRAP = (
-    '"muster keeper"; import sys; '
+    '"muster agent"; import sys; '
     f'print("\\n{GREETING.decode().strip()}", flush=True); '
     "sys.path[:] = [path for path in sys.path if path]; "
     "import binascii, json, zlib; "
@@ -53,8 +53,8 @@ def modules() -> dict[str, str]:
 
 
 @cache
-def keeper() -> bytes:
-    """What the bootstrap reads: the keeper's modules, as one line that is a third of their size."""
+def agent_source() -> bytes:
+    """The agent's modules as the bootstrap reads them: compressed, in one line."""
     return base64.b64encode(zlib.compress(json.dumps(modules()).encode())) + b"\n"
 
 

@@ -19,7 +19,7 @@ from ..decode import NONSENSE
 from ..errors import HostError, MusterError
 from . import reports
 from .answers import TIME, Answer, Request
-from .bootstrap import Noise, await_greeting, keeper
+from .bootstrap import Noise, agent_source, await_greeting
 from .inbox import Inbox
 from .reports import BUSY, Event, Lost, Report
 
@@ -37,14 +37,14 @@ DISTRUST = "is this host trustworthy, and its Python intact?"
 
 
 class Pipe(Protocol):
-    """A running keeper, as a transport gives it: two byte streams, and what it said at its end."""
+    """A running agent behind a transport: two byte streams, and the reason of its end."""
 
     @property
     def reader(self) -> Readable: ...
     @property
     def writer(self) -> Writable: ...
     def last_words(self, said: str = "") -> LostError:
-        """What came on stderr, else `said`, and the exit status: why a keeper did not start."""
+        """Why the agent ended: its exit status and last line of stderr, or else `said`."""
         ...
 
     def close(self, *, patient: bool = True) -> None:
@@ -53,7 +53,7 @@ class Pipe(Protocol):
 
 
 class LostError(HostError):
-    """The line to a host's keeper is gone."""
+    """The connection to a host's agent is gone."""
 
     def __init__(self, text: str, remedy: str = "", *, kind: str = "host.lost", host: str = "") -> None:
         super().__init__(kind, text, remedy, host=host)
@@ -82,7 +82,7 @@ class _Pending(NamedTuple):
 
 
 class Channel:
-    """Talks to the keeper of one host; a thread reads what comes back."""
+    """Talks to the agent of one host; a thread reads what comes back."""
 
     def __init__(self, host: str, pipe: Pipe, events: Inbox) -> None:
         self.host = host
@@ -96,13 +96,13 @@ class Channel:
         self._greeted = self._given_up = False
         self._ended: LostError | None = None
         """Why the connection has ended."""
-        with contextlib.suppress(OSError):  # a keeper that never started explains itself by its last words
-            pipe.writer.write(keeper())
+        with contextlib.suppress(OSError):  # if the agent never starts, `last_words` says why
+            pipe.writer.write(agent_source())
             pipe.writer.flush()
         threading.Thread(target=self._read, name=f"channel-{host}", daemon=True).start()
 
     def post(self, request: Request[Answer], payload: bytes = b"", **words: Any) -> Future[Answer]:
-        """Ask the keeper for something; the future holds its answer, `LostError` or `MusterError`."""
+        """Ask the agent for something; the future holds its answer, `LostError` or `MusterError`."""
         number = next(self._numbers)
         if not self._waiting:
             self._asked = time.monotonic()
@@ -144,11 +144,11 @@ class Channel:
                 raise LostError(text, FROZEN, host=self.host) from None
 
     def silent_for(self) -> float:
-        """Seconds in which this host has said nothing; 0 when it has been asked nothing."""
+        """Seconds since the host was last heard from; zero when no request is pending."""
         return time.monotonic() - max(self._heard, self._asked) if self._waiting else 0.0
 
     def report(self, report: Report) -> None:
-        """Put an event of this side among those of the host."""
+        """Queue an event of the driver among those of the host."""
         self._events.put(Event(self.host, report), wait=False)
 
     def set_clock(self) -> None:
@@ -159,7 +159,7 @@ class Channel:
     def measure_clock(self) -> tuple[float, float]:
         """How far the host's clock is ahead of this one, and how wrong that may be, in seconds.
 
-        Half of a round trip is the most that it can be off; the quickest of several is the best one.
+        The error is at most half a round trip, so the quickest of several round trips counts.
         """
         measured: list[tuple[float, float]] = []
         began = time.monotonic()
@@ -175,7 +175,7 @@ class Channel:
         return ahead, uncertainty
 
     def close(self) -> None:
-        """Cut the lifeline: the keeper ends what it has started. One that was given up is not waited for."""
+        """Close the connection; the agent ends what it has started. Wait for that unless it was given up."""
         if self._given_up:
             self._pipe.close(patient=False)
         else:
@@ -242,7 +242,7 @@ class Channel:
             text = f"it sent what no agent sends: {nonsense}"
             return LostError(text, DISTRUST, kind="host.nonsense", host=self.host)
         if noise and noise.endless:
-            text = f"no keeper came, but 1 MiB of other output: {noise.said}"
+            text = f"its agent did not start, and 1 MiB of other output came: {noise.said}"
             return LostError(text, NOISY, kind="ssh.shell-noisy", host=self.host)
         error = self._pipe.last_words(noise.said if noise else "")
         return LostError(error.text, error.remedy, kind=error.kind, host=self.host)

@@ -1,4 +1,4 @@
-"""The hosts of one launch: a keeper on each, what they are, and where their ranks can meet."""
+"""The hosts of a command: a connection to an agent on each, their facts, and the rendezvous of the ranks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from ..errors import MusterError, UnfitError
-from ..hosts.facts import ClusterFacts, Facts, Meeting, on_network
+from ..hosts.facts import ClusterFacts, Facts, Rendezvous, on_network
 from ..hosts.hostfile import Host
-from .answers import FACTS, MEET, REACH, TIME
+from .answers import FACTS, OPEN_PORT, REACH, TIME
 from .channel import Channel, Pipe
 from .fanout import ask_every, on_every
 from .inbox import Inbox
@@ -23,7 +23,7 @@ OpenPipe = Callable[[Host], Pipe]
 class Cluster:
     """A channel to every host. Leaving the context cuts every lifeline.
 
-    `facts`: whether each host says what it is as soon as it is connected; not every command wants to know.
+    `facts`: whether each host is asked for its facts when it is connected; not every command needs them.
     """
 
     def __init__(self, hosts: Sequence[Host], open_pipe: OpenPipe, *, facts: bool = True) -> None:
@@ -82,7 +82,7 @@ class Cluster:
         on_every(channels, lambda name: channels[name].set_clock(), at_once=CLOCKS_AT_ONCE).require_all()
         head = self.hosts[0]
         nonce = secrets.token_hex(8)
-        port = self.channels[head.name].ask(MEET, nonce=nonce).port
+        port = self.channels[head.name].ask(OPEN_PORT, nonce=nonce).port
         addresses = self._on_network(head, network) if network else self.addresses(head)
         request = {"addresses": addresses, "port": port, "nonce": nonce}
         answers = ask_every(channels, REACH, REACH_SECONDS, lambda name: request).require_all()
@@ -94,7 +94,7 @@ class Cluster:
         if network and (strays := self._strays(network, interfaces)):
             raise UnfitError(strays)
         facts = {host.name: self.facts[host.name] for host in self.hosts}
-        return ClusterFacts(facts, Meeting(address, port, interfaces))
+        return ClusterFacts(facts, Rendezvous(address, port, interfaces))
 
     def addresses(self, host: Host) -> list[str]:
         """Where other hosts may reach a host: its addr= if it has one, else all that it has itself."""

@@ -1,4 +1,4 @@
-"""Equal things of many ranks or hosts as one, and their names in few words."""
+"""Group ranks or hosts with equal values, and write their names as ranges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 def fold(items: Iterable[tuple[Key, Value]]) -> list[tuple[list[Key], Value]]:
-    """The keys of each value, in their order; what most share comes first, so what is odd comes last."""
+    """The keys of each value, in their order; the value of most keys comes first, and the odd ones last."""
     groups: dict[Value, list[Key]] = {}
     for key, value in items:
         groups.setdefault(value, []).append(key)

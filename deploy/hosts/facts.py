@@ -13,7 +13,7 @@ from .bounds import AbsolutePath, Address, Count, Interface, Name, Version
 
 @dataclass(frozen=True)
 class Facts:
-    """One host, as its keeper describes it. None: not installed there."""
+    """One host, as its agent describes it. None: not installed there."""
 
     hostname: Name
     home: AbsolutePath
@@ -40,8 +40,8 @@ def on_network(facts: Facts, network: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """Where the ranks meet: an address and port of the head, and each host's interface on the way there."""
+class Rendezvous:
+    """An address and port of the head where ranks find each other, and each host's interface towards it."""
 
     address: str
     port: int
@@ -50,7 +50,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """The facts of every host by its name, and where the ranks meet."""
+    """The facts of every host by its name, and the rendezvous of the ranks."""
 
     hosts: Mapping[str, Facts]
-    meeting: Meeting
+    rendezvous: Rendezvous

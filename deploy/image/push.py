@@ -241,7 +241,7 @@ class Push:
                 self._loaded(host, report)
             case Lost(reason):
                 nonsense = reason.kind == "host.nonsense"
-                gone = "the line to it is gone; what has arrived there is kept: push again"
+                gone = "the SSH connection to it is gone; what has arrived there is kept: push again"
                 self._lose(host, reason.reason if nonsense else gone)
             case _:
                 self._lose(host, "it sent a report that has no place in a push")

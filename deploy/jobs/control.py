@@ -51,7 +51,7 @@ class Here:
     def ask(
         self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
     ) -> Answer:
-        """What a keeper would answer."""
+        """What an agent would answer."""
         try:
             answer = self._answers[request](words, payload)
             return request.read(answer, answer.get("payload", b""))
@@ -135,7 +135,7 @@ def printed(known: Known, *, rank: int | None, follow: bool, skip: bool = False)
 def stop(known: Known, by: str) -> JobState:
     """End the job everywhere; returns how it is afterwards. One that is over stays as it is.
 
-    Its driver is told; if it does not do it in time, it is killed, and the keepers do it without a driver.
+    Its driver is told; if it does not do it in time, it is killed, and the agents do it without a driver.
     """
     for force in (False, True):
         if not state_of(known).running:
@@ -143,8 +143,8 @@ def stop(known: Known, by: str) -> JobState:
         if not known.place.ask(END_DRIVER, job=known.state.job, by=by, force=force).told:
             driver = known.state.driver
             raise UsageError(
-                f"{known.state.job} belongs to a terminal, process {driver.pid} on {driver.host}, and has no "
-                "keeper that could tell it: stop it there"
+                f"{known.state.job} belongs to a terminal, process {driver.pid} on {driver.host}, and no "
+                "agent there could tell it: stop it there"
             )
         deadline = time.monotonic() + STOP_SECONDS
         while state_of(known).running and time.monotonic() < deadline:

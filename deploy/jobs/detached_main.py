@@ -46,7 +46,7 @@ def stored(tree: Tree) -> StoredTree:
 
 
 def main(folder_name: str) -> None:
-    """Drive the job that stdin brings, in a process that belongs to nobody who could take it along."""
+    """Drive the job given on stdin, in a process that outlives its launcher."""
     job = Job.of_json(json.load(sys.stdin))
     if os.fork():
         os._exit(0)
@@ -67,7 +67,7 @@ def main(folder_name: str) -> None:
 
 
 class _FirstWord:
-    """What the driver that hands the job over is told, once: that it runs, or why it does not."""
+    """The one report to the driver that hands the job over: the job runs, or why it does not."""
 
     def __init__(self) -> None:
         self.said = False
@@ -78,10 +78,10 @@ class _FirstWord:
             try:
                 self._say(title=plan.title)
             except BrokenPipeError:
-                raise MusterError("whoever launched this job has gone before it started") from None
+                raise MusterError("the driver that launched this job ended before the job started") from None
 
     def refused(self, error: BaseException) -> None:
-        """It does not start."""
+        """Report why the job does not start."""
         reasons = error.reasons if isinstance(error, UnfitError) else ()
         status = error.exit_status if isinstance(error, MusterError) else 143
         with contextlib.suppress(BrokenPipeError):

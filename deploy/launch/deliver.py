@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from ..connect.answers import MISSING, PREPARE, STORE, UNMEET
+from ..connect.answers import FREE_PORT, MISSING, PREPARE, STORE
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
@@ -63,6 +63,6 @@ def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Seque
         library=plan.library.listing(),
         files=[astuple(file) for file in host.files],
     )
-    freed = channel.post(UNMEET)  # answered in order: the line is not waited for twice
+    freed = channel.post(FREE_PORT)  # answered in order: the line is not waited for twice
     channel.wait(prepared, DELIVERY_SECONDS)
     channel.wait(freed, DELIVERY_SECONDS)

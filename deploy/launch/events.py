@@ -178,7 +178,7 @@ class Reports:
 
     def _host_lost(self, host: str, report: Lost) -> None:
         nonsense = report.reason.kind == "host.nonsense"
-        reason = report.reason.reason if nonsense else "the line to its keeper is gone"
+        reason = report.reason.reason if nonsense else "the SSH connection to its agent is gone"
         self.state.fail(Failure("host", reason, 3, host=host, at=time.time()))
 
     def _stop_asked(self, host: str, report: StopAsked) -> None:

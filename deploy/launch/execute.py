@@ -176,11 +176,11 @@ class Run:
         asked: dict[str, Future[Stopped]] = {
             name: channel.post(STOP)
             for name, channel in self.cluster.channels.items()
-            if name not in self.heartbeat.silent  # that one's keeper ends everything by itself, when it can
+            if name not in self.heartbeat.silent  # that one's agent ends everything by itself, when it can
         }
         deadline = time.monotonic() + STOP_SECONDS
         while any(not future.done() for future in asked.values()) and time.monotonic() < deadline:
-            self._drain(0.0)  # keepers wait for room to report before they answer
+            self._drain(0.0)  # agents wait for room to report before they answer
             wait_for_all(asked.values(), 0.05)
         self._drain(0.0)
         return {name: left for name, future in asked.items() if (left := _left(future))}
@@ -204,4 +204,4 @@ def _left(future: Future[Stopped]) -> int:
     try:
         return len(future.result(0.0).left)
     except (MusterError, TimeoutError, FutureTimeoutError):
-        return 0  # the lifeline is cut there: its keeper ends everything by itself
+        return 0  # the lifeline is cut there: its agent ends everything by itself

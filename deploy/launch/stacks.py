@@ -23,7 +23,7 @@ from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import span
 
-# A keeper gives each py-spy 8 s; one that is slower than this is silent, and its host will be named for it.
+# An agent gives each py-spy 8 s; one that is slower than this is silent, and its host will be named for it.
 STACKS_SECONDS = 12.0
 _REMEDIES = {
     "Permission": "ptrace(2) is forbidden there: give the container the capability SYS_PTRACE",

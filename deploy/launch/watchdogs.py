@@ -1,8 +1,8 @@
-"""A job that does nothing any more, though every host answers: `--stall-timeout`.
+"""Watches over a launch: stalls (`--stall-timeout`), heartbeats between driver and agents, the start.
 
 Two things are a stall when they last that long: a rank that is stopped (SIGSTOP) or stuck in the kernel (a
 file system that does not answer), and a job in which no rank prints and none uses its processor. A rank that
-computes without a word is not stalled; nor does one look so that polls, as MPI and CUDA do while they wait.
+computes in silence is not stalled. A rank that polls while it waits, as under MPI and CUDA, looks busy.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ SILENCE_SECONDS = 10.0
 
 
 class Heartbeat:
-    """Pings every keeper, and notices a host that says nothing. `pulse`: each also says how its ranks are."""
+    """Pings every agent, and notices a silent host. `pulse`: agents also report the pulse of their ranks."""
 
     def __init__(self, state: State, cluster: Cluster, *, pulse: bool) -> None:
         self.silent: set[str] = set()

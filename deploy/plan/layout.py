@@ -1,11 +1,11 @@
-"""What a launcher has to know of a job: how many ranks on which hosts, and where they meet."""
+"""What a launcher has to know of a job: how many ranks on which hosts, and their rendezvous."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..hosts.facts import Facts, Meeting
+from ..hosts.facts import Facts, Rendezvous
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Layout:
     ranks: Mapping[str, int]
     """The number of ranks on each host, in the order of the hosts; the first is the head."""
     facts: Mapping[str, Facts]
-    meeting: Meeting
+    rendezvous: Rendezvous
     hostfile: str
     """Path of the hostfile on the head."""
     program: tuple[str, ...]

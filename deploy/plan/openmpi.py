@@ -169,8 +169,8 @@ class Mpirun:
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
         """The network of daemons and ranks; on a host without a core to spare, ranks that wait give way."""
         facts, env = layout.facts[host], {}
-        interface = layout.meeting.interfaces.get(host)
-        if interface and len(layout.ranks) > 1 and all(layout.meeting.interfaces.values()):
+        interface = layout.rendezvous.interfaces.get(host)
+        if interface and len(layout.ranks) > 1 and all(layout.rendezvous.interfaces.values()):
             env = interfaces(facts.mpi or "", interface)
         if layout.ranks[host] >= facts.cores:
             # MPI waits in a busy loop; on a full host that takes the core another rank needs.

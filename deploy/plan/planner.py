@@ -59,7 +59,7 @@ def _layout(spec: LaunchSpec, places: Mapping[str, tuple[Place, ...]], facts: Cl
         job=spec.job,
         ranks={name: len(group) for name, group in places.items()},
         facts=used,
-        meeting=facts.meeting,
+        rendezvous=facts.rendezvous,
         hostfile=JobPaths.of(used[next(iter(places))].home, spec.job).hostfile,
         program=("muster-rank", *program),
     )
@@ -89,8 +89,8 @@ def _plan_host(
 def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
     """What every rank of a host finds in its environment; the user's words come last."""
     env = {
-        "MASTER_ADDR": layout.meeting.address,
-        "MASTER_PORT": str(layout.meeting.port),
+        "MASTER_ADDR": layout.rendezvous.address,
+        "MASTER_PORT": str(layout.rendezvous.port),
         "MUSTER_BACKEND": spec.backend,
         "MUSTER_HOSTFILE": paths.hostfile,
         "MUSTER_JOB": spec.job,
@@ -100,7 +100,7 @@ def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -
         # Lines appear when they are printed, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
     }
-    if interface := layout.meeting.interfaces.get(host):
+    if interface := layout.rendezvous.interfaces.get(host):
         env |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
     env |= launcher_of(spec.launcher).environment(host, layout)
     if spec.may_restart:
@@ -130,5 +130,5 @@ def _title(spec: LaunchSpec, launcher: str, layout: Layout) -> str:
     ranks, hosts = count(sum(layout.ranks.values()), "rank"), count(len(layout.ranks), "host")
     return (
         f"{job}: {ranks} on {hosts} with {launcher}, "
-        f"meeting at {layout.meeting.address} port {layout.meeting.port}"
+        f"rendezvous at {layout.rendezvous.address} port {layout.rendezvous.port}"
     )

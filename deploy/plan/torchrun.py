@@ -1,11 +1,11 @@
-"""torchrun: one agent on every host, told its place, meeting at the head."""
+"""torchrun: one on every host, with its place in the job and the rendezvous on the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from ..errors import HostError, UsageError
-from ..hosts.facts import Facts, Meeting
+from ..hosts.facts import Facts, Rendezvous
 from .layout import Layout
 
 
@@ -16,7 +16,7 @@ def command(
     hosts: int,
     host_index: int,
     ranks_per_host: int,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     rank: Sequence[str],
 ) -> tuple[str, ...]:
     """The argv of torchrun for one host.
@@ -33,8 +33,8 @@ def command(
         *("--nproc-per-node", str(ranks_per_host)),
         *("--rdzv-backend", "static"),
         *("--rdzv-id", job),
-        *("--master-addr", meeting.address),
-        *("--master-port", str(meeting.port)),
+        *("--master-addr", rendezvous.address),
+        *("--master-port", str(rendezvous.port)),
         *("--max-restarts", "0"),
         "--no-python",
         *rank,
@@ -90,7 +90,7 @@ class Torchrun:
             hosts=len(layout.ranks),
             host_index=list(layout.ranks).index(host),
             ranks_per_host=layout.ranks[host],
-            meeting=layout.meeting,
+            rendezvous=layout.rendezvous,
             rank=layout.program,
         )
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("set_up")
 
 
-# A keeper's lock, as it holds one while its job runs.
+# An agent's lock, as it holds one while its job runs.
 HOLD = """
 job=/home/muster/.muster/jobs/20261122-job
 mkdir -p $job && touch $job/lock.node2

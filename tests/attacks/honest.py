@@ -36,8 +36,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
             dataclasses.asdict(HEALTHY) | {"gpus": [dataclasses.asdict(IDLE)], "image": {"flavor": "cpu"}}
         )
     ),
-    "meet": {"port": 20123},
-    "try_to_meet": {"refused": "no free port"},
+    "open_port": {"port": 20123},
+    "try_to_open_port": {"refused": "no free port"},
     "reach": {"interfaces": {"10.0.0.1": "eth0"}},
     "reach_hosts": {
         "reached": {"node1": {"interfaces": {"10.0.0.1": None}, "refused": {"fe80::1": "no route"}}}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.main import Keeper
+from muster.deploy.agent.main import Agent
 from muster.deploy.common.frames import read_frame
 from muster.deploy.common.store import Store
 from muster.deploy.connect import reports
@@ -98,7 +98,7 @@ def attack_agent(chance: random.Random, folder: Path) -> None:
     words = ["time", "missing", "store", "jobs", "output", "files", "read", "file", "part", "nothing"]
     honest = {"job": "x", "digests": ["ab"], "name": "x", "path": "x", "rank": 1, "start": 0, "most": 9}
     request = {name: twisted(chance, value) for name, value in honest.items()}
-    Keeper(io.BytesIO(), io.BytesIO()).answer({"do": chance.choice(words), "id": 1, **request}, b"x")
+    Agent(io.BytesIO(), io.BytesIO()).answer({"do": chance.choice(words), "id": 1, **request}, b"x")
 
 
 ATTACKS: dict[str, Attack] = {

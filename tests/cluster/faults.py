@@ -1,7 +1,7 @@
 """Every fault that a launch must survive, as one table: the tests and docs/faults.md are made from it.
 
 Six ranks on three hosts that only sleep, so no collective tells them of each other: what is noticed, the
-keepers noticed. A fault is done to the job by `strike`, or by rank 4 itself (`deed`).
+agents noticed. A fault is done to the job by `strike`, or by rank 4 itself (`deed`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def signal_driver(numbers: tuple[int, ...], struck: Struck) -> None:
 
 def drop_connection(struck: Struck) -> float:
     """End the sshd process that serves the driver's connection to node2."""
-    command = "kill -9 $(ps -o ppid= -p $(pgrep -f '^python3 -c .muster keeper'))"
+    command = "kill -9 $(ps -o ppid= -p $(pgrep -f '^python3 -c .muster agent'))"
     return now_and(struck.cluster, "node2", command)
 
 
@@ -138,7 +138,7 @@ def for_each_other(cluster: Cluster, command: str) -> str:
 
 # ---- the table --------------------------------------------------------------------------------------------
 
-GONE = "node3: the line to its keeper is gone"
+GONE = "node3: the SSH connection to its agent is gone"
 SILENT = "node3: silent for 10 s: frozen, or cut off from the network"
 
 FAULTS: Mapping[str, Fault] = {
@@ -203,10 +203,10 @@ FAULTS: Mapping[str, Fault] = {
         status=137,
         says="node2: torchrun ended with SIGKILL",
     ),
-    "keeper": Fault(
-        title="the keeper of a host is killed",
+    "host-agent": Fault(
+        title="the agent of a host is killed",
         within=5,
-        strike=partial(kill_on, "node3", 'python3 -c "muster keeper"'),
+        strike=partial(kill_on, "node3", 'python3 -c "muster agent"'),
         status=3,
         says=GONE,
     ),
@@ -250,7 +250,7 @@ FAULTS: Mapping[str, Fault] = {
         within=5,
         strike=drop_connection,
         status=3,
-        says="node2: the line to its keeper is gone",
+        says="node2: the SSH connection to its agent is gone",
     ),
     "power": Fault(
         title="a host loses its power",

@@ -188,7 +188,7 @@ FULL_FOLDER = "mkdir -m 777 /dev/small; dd if=/dev/zero of=/dev/filling bs=1M 2>
 HOSTS_FILE = "cp /etc/hosts /tmp/hosts.kept; { echo '%s'; grep -v %s /tmp/hosts.kept; } > /etc/hosts"
 HOSTS_KEPT = "cat /tmp/hosts.kept > /etc/hosts; rm /tmp/hosts.kept"
 SLOW_CLOCK = "import time; time.time = (lambda now: lambda: now() - 2.5)(time.time)"
-OLD_JOB = "MUSTER_JOB=20261119-080000-beef MUSTER_KEEPER=/tmp/muster-gone"
+OLD_JOB = "MUSTER_JOB=20261119-080000-beef MUSTER_AGENT=/tmp/muster-gone"
 
 BREAKS: dict[str, tuple[Break, int, str, str, str]] = {
     # What is wrong with node2: (how, exit status, id, words of the text, words of the remedy)
@@ -310,7 +310,7 @@ def test_processes_of_an_older_job_are_named_by_their_number(cluster: Cluster, p
         cluster.exec("node3", ["kill", pid])
     assert (done.status, done.ids) == (0, [("node3", "processes.left")]), done.output
     (finding,) = done.said["findings"]
-    assert finding["text"] == f"1 process of job 20261119-080000-beef, which nobody keeps any more: {pid}"
+    assert finding["text"] == f"1 process of job 20261119-080000-beef, whose agent is gone: {pid}"
     assert finding["remedy"] == f"there: kill {pid}"
 
 

@@ -154,7 +154,7 @@ def test_a_host_behind_a_proxy_command_is_reached_and_the_end_of_that_noticed(
             said = process.communicate(timeout=PATIENCE)[0]
             seconds = time.monotonic() - began
     assert process.returncode == 3
-    assert "FAILED  node3: the line to its keeper is gone" in said
+    assert "FAILED  node3: the SSH connection to its agent is gone" in said
     hold("until the end of a proxy command was noticed", seconds, 5.0, excludes=SILENCE_SECONDS)
     clean_at(cluster, cluster.nodes, 5.0)
 

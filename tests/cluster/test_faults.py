@@ -43,7 +43,7 @@ def test_a_fault_is_named_in_time_and_leaves_nothing(
     name: str, launcher: str, project: Project, cluster: Cluster
 ) -> None:
     fault = FAULTS[name]
-    # A keeper that merely heard nothing more ends its part of the job as well, only later.
+    # An agent that merely heard nothing more ends its part of the job as well, only later.
     excludes = SILENCE_SECONDS if fault.within < SILENCE_SECONDS else math.inf
     outcome = suffer(fault, launcher, project, cluster)
     record(

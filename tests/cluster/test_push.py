@@ -162,7 +162,7 @@ def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Eng
     assert outcomes["node1"].had_it
     assert (outcomes["node2"].layers, outcomes["node2"].error) == (1, "")
     assert engines.id("node2") == identity
-    assert "the line to it is gone; what has arrived there is kept" in outcomes["node3"].error
+    assert "the SSH connection to it is gone; what has arrived there is kept" in outcomes["node3"].error
 
     engines.cluster.start("node3")
     arrived = engines.staged("node3")

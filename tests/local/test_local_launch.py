@@ -121,7 +121,7 @@ def test_stopping_the_driver_leaves_nothing(
         assert len(processes_of(job)) >= 5  # the launcher, two wrappers, two programs
         process.send_signal(number)
         process.wait(PATIENCE)
-        # A keeper that only missed its driver would take that long.
+        # An agent that only missed its driver would take that long.
         wait_until_clean(job, 5.0, excludes=SILENCE_SECONDS)
         rest = process.stdout.read()
     assert process.returncode == status

@@ -1,6 +1,6 @@
 """Both generations of Open MPI, side by side: the same launch, the same logs, the same ends.
 
-The hosts are two keepers on this machine. To mpirun they are `alpha` and `beta`, reached by its remote shell,
+The hosts are two agents on this machine. To mpirun they are `alpha` and `beta`, reached by its remote shell,
 so everything that happens between hosts happens here too.
 """
 

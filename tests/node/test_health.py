@@ -1,4 +1,4 @@
-"""What a keeper measures on its host, with the real /proc, a false nvidia-smi, and folders of the test."""
+"""What an agent measures on its host, with the real /proc, a false nvidia-smi, and folders of the test."""
 
 from __future__ import annotations
 
@@ -158,19 +158,19 @@ def of_job(name: str) -> list[dict[str, Any]]:
 
 
 def test_processes_of_an_older_job_are_told_from_a_running_one(tmp_path: Path) -> None:
-    keeper = socket.socket(socket.AF_UNIX)
-    keeper.bind(str(tmp_path / "keeper"))
+    agent = socket.socket(socket.AF_UNIX)
+    agent.bind(str(tmp_path / "agent"))
     name = f"test-{os.getpid()}"
-    env = {**os.environ, "MUSTER_JOB": name, "MUSTER_KEEPER": str(tmp_path)}
+    env = {**os.environ, "MUSTER_JOB": name, "MUSTER_AGENT": str(tmp_path)}
     # It speaks first: while it is being loaded, a process has no environment to be read yet.
     command = ["sh", "-c", "echo here; read -r never"]
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout and process.stdout.readline() == b"here\n"
             assert of_job(name) == [{"job": name, "kept": False, "pids": [process.pid]}]
-            keeper.listen()
+            agent.listen()
             assert of_job(name) == [{"job": name, "kept": True, "pids": [process.pid]}]
         finally:
             process.kill()
-            keeper.close()
+            agent.close()
     assert of_job(name) == []

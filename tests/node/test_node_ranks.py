@@ -1,4 +1,4 @@
-"""What a keeper knows of its ranks: whether they move, whether memory ran out, where they are."""
+"""What an agent knows of its ranks: whether they move, whether memory ran out, where they are."""
 
 from __future__ import annotations
 

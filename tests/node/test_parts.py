@@ -1,4 +1,4 @@
-"""What the keeper is made of: each request has one part that answers it, loaded when it is asked."""
+"""What the agent is made of: each request has one part that answers it, loaded when it is asked."""
 
 from __future__ import annotations
 

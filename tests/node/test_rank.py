@@ -1,4 +1,4 @@
-"""The wrapper of a rank, run as it runs on a node, with the test as its keeper."""
+"""The wrapper of a rank, run as it runs on a node, with the test as its agent."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ MPIRUN = {
 }
 
 
-class Keeper:
+class Agent:
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.folder = folder
         self.job = {"cwd": str(folder), "env": env, "folder": str(folder), "host": "node1"}
         (folder / "logs").mkdir()
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(folder / "keeper"))
+        self._listener.bind(str(folder / "agent"))
         self._listener.listen()
 
     def start(self, *argv: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, **MPIRUN, "MUSTER_KEEPER": str(self.folder)}
+        environment = {**os.environ, **MPIRUN, "MUSTER_AGENT": str(self.folder)}
         process = subprocess.Popen([sys.executable, "-IS", rank.__file__, *argv], env=environment)
         self.connection, _ = self._listener.accept()
         self.stream = self.connection.makefile("rwb")
@@ -49,29 +49,29 @@ class Keeper:
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[Keeper]:
-    yield Keeper(tmp_path, {"GREETING": "it's $HOME"})
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    yield Agent(tmp_path, {"GREETING": "it's $HOME"})
 
 
-def test_a_rank_says_who_it_is_what_it_prints_and_how_it_ends(keeper: Keeper) -> None:
-    process = keeper.start("-c", "import os,sys; print(os.environ['GREETING']); sys.exit('no')")
-    assert (keeper.hello["rank"], keeper.hello["world_size"]) == (0, 1)
-    *lines, end = keeper.frames()
+def test_a_rank_says_who_it_is_what_it_prints_and_how_it_ends(agent: Agent) -> None:
+    process = agent.start("-c", "import os,sys; print(os.environ['GREETING']); sys.exit('no')")
+    assert (agent.hello["rank"], agent.hello["world_size"]) == (0, 1)
+    *lines, end = agent.frames()
     assert sorted((line["stream"], line["text"]) for line in lines) == [
         ("err", "no\n"),
         ("out", "it's $HOME\n"),
     ]
     assert (end["event"], end["code"], end["tail"]) == ("rank-end", 1, ["no\n"])
     assert process.wait() == 1
-    assert json.loads((keeper.folder / "logs" / "rank-0000@node1.json").read_text())["code"] == 1
+    assert json.loads((agent.folder / "logs" / "rank-0000@node1.json").read_text())["code"] == 1
 
 
-def test_output_is_kept_byte_for_byte(keeper: Keeper) -> None:
+def test_output_is_kept_byte_for_byte(agent: Agent) -> None:
     content = b"a\r\nprogress 1\rprogress 2\rbroken \xff\xfe\x00 bytes\nno end"
-    keeper.start("-c", f"import sys; sys.stdout.buffer.write({content!r})")
-    lines = [frame["text"] for frame in keeper.frames() if frame["event"] == "output"]
+    agent.start("-c", f"import sys; sys.stdout.buffer.write({content!r})")
+    lines = [frame["text"] for frame in agent.frames() if frame["event"] == "output"]
     assert "".join(lines).encode(errors="surrogateescape") == content
-    assert (keeper.folder / "logs" / "rank-0000@node1.out").read_bytes() == content
+    assert (agent.folder / "logs" / "rank-0000@node1.out").read_bytes() == content
 
 
 @pytest.mark.parametrize(
@@ -89,57 +89,57 @@ def test_only_whole_lines_are_passed_on(text: bytes, whole: bytes, rest: bytes) 
     assert rank.whole_lines(text, flush=True) == (text, b"")
 
 
-def test_a_long_line_is_passed_on_in_pieces(keeper: Keeper) -> None:
-    keeper.start("-c", "print('x' * 300000)")
-    lines = [frame["text"] for frame in keeper.frames() if frame["event"] == "output"]
+def test_a_long_line_is_passed_on_in_pieces(agent: Agent) -> None:
+    agent.start("-c", "print('x' * 300000)")
+    lines = [frame["text"] for frame in agent.frames() if frame["event"] == "output"]
     assert len(lines) > 1
     assert "".join(lines) == "x" * 300000 + "\n"
 
 
-def test_what_a_program_printed_last_is_passed_on_however_slow_the_host_is(keeper: Keeper) -> None:
-    # More than fits into the way to the keeper, and less than keeps the program from its end.
-    process = keeper.start("-c", "import os; print(os.getpid(), flush=True); print('x' * 280000)")
-    program = int(json.loads(keeper.stream.readline())["text"])
+def test_what_a_program_printed_last_is_passed_on_however_slow_the_host_is(agent: Agent) -> None:
+    # More than fits into the way to the agent, and less than keeps the program from its end.
+    process = agent.start("-c", "import os; print(os.getpid(), flush=True); print('x' * 280000)")
+    program = int(json.loads(agent.stream.readline())["text"])
     wait_until(lambda: not is_alive(program), "the end of the program")
-    time.sleep(1.5)  # the keeper has no core
-    *lines, end = keeper.frames()
+    time.sleep(1.5)  # the agent has no core
+    *lines, end = agent.frames()
     assert "".join(line["text"] for line in lines) == "x" * 280000 + "\n"
     assert (end["event"], end["tail"][-1]) == ("rank-end", lines[-1]["text"][-rank.TAIL_WIDTH :])
     assert process.wait(50) == 0
 
 
-def test_a_rank_ends_with_its_program_and_not_with_what_that_leaves_behind(keeper: Keeper) -> None:
+def test_a_rank_ends_with_its_program_and_not_with_what_that_leaves_behind(agent: Agent) -> None:
     words = ["sh", "-c", "echo $$; while echo still here; do sleep 0.1; done"]
-    process = keeper.start("-c", f"import subprocess; subprocess.Popen({words})")
-    pid = int(json.loads(keeper.stream.readline())["text"].splitlines()[0])
-    assert keeper.frames()[-1]["code"] == process.wait(50) == 0
+    process = agent.start("-c", f"import subprocess; subprocess.Popen({words})")
+    pid = int(json.loads(agent.stream.readline())["text"].splitlines()[0])
+    assert agent.frames()[-1]["code"] == process.wait(50) == 0
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_signal_is_told_as_such(keeper: Keeper) -> None:
-    process = keeper.start("-c", "import os; os.kill(os.getpid(), 9)")
-    assert keeper.frames()[-1]["code"] == -signal.SIGKILL
+def test_a_signal_is_told_as_such(agent: Agent) -> None:
+    process = agent.start("-c", "import os; os.kill(os.getpid(), 9)")
+    assert agent.frames()[-1]["code"] == -signal.SIGKILL
     assert process.wait() == 137
 
 
-def test_a_signal_for_the_wrapper_reaches_the_program(keeper: Keeper) -> None:
+def test_a_signal_for_the_wrapper_reaches_the_program(agent: Agent) -> None:
     handler = "import signal,time; signal.signal(15, lambda *a: exit(5)); "
-    process = keeper.start("-c", handler + "print('ready', flush=True); time.sleep(60)")
-    keeper.stream.readline()
+    process = agent.start("-c", handler + "print('ready', flush=True); time.sleep(60)")
+    agent.stream.readline()
     process.terminate()
     assert process.wait(50) == 5  # by itself it would end after 60 s, with 0
 
 
-@pytest.mark.parametrize("who", ["keeper", "wrapper"])
+@pytest.mark.parametrize("who", ["agent", "wrapper"])
 @pytest.mark.timed
-def test_a_rank_does_not_outlive(keeper: Keeper, who: str) -> None:
-    process = keeper.start("-c", "import os,time; print(os.getpid(), flush=True); time.sleep(60)")
-    pid = int(json.loads(keeper.stream.readline())["text"])
+def test_a_rank_does_not_outlive(agent: Agent, who: str) -> None:
+    process = agent.start("-c", "import os,time; print(os.getpid(), flush=True); time.sleep(60)")
+    pid = int(json.loads(agent.stream.readline())["text"])
     if who == "wrapper":
         process.kill()
     else:
-        keeper.stream.close()
-        keeper.connection.close()
+        agent.stream.close()
+        agent.connection.close()
     wait_until_gone(pid, 5.0)
     process.wait(50)
 

@@ -87,7 +87,7 @@ def test_a_sweep_takes_copies_of_code_and_nothing_that_a_job_made(
     assert len(list((new / "code").iterdir())) == 3
 
 
-def test_a_sweep_leaves_a_job_alone_that_a_keeper_holds(
+def test_a_sweep_leaves_a_job_alone_that_a_agent_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "OLD_JOBS_KEPT", 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.facts import ClusterFacts, Facts, Meeting
+from muster.deploy.hosts.facts import ClusterFacts, Facts, Rendezvous
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.placement import used_hosts
 from muster.deploy.plan.planner import Tools, plan
@@ -54,9 +54,9 @@ def make_plan(
     changes = facts or {}
     by_host = {host.name: dataclasses.replace(NODE, **changes.get(host.name, {})) for host in chosen}
     single = len(chosen) == 1
-    meeting = Meeting(
+    rendezvous = Rendezvous(
         "127.0.0.1" if single else "10.0.0.1",
         20123,
         {name: "lo" if single else next(iter(facts.interfaces.values())) for name, facts in by_host.items()},
     )
-    return plan(request, chosen, ClusterFacts(by_host, meeting), TREE, LIBRARY, tools=TOOLS)
+    return plan(request, chosen, ClusterFacts(by_host, rendezvous), TREE, LIBRARY, tools=TOOLS)

@@ -1,6 +1,6 @@
 """What hostile words, hosts and output try, and what comes of it.
 
-Elsewhere: reports that no keeper sends and shell requests beyond the job (test_execute.py), host keys
+Elsewhere: reports that no agent sends and shell requests beyond the job (test_execute.py), host keys
 (test_ssh.py, tests/cluster), layers and users of the image (tests/cluster/test_image.py).
 """
 

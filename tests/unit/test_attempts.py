@@ -38,7 +38,7 @@ def uninterrupted(call: Callable[[], LaunchResult]) -> LaunchResult:
 
 
 class Head:
-    """A keeper that may be unable to say what is asked, or be asked at a bad moment."""
+    """An agent that may be unable to say what is asked, or be asked at a bad moment."""
 
     error: BaseException | None = None
 
@@ -49,7 +49,7 @@ class Head:
 
 
 class Connected:
-    """A cluster of one keeper."""
+    """A cluster of one agent."""
 
     def __init__(self, *ignored: object) -> None:
         self.channels = {"node1": Head()}

@@ -1,4 +1,4 @@
-"""How a keeper comes to a host, whatever its login shell does before."""
+"""How an agent comes to a host, whatever its login shell does before."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_what_start_up_files_print_is_passed_over(tmp_path: Path, before: str) -
 @pytest.mark.parametrize(
     ("before", "kind", "text"),
     [
-        ("exit 7", "python.failed", "the keeper ended with status 7: no message"),
-        ("echo not for you; exit 1", "python.failed", "the keeper ended with status 1: not for you"),
-        ("echo a; echo why >&2; exit 1", "python.failed", "the keeper ended with status 1: why"),
-        ("yes y", "ssh.shell-noisy", "no keeper came, but 1 MiB of other output: y"),
+        ("exit 7", "python.failed", "the agent ended with status 7: no message"),
+        ("echo not for you; exit 1", "python.failed", "the agent ended with status 1: not for you"),
+        ("echo a; echo why >&2; exit 1", "python.failed", "the agent ended with status 1: why"),
+        ("yes y", "ssh.shell-noisy", "its agent did not start, and 1 MiB of other output came: y"),
     ],
 )
 def test_a_shell_that_lets_nothing_run_is_quoted(tmp_path: Path, before: str, kind: str, text: str) -> None:

@@ -48,7 +48,7 @@ def test_the_driver_on_the_head_needs_the_standard_library_alone(tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
-def test_ssh_is_asked_for_nothing_but_a_keeper() -> None:
+def test_ssh_is_asked_for_nothing_but_a_agent() -> None:
     (host,) = hostfile.parse("node1 user=ml port=2222")
     argv = command(host, "/opt/my python/bin/python3")
     assert argv[-5:-1] == ["-p", "2222", "--", "node1"]

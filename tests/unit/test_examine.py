@@ -1,4 +1,4 @@
-"""Asking real keepers on this machine, each as a host of its own; one that fails spoils nothing else."""
+"""Asking real agents on this machine, each as a host of its own; one that fails spoils nothing else."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Simulated:
                 return dataclasses.asdict(NODE) | now
             case "health":
                 return dataclasses.asdict(HEALTHY)
-            case "try_to_meet":
+            case "try_to_open_port":
                 return {"port": 20123}
             case "reach_hosts":
                 seen = {"interfaces": {"10.0.0.1": "eth0"}, "refused": {}}
@@ -170,7 +170,7 @@ def test_hosts_that_fail_are_explained_and_the_others_examined(tmp_path: Path) -
         "node3": "python.failed",
         "node4": "python.missing",
     }
-    assert one.errors["node3"].text == "the keeper ended with status 9: no such interpreter"
+    assert one.errors["node3"].text == "the agent ended with status 9: no such interpreter"
     assert list(one.hosts) == ["node1"]
     assert set(one.hosts["node1"].reached) == {"node1"}
 
@@ -199,10 +199,12 @@ def test_an_address_that_is_not_the_hosts_own_is_found() -> None:
 
 
 def test_a_host_without_a_free_port_says_so_and_is_examined() -> None:
-    one = simulated("node[1-2]", node2={"try_to_meet": {"refused": "no free port between 20000 and 31999"}})
-    meeting = one.hosts["node2"].meeting
-    assert isinstance(meeting, HostError)
-    assert (meeting.kind, meeting.text) == ("port.none-free", "no free port between 20000 and 31999")
+    one = simulated(
+        "node[1-2]", node2={"try_to_open_port": {"refused": "no free port between 20000 and 31999"}}
+    )
+    rendezvous = one.hosts["node2"].rendezvous
+    assert isinstance(rendezvous, HostError)
+    assert (rendezvous.kind, rendezvous.text) == ("port.none-free", "no free port between 20000 and 31999")
     assert set(one.hosts["node1"].reached) == {"node1"}
 
 
@@ -220,7 +222,7 @@ def test_a_host_without_a_free_port_says_so_and_is_examined() -> None:
                 "jobs": [{"job": "x", "pids": ["; rm -rf ~"], "kept": False}],
             }
         },
-        {"try_to_meet": {"port": "22"}},
+        {"try_to_open_port": {"port": "22"}},
         {"time": {"time": None}},
         {"reach_hosts": {"reached": {"node1": ["eth0"]}}},
         {"reach_hosts": {"reached": None}},

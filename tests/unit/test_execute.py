@@ -32,7 +32,7 @@ DAEMON = 'prted --prtemca ess "env"'
 
 
 class FakeChannel:
-    """A keeper that does as told: it answers at once, and reports what the test says."""
+    """An agent that does as told: it answers at once, and reports what the test says."""
 
     clock_offset = 0.0
 
@@ -324,7 +324,7 @@ def test_a_killed_launcher_is_the_cause_and_its_ranks_are_not(
 ) -> None:
     hosts.tell("node1", "shell", number=3, host="node1", command=DAEMON)
     hosts.start_all()
-    hosts.end(2, code=-15, at=1000.2)  # as its keeper saw it; the driver hears of it first
+    hosts.end(2, code=-15, at=1000.2)  # as its agent saw it; the driver hears of it first
     hosts.tell("node1", event, time=1000.1, **frame)
     result = hosts.run()
     assert result.failure is not None

@@ -66,7 +66,7 @@ def test_a_job_runs_as_long_as_its_driver_holds_the_lock(tmp_path: Path) -> None
     assert lost.why == "its driver on laptop (process 7) went without a result"
 
 
-def test_where_its_driver_is_elsewhere_a_job_runs_as_long_as_a_keeper_does(tmp_path: Path) -> None:
+def test_where_its_driver_is_elsewhere_a_job_runs_as_long_as_a_agent_does(tmp_path: Path) -> None:
     run = make_run(tmp_path / "job")
     lock = os.open(run.parent / "lock.node1", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_SH)
@@ -138,7 +138,7 @@ def test_a_job_of_another_terminal_is_not_stopped_from_here(tmp_path: Path) -> N
     run = make_run(tmp_path / "job")
     lock = os.open(run.parent / "lock.node1", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    with pytest.raises(UsageError, match="belongs to a terminal, process 7 on laptop, and has no keeper"):
+    with pytest.raises(UsageError, match="belongs to a terminal, process 7 on laptop, and no agent"):
         jobs.stop(only(run.parent), "by me")
     os.close(lock)
 

@@ -107,12 +107,12 @@ def test_the_report_is_one_line_a_host() -> None:
     hosts = {
         "node1": Outcome(had_it=True),
         "gpu-node2": Outcome(layers=1, size=3_100_000),
-        "node3": Outcome(layers=5, size=260_000_000, error="the line to it is gone"),
+        "node3": Outcome(layers=5, size=260_000_000, error="the SSH connection to it is gone"),
     }
     assert report.as_text(IMAGE, Pushed(hosts, sent=263_000_000), 12.4).splitlines() == [
         "node1      has it already",
         "gpu-node2  loaded; 1 layer of it came, 3.1 MB",
-        "node3      FAILED: the line to it is gone",
+        "node3      FAILED: the SSH connection to it is gone",
         "",
         "muster:x abababababab: on 2 of 3 hosts after 12 s; 263.0 MB left this machine",
     ]

@@ -12,7 +12,7 @@ from muster.deploy.launch.result import Failure
 
 HOSTS = hostfile.parse("node[1-3] slots=2")
 RANK = Failure("rank", "exit status 7", 7, host="node2", rank=3)
-LOST = Failure("host", "the line to its keeper is gone", 3, host="node3")
+LOST = Failure("host", "the SSH connection to its agent is gone", 3, host="node3")
 POLICY = Policy(max_restarts=2, min_hosts=2)
 
 
@@ -35,14 +35,14 @@ def test_a_ranks_failure_leaves_the_hosts_as_they_are() -> None:
 def test_a_hosts_failure_takes_it_out() -> None:
     decision = decide(LOST, HOSTS, 1, POLICY)
     assert [host.name for host in decision.hosts] == ["node1", "node2"]
-    assert decision.said == "node3: the line to its keeper is gone; restart 2 of 2 on node1, node2"
+    assert decision.said == "node3: the SSH connection to its agent is gone; restart 2 of 2 on node1, node2"
 
 
 def test_too_few_hosts_are_the_end() -> None:
     decision = decide(LOST, HOSTS, 0, Policy(max_restarts=2, min_hosts=3))
     assert not decision.again
     assert decision.said == (
-        "no restart: 2 hosts left, --min-hosts 3 (node3: the line to its keeper is gone)"
+        "no restart: 2 hosts left, --min-hosts 3 (node3: the SSH connection to its agent is gone)"
     )
 
 

@@ -22,7 +22,7 @@ OPENS = [["open_shard", "data.py", 5], ["<module>", "train.py", 2]]
 
 
 class FakeChannel:
-    """A keeper with an answer for `stacks`, or without one."""
+    """An agent with an answer for `stacks`, or without one."""
 
     def __init__(self, host: str, stacks: Any, *, has_tool: bool = True) -> None:
         self.host, self.stacks, self.has_tool = host, stacks, has_tool

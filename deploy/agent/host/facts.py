@@ -18,7 +18,7 @@ from ...common.frames import Frame
 
 
 class Facts:
-    """A keeper's part in describing its host."""
+    """An agent's part in describing its host."""
 
     def do_facts(self, request: Frame, payload: bytes) -> Frame:
         """What this host is."""

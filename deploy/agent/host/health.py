@@ -30,7 +30,7 @@ GPU_FIELDS = "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.tot
 
 
 class Health:
-    """A keeper's part in a check."""
+    """An agent's part in a check."""
 
     def do_health(self, request: Frame, payload: bytes) -> Frame:
         """How this host is."""
@@ -79,7 +79,7 @@ def own_addresses() -> list[str]:
 
 
 def examine_folder(path: Path) -> Frame:
-    """What is free where a folder is or would be, and what a write there says: quotas speak only then."""
+    """What is free where a folder is or would be, and the error of a test write, which shows a quota."""
     frame: Frame = {"path": str(path), "free": None, "error": None}
     try:
         place = next(one for one in (path, *path.parents) if os.path.lexists(one))
@@ -199,15 +199,15 @@ def image() -> dict[str, str]:
 
 
 def job_processes() -> list[Frame]:
-    """Processes of this user that a job started here, by job; `kept`: whether their keeper still lives."""
+    """Processes of this user that a job started here, by job; `kept`: whether their agent still lives."""
     jobs: dict[tuple[str, str], list[int]] = {}
     for pid, environment in _own_environments():
-        keeper = environment.get(b"MUSTER_KEEPER")
-        if keeper:
+        agent = environment.get(b"MUSTER_AGENT")
+        if agent:
             job = environment.get(b"MUSTER_JOB", b"unknown")
-            jobs.setdefault((os.fsdecode(job), os.fsdecode(keeper)), []).append(pid)
+            jobs.setdefault((os.fsdecode(job), os.fsdecode(agent)), []).append(pid)
     return [
-        {"job": job, "kept": is_kept(keeper), "pids": sorted(pids)} for (job, keeper), pids in jobs.items()
+        {"job": job, "kept": agent_lives(agent), "pids": sorted(pids)} for (job, agent), pids in jobs.items()
     ]
 
 
@@ -220,10 +220,10 @@ def _own_environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:
                     yield int(entry), {name: value for name, _, value in pairs}
 
 
-def is_kept(keeper: str) -> bool:
-    """Whether a keeper answers in its private folder."""
+def agent_lives(agent: str) -> bool:
+    """Whether an agent answers in its private folder."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
-        probe.connect(os.path.join(keeper, "keeper"))
+        probe.connect(os.path.join(agent, "agent"))
         return True
     return False

@@ -1,4 +1,4 @@
-"""Where the ranks meet: a port of the head that is theirs alone, at an address that every host reaches."""
+"""The rendezvous: a port of the head that is reserved for one job, at an address that every host reaches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ OTHERS_SECONDS = 0.3  # for a host's other addresses, once each host is reached 
 STRIDE = 7919  # a prime that does not divide their number: every port has its turn
 
 
-class Meeting:
+class Rendezvous:
     """A port of this host, reserved for one job, where others can prove that they reach this host.
 
     The reservation is an abstract Unix socket: host-wide (per network namespace), across users, gone with
-    its process. Connecting hosts read a nonce, because 172.17.0.1 is somebody on every machine.
+    its process. Connecting hosts read a nonce: every machine with a container engine has its own 172.17.0.1.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -73,28 +73,28 @@ class Meeting:
             self._answered.popleft().close()
 
 
-class Meetings:
-    """A keeper's part in finding the way to the head, and between all hosts."""
+class RendezvousPort:
+    """An agent's part in finding the way to the head, and between all hosts."""
 
     def __init__(self) -> None:
-        self._meeting: Meeting | None = None
+        self._rendezvous: Rendezvous | None = None
 
-    def do_meet(self, request: Frame, payload: bytes) -> Frame:
+    def do_open_port(self, request: Frame, payload: bytes) -> Frame:
         """Reserve a port here for the ranks to meet, and let others prove that they reach it."""
-        self._meeting = Meeting(request["nonce"])
-        return {"port": self._meeting.port}
+        self._rendezvous = Rendezvous(request["nonce"])
+        return {"port": self._rendezvous.port}
 
-    def do_try_to_meet(self, request: Frame, payload: bytes) -> Frame:
+    def do_try_to_open_port(self, request: Frame, payload: bytes) -> Frame:
         """The same for a check, to which having no port is an answer."""
         try:
-            return self.do_meet(request, payload)
+            return self.do_open_port(request, payload)
         except OSError as error:
             return {"refused": error.strerror or str(error)}
 
-    def do_unmeet(self, request: Frame, payload: bytes) -> Frame:
+    def do_free_port(self, request: Frame, payload: bytes) -> Frame:
         """Free the listening socket for rank 0; the port stays reserved."""
-        if self._meeting:
-            self._meeting.close_listener()
+        if self._rendezvous:
+            self._rendezvous.close_listener()
         return {}
 
     def do_reach(self, request: Frame, payload: bytes) -> Frame:
@@ -114,14 +114,14 @@ def listen_everywhere(port: int) -> socket.socket:
 
 
 def reach_all(addresses: list[str], port: int, nonce: str, seconds: float = 3.0) -> dict[str, str | None]:
-    """Which of the addresses lead to the Meeting, and by which interface of this host."""
+    """Which of the addresses reach the head, and by which interface of this host."""
     head = {"host": "head", "addresses": addresses, "port": port, "nonce": nonce}
     found: dict[str, str | None] = reach_hosts([head], seconds)["head"]["interfaces"]
     return found
 
 
 def reach_hosts(targets: list[Frame], seconds: float = 3.0) -> Frame:
-    """For each host with a Meeting, which of its addresses are reached by which interface, and why not."""
+    """For each host, which of its addresses are reached by which interface, and why the others are not."""
     found: Frame = {target["host"]: {"interfaces": {}, "refused": {}} for target in targets}
     deadline = time.monotonic() + seconds
     late = "timed out"
@@ -160,7 +160,7 @@ def _call(address: str, port: int) -> socket.socket:
 
 
 def _hear(caller: Any, seen: Frame, address: str, nonce: bytes) -> None:
-    """Who answers at an address: the Meeting that was meant, another machine, or nobody."""
+    """Note who answers at an address: the host that was meant, another machine, or nobody."""
     with caller, _refused(seen, address):
         if caller.recv(len(nonce)) != nonce:
             raise OSError("another machine answers there")

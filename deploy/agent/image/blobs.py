@@ -101,7 +101,7 @@ class Blobs:
 
 
 class Source(NamedTuple):
-    """A host that gives a file. Its name goes along: 172.17.0.1 is somebody on every machine."""
+    """A host that gives a file. Its name goes along: each container engine has its own 172.17.0.1."""
 
     host: str
     address: str

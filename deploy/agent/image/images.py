@@ -1,4 +1,4 @@
-"""A keeper's part in `fab image.push`: what image is here, its layers on their way, and loading it."""
+"""An agent's part in `fab image.push`: what image is here, its layers on their way, and loading it."""
 
 from __future__ import annotations
 

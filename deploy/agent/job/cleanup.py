@@ -1,4 +1,4 @@
-"""What jobs have left on this host, and its removal when they are over."""
+"""Removes what jobs that are over have left on this host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
 from ...common.store import held_by_nobody
 
-# Younger than this, a content may be that of a launch which has not yet said what it is for.
+# A younger file of the store may belong to a launch that has not registered its list of files yet.
 FRESH_SECONDS = 3600.0
 
 

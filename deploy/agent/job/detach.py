@@ -47,7 +47,7 @@ class Detaching:
     def _converse(self, process: subprocess.Popen[bytes], job: Frame, paths: JobPaths) -> None:
         """Hand over the job; the first line that comes back is that it runs, or why it does not.
 
-        The driver leaves this process at once (it forks), so the keeper's end is not its own. Until its first
+        The driver leaves this process at once (it forks), so the agent's end is not its own. Until its first
         line it depends on us all the same: without a reader it gives up.
         """
         assert process.stdin is not None and process.stdout is not None  # noqa: S101  # both are pipes

@@ -1,4 +1,4 @@
-"""The Unix socket of a keeper, for ranks, mpirun's remote shell and other keepers of this host."""
+"""The Unix socket of an agent, for ranks, mpirun's remote shell and other agents of this host."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ...common.frames import Frame, read_frame, write_frame
 from .ranks import Ranks
 
 
-class Door:
+class LocalSocket:
     """Listens in a folder that only this user can enter."""
 
     def __init__(self, folder: str, job: Frame, ranks: Ranks, send: Callable[[Frame], None]) -> None:
         self.job, self.ranks, self._send = job, ranks, send
         self._shells: dict[int, Any] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(os.path.join(folder, "keeper"))
+        self._listener.bind(os.path.join(folder, "agent"))
         self._listener.listen(512)
         threading.Thread(target=self._accept, daemon=True).start()
 

@@ -26,7 +26,7 @@ class OutOfMemory:
 
 
 def oom_kills() -> int:
-    """How often it has: of the own group, else (outside of every group) of the whole host."""
+    """OOM kills in this process's cgroup; outside of every cgroup, on the whole host."""
     for path in (*group_files("memory.events", "memory.oom_control"), "/proc/vmstat"):
         with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
             for line in file:

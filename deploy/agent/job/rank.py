@@ -1,8 +1,8 @@
 """Wraps one rank: keeps its output and its end, and works the same under mpirun, torchrun and anything alike.
 
 Usage: ``rank.py ARG ...`` runs ``python ARG ...`` with its own Python. A launcher starts it below the host's
-keeper as ``muster-rank``, found on PATH: one word that means the right file on every host. The output goes
-byte for byte to ``logs/rank-0007@node2.{out,err}`` on this host, and line by line to the keeper; the end,
+agent as ``muster-rank``, found on PATH: one word that means the right file on every host. The output goes
+byte for byte to ``logs/rank-0007@node2.{out,err}`` on this host, and line by line to the agent; the end,
 with the last lines and the time, to ``logs/rank-0007@node2.json``. Exits as the program does (128 + n for
 signal n).
 Standard library only, run by ``python -IS``: every rank pays for its imports.
@@ -48,12 +48,12 @@ def place(environment: Mapping[str, str]) -> dict[str, int]:
     }
 
 
-class Keeper:
-    """The connection to this host's keeper; its end is the end of this rank."""
+class Agent:
+    """The connection to this host's agent; its end is the end of this rank."""
 
     def __init__(self, hello: dict[str, Any]) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(os.path.join(os.environ["MUSTER_KEEPER"], "keeper"))
+        self._socket.connect(os.path.join(os.environ["MUSTER_AGENT"], "agent"))
         # struct ucred, unix(7): who listens there
         peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         self.pid: int = struct.unpack("3i", peer)[0]
@@ -63,13 +63,13 @@ class Keeper:
         self.job: dict[str, Any] = json.loads(self._stream.readline())
 
     def send(self, frame: dict[str, Any]) -> None:
-        """One JSON line; a keeper that is gone is noticed by `wait_for_loss`."""
+        """One JSON line; an agent that is gone is noticed by `wait_for_loss`."""
         with self._lock, contextlib.suppress(OSError):
             self._stream.write(json.dumps(frame).encode() + b"\n")
             self._stream.flush()
 
     def wait_for_loss(self) -> None:
-        """Block until the keeper is gone."""
+        """Block until the agent is gone."""
         with contextlib.suppress(OSError):
             self._socket.recv(1)
 
@@ -83,20 +83,20 @@ def environment_of(job: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def prepare_child(keeper: int) -> None:
+def prepare_child(agent: int) -> None:
     """In the child, before exec: SIGKILL when this wrapper is gone, however it went.
 
-    And the keeper, with what it starts, may read its stack where Yama would not let it (`fab stacks`).
+    And the agent, with what it starts, may read its stack where Yama would not let it (`fab stacks`).
     """
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    libc.prctl(PR_SET_PTRACER, keeper, 0, 0, 0)  # fails without Yama, where nothing stands in the way
+    libc.prctl(PR_SET_PTRACER, agent, 0, 0, 0)  # fails without Yama, where nothing stands in the way
 
 
 def pump(
-    source: BinaryIO, path: str, name: str, keeper: Keeper, tail: collections.deque[str], *, over: int
+    source: BinaryIO, path: str, name: str, agent: Agent, tail: collections.deque[str], *, over: int
 ) -> None:
-    r"""Copy a stream to its file byte for byte, and to the keeper in whole lines (ended by \n or \r)."""
+    r"""Copy a stream to its file byte for byte, and to the agent in whole lines (ended by \n or \r)."""
     pending = b""
     with open(path, "ab", buffering=0) as file:
         for chunk in chunks(source, over):
@@ -105,7 +105,7 @@ def pump(
             if whole:
                 text = whole.decode(errors="surrogateescape")
                 tail.extend(line[-TAIL_WIDTH:] for line in text.splitlines(keepends=True)[-TAIL_LINES:])
-                keeper.send({"event": "output", "stream": name, "text": text})
+                agent.send({"event": "output", "stream": name, "text": text})
 
 
 def chunks(source: BinaryIO, over: int) -> Iterator[bytes]:
@@ -135,10 +135,10 @@ def whole_lines(text: bytes, *, flush: bool) -> tuple[bytes, bytes]:
 def run(argv: list[str]) -> int:
     """Run Python with these arguments to its end; returns its exit code, negative for a signal."""
     ranks = place(os.environ)
-    keeper = Keeper({"hello": "rank", "pid": os.getpid(), **ranks})
-    attempt = f".restart-{keeper.job['attempt']}" if keeper.job.get("attempt") else ""
-    name = f"rank-{ranks['rank']:04d}@{keeper.job['host']}{attempt}"
-    label = os.path.join(keeper.job["folder"], "logs", name)
+    agent = Agent({"hello": "rank", "pid": os.getpid(), **ranks})
+    attempt = f".restart-{agent.job['attempt']}" if agent.job.get("attempt") else ""
+    name = f"rank-{ranks['rank']:04d}@{agent.job['host']}{attempt}"
+    label = os.path.join(agent.job["folder"], "logs", name)
     tails: dict[str, collections.deque[str]] = {
         "out": collections.deque(maxlen=TAIL_LINES),
         "err": collections.deque(maxlen=TAIL_LINES),
@@ -146,24 +146,24 @@ def run(argv: list[str]) -> int:
     try:
         child = subprocess.Popen(
             [sys.executable, *argv],
-            cwd=keeper.job["cwd"],
-            env=environment_of(keeper.job, ranks),
+            cwd=agent.job["cwd"],
+            env=environment_of(agent.job, ranks),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=lambda: prepare_child(keeper.pid),  # no other thread runs yet
+            preexec_fn=lambda: prepare_child(agent.pid),  # no other thread runs yet
         )
     except OSError as error:
-        keeper.send({"event": "output", "stream": "err", "text": f"{error}\n"})
-        return finish(keeper, label, 127, [f"{error}\n"])
+        agent.send({"event": "output", "stream": "err", "text": f"{error}\n"})
+        return finish(agent, label, 127, [f"{error}\n"])
     for number in FORWARDED:
         signal.signal(number, lambda got, frame: child.send_signal(got))
-    threading.Thread(target=end_with_keeper, args=(keeper, child), daemon=True).start()
+    threading.Thread(target=end_with_agent, args=(agent, child), daemon=True).start()
     over, ending = os.pipe()
     pumps = [
         threading.Thread(
             target=pump,
-            args=(stream, f"{label}.{name}", name, keeper, tails[name]),
+            args=(stream, f"{label}.{name}", name, agent, tails[name]),
             kwargs={"over": over},
             daemon=True,
         )
@@ -175,21 +175,21 @@ def run(argv: list[str]) -> int:
     os.close(ending)
     for thread in pumps:
         thread.join(LAST_SECONDS)
-    return finish(keeper, label, code, list(tails["err"]) or list(tails["out"]))
+    return finish(agent, label, code, list(tails["err"]) or list(tails["out"]))
 
 
-def finish(keeper: Keeper, label: str, code: int, tail: list[str]) -> int:
-    """Write the exit record here and send it to the keeper."""
+def finish(agent: Agent, label: str, code: int, tail: list[str]) -> int:
+    """Write the exit record here and send it to the agent."""
     record = {"code": code, "time": time.time(), "tail": tail}
     with open(f"{label}.json", "w", encoding="utf-8") as file:
         json.dump(record, file)
-    keeper.send({"event": "rank-end", **record})
+    agent.send({"event": "rank-end", **record})
     return code
 
 
-def end_with_keeper(keeper: Keeper, child: subprocess.Popen[bytes]) -> None:
-    """Without its keeper a rank belongs to nobody: end it."""
-    keeper.wait_for_loss()
+def end_with_agent(agent: Agent, child: subprocess.Popen[bytes]) -> None:
+    """End the program when the agent is gone."""
+    agent.wait_for_loss()
     child.kill()
 
 

@@ -1,8 +1,8 @@
-"""mpirun's remote shell, through the keepers: ``rsh.py HOST COMMAND ...`` runs the command on HOST.
+"""mpirun's remote shell, through the agents: ``rsh.py HOST COMMAND ...`` runs the command on HOST.
 
 mpirun starts this instead of ssh (plm_ssh_agent, plm_rsh_agent), as ``muster-rsh`` on PATH. The command
-travels from this host's keeper through the driver to the keeper of HOST, which starts it. So Open MPI's
-daemon on every host is a child of that host's keeper, and no host needs to log in to another. Like ssh, it
+travels from this host's agent through the driver to the agent of HOST, which starts it. So Open MPI's
+daemon on every host is a child of that host's agent, and no host needs to log in to another. Like ssh, it
 joins the words of the command with spaces, because they were quoted for a shell; exits with its status.
 """
 
@@ -22,7 +22,7 @@ OWN_INTERFACE = r'\1 "$MUSTER_INTERFACE"'
 
 
 def for_sh(command: str, login_shell: str) -> str:
-    """The command for a keeper's sh, from mpirun's, which is in the language of its own user's login shell.
+    """The command for an agent's sh, from mpirun's, which is in the language of its own user's login shell.
 
     (PRRTE, src/mca/plm/ssh/plm_ssh_module.c, setup_shell: it takes the other hosts' to be the same.)
     """
@@ -33,7 +33,7 @@ def for_sh(command: str, login_shell: str) -> str:
 
 if __name__ == "__main__":
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(os.path.join(os.environ["MUSTER_KEEPER"], "keeper"))
+    connection.connect(os.path.join(os.environ["MUSTER_AGENT"], "agent"))
     stream = connection.makefile("rwb")
     command = INTERFACE.sub(OWN_INTERFACE, " ".join(sys.argv[2:]))
     command = for_sh(command, pwd.getpwuid(os.getuid()).pw_shell)
@@ -41,6 +41,6 @@ if __name__ == "__main__":
     stream.write(json.dumps(hello).encode() + b"\n")
     stream.flush()
     answer = stream.readline()
-    # No answer: the keeper is gone, and with it the job. 255 is what ssh says when its connection breaks.
+    # No answer: the agent is gone, and with it the job. 255 is what ssh says when its connection breaks.
     code = json.loads(answer)["code"] if answer else 255
     sys.exit(code if code >= 0 else 128 - code)

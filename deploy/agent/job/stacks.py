@@ -1,7 +1,7 @@
 """The Python stack of every rank of this host, read from outside by py-spy while the rank runs.
 
-Where Yama restricts ptrace(2) to a process's ancestors, a rank has named its keeper as one more that may read
-it, with what the keeper starts (rank.py, PR_SET_PTRACER).
+Where Yama restricts ptrace(2) to a process's ancestors, a rank has named its agent as one more that may read
+it, with what the agent starts (rank.py, PR_SET_PTRACER).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANSWER_SECONDS = 20.0
 
 
 class Stacks:
-    """Answers for every job of this host: each job's keeper is asked, also if this is the one."""
+    """Answers for every job of this host: each job's agent is asked, also if this is the one."""
 
     def __init__(self, home: Path) -> None:
         self._paths = MusterPaths(str(home))
@@ -38,7 +38,7 @@ class Stacks:
         tool = self._py_spy(request.get("digest"))
         record = Path(self._paths.job(request["job"]).agent(request["host"]))
         try:
-            return {"stacks": _ask_keeper(record.read_text(), tool)}
+            return {"stacks": _ask_agent(record.read_text(), tool)}
         except (FileNotFoundError, ConnectionRefusedError):
             return {"stacks": {}}
 
@@ -54,16 +54,16 @@ class Stacks:
         return str(tools / "py-spy")
 
 
-def _ask_keeper(folder: str, tool: str) -> Frame:
-    """What the keeper answers that listens there; only it may read its ranks, where Yama restricts that."""
+def _ask_agent(folder: str, tool: str) -> Frame:
+    """What the agent answers that listens there; only it may read its ranks, where Yama restricts that."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_SECONDS)
-        connection.connect(os.path.join(folder, "keeper"))
+        connection.connect(os.path.join(folder, "agent"))
         stream = connection.makefile("rwb")
         write_frame(stream, {"hello": "stacks", "tool": tool})
         received = read_frame(stream)
     if received is None:
-        raise OSError("the job's keeper gave no answer")
+        raise OSError("the job's agent gave no answer")
     stacks: Frame = received[0]["stacks"]
     return stacks
 

@@ -19,8 +19,8 @@ from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
 from ...common.runs import make_private
 from ...common.store import Store, sweep_old_jobs, write_atomically
-from ..process.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
-from .local_socket import Door
+from ..process.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_agent, end_descendants, prctl
+from .local_socket import LocalSocket
 from .ranks import Ranks
 
 # The environment of another launcher, or of this SSH session, must not reach a rank.
@@ -41,7 +41,7 @@ class Work:
         self.private: Path | None = None
         self.reaper: Reaper | None = None
         self.ranks = Ranks()
-        self.door: Door | None = None
+        self.local_socket: LocalSocket | None = None
         self._job_lock: int | None = None
         self._heard: float | None = None
 
@@ -69,7 +69,7 @@ class Work:
         self.private = Path(tempfile.mkdtemp(prefix="muster-"))
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.reaper = Reaper(self._adopted_killed)
-        self.door = Door(str(self.private), request, self.ranks, self.send)
+        self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send)
         write_atomically(Path(paths.agent(request["host"])), str(self.private).encode(), 0o600)
         return {}
 
@@ -96,12 +96,12 @@ class Work:
 
     def do_shell_end(self, request: Frame, payload: bytes) -> Frame:
         """Tell mpirun's remote shell on this host how its command ended on the other one."""
-        if self.door:
-            self.door.shell_ended(request["number"], request["code"])
+        if self.local_socket:
+            self.local_socket.shell_ended(request["number"], request["code"])
         return {}
 
     def do_ping(self, request: Frame, payload: bytes) -> Frame:
-        """The driver is there. From the first of these on, its silence is an end too."""
+        """A heartbeat of the driver. From the first one on, the driver's silence ends the job too."""
         first, self._heard = self._heard is None, time.monotonic()
         if first:
             threading.Thread(target=self._mind_silence, daemon=True).start()
@@ -146,7 +146,7 @@ class Work:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_keeper,  # the child only calls prctl
+            preexec_fn=die_with_agent,  # the child only calls prctl
         )
         threading.Thread(target=self._pump_launcher, args=(process.stdout,), daemon=True).start()
 
@@ -158,8 +158,8 @@ class Work:
             if not name.startswith(FOREIGN) and name not in FOREIGN_NAMES
         }
         own["PATH"] = os.pathsep.join(self.job["path"] + [own.get("PATH", os.defpath)])
-        # Temporary files go where the keeper removes them: stale session folders break later mpiruns.
-        private = {"TMPDIR": str(self.private), "MUSTER_KEEPER": str(self.private)}
+        # Temporary files go where the agent removes them: stale session folders break later mpiruns.
+        private = {"TMPDIR": str(self.private), "MUSTER_AGENT": str(self.private)}
         return {**own, **private, **self.job["env"]}
 
     def _pump_launcher(self, stream: IO[bytes]) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from ...common.frames import Frame
-from .processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_keeper, end_descendants, prctl
+from .processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_agent, end_descendants, prctl
 
 MOST_OUTPUT = 1 << 20
 DRAIN_SECONDS = 1.0  # what the command started and left behind may hold its output open
@@ -48,7 +48,7 @@ class _Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_keeper,  # the child only calls prctl
+            preexec_fn=die_with_agent,  # the child only calls prctl
         )
         assert process.stdout is not None  # noqa: S101  # stdout=PIPE
         pump = threading.Thread(target=self._pump, args=(process.stdout.fileno(),), daemon=True)

@@ -24,8 +24,8 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def die_with_keeper() -> None:
-    """In a child, before exec: SIGKILL when the keeper is gone, however it went."""
+def die_with_agent() -> None:
+    """In a child, before exec: have the kernel kill it when the agent ends for whatever reason."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -77,8 +77,8 @@ def descendants() -> list[int]:
 def end_descendants(is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
     """SIGTERM, then SIGKILL to everything below; what is still there after GIVE_UP_SECONDS is returned.
 
-    The grace between them is for programs that have something to save: as long as `is_wanted` says that there
-    are some. What started them has no more to do then, but may wait all the same (torchrun: 30 s).
+    The grace period lets ranks save something. It ends early when `is_wanted` says that no rank is left: then
+    only a launcher is, which may wait for a long time for nothing (torchrun: 30 s).
     """
     started = time.monotonic()
     grace = GRACE_SECONDS

@@ -1,4 +1,4 @@
-"""A keeper on the driver's own machine, below the driver: what `localhost` in a hosts file means."""
+"""An agent on the driver's own machine, below the driver: what `localhost` in a hosts file means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .process import ProcessPipe
 
 
 class LocalPipe(ProcessPipe):
-    """A keeper as a child process."""
+    """An agent as a child process."""
 
     def __init__(self, python: str | None) -> None:
         try:
@@ -27,7 +27,7 @@ class LocalPipe(ProcessPipe):
         """The last line of stderr, and the exit status."""
         status, said = self.end(said)
         return LostError(
-            f"the keeper ended with status {status}: {said}",
+            f"the agent ended with status {status}: {said}",
             PYTHON_FAILED,
             kind="python.failed",
         )

@@ -1,4 +1,4 @@
-"""A keeper over the OpenSSH client, for a driver that has nothing but the standard library: a detached one.
+"""An agent over the OpenSSH client, for a driver that has nothing but the standard library: a detached one.
 
 It runs on the job's head, and goes from there to the other hosts by the head's own SSH configuration.
 """
@@ -27,7 +27,7 @@ SSH_FAILED = 255  # ssh(1): its own exit status when it is ssh that failed
 
 
 def command(host: Host, python: str) -> list[str]:
-    """The argv that starts a keeper on the host; its last word is quoted, as sshd gives it to a shell."""
+    """The argv that starts an agent on the host; its last word is quoted, as sshd gives it to a shell."""
     options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
     user = ["-l", host.user] if host.user else []
     port = ["-p", str(host.port)] if host.port else []
@@ -35,7 +35,7 @@ def command(host: Host, python: str) -> list[str]:
 
 
 class OpenSshPipe(ProcessPipe):
-    """A keeper as the command of `ssh HOST`."""
+    """An agent as the command of `ssh HOST`."""
 
     def __init__(self, host: Host, python: str, head: str) -> None:
         self._name, self._python, self._head = host.name, python, head
@@ -55,7 +55,7 @@ class OpenSshPipe(ProcessPipe):
                 kind="ssh.failed",
             )
         return LostError(
-            f"the keeper ended with status {status}: {said}",
+            f"the agent ended with status {status}: {said}",
             PYTHON_FAILED,
             kind="python.failed",
         )

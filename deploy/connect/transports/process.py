@@ -1,4 +1,4 @@
-"""A keeper at the end of a child process's pipes."""
+"""An agent at the end of a child process's pipes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class ProcessPipe:
 
     @property
     def reader(self) -> Readable:
-        """The keeper's stdout."""
+        """The agent's stdout."""
         assert self._process.stdout is not None  # noqa: S101  # stdout=PIPE
         return self._process.stdout
 
     @property
     def writer(self) -> Writable:
-        """The keeper's stdin: its lifeline."""
+        """The agent's stdin: its lifeline."""
         assert self._process.stdin is not None  # noqa: S101  # stdin=PIPE
         return self._process.stdin
 
@@ -48,7 +48,7 @@ class ProcessPipe:
         return self._process.returncode, lines[-1].strip() if lines else said or "no message"
 
     def close(self, *, patient: bool = True) -> None:
-        """Close the lifeline, and wait until the keeper has ended everything; it may be out of reach."""
+        """Close the lifeline, and wait until the agent has ended everything; it may be out of reach."""
         with contextlib.suppress(OSError):
             self._process.stdin.close()  # type: ignore[union-attr]  # stdin=PIPE
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""A keeper over SSH: the command of a session, whose end is the keeper's."""
+"""An agent over SSH: the command of a session, whose end is the agent's."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _Outgoing:
 
 
 class SshPipe:
-    """A keeper as the command of an SSH session; the session's end is the keeper's."""
+    """An agent as the command of an SSH session; the session's end is the agent's."""
 
     def __init__(self, route: Route, python: str) -> None:
         self._connection = PinnedConnection(route)
@@ -92,12 +92,12 @@ class SshPipe:
 
     @property
     def reader(self) -> Readable:
-        """The keeper's stdout."""
+        """The agent's stdout."""
         return self._reader
 
     @property
     def writer(self) -> Writable:
-        """The keeper's stdin: its lifeline."""
+        """The agent's stdin: its lifeline."""
         return self._writer
 
     def last_words(self, said: str = "") -> LostError:
@@ -117,13 +117,13 @@ class SshPipe:
             text = self._channel.recv_stderr(1 << 16).decode(errors="replace").strip()
         reason = text.splitlines()[-1] if text else said or "no message"
         return LostError(
-            f"the keeper ended with status {status}: {reason}",
+            f"the agent ended with status {status}: {reason}",
             PYTHON_FAILED,
             kind="python.failed",
         )
 
     def close(self, *, patient: bool = True) -> None:
-        """Cut the lifeline: sshd closes the keeper's stdin."""
+        """Cut the lifeline: sshd closes the agent's stdin."""
         self._connection.close()
 
 

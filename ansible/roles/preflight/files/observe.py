@@ -250,7 +250,7 @@ def nvidia_cards(root: str = "/") -> int:
 
 
 def running_jobs(homes: list[str]) -> list[str]:
-    """The jobs that run here: a keeper, or a detached job's driver, holds a lock in the job's folder."""
+    """The jobs that run here: an agent, or a detached job's driver, holds a lock in the job's folder."""
     found = set()
     for lock in (path for home in homes for path in Path(home, ".muster/jobs").glob("*/lock.*")):
         found |= {lock.parent.name} if is_locked(lock, fcntl.LOCK_EX) else set()

@@ -7,22 +7,22 @@ import socket
 
 import pytest
 
-from muster.deploy.agent.host import rendezvous as meeting
-from muster.deploy.agent.host.rendezvous import Meeting, reach_all, reach_hosts
+from muster.deploy.agent.host import rendezvous
+from muster.deploy.agent.host.rendezvous import Rendezvous, reach_all, reach_hosts
 
 ENOUGH = 30.0  # seconds, for a busy machine; who answers is not waited for any longer
 
 
 def test_a_meeting_is_reached_by_its_nonce() -> None:
-    own = Meeting("secret")
+    own = Rendezvous("secret")
     assert reach_all(["127.0.0.1"], own.port, "secret", ENOUGH) == {"127.0.0.1": "lo"}
     assert reach_all(["127.0.0.1"], own.port, "others", ENOUGH) == {}
     own.close_listener()
 
 
 def test_callers_that_take_their_time_keep_nobody_waiting() -> None:
-    own = Meeting("secret")
-    slow = [socket.create_connection(("127.0.0.1", own.port)) for _ in range(meeting.MOST_ANSWERED + 10)]
+    own = Rendezvous("secret")
+    slow = [socket.create_connection(("127.0.0.1", own.port)) for _ in range(rendezvous.MOST_ANSWERED + 10)]
     assert reach_all(["127.0.0.1"], own.port, "secret", ENOUGH) == {"127.0.0.1": "lo"}
     for caller in slow:
         caller.close()
@@ -30,15 +30,15 @@ def test_callers_that_take_their_time_keep_nobody_waiting() -> None:
 
 
 def test_every_address_that_leads_there_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "OTHERS_SECONDS", ENOUGH)
-    own = Meeting("secret")
+    monkeypatch.setattr(rendezvous, "OTHERS_SECONDS", ENOUGH)
+    own = Rendezvous("secret")
     found = reach_all(["127.0.0.1", "127.0.0.2"], own.port, "secret", ENOUGH)
     assert found == {"127.0.0.1": "lo", "127.0.0.2": "lo"}
     own.close_listener()
 
 
 def test_an_address_that_leads_elsewhere_does_not_count() -> None:
-    own = Meeting("secret")
+    own = Rendezvous("secret")
     assert reach_all(["127.0.0.1", "203.0.113.1"], own.port, "secret", ENOUGH) == {"127.0.0.1": "lo"}
     own.close_listener()
 
@@ -46,30 +46,30 @@ def test_an_address_that_leads_elsewhere_does_not_count() -> None:
 def test_the_port_is_free_for_rank_0_and_reserved_against_other_launches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own = Meeting("secret")
+    own = Rendezvous("secret")
     own.close_listener()
     with socket.create_server(("", own.port)):
         pass
     # The next launch draws the same port first.
-    first = (own.port - meeting.PORTS.start).to_bytes(4, "big")
+    first = (own.port - rendezvous.PORTS.start).to_bytes(4, "big")
     monkeypatch.setattr(os, "urandom", lambda size: first)
-    assert Meeting("another").port != own.port
+    assert Rendezvous("another").port != own.port
 
 
 def test_every_port_has_its_turn() -> None:
-    ports = len(meeting.PORTS)
-    assert len({number * meeting.STRIDE % ports for number in range(ports)}) == ports
+    ports = len(rendezvous.PORTS)
+    assert len({number * rendezvous.STRIDE % ports for number in range(ports)}) == ports
 
 
 def test_no_port_left_is_an_error_that_says_which_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as taken:
-        monkeypatch.setattr(meeting, "PORTS", range(taken.getsockname()[1], taken.getsockname()[1] + 1))
+        monkeypatch.setattr(rendezvous, "PORTS", range(taken.getsockname()[1], taken.getsockname()[1] + 1))
         with pytest.raises(OSError, match="no free port between"):
-            Meeting("secret")
+            Rendezvous("secret")
 
 
 def test_every_host_is_reached_or_it_is_said_why_not() -> None:
-    own, other = Meeting("secret"), Meeting("another")
+    own, other = Rendezvous("secret"), Rendezvous("another")
     closed = socket.socket()  # bound, so that nobody else can listen there
     closed.bind(("127.0.0.1", 0))
     targets = [

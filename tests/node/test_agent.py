@@ -1,4 +1,4 @@
-"""The keeper of a host, run as the driver runs it: whatever happens, nothing is left behind."""
+"""The agent of a host, run as the driver runs it: whatever happens, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 
 Kind = TypeVar("Kind")
 
-# Leaves its process group and session, ignores SIGTERM, and is adopted by the keeper.
+# Leaves its process group and session, ignores SIGTERM, and is adopted by the agent.
 DAEMON = (
     "import os,signal,sys,time\n"
     "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -35,7 +35,7 @@ DAEMON = (
 
 
 class Host:
-    """A keeper on this machine, prepared for a job in a folder of the test."""
+    """An agent on this machine, prepared for a job in a folder of the test."""
 
     def __init__(self, folder: Path) -> None:
         self.events = Inbox()
@@ -150,7 +150,7 @@ def test_who_may_ask_this_host_can_have_the_driver_told_to_stop(host: Host) -> N
     assert jobs.do_end_driver({"job": "job", "by": "somebody"}, b"") == {"told": False}
 
 
-def test_a_keeper_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_an_agent_that_cannot_start_says_why(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no such interpreter' >&2\nexit 9\n")
     broken.chmod(0o700)
