@@ -45,6 +45,10 @@ def read_frame(
         frame = json.loads(line, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("values nested too deep") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"a line that is no JSON, from character {error.pos + 1} on") from None
+    except UnicodeDecodeError:
+        raise ValueError("a line that is no text") from None
     if not isinstance(frame, dict):
         raise ValueError("no JSON object")
     size = frame.get("size", 0)

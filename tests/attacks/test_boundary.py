@@ -205,6 +205,9 @@ def line(**frame: Any) -> bytes:
         (line(event="stop-asked", by=7), "the report stop-asked: by: expected str, got 7"),
         (line(x=[[]] * 600_000), "a line of more than 524288 values"),
         (b"[" * 100_000 + b"\n", "values nested too deep"),
+        (b"\xff\xfe\0garbage\n", "a line that is no text"),
+        (b'{"reply": 0,}\n', "a line that is no JSON, from character 13 on"),
+        (b'{"reply": 0, "time": NaN}\n', "NaN is no number of JSON"),
     ],
 )
 def test_what_no_agent_sends_ends_the_connection_with_its_reason(said: bytes, why: str) -> None:
