@@ -59,7 +59,7 @@ def _silent(waiting: dict[str, Channel]) -> dict[str, Ended]:
     """Ask whether they are there; those that have not answered for long are waited for no more."""
     silent = [host for host, channel in waiting.items() if channel.silent_for() > SILENCE_SECONDS]
     for host in silent:
-        waiting.pop(host)
+        waiting.pop(host).give_up()
     for channel in waiting.values():
         channel.post(TIME)
     return {host: Ended(LOST, f"silent for {SILENCE_SECONDS:.0f} s", "") for host in silent}

@@ -29,7 +29,7 @@ MOST_ERROR = 1 << 16
 CLOCK_ROUNDS, CLOCK_LEAST_ROUNDS, CLOCK_SECONDS, CLOCK_PRECISION = 8, 3, 0.25, 0.001
 # An agent that works on a request says so every 2 seconds (deploy/agent/main.py); before its greeting, a
 # login and a Python have to start.
-SILENCE_SECONDS, GREETING_SECONDS = 10.0, 30.0
+SILENCE_SECONDS, GREETING_SECONDS, POLL_SECONDS = 10.0, 30.0, 0.5
 PYTHON_FAILED = "it needs Python 3.9 or newer (--python names another), and a login whose shell runs commands"
 NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
 FROZEN = "is it overloaded or frozen? look at its console"
@@ -129,19 +129,19 @@ class Channel:
         """
         deadline = (time.monotonic() if since is None else since) + seconds
         while True:
-            left = deadline - time.monotonic()
-            patience = (SILENCE_SECONDS if self._greeted else GREETING_SECONDS) - self.silent_for()
-            try:
-                return future.result(max(0.0, min(left, patience)))
-            except FutureTimeoutError:  # the built-in one only since Python 3.11
-                if future.done():
-                    continue
-            if time.monotonic() >= deadline:
-                raise LostError(f"no answer within {seconds:.0f} s", FROZEN, host=self.host) from None
-            if patience <= 0:
-                self._given_up = True
-                text = f"no answer, and no sign of life for {self.silent_for():.0f} s"
-                raise LostError(text, FROZEN, host=self.host) from None
+            with contextlib.suppress(FutureTimeoutError):  # the built-in one only since Python 3.11
+                return future.result(max(0.0, min(deadline - time.monotonic(), POLL_SECONDS)))
+            silence = self.silent_for()
+            if not future.done() and silence > (SILENCE_SECONDS if self._greeted else GREETING_SECONDS):
+                self.give_up()
+                text = f"no answer, and no sign of life for {silence:.0f} s"
+                raise LostError(text, FROZEN, host=self.host)
+            if not future.done() and time.monotonic() >= deadline:
+                raise LostError(f"no answer within {seconds:.0f} s", FROZEN, host=self.host)
+
+    def give_up(self) -> None:
+        """Do not wait for this host any more, not even when the connection is closed."""
+        self._given_up = True
 
     def silent_for(self) -> float:
         """Seconds since the host was last heard from; zero when no request is pending."""
@@ -199,7 +199,7 @@ class Channel:
         self._fail_all(self._ended)
         self._events.put(Event(self.host, Lost(self._ended)), wait=False)
         if nonsense:  # an agent of ours ends its job then; another has no way to this side any more
-            self._given_up = True
+            self.give_up()
             self._pipe.close(patient=False)
 
     def _room(self, frame: Frame) -> int:

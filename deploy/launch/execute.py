@@ -113,6 +113,8 @@ class Run:
             if self.state.over:
                 return
             if not future.done():
+                self.heartbeat.silent.add(name)  # it is not asked to stop either
+                self.cluster.channels[name].give_up()
                 raise LostError(f"no answer within {START_SECONDS:.0f} s", FROZEN, host=name)
             future.result()
             self.state.phases[name] = f"{self.plan.spec.launcher} started"

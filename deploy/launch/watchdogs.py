@@ -111,6 +111,7 @@ class Heartbeat:
             # It was last heard up to a beat before it was asked again.
             if channel.silent_for() > SILENCE_SECONDS - HEARTBEAT_SECONDS and name not in self.silent:
                 self.silent.add(name)
+                channel.give_up()
                 reason = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
                 self._state.fail(Failure("host", reason, 3, host=name, at=time.time()))
             channel.post(PING, pulse=self._pulse)

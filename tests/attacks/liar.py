@@ -72,15 +72,16 @@ def main() -> None:
     honest = subprocess.Popen([sys.executable, *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert honest.stdin is not None
     assert honest.stdout is not None
-    lying = threading.Event()
-    threading.Thread(target=pass_on, args=(honest.stdout, lying), daemon=True).start()
+    greeted, lying = threading.Event(), threading.Event()
+    threading.Thread(target=pass_on, args=(honest.stdout, greeted, lying), daemon=True).start()
     inbox = sys.stdin.buffer
     honest.stdin.write(inbox.readline())  # its modules
     honest.stdin.flush()
     while text := inbox.readline():
         request = json.loads(text)
         if word in (request["do"], "*"):
-            time.sleep(0.2)  # for what the agent has said before
+            greeted.wait()
+            time.sleep(0.2)  # for what else the agent has said before
             lying.set()
             tell(LIES[name](request["id"]))
             break
@@ -92,9 +93,10 @@ def main() -> None:
     honest.wait()
 
 
-def pass_on(stream: IO[bytes], lying: threading.Event) -> None:
+def pass_on(stream: IO[bytes], greeted: threading.Event, lying: threading.Event) -> None:
     while (chunk := stream.read1(1 << 16)) and not lying.is_set():  # type: ignore[attr-defined]  # buffered
         write(chunk)
+        greeted.set()
 
 
 def tell(lie: Iterator[bytes]) -> None:

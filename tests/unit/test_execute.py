@@ -49,6 +49,9 @@ class FakeChannel:
     def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
         raise MusterError("nothing is known here")
 
+    def give_up(self) -> None:
+        self.asked.append(("give up", {}))
+
     def silent_for(self) -> float:
         return self.silence
 
