@@ -81,7 +81,7 @@ class Archive:
     def take(self, saved: Iterable[bytes], image_id: str, wanted: Iterable[str]) -> bytes:
         """Compress the wanted layers out of what `docker save` writes; the image's configuration."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        missing = {one for one in wanted if self.layer(one) is None}
+        missing = {diff_id for diff_id in wanted if self.layer(diff_id) is None}
         small: dict[str, bytes] = {}
         with tarfile.open(fileobj=io.BufferedReader(_Stream(saved), CHUNK), mode="r|") as members:
             for member in members:
@@ -92,7 +92,7 @@ class Archive:
                     else:
                         self._keep(content, missing)
         configuration = small[json.loads(small["manifest.json"])[0]["Config"]]
-        if absent := [one for one in missing if self.layer(one) is None]:
+        if absent := [diff_id for diff_id in missing if self.layer(diff_id) is None]:
             raise MusterError(f"the container engine did not save the layer {absent[0]}")
         (self.folder / f"{_plain(image_id)}.config").write_bytes(configuration)
         return configuration
@@ -114,7 +114,7 @@ class Archive:
 
     def sweep(self, keep: Iterable[str]) -> None:
         """Remove the layers of other images."""
-        names = {_plain(one) for one in keep}
+        names = {_plain(name) for name in keep}
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             if path.is_file() and path.stem not in names:
                 path.unlink()

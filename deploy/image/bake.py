@@ -28,7 +28,7 @@ def bake(tracks: Iterable[Track]) -> str:
 
 def arguments(flavour: str, track: Track) -> dict[str, str]:
     """The build arguments of a target; the names are the Dockerfile's."""
-    said = {
+    arguments = {
         "FLAVOR": flavour,
         "TRACK": track.name,
         "DEVEL": track.devel,
@@ -39,8 +39,8 @@ def arguments(flavour: str, track: Track) -> dict[str, str]:
         "TORCH_CUDA_ARCH_LIST": ";".join(track.architectures),
     }
     for name, component in track.components.items():
-        said |= _component(name.upper(), component)
-    return said
+        arguments |= _component(name.upper(), component)
+    return arguments
 
 
 def _component(prefix: str, component: Component) -> dict[str, str]:
@@ -71,11 +71,11 @@ def table(tracks: Iterable[Track]) -> str:
         "|---" * 11 + "|",
     ]
     for track in tracks:
-        missing = [name for name, one in track.components.items() if one.is_built and not one.sha256]
-        own = targets([track])
+        missing = [name for name, part in track.components.items() if part.is_built and not part.sha256]
+        buildable = targets([track])
         cells = [
             track.name,
-            ", ".join(f"`{name}`" for name in own),
+            ", ".join(f"`{name}`" for name in buildable),
             *(track.version(name) or "-" for name in names),
             track.cuda or "-",
             track.nccl or "-",

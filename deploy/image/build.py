@@ -24,8 +24,8 @@ def find(target: str, tracks: Sequence[Track]) -> Track:
     if (wanted := target.removesuffix("-devel")) not in named:
         raise UsageError(f"--target must be one of {', '.join(named)}, got '{target}'")
     _, track = named[wanted]
-    if found := conflicts(track):
-        reasons = "\n".join(f"  {conflict}" for conflict in found)
+    if clashes := conflicts(track):
+        reasons = "\n".join(f"  {conflict}" for conflict in clashes)
         raise UsageError(f"the track {track.name} of docker/versions.json cannot work:\n{reasons}")
     return track
 
@@ -34,11 +34,11 @@ def command(target: str, sources: Sequence[str] = (), ca: str = "") -> list[str]
     """The words of the build; a source is NAME=FOLDER, whose one archive stands in for the download."""
     words = ["docker", "buildx", "bake", "--file", str(FOLDER / "docker-bake.json"), target]
     words += ["--set", f"{target}.context={FOLDER.parent}"]
-    for one in sources:
-        name, found, folder = one.partition("=")
-        if not found or name not in _SOURCES or not Path(folder).is_dir():
+    for source in sources:
+        name, equals, folder = source.partition("=")
+        if not equals or name not in _SOURCES or not Path(folder).is_dir():
             raise UsageError(
-                f"--source must be NAME=FOLDER with a name of {', '.join(_SOURCES)}, got '{one}'"
+                f"--source must be NAME=FOLDER with a name of {', '.join(_SOURCES)}, got '{source}'"
             )
         words += ["--set", f"{target}.contexts.{name}-source={folder}"]
     if ca and not Path(ca).is_file():
@@ -60,7 +60,7 @@ def without_sum(target: str, track: Track) -> list[str]:
     """The components whose build will stop, downloaded or not, because nobody has confirmed their SHA-256."""
     if target.startswith("cpu"):
         return []
-    return [name for name, one in track.components.items() if one.is_built and not one.sha256]
+    return [name for name, part in track.components.items() if part.is_built and not part.sha256]
 
 
 class Durations:

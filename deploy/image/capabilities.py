@@ -35,9 +35,9 @@ class Proof:
 def parse(text: str, image: str) -> Proof:
     """The proof that an image printed; `UsageError` for what is none."""
     try:
-        said = json.loads(text)
-        checks = tuple(Check(*from_json(list, one)) for one in said["checks"])
-        return Proof(from_json(str, said["flavor"]), checks)
+        proof = json.loads(text)
+        checks = tuple(Check(*from_json(list, check)) for check in proof["checks"])
+        return Proof(from_json(str, proof["flavor"]), checks)
     except NONSENSE:
         last = (text.strip().splitlines() or ["nothing"])[-1]
         raise UsageError(

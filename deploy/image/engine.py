@@ -42,16 +42,16 @@ class Engine:
         """An image by its name; `UsageError` if it is not here."""
         try:
             with _explained():
-                found = self._client.images.get(name).attrs
+                attributes = self._client.images.get(name).attrs
         except _errors().ImageNotFound:
             raise UsageError(f"no image {name} here; build it with: muster image build") from None
         return Image(
             name=name,
-            id=found["Id"],
-            created=found["Created"],
-            layers=tuple(found["RootFS"]["Layers"]),
-            size=found["Size"],
-            labels=found["Config"].get("Labels") or {},
+            id=attributes["Id"],
+            created=attributes["Created"],
+            layers=tuple(attributes["RootFS"]["Layers"]),
+            size=attributes["Size"],
+            labels=attributes["Config"].get("Labels") or {},
         )
 
     def run(self, image: Image, argv: Sequence[str]) -> tuple[int, str]:

@@ -71,7 +71,7 @@ def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:
     """The layers that each host lacks (diff IDs); None where the image is. `UnfitError` names all."""
     words = {"name": image.name, "layers": list(image.layers)}
     there = ask_every(cluster.channels, IMAGE, ANSWER_SECONDS, lambda host: words).require_all()
-    return {host: None if _same(image, one) else image.layers[one.common :] for host, one in there.items()}
+    return {host: None if _same(image, held) else image.layers[held.common :] for host, held in there.items()}
 
 
 def _same(image: Image, there: ImageThere | ImageLoaded) -> bool:
@@ -112,7 +112,7 @@ class Push:
     def carry(self, lacking: Mapping[str, tuple[str, ...] | None]) -> Pushed:
         """Bring every host what it lacks, and have it loaded."""
         for host, diff_ids in lacking.items():
-            layers = [self._layer(one) for one in diff_ids or ()]
+            layers = [self._layer(diff_id) for diff_id in diff_ids or ()]
             size = sum(layer.size for layer in layers)
             self.pushed.hosts[host] = Outcome(len(layers), size, had_it=diff_ids is None)
             if diff_ids is not None:
@@ -145,7 +145,7 @@ class Push:
             self._have |= {(host, digest): served.have.get(digest, 0) for digest in self._files[host]}
 
     def _addresses(self, host: str) -> list[tuple[str, str, int]]:
-        known = next(one for one in self.cluster.hosts if one.name == host)
+        known = next(other for other in self.cluster.hosts if other.name == host)
         return [(host, address, self._ports[host]) for address in self.cluster.addresses(known)]
 
     def _tidy(self) -> None:
@@ -172,7 +172,7 @@ class Push:
     def _spread(self, layer: Layer, hosts: list[str]) -> None:
         """Have every host but the first get the file from those above it, beginning now."""
         for host, chain in ancestors(hosts).items():
-            sources = [source for one in chain for source in self._addresses(one)]
+            sources = [source for giver in chain for source in self._addresses(giver)]
             channel = self.cluster.channels[host]
             channel.post(IMAGE_PULL, digest=layer.digest, bytes=layer.size, sources=sources)
 

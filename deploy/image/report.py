@@ -9,8 +9,8 @@ from .push import Outcome, Pushed
 def as_text(image: Image, pushed: Pushed, seconds: float) -> str:
     """What became of every host, and what left this machine."""
     width = max(map(len, pushed.hosts))
-    lines = [f"{host:<{width}}  {_outcome(one)}" for host, one in pushed.hosts.items()]
-    have = sum(not one.error for one in pushed.hosts.values())
+    lines = [f"{host:<{width}}  {_outcome(outcome)}" for host, outcome in pushed.hosts.items()]
+    have = sum(not outcome.error for outcome in pushed.hosts.values())
     lines += [
         "",
         f"{image.name} {image.id.removeprefix('sha256:')[:12]}: on {have} of {len(pushed.hosts)} hosts after "
@@ -20,10 +20,10 @@ def as_text(image: Image, pushed: Pushed, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _outcome(one: Outcome) -> str:
-    if one.error:
-        return f"FAILED: {one.error}"
-    if one.had_it:
+def _outcome(outcome: Outcome) -> str:
+    if outcome.error:
+        return f"FAILED: {outcome.error}"
+    if outcome.had_it:
         return "has it already"
-    layers = "1 layer" if one.layers == 1 else f"{one.layers} layers"
-    return f"loaded; {layers} of it came, {one.size / 1e6:.1f} MB"
+    layers = "1 layer" if outcome.layers == 1 else f"{outcome.layers} layers"
+    return f"loaded; {layers} of it came, {outcome.size / 1e6:.1f} MB"

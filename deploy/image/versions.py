@@ -56,7 +56,7 @@ class Track:
 def parse(text: str, source: str = str(FILE)) -> dict[str, Track]:
     """Every track by its name; `UsageError` for what is no such file."""
     try:
-        return {name: _track(name, said) for name, said in json.loads(text)["tracks"].items()}
+        return {name: _track(name, record) for name, record in json.loads(text)["tracks"].items()}
     except NONSENSE as error:
         raise UsageError(f"{source}: {type(error).__name__}: {error}") from None
 
@@ -68,22 +68,22 @@ def load(path: Path = FILE) -> dict[str, Track]:
     return parse(path.read_text(), str(path))
 
 
-def _track(name: str, said: Mapping[str, Any]) -> Track:
+def _track(name: str, record: Mapping[str, Any]) -> Track:
     components = {
-        component: Component(one["version"], one["source"], one.get("sha256"))
-        for component, one in said["components"].items()
+        component: Component(part["version"], part["source"], part.get("sha256"))
+        for component, part in record["components"].items()
     }
     return Track(
         name=name,
-        targets=tuple(said["targets"]),
-        devel=said["devel"],
-        runtime=said["runtime"],
-        python=said["python"],
+        targets=tuple(record["targets"]),
+        devel=record["devel"],
+        runtime=record["runtime"],
+        python=record["python"],
         components=components,
-        cuda=said.get("cuda"),
-        nccl=said.get("nccl"),
-        base=said.get("base", ""),
-        architectures=tuple(said.get("architectures", ())),
+        cuda=record.get("cuda"),
+        nccl=record.get("nccl"),
+        base=record.get("base", ""),
+        architectures=tuple(record.get("architectures", ())),
     )
 
 
@@ -93,9 +93,9 @@ DEFAULT = "conservative"
 
 def targets(tracks: Iterable[Track]) -> dict[str, tuple[str, Track]]:
     """Every target by its name: its flavour, and the track that it is built of."""
-    found: dict[str, tuple[str, Track]] = {}
+    flavours: dict[str, tuple[str, Track]] = {}
     for track in tracks:
         for flavour in track.targets:
             name = f"{flavour}-{track.name}" if flavour == "cuda" and track.name != DEFAULT else flavour
-            found[name] = flavour, track
-    return found
+            flavours[name] = flavour, track
+    return flavours
