@@ -58,7 +58,6 @@ def test_where_every_test_must_run_a_skip_is_no_answer(monkeypatch: pytest.Monke
     assert (
         refused("no /usr/bin/tcsh here") == "REQUIRE_CLUSTER=1 lets nothing be skipped: no /usr/bin/tcsh here"
     )
-    assert refused("Skipped: BARE_NODE=1 runs it") is None
     assert refused("Skipped: no Python 3.9 here") is None
     monkeypatch.delenv("REQUIRE_CLUSTER")
     assert refused("no /usr/bin/tcsh here") is None
