@@ -1,28 +1,15 @@
-"""Every command, and the families in which help shows them."""
+"""Every command, the families in which help shows them, and the module of each, loaded when it is needed.
+
+To load all of them is most of what a command would cost before it asks the first host.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
 
-from invoke import Collection
-
-from . import image, practice
-from .check import check
-from .hosts import clean, get, put, run, shell
-from .init import init
-from .jobs import attach, logs, status, stop
-from .launch import launch
-from .playbooks import rotate_keys, setup, teardown, verify
-from .stacks import stacks
-
-namespace = Collection(
-    *(init, practice.demo, practice.cluster),
-    *(setup, verify, rotate_keys, teardown),
-    *(check, launch),
-    *(status, logs, attach, stop, stacks),
-    image.commands,
-    *(run, put, get, shell, clean),
-)
+from invoke import Collection, Task
 
 FAMILIES: Mapping[str, Sequence[str]] = {
     "To begin": ("init", "demo", "cluster.up", "cluster.down"),
@@ -31,3 +18,31 @@ FAMILIES: Mapping[str, Sequence[str]] = {
     "The node image": ("image.build", "image.check", "image.push"),
     "On every host": ("run", "put", "get", "shell", "clean"),
 }
+MODULES: Mapping[str, Sequence[str]] = {
+    "init": ("init",),
+    "practice": ("demo", "cluster"),
+    "playbooks": ("setup", "verify", "rotate-keys", "teardown"),
+    "check": ("check",),
+    "launch": ("launch",),
+    "jobs": ("status", "logs", "attach", "stop"),
+    "stacks": ("stacks",),
+    "image": ("image",),
+    "hosts": ("run", "put", "get", "shell", "clean"),
+}
+"""The modules of this package, and what each holds: commands, or a group of them."""
+
+NAMES = tuple(name for names in MODULES.values() for name in names)
+
+
+def collection(first: str = "") -> Collection:
+    """The commands that may be meant by a line whose first word is `first`: its module's, else all."""
+    wanted = [module for module, names in MODULES.items() if first in names] or [*MODULES]
+    found = (_load(module, name) for module in wanted for name in MODULES[module])
+    return Collection(*found)
+
+
+def _load(module: str, name: str) -> Task[Any] | Collection:
+    """A command, or a group, by its name on the command line."""
+    loaded = import_module(f".{module}", __package__)
+    found: Task[Any] | Collection = getattr(loaded, name.replace("-", "_"))
+    return found

@@ -11,7 +11,7 @@ import sys
 from fabric.main import program as fab
 from invoke import Collection, Exit
 
-from .commands import namespace
+from .commands import NAMES, collection
 from .program import Muster
 
 
@@ -19,8 +19,8 @@ def commands() -> Collection:
     """Muster's commands for a fabfile; does not come back if `fab` was started with one of them."""
     core = getattr(fab, "core", None)  # none where something else reads the fabfile
     words = list(core.unparsed) if core else []
-    if not words or words[0].partition(".")[0] not in {*namespace.tasks, *namespace.collections, "help"}:
-        return namespace
+    if not words or words[0].partition(".")[0] not in {*NAMES, "help"}:
+        return collection()
     if fab.args.hosts.value:
         raise Exit(f"--hosts comes after the command: fab {words[0]} --hosts {fab.args.hosts.value}", 2)
     # fab put the fabfile's folder first. A json.py or a docker/ there is the project's, and none of ours.

@@ -128,4 +128,4 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
             raise Exit(code=UnfitError.exit_status)
 
 
-commands = Collection("image", build, check, push)
+image = Collection("image", build, check, push)

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
-from invoke import Argument, Exit, ParseError, Program, Task
+from invoke import Argument, Collection, Exit, ParseError, Program, Task
 
 from ..errors import UsageError
 from .command import Command
-from .commands import FAMILIES, namespace
+from .commands import FAMILIES, collection
 from .completion import candidates
 from .words import spelled_out
 
@@ -26,16 +26,18 @@ KEPT = {"complete", "debug", "dry", "help", "list", "print-completion-script", "
 HIDDEN = {"list-format", "list-depth", "write-pyc"}
 
 
-def commands() -> dict[str, Command]:
-    """Every command by its name on the command line: launch, image.build."""
-    return {name: task for name in namespace.task_names if isinstance(task := namespace[name], Command)}
+def commands(namespace: Collection | None = None) -> dict[str, Command]:
+    """Every command, or those of a collection, by the name on the command line: launch, image.build."""
+    found = namespace or collection()
+    return {name: task for name in found.task_names if isinstance(task := found[name], Command)}
 
 
 class Muster(Program):
     """The commands of Muster, as `muster` or as `fab` (`called`)."""
 
     def __init__(self, called: str = "muster") -> None:
-        super().__init__(namespace=namespace, name="Muster", binary=called, binary_names=[called])
+        # Those that are asked for take their place (normalize_argv).
+        super().__init__(namespace=Collection(), name="Muster", binary=called, binary_names=[called])
 
     def core_args(self) -> list[Argument]:
         """The options that are not of one command."""
@@ -45,8 +47,10 @@ class Muster(Program):
         """Spell out what the user wrote; a shell that asks for completions is given what it wrote."""
         super().normalize_argv(argv)
         first, *words = self.argv
+        named = [word for word in words if not word.startswith("-") and word != "help"]
+        self.namespace = collection(named[0].partition(".")[0] if named else "")
         if words[:1] not in (["--complete"], ["--print-completion-script"]):
-            self.argv = [first, *spelled_out(words, commands(), self.binary)]
+            self.argv = [first, *spelled_out(words, commands(self.namespace), self.binary)]
 
     def run(self, argv: list[str] | None = None, exit: bool = True) -> None:  # noqa: A002  # Invoke's name
         """Run a command to its end; a reader that went away, as `head` does, is no error to explain."""
@@ -65,7 +69,8 @@ class Muster(Program):
     def parse_tasks(self) -> None:
         """What `spelled_out` lets pass and Invoke does not is what the user wrote, too."""
         if self.args.complete.value:
-            sys.stdout.writelines(f"{one}\n" for one in candidates(self.core.remainder, commands()))
+            found = candidates(self.core.remainder, commands(self.namespace))
+            sys.stdout.writelines(f"{one}\n" for one in found)
             raise Exit
         with _own_words():
             super().parse_tasks()
@@ -83,9 +88,10 @@ class Muster(Program):
     def print_help(self) -> None:
         """Every command with its first line, in the order in which one comes to need them."""
         sys.stdout.write(f"Usage: {self.binary} COMMAND [options]\n")
+        known = collection()
         for title, names in FAMILIES.items():
             sys.stdout.write(f"\n{title}:\n")
-            self.print_columns([(name.replace(".", " "), _first_line(namespace[name])) for name in names])
+            self.print_columns([(name.replace(".", " "), _first_line(known[name])) for name in names])
         sys.stdout.write(f"{self.binary} COMMAND --help explains a command; {self.binary} --version\n")
 
     def list_tasks(self) -> None:
@@ -94,7 +100,7 @@ class Muster(Program):
 
     def print_task_help(self, name: str) -> None:
         """One command: how it is written, what it does, and each option with its other spellings."""
-        command = commands()[name]
+        command = commands(self.namespace)[name]
         others: dict[str, list[str]] = {}
         for short, flag in command.spellings.items():
             others.setdefault(flag, []).append(short)

@@ -13,7 +13,7 @@ from invoke.parser import Parser
 
 from benchmarks.peers import NAMES, PEERS
 from muster.deploy.cli import options as request
-from muster.deploy.cli.commands import namespace
+from muster.deploy.cli.commands import collection
 from muster.deploy.cli.program import commands as known
 from muster.deploy.cli.words import spelled_out
 from muster.deploy.hosts import hostfile
@@ -90,7 +90,7 @@ def require_understood(command: str) -> None:
 
     A text may name a flag without its value.
     """
-    contexts = namespace.to_contexts()
+    contexts = collection().to_contexts()
     program, *words = shlex.split(command)
     flags = {flag: a for context in contexts if context.name == words[0] for flag, a in context.flags.items()}
     if words[-1] in flags and flags[words[-1]].takes_value:

@@ -175,3 +175,10 @@ def test_options_of_fab_itself_stand_before_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fabric", "--search-root", str(ROOT), "launch", "--epoch", "3"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "fab launch: unknown option --epoch")
+
+
+def test_a_command_loads_no_other_command() -> None:
+    loaded = "[name for name in sys.modules if name.startswith('muster.deploy.image')]"
+    script = f"import sys, muster.deploy.cli.commands as c; c.collection('launch'); print({loaded})"
+    done = run(Path(sys.executable), "-c", script)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")

@@ -7,12 +7,13 @@ import shlex
 import pytest
 from invoke.parser import Parser
 
-from muster.deploy.cli.commands import FAMILIES, namespace
+from muster.deploy.cli.commands import FAMILIES, collection
 from muster.deploy.cli.program import commands
 from muster.deploy.cli.words import spelled_out
 from muster.deploy.errors import UsageError
 
-COMMANDS = commands()
+NAMESPACE = collection()
+COMMANDS = commands(NAMESPACE)
 
 
 def spelled(line: str) -> list[str]:
@@ -102,7 +103,7 @@ def test_a_mistake_is_told_with_what_to_write(written: str, said: str) -> None:
     ],
 )
 def test_the_program_may_have_options_of_our_names(line: str) -> None:
-    parser = Parser(contexts=namespace.to_contexts(ignore_unknown_help=True))
+    parser = Parser(contexts=NAMESPACE.to_contexts(ignore_unknown_help=True))
     (task,) = parser.parse_argv(spelled(line))
     rest = COMMANDS[task.name or ""].rest
     words = shlex.split(line)
@@ -113,4 +114,4 @@ def test_the_program_may_have_options_of_our_names(line: str) -> None:
 
 def test_help_shows_every_command_once() -> None:
     shown = [name for names in FAMILIES.values() for name in names]
-    assert sorted(shown) == sorted(namespace.task_names) == sorted(COMMANDS)
+    assert sorted(shown) == sorted(NAMESPACE.task_names) == sorted(COMMANDS)
