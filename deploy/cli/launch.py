@@ -5,24 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from invoke import Context, Exit
+from invoke import Context
 
-from ..connect.cluster import Cluster
+from ..connect.ahead import ahead
 from ..connect.opener import opener
 from ..console.screen import Screen
-from ..console.terminal import harmless, harmless_lines
 from ..hosts import hostfile
-from ..jobs.detach import detach as handed_over
-from ..jobs.job import Job
-from ..jobs.run_folder import RunFolder
-from ..jobs.runner import Attempts, make_plan
-from ..jobs.verdict import verdict
 from ..plan.launcher import LAUNCHERS
 from ..plan.placement import used_hosts
 from ..plan.source_tree import of_package, scan
-from ..plan.spec import LaunchSpec
+from ..plan.spec import LaunchSpec, Program
+from ..timings import Timings
 from . import options as request
 from .command import command
 from .habits import HINTS, SPELLINGS
@@ -49,6 +45,7 @@ _HELP = {
     "network": "for the ranks' traffic: a CIDR, or an interface of the first host (default: what all reach)",
     "rank": "show only these ranks here: 0,4-7; the logs have all",
     "runs": "where the folder of this run is made (default: runs)",
+    "timings": "print at the end where the time of the start went",
 }
 
 
@@ -86,6 +83,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     network: str = "",
     runs: str = "runs",
     python: str = "",
+    timings: bool = False,
 ) -> None:
     """Run a program on every host: its ranks, their logs here, and a verdict.
 
@@ -94,13 +92,14 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     muster launch -- --epochs 3              Muster's own training program, with arguments
     """
     with explained(context, "interrupted; the job is ended on every host"):
+        clock = Timings()
+        clock.note("Python and the command line", 0.0)
         here, screen = Path.cwd(), Screen(sys.stdout, request.ranks(rank))
-        tree = scan(here)
         listed = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         listed = request.per_host(listed, per_host)
         spec = LaunchSpec(
             job=request.new_job(),
-            program=request.program(tree, here, script=script, module=module, args=args),
+            program=Program(),
             launcher=request.one_of("--launcher", launcher, LAUNCHERS),
             np=np or None,
             backend=request.one_of("--backend", backend, request.BACKENDS),
@@ -109,48 +108,32 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             columns=None if detach else screen.columns,
             may_restart=max_restarts > 0,
         )
+        used = used_hosts(listed, spec)
+        open_pipe = ahead(listed[:1] if detach else used, opener(Path(hosts), python), clock)
+        with clock.part("tree"):
+            tree = scan(here)
+            program = request.program(tree, here, script=script, module=module, args=args)
+            library = of_package(TRAIN)
+        with clock.part("imports meanwhile"):
+            # A login takes longer than to load these.
+            from ..jobs.job import Job  # noqa: PLC0415
+            from . import carrying  # noqa: PLC0415
         job = Job(
-            spec=spec,
+            spec=replace(spec, program=program),
             hosts=listed,
             tree=tree,
-            library=of_package(TRAIN),
+            library=library,
             start_timeout=float(start_timeout),
             stall_timeout=float(stall_timeout),
             network=request.network(network),
             max_restarts=max_restarts,
-            min_hosts=request.min_hosts(min_hosts, used_hosts(listed, spec)),
+            min_hosts=request.min_hosts(min_hosts, used),
             max_log=request.size("--max-log", max_log),
             python=python,
         )
         if dry_run or context.config.run.dry:
-            _show(job, Path(hosts))
+            carrying.show(job, open_pipe, clock)
         elif detach:
-            _hand_over(job, Path(hosts), screen)
+            carrying.hand_over(job, open_pipe, screen)
         else:
-            carry_out(job, Path(hosts), RunFolder(Path(runs), spec.job, max_log=job.max_log), screen)
-
-
-def _show(job: Job, hosts_file: Path) -> None:
-    """The plan, and nothing is touched."""
-    used = used_hosts(job.hosts, job.spec)
-    with Cluster(used, opener(hosts_file, job.python)) as cluster:
-        sys.stdout.write(harmless_lines(str(make_plan(job, used, 0, cluster))))
-
-
-def _hand_over(job: Job, hosts_file: Path, screen: Screen) -> None:
-    """The job to its head, where it goes on."""
-    name = job.spec.job
-    with Cluster(job.hosts[:1], opener(hosts_file, job.python)) as cluster:
-        screen.say(harmless(handed_over(job, cluster)))
-    screen.say(f"detached; its driver is on {job.hosts[0].name}: muster attach {name}, muster stop {name}")
-
-
-def carry_out(job: Job, hosts_file: Path, folder: RunFolder, screen: Screen) -> None:
-    """The job with its records and its screen, to its verdict."""
-    try:
-        result = Attempts(job, opener(hosts_file, job.python), folder, (folder, screen)).run()
-    finally:
-        screen.close()
-    screen.say(verdict(result, folder))
-    if result.exit_status:
-        raise Exit(code=result.exit_status)
+            carrying.carry_out(job, open_pipe, Path(runs), screen, clock, tell=timings)

@@ -11,17 +11,18 @@ from pathlib import Path
 
 from invoke import Collection, Context, Exit
 
+from ..connect.opener import opener
 from ..console.screen import Screen
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..jobs.job import Job
-from ..jobs.run_folder import RunFolder
 from ..plan.launcher import LAUNCHERS
 from ..plan.source_tree import Tree, of_package
 from ..plan.spec import LaunchSpec, Program
+from ..timings import Timings
 from . import options
+from .carrying import carry_out
 from .command import command
-from .launch import carry_out
 from .shared import explained
 from .shipped import COMPOSE, TRAIN
 
@@ -56,7 +57,7 @@ def demo(context: Context, launcher: str = "mpirun", np: int = 2, runs: str = "r
             library=of_package(TRAIN),
             start_timeout=60.0,
         )
-        carry_out(job, hosts_file, RunFolder(Path(runs), spec.job), screen)
+        carry_out(job, opener(hosts_file, ""), Path(runs), screen, Timings())
 
 
 def _require_torch() -> None:

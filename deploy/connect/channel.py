@@ -12,15 +12,16 @@ import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
+from ..common.frames import Frame, Readable, read_frame, write_frame
 from ..decode import NONSENSE
-from ..errors import HostError, MusterError
+from ..errors import MusterError
 from . import reports
 from .answers import TIME, Answer, Request
 from .bootstrap import Noise, agent_source, await_greeting
 from .inbox import Inbox
+from .pipe import LostError, Pipe
 from .reports import BUSY, Event, Lost, Report
 
 # Above what any agent sends in one line; what it makes in memory is bounded too (MOST_VALUES in frames.py).
@@ -30,33 +31,9 @@ CLOCK_ROUNDS, CLOCK_LEAST_ROUNDS, CLOCK_SECONDS, CLOCK_PRECISION = 8, 3, 0.25, 0
 # An agent that works on a request says so every 2 seconds (deploy/agent/main.py); before its greeting, a
 # login and a Python have to start.
 SILENCE_SECONDS, GREETING_SECONDS, POLL_SECONDS = 10.0, 30.0, 0.5
-PYTHON_FAILED = "it needs Python 3.9 or newer (--python names another), and a login whose shell runs commands"
 NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
 FROZEN = "is it overloaded or frozen? look at its console"
 DISTRUST = "is this host trustworthy, and its Python intact?"
-
-
-class Pipe(Protocol):
-    """A running agent behind a transport: two byte streams, and the reason of its end."""
-
-    @property
-    def reader(self) -> Readable: ...
-    @property
-    def writer(self) -> Writable: ...
-    def last_words(self, said: str = "") -> LostError:
-        """Why the agent ended: its exit status and last line of stderr, or else `said`."""
-        ...
-
-    def close(self, *, patient: bool = True) -> None:
-        """Cut the lifeline; if patient, wait until everything that was started is ended."""
-        ...
-
-
-class LostError(HostError):
-    """The connection to a host's agent is gone."""
-
-    def __init__(self, text: str, remedy: str = "", *, kind: str = "host.lost", host: str = "") -> None:
-        super().__init__(kind, text, remedy, host=host)
 
 
 class _Lines:

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 from ..errors import MusterError, UnfitError
 from ..hosts.facts import ClusterFacts, Facts, Rendezvous, on_network
 from ..hosts.hostfile import Host
+from ..timings import Timings
 from .answers import FACTS, OPEN_PORT, REACH, TIME
-from .channel import Channel, Pipe
+from .channel import Channel
 from .fanout import ask_every, on_every
 from .inbox import Inbox
+from .pipe import OpenPipe
 
 CLOCKS_AT_ONCE = 16  # threads that wait for each other spoil what they measure
 REACH_SECONDS = 10.0
-
-OpenPipe = Callable[[Host], Pipe]
 
 
 class Cluster:
     """A channel to every host. Leaving the context cuts every lifeline.
 
     `facts`: whether each host is asked for its facts when it is connected; not every command needs them.
+    `timings`: what notes how long that takes, if anything does.
     """
 
-    def __init__(self, hosts: Sequence[Host], open_pipe: OpenPipe, *, facts: bool = True) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        open_pipe: OpenPipe,
+        *,
+        facts: bool = True,
+        timings: Timings | None = None,
+    ) -> None:
         self.hosts = tuple(hosts)
+        self._timings = timings or Timings()
         self._wants_facts = facts
         self.events = Inbox(len(self.hosts))
         self.channels: dict[str, Channel] = {}
@@ -66,11 +75,13 @@ class Cluster:
         on_every(self._opened, lambda name: self._opened[name].close())
 
     def _open(self, host: Host) -> None:
-        channel = self._opened[host.name] = Channel(host.name, self._open_pipe(host), self.events)
-        if self._wants_facts:
-            self.facts[host.name] = channel.ask(FACTS)
-        else:
-            channel.ask(TIME)
+        pipe = self._open_pipe(host)
+        with self._timings.part("agent and facts" if self._wants_facts else "agent", host.name):
+            channel = self._opened[host.name] = Channel(host.name, pipe, self.events)
+            if self._wants_facts:
+                self.facts[host.name] = channel.ask(FACTS)
+            else:
+                channel.ask(TIME)
 
     def survey(self, network: str = "") -> ClusterFacts:
         """The facts of every host, and an address of the head that every host has just reached.
@@ -79,7 +90,13 @@ class Cluster:
         channels know the clocks of hosts: which of two failures was first may be a matter of milliseconds.
         """
         channels = self.channels
-        on_every(channels, lambda name: channels[name].set_clock(), at_once=CLOCKS_AT_ONCE).require_all()
+        with self._timings.part("clocks"):
+            on_every(channels, lambda name: channels[name].set_clock(), at_once=CLOCKS_AT_ONCE).require_all()
+        with self._timings.part("addresses"):
+            return self._meet(network)
+
+    def _meet(self, network: str) -> ClusterFacts:
+        channels = self.channels
         head = self.hosts[0]
         nonce = secrets.token_hex(8)
         port = self.channels[head.name].ask(OPEN_PORT, nonce=nonce).port

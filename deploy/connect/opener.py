@@ -11,8 +11,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..hosts.hostfile import Host
-from .channel import Pipe
-from .cluster import OpenPipe
+from .pipe import OpenPipe, Pipe
 from .transports.local import LocalPipe
 from .transports.ssh_config import resolve
 

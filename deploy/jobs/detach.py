@@ -7,8 +7,9 @@ from pathlib import Path
 from queue import Empty
 
 from ..connect.answers import DETACH, TIME
-from ..connect.channel import FROZEN, SILENCE_SECONDS, LostError
+from ..connect.channel import FROZEN, SILENCE_SECONDS
 from ..connect.cluster import Cluster
+from ..connect.pipe import LostError
 from ..connect.reports import Detached, Lost
 from ..errors import MusterError, UnfitError
 from ..launch.deliver import DELIVERY_SECONDS, Contents

@@ -19,8 +19,7 @@ from typing import NoReturn
 
 from ..common.paths import MusterPaths
 from ..common.store import Store
-from ..connect.channel import Pipe
-from ..connect.cluster import OpenPipe
+from ..connect.pipe import OpenPipe, Pipe
 from ..connect.transports.local import LocalPipe
 from ..connect.transports.openssh import OpenSshPipe
 from ..errors import MusterError, UnfitError

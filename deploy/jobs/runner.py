@@ -12,7 +12,8 @@ from typing import Protocol
 
 from ..connect.answers import FETCH, MOST_METRICS, RECORD
 from ..connect.channel import Channel
-from ..connect.cluster import Cluster, OpenPipe
+from ..connect.cluster import Cluster
+from ..connect.pipe import OpenPipe
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..launch.deliver import deliver
@@ -23,6 +24,7 @@ from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import used_hosts
 from ..plan.planner import Tools, plan
 from ..plan.spec import LaunchSpec
+from ..timings import Timings
 from . import restart_policy as restart
 from .job import Job
 from .restart_policy import Decision, Policy
@@ -40,10 +42,34 @@ class Observer(Watcher, Protocol):
         ...
 
 
-def make_plan(job: Job, hosts: Sequence[Host], attempt: int, cluster: Cluster) -> LaunchPlan:
+def make_plan(
+    job: Job, hosts: Sequence[Host], attempt: int, cluster: Cluster, timings: Timings
+) -> LaunchPlan:
     """The plan of one attempt, on hosts that are connected."""
     facts = cluster.survey(job.network)
-    return plan(spec_of(job, hosts, attempt), cluster.hosts, facts, job.tree, job.library, tools=tools())
+    with timings.part("plan"):
+        spec = spec_of(job, hosts, attempt)
+        return plan(spec, cluster.hosts, facts, job.tree, job.library, tools=tools())
+
+
+class FirstLines:
+    """Notes when the first rank, and then the last one, printed its first line."""
+
+    def __init__(self, timings: Timings, ranks: int) -> None:
+        self._timings, self._missing, self._began = timings, {*range(ranks)}, timings.now()
+        self._ranks = ranks
+
+    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+        """What a rank printed."""
+        if rank in self._missing:
+            self._missing.discard(rank)
+            if len(self._missing) == self._ranks - 1:
+                self._timings.note("first rank's first line", self._began)
+            if not self._missing:
+                self._timings.note("last rank's first line", self._began)
+
+    def launcher(self, host: str, text: str) -> None:
+        """Nothing: it is no rank's."""
 
 
 def tools() -> Tools:
@@ -69,7 +95,10 @@ class Attempts:
         folder: RunFolder,
         observers: Sequence[Observer],
         on_start: Callable[[LaunchPlan], None] = lambda plan: None,
+        *,
+        timings: Timings | None = None,
     ) -> None:
+        self._timings = timings or Timings()
         self.job, self.folder, self.observers = job, folder, observers
         self._open_pipe, self._on_start = open_pipe, on_start
         self._policy = Policy(job.max_restarts, job.min_hosts)
@@ -100,8 +129,9 @@ class Attempts:
         """One attempt; returns the hosts of the next one, if there is to be one."""
         try:
             used = used_hosts(hosts, spec_of(self.job, hosts, attempt))
-            with Cluster(used, self._open_pipe) as cluster:
-                self._execute(make_plan(self.job, hosts, attempt, cluster), cluster)
+            timings = Timings() if attempt else self._timings
+            with Cluster(used, self._open_pipe, timings=timings) as cluster:
+                self._execute(make_plan(self.job, hosts, attempt, cluster, timings), cluster, timings)
         except UnfitError as error:
             if not attempt:
                 raise
@@ -109,8 +139,9 @@ class Attempts:
             return self._next(restart.without(unfit, hosts, attempt - 1, self._policy), attempt - 1)
         return self._next(restart.decide(self._results[-1].failure, hosts, attempt, self._policy), attempt)
 
-    def _execute(self, the_plan: LaunchPlan, cluster: Cluster) -> None:
-        deliver(the_plan, cluster)
+    def _execute(self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings) -> None:
+        with timings.part("delivery"):
+            deliver(the_plan, cluster)
         head = cluster.channels[the_plan.hosts[0].host.name]
         self.folder.begin(the_plan)
         self._record(head, "job.json", self.folder.record)
@@ -118,8 +149,9 @@ class Attempts:
         self._announced = the_plan
         self._say(the_plan.title)
         limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
-        result = execute(the_plan, cluster, self.observers, **limits)
-        result = self.folder.ended(result)
+        watchers = (FirstLines(timings, len(the_plan.ranks)), *self.observers)
+        result = execute(the_plan, cluster, watchers, timings=timings, **limits)
+        result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._again = False
         self._results.append(result)  # what follows is extra: no error of it may cost the verdict
         with contextlib.suppress(MusterError):

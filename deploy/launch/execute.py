@@ -13,10 +13,12 @@ from queue import Empty
 from typing import Any
 
 from ..connect.answers import START, STOP, Stopped
-from ..connect.channel import FROZEN, LostError
+from ..connect.channel import FROZEN
 from ..connect.cluster import Cluster
+from ..connect.pipe import LostError
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
+from ..timings import Timings
 from .events import Reports, Watcher
 from .result import Failure, LaunchResult, interruption
 from .stacks import Stacks, gather
@@ -37,12 +39,13 @@ def execute(
     *,
     start_timeout: float,
     stall_timeout: float = 0.0,
+    timings: Timings | None = None,
 ) -> LaunchResult:
     """Carry out a plan that was delivered; returns how it ended, also when it was interrupted.
 
     `start_timeout`, `stall_timeout`: seconds; 0 for a job that may stall as long as it likes.
     """
-    return Run(plan, cluster, watchers, start_timeout, stall_timeout).run()
+    return Run(plan, cluster, watchers, start_timeout, stall_timeout, timings=timings).run()
 
 
 class Run:
@@ -55,7 +58,10 @@ class Run:
         watchers: Sequence[Watcher],
         start_timeout: float,
         stall_timeout: float = 0.0,
+        *,
+        timings: Timings | None = None,
     ) -> None:
+        self._timings = timings or Timings()
         self.plan, self.cluster = plan, cluster
         self.state = State(plan)
         self.start_timeout = start_timeout
@@ -100,6 +106,7 @@ class Run:
 
     def _start(self) -> None:
         """The command of each host that has one; then every rank has its time to start."""
+        began = self._timings.now()
         Start(self.state, self.start_timeout)
         self.heartbeat.beat()
         asked = {
@@ -118,6 +125,7 @@ class Run:
                 raise LostError(f"no answer within {START_SECONDS:.0f} s", FROZEN, host=name)
             future.result()
             self.state.phases[name] = f"{self.plan.spec.launcher} started"
+        self._timings.note("start of the launcher", began)
 
     def _await(self, future: Future[Any], deadline: float) -> None:
         """Until a host has answered, while the others still hear of us and are heard."""

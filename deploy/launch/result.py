@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..console.text import describe_code, status_of
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import Place
+from ..timings import TimedPart
 
 Kind = Literal["rank", "host", "launcher", "start", "placement", "stall", "interrupted", "stopped"]
 
@@ -94,6 +95,8 @@ class LaunchResult:
     notes: tuple[str, ...] = ()
     stacks: str = ""
     """Where every rank was when the job stalled or did not start."""
+    timings: tuple[TimedPart, ...] = ()
+    """Where the time of its start went."""
 
     @property
     def exit_status(self) -> int:
@@ -123,6 +126,7 @@ class LaunchResult:
             "started": self.started,
             "ended": self.ended,
             "exit_status": self.exit_status,
+            "timings": [asdict(part) for part in self.timings],
         }
 
     def _rank_json(self, place: Place) -> dict[str, Any]:

@@ -17,8 +17,9 @@ import pytest
 from muster.deploy.connect import answers, channel, reports
 from muster.deploy.connect.answers import FACTS, STORE, TIME, Request
 from muster.deploy.connect.bootstrap import GREETING
-from muster.deploy.connect.channel import Channel, LostError
+from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import LEAST_SHARE, MOST_BYTES, Inbox
+from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, LauncherLine, Lost, StopAsked
 from muster.deploy.decode import AtMost, Between, Like, Parsed
 from muster.deploy.errors import MusterError

@@ -15,8 +15,8 @@ import pytest
 from muster.deploy.adhoc import run as fanout
 from muster.deploy.adhoc import transfer
 from muster.deploy.check.examine import examine
-from muster.deploy.connect.channel import Pipe
 from muster.deploy.connect.cluster import Cluster
+from muster.deploy.connect.pipe import Pipe
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile

@@ -51,7 +51,7 @@ class Head:
 class Connected:
     """A cluster of one agent."""
 
-    def __init__(self, *ignored: object) -> None:
+    def __init__(self, *ignored: object, **options: object) -> None:
         self.channels = {"node1": Head()}
 
     def __enter__(self) -> Connected:
@@ -69,7 +69,7 @@ def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     monkeypatch.setattr(attempts, "deliver", lambda *ignored: None)
 
     def carry(end: LaunchResult | BaseException, fetch: BaseException | None = None) -> dict[str, Any]:
-        def execute(*ignored: object, **limits: float) -> LaunchResult:
+        def execute(*ignored: object, **limits: object) -> LaunchResult:
             if isinstance(end, BaseException):
                 raise end
             return end

@@ -12,8 +12,9 @@ import pytest
 
 from muster.deploy.connect.answers import TIME
 from muster.deploy.connect.bootstrap import BOOTSTRAP
-from muster.deploy.connect.channel import Channel, LostError
+from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.transports.local import LocalPipe
 
 

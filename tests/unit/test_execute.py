@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from muster.deploy.connect.answers import Request, Stopped
-from muster.deploy.connect.channel import LostError
 from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, Lost, of_frame
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.run_folder import RunFolder

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 # A room imports from itself and from those below it.
 DEPLOY = (
     *("cli", "check", "jobs", "launch", "image", "adhoc", "connect", "plan", "hosts"),
-    *("agent", "common", "console", "decode", "errors"),
+    *("agent", "common", "console", "decode", "timings", "errors"),
 )
 PURE = ("plan", "hosts", "check", "console")
 """Rooms that judge and describe: no network, no process, no clock. What they read, they are given."""

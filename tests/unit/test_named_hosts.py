@@ -9,8 +9,8 @@ import pytest
 
 from muster.deploy.adhoc import run as fanout
 from muster.deploy.cli import jobs as tasks
-from muster.deploy.connect.channel import LostError
 from muster.deploy.connect.cluster import Cluster
+from muster.deploy.connect.pipe import LostError
 from muster.deploy.console.screen import Screen
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.connect.answers import MISSING, STORE, Missing, Nothing, Request
-from muster.deploy.connect.channel import LostError
+from muster.deploy.connect.pipe import LostError
 from muster.deploy.console.fold import fold
 from muster.deploy.launch import stacks as module
 from muster.deploy.launch.stacks import Stacks, gather

@@ -6,7 +6,7 @@ import sys
 
 from ...errors import HostError
 from ..bootstrap import BOOTSTRAP
-from ..channel import PYTHON_FAILED, LostError
+from ..pipe import PYTHON_FAILED, LostError
 from .process import ProcessPipe
 
 

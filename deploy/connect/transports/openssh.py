@@ -10,7 +10,7 @@ import shlex
 from ...errors import HostError
 from ...hosts.hostfile import Host
 from ..bootstrap import BOOTSTRAP
-from ..channel import PYTHON_FAILED, LostError
+from ..pipe import PYTHON_FAILED, LostError
 from .process import ProcessPipe
 
 # No question, no unknown host key, no connection shared with others, and an end when a host is silent.

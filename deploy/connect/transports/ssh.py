@@ -22,7 +22,7 @@ from paramiko.ssh_exception import (
 from ...common.frames import Readable, Writable
 from ...errors import HostError
 from ..bootstrap import BOOTSTRAP
-from ..channel import PYTHON_FAILED, LostError
+from ..pipe import PYTHON_FAILED, LostError
 from .host_keys import PinnedConnection, UnknownHostKey, fingerprint
 from .ssh_config import Route
 

@@ -1,0 +1,54 @@
+"""What becomes of a launch that was asked for: shown, handed over, or carried out to its verdict.
+
+Loaded while the connections to the hosts are made (launch.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from invoke import Exit
+
+from ..connect.cluster import Cluster
+from ..connect.pipe import OpenPipe
+from ..console.screen import Screen
+from ..console.terminal import harmless, harmless_lines
+from ..jobs.detach import detach
+from ..jobs.job import Job
+from ..jobs.run_folder import RunFolder
+from ..jobs.runner import Attempts, make_plan
+from ..jobs.verdict import verdict
+from ..plan.placement import used_hosts
+from ..timings import Timings, table
+
+
+def show(job: Job, open_pipe: OpenPipe, timings: Timings) -> None:
+    """The plan, and nothing is touched."""
+    used = used_hosts(job.hosts, job.spec)
+    with Cluster(used, open_pipe, timings=timings) as cluster:
+        sys.stdout.write(harmless_lines(str(make_plan(job, used, 0, cluster, timings))))
+
+
+def hand_over(job: Job, open_pipe: OpenPipe, screen: Screen) -> None:
+    """The job to its head, where it goes on."""
+    name = job.spec.job
+    with Cluster(job.hosts[:1], open_pipe) as cluster:
+        screen.say(harmless(detach(job, cluster)))
+    screen.say(f"detached; its driver is on {job.hosts[0].name}: muster attach {name}, muster stop {name}")
+
+
+def carry_out(
+    job: Job, open_pipe: OpenPipe, runs: Path, screen: Screen, timings: Timings, *, tell: bool = False
+) -> None:
+    """The job with its records and its screen, to its verdict. `tell`: where the time of its start went."""
+    folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
+    try:
+        result = Attempts(job, open_pipe, folder, (folder, screen), timings=timings).run()
+    finally:
+        screen.close()
+    screen.say(verdict(result, folder))
+    if tell:
+        screen.say(f"\n{table(timings.parts())}")
+    if result.exit_status:
+        raise Exit(code=result.exit_status)

@@ -1,0 +1,48 @@
+"""Opens the way to hosts before anybody waits for it: a login takes as long as importing all the rest."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from ..hosts.hostfile import Host
+from ..timings import Timings
+from .pipe import OpenPipe, Pipe
+
+AT_ONCE = 64
+
+
+def ahead(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) -> OpenPipe:
+    """Begin to open a pipe to each of these hosts; returns what gives it to the first who asks for it.
+
+    Whoever asks again gets a new one. An error waits there too. Nobody has to ask: the threads keep no
+    process alive, and the agent behind a pipe ends with this process.
+    """
+    begun: dict[str, Future[Pipe]] = {host.name: Future() for host in hosts}
+    waiting = deque((host, begun[host.name]) for host in hosts)
+
+    def opened(host: Host) -> Pipe:
+        with timings.part("connection", host.name):
+            return open_pipe(host)
+
+    def work() -> None:
+        while True:
+            try:
+                host, future = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                future.set_result(opened(host))
+            except BaseException as error:  # noqa: BLE001  # it is raised where the pipe is asked for
+                future.set_exception(error)
+
+    for _ in range(min(len(hosts), AT_ONCE)):
+        threading.Thread(target=work, daemon=True).start()
+
+    def take(host: Host) -> Pipe:
+        future = begun.pop(host.name, None)
+        return future.result() if future else opened(host)
+
+    return take

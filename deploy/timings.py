@@ -1,0 +1,78 @@
+"""Where the time of a start goes: its parts, with when each began and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class TimedPart:
+    """A part of a start. Times are seconds from the start of this process.
+
+    Of what is done for every host: from the first that began to the last that ended, which is `slowest`.
+    """
+
+    name: str
+    began: float
+    ended: float
+    slowest: str = ""
+
+
+class Timings:
+    """Notes when each part of a start began and ended; parts may overlap, and threads may note them."""
+
+    def __init__(self) -> None:
+        self._zero = time.monotonic() - _age_of_process()
+        self._noted: list[TimedPart] = []
+
+    def now(self) -> float:
+        """Seconds from the start of this process."""
+        return time.monotonic() - self._zero
+
+    @contextlib.contextmanager
+    def part(self, name: str, host: str = "") -> Iterator[None]:
+        """Note how long what is done in this context takes, for this host if it is for one."""
+        began = self.now()
+        try:
+            yield
+        finally:
+            self.note(name, began, host)
+
+    def note(self, name: str, began: float, host: str = "") -> None:
+        """A part that began then has ended now."""
+        self._noted.append(TimedPart(name, began, self.now(), host))
+
+    def parts(self) -> tuple[TimedPart, ...]:
+        """Each part once, by when it ended."""
+        found = []
+        for name in dict.fromkeys(part.name for part in self._noted):
+            same = [part for part in self._noted if part.name == name]
+            last = max(same, key=lambda part: part.ended)
+            slowest = last.slowest if len(same) > 1 else ""
+            found.append(TimedPart(name, min(part.began for part in same), last.ended, slowest))
+        return tuple(sorted(found, key=lambda part: part.ended))
+
+
+def table(parts: Sequence[TimedPart]) -> str:
+    """The parts as lines for people: from when to when, and how long."""
+    width = max((len(part.name) for part in parts), default=0)
+    lines = [f"{'seconds from the command on':{width}}    from      to    took"]
+    for part in parts:
+        times = f"{part.began:8.2f}{part.ended:8.2f}{part.ended - part.began:8.2f}"
+        slowest = f"  {part.slowest} was the last" if part.slowest else ""
+        lines.append(f"{part.name:{len(lines[0]) - 24}}{times}{slowest}")
+    return "\n".join(lines)
+
+
+def _age_of_process() -> float:
+    """Seconds since this process was started (proc_pid_stat(5), starttime); 0 where that cannot be told."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        text = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
+        started = int(text.rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+    return 0.0

@@ -1,0 +1,90 @@
+"""Where the time of a start goes, and the way to hosts that is opened before anybody waits for it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+import pytest
+
+from muster.deploy.connect.ahead import ahead
+from muster.deploy.connect.pipe import Pipe
+from muster.deploy.errors import MusterError
+from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.hostfile import Host
+from muster.deploy.timings import TimedPart, Timings, table
+from tests.waiting import wait_until
+
+NODES = hostfile.parse("node[1-3]")
+
+
+def test_a_part_of_every_host_lasts_from_the_first_to_the_last() -> None:
+    timings = Timings()
+    with timings.part("tree"):
+        pass
+    for host in ("node2", "node1"):
+        timings.note("connection", began=1.0 if host == "node1" else 2.0, host=host)
+    tree, connection = timings.parts()
+    assert (tree.name, tree.slowest) == ("tree", "")
+    assert (connection.began, connection.slowest) == (1.0, "node1")
+    assert tree.ended <= connection.ended
+
+
+def test_a_clock_begins_with_the_process() -> None:
+    assert Timings().now() > 0.01, "Python itself takes longer than that"
+
+
+def test_the_table_says_from_when_to_when_and_who_was_last() -> None:
+    text = table([TimedPart("tree", 0.5, 0.625), TimedPart("agent and facts", 0.25, 1.5, "node3")])
+    assert text.splitlines() == [
+        "seconds from the command on    from      to    took",
+        "tree                           0.50    0.62    0.12",
+        "agent and facts                0.25    1.50    1.25  node3 was the last",
+    ]
+
+
+def pipe() -> Pipe:
+    return cast(Any, object())
+
+
+def test_the_way_to_every_host_is_begun_before_anybody_asks() -> None:
+    begun: list[str] = []
+    ahead(NODES, lambda host: begun.append(host.name) or pipe(), Timings())
+    wait_until(lambda: len(begun) == 3, "three hosts are begun with")
+    assert sorted(begun) == ["node1", "node2", "node3"]
+
+
+def test_a_host_is_opened_once_and_anew_when_it_is_asked_for_again() -> None:
+    opened: list[Pipe] = []
+
+    def open_pipe(host: Host) -> Pipe:
+        opened.append(pipe())
+        return opened[-1]
+
+    take = ahead(NODES[:1], open_pipe, Timings())
+    assert take(NODES[0]) is opened[0]
+    assert take(NODES[0]) is opened[1]
+    assert len(opened) == 2
+
+
+def test_an_error_is_raised_to_whoever_asks_for_the_host() -> None:
+    def refuse(host: Host) -> Pipe:
+        raise MusterError("refused", host=host.name)
+
+    take = ahead(NODES, refuse, Timings())
+    for node in NODES:
+        with pytest.raises(MusterError, match="refused"):
+            take(node)
+
+
+def test_a_host_that_does_not_answer_keeps_nobody_from_another() -> None:
+    never = threading.Event()
+
+    def open_pipe(host: Host) -> Pipe:
+        if host.name == "node1":
+            never.wait()
+        return pipe()
+
+    take = ahead(NODES, open_pipe, Timings())
+    assert take(NODES[1]) and take(NODES[2])
+    never.set()
