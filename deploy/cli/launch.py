@@ -94,7 +94,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context, "interrupted; the job is ended on every host"):
         clock = Timings()
         clock.note("Python and the command line", 0.0)
-        here, screen = Path.cwd(), Screen(sys.stdout, request.ranks(rank))
+        here, screen = Path.cwd(), Screen(sys.stdout, request.ranks(rank), may_drop=True)
         listed = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         listed = request.per_host(listed, per_host)
         spec = LaunchSpec(

@@ -20,13 +20,16 @@ from ..errors import MusterError
 from . import reports
 from .answers import TIME, Answer, Request
 from .bootstrap import Noise, agent_source, await_greeting
-from .inbox import Inbox
+from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe
 from .reports import BUSY, Event, Lost, Report
 
 # Above what any agent sends in one line; what it makes in memory is bounded too (MOST_VALUES in frames.py).
 MOST_LINE = 1 << 23
 MOST_ERROR = 1 << 16
+# Reports that may come while an answer is due, beside those that were on their way: an agent answers in order,
+# and says every 2 seconds that it is at work.
+MOST_UNANSWERED = 1 << 25
 CLOCK_ROUNDS, CLOCK_LEAST_ROUNDS, CLOCK_SECONDS, CLOCK_PRECISION = 8, 3, 0.25, 0.001
 # An agent that works on a request says so every 2 seconds (deploy/agent/main.py); before its greeting, a
 # login and a Python have to start.
@@ -65,7 +68,9 @@ class Channel:
         self.host = host
         self.clock_offset = 0.0
         """Seconds to add to a time of this host to have it on the driver's clock."""
-        self._heard = self._asked = time.monotonic()
+        self._heard = self._asked = self._answered = time.monotonic()
+        self._unanswered = 0
+        """Bytes of reports since the last answer, or word that one is worked on."""
         self._pipe, self._events = pipe, events
         self._numbers = itertools.count()
         self._posting = threading.Lock()
@@ -187,9 +192,19 @@ class Channel:
     def _take(self, frame: Frame, payload: bytes, size: int) -> None:
         if "reply" in frame:
             self._answer(frame, payload)
-        elif frame.get("event") != BUSY:
+        if "reply" in frame or frame.get("event") == BUSY:
+            self._answered, self._unanswered = time.monotonic(), 0
+        else:
             report = reports.of_frame(frame, payload)
+            self._require_answers(size + len(payload) + OVERHEAD)
             self._events.put(Event(self.host, report, size + len(payload)))
+
+    def _require_answers(self, size: int) -> None:
+        """ValueError for a host that reports on and on, and never answers."""
+        self._unanswered = self._unanswered + size if self._waiting else 0
+        late = time.monotonic() - max(self._answered, self._asked)
+        if self._unanswered > MOST_UNANSWERED and late > SILENCE_SECONDS:
+            raise ValueError(f"{self._unanswered >> 20} MiB of reports, and no answer for {late:.0f} s")
 
     def _answer(self, frame: Frame, payload: bytes) -> None:
         number = frame["reply"]

@@ -1,4 +1,4 @@
-"""What hosts have reported and nobody has looked at yet: one queue for all hosts, bounded in bytes."""
+"""What hosts have reported and nobody has looked at yet: for all hosts together, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ import time
 from collections import Counter, deque
 from queue import Empty
 
-from .reports import Event
+from .reports import Event, Output
 
 MOST_BYTES = 1 << 24
 LEAST_SHARE = 1 << 18
 OVERHEAD = 512  # of a small report, beside the bytes that it came in
+MOST_OVERTAKING = 64  # a host that lies may send other reports for ever; then lines have their turn too
 
 
 class Inbox:
-    """Events in the order in which they came. A host whose share is full waits; the others do not.
+    """Events in the order in which they came, but that what ranks print waits for everything else.
 
-    So ranks that print faster than the driver writes are slowed down, and a host that floods slows itself.
+    So no end of a rank is heard of late because of what was printed before it. A host whose share is full
+    waits; the others do not: ranks that print faster than the driver writes are slowed down.
     """
 
     def __init__(self, hosts: int = 1) -> None:
         self._share = max(LEAST_SHARE, MOST_BYTES // max(1, hosts))
         self._events: deque[Event] = deque()
+        self._lines: deque[Event] = deque()
+        self._overtaken = 0
+        """How many events in a row were taken while lines waited."""
         self._held: Counter[str] = Counter()
         self._changed = threading.Condition()
 
@@ -32,22 +37,27 @@ class Inbox:
             while wait and self._held[event.host] >= self._share:
                 self._changed.wait()
             self._held[event.host] += event.size + OVERHEAD
-            self._events.append(event)
+            (self._lines if isinstance(event.report, Output) else self._events).append(event)
             self._changed.notify_all()
 
     def get(self, timeout: float | None = None) -> Event:
-        """The oldest event; `queue.Empty` if none comes within so many seconds, None for any time."""
+        """The next event; `queue.Empty` if none comes within so many seconds, None for any time."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while not self._events:
+            while not len(self):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise Empty
                 self._changed.wait(left)
-            event = self._events.popleft()
+            event = self._next()
             self._held[event.host] -= event.size + OVERHEAD
             self._changed.notify_all()
             return event
 
+    def _next(self) -> Event:
+        turn = not self._events or (self._lines and self._overtaken >= MOST_OVERTAKING)
+        self._overtaken = 0 if turn or not self._lines else self._overtaken + 1
+        return (self._lines if turn else self._events).popleft()
+
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self._events) + len(self._lines)

@@ -7,8 +7,10 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Container, Iterable
+from itertools import islice
 from typing import NamedTuple, TextIO
 
 from .terminal import harmless, harmless_lines
@@ -17,6 +19,8 @@ from .text import ranges
 LABEL_WIDTH = 20
 # On a terminal, lines wait so long for equal ones of other ranks, and so many at most.
 WINDOW_SECONDS, MOST_WAITING, MOST_CHARACTERS = 0.2, 1000, 1 << 20
+# Nobody reads more lines than that, and to show them would keep the driver from its work.
+MOST_LINES, LINES_PER_SECOND = 20_000, 10_000.0
 _COLOURS = (36, 33, 35, 32, 34, 31)
 
 
@@ -28,10 +32,12 @@ class Screen:
 
     On a terminal, equal lines of several ranks are one: `[0-5] text`. Elsewhere each line stands for itself,
     at once, because a program may read it. `only`: the ranks that are shown; the files have every one.
+    `may_drop`: of a flood, only as many lines are shown as somebody could look at, and how many are left
+    out; the files have those too.
     """
 
-    def __init__(self, stream: TextIO, only: Container[int] | None = None) -> None:
-        self.stream = stream
+    def __init__(self, stream: TextIO, only: Container[int] | None = None, *, may_drop: bool = False) -> None:
+        self.stream, self.may_drop = stream, may_drop
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a Latin-1 terminal shows less, and fails nothing
         self.only = only
@@ -41,6 +47,8 @@ class Screen:
         self._waiting: list[Line] = []
         self._characters = 0
         self._lock = threading.RLock()
+        self._left_out = 0
+        self._budget, self._counted = float(MOST_LINES), time.monotonic()
 
     @property
     def columns(self) -> int | None:
@@ -53,7 +61,7 @@ class Screen:
             return
         with self._lock:
             waited = bool(self._waiting)
-            for line in _LINE.findall(text):
+            for line in self._affordable(text):
                 shown = harmless(line.rstrip("\r\n"))
                 if line.endswith("\r"):
                     self._progress = f"[{rank} {host}] {shown}" if shown.strip() else ""
@@ -68,6 +76,27 @@ class Screen:
                 timer.daemon = True
                 timer.start()
 
+    def _affordable(self, text: str) -> list[str]:
+        """The first lines of a text, as many as may be shown now; the others are counted."""
+        if not self.may_drop:
+            return _LINE.findall(text)
+        now = time.monotonic()
+        self._budget = min(MOST_LINES, self._budget + LINES_PER_SECOND * (now - self._counted))
+        self._counted = now
+        lines = [line[0] for line in islice(_LINE.finditer(text), int(self._budget))]
+        self._budget -= len(lines)
+        if lines and self._left_out:
+            self._say_left_out()
+        shown = sum(map(len, lines))
+        self._left_out += text.count("\n", shown) + text.count("\r", shown) - text.count("\r\n", shown)
+        return lines
+
+    def _say_left_out(self) -> None:
+        if self._left_out:
+            left_out, self._left_out = self._left_out, 0
+            self._print_waiting()
+            self._print(f"({left_out} lines are left out here; the logs have them)\n")
+
     def launcher(self, host: str, text: str) -> None:
         """Nothing: the launcher's own words are in its log, and in the verdict when they matter."""
 
@@ -75,12 +104,14 @@ class Screen:
         """Print words of our own, which may quote what a host said."""
         with self._lock:
             self._print_waiting()
+            self._say_left_out()
             self._print(harmless_lines(text) + "\n")
 
     def close(self) -> None:
         """Print what waits, and take the progress away."""
         with self._lock:
             self._print_waiting()
+            self._say_left_out()
             self._progress = ""
             self._erase()
 

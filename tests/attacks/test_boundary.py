@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -18,9 +19,9 @@ from muster.deploy.connect import answers, channel, reports
 from muster.deploy.connect.answers import FACTS, STORE, TIME, Request
 from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.inbox import LEAST_SHARE, MOST_BYTES, Inbox
+from muster.deploy.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
 from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import Event, LauncherLine, Lost, StopAsked
+from muster.deploy.connect.reports import Event, LauncherLine, Lost, Output, StopAsked
 from muster.deploy.decode import AtMost, Between, Like, Parsed
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.run_folder import RunFolder
@@ -265,6 +266,53 @@ def test_a_host_that_is_at_work_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
         inbox.get(timeout=0.0)
 
 
+class Flooding(Pipe):
+    """A host whose ranks print without an end. It answers each request, or never."""
+
+    def __init__(self, *, answers: bool) -> None:
+        super().__init__()
+        self._answers, self._asked_for, self._lines = answers, 0, 0
+
+    def write(self, content: bytes, /) -> None:
+        super().write(content)
+        self._asked_for += content.startswith(b'{"do"')
+
+    def readline(self, size: int = -1, /) -> bytes:
+        if self._greeting:
+            return super().readline(size)
+        self._asked.wait(60)
+        if self.closed.is_set():
+            return b""
+        self._lines += 1
+        if self._answers and self._asked_for and self._lines % 100 == 0:
+            self._asked_for -= 1
+            return line(reply=self._lines // 100 - 1)
+        return line(event="output", rank=0, stream="out", text="x\n" * 5000)
+
+
+def take_all(inbox: Inbox, until: threading.Event) -> None:
+    while not until.is_set():
+        with contextlib.suppress(Empty):
+            inbox.get(timeout=0.1)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_who_prints_without_an_end_has_to_answer_too(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    monkeypatch.setattr(channel, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(channel, "MOST_UNANSWERED", 1 << 22)
+    pipe, inbox, over = Flooding(answers=answers), Inbox(), threading.Event()
+    talk = Channel("node1", pipe, inbox)
+    threading.Thread(target=take_all, args=(inbox, over), daemon=True).start()
+    if answers:
+        for _ in range(20):  # 1 MiB for each, 20 MiB in all
+            talk.wait(talk.post(STORE), 60)
+    else:
+        with pytest.raises(LostError, match="no agent sends: 4 MiB of reports, and no answer for"):
+            talk.post(STORE).result(60)
+    over.set()
+    pipe.close()
+
+
 # ---- the queue of reports ---------------------------------------------------------------------------------
 
 
@@ -286,6 +334,24 @@ def test_the_end_of_a_connection_is_heard_of_however_full_its_share_is() -> None
     inbox.put(Event("liar", LauncherLine("x"), MOST_BYTES))
     inbox.put(Event("liar", Lost(LostError("gone"))), wait=False)
     assert len(inbox) == 2
+
+
+def test_the_end_of_a_rank_overtakes_what_ranks_have_printed_and_no_line_another() -> None:
+    inbox = Inbox()
+    for number in range(3):
+        inbox.put(Event("node1", Output(0, "out", f"{number}\n"), 1 << 16))
+    inbox.put(Event("node1", StopAsked("me"), 1))
+    got = [inbox.get(timeout=60).report for _ in range(4)]
+    assert got == [StopAsked("me"), *(Output(0, "out", f"{number}\n") for number in range(3))]
+
+
+def test_who_reports_without_an_end_keeps_no_line_of_others_for_ever() -> None:
+    inbox = Inbox(hosts=2)
+    inbox.put(Event("honest", Output(0, "out", "line\n"), 8))
+    for _ in range(2 * MOST_OVERTAKING):
+        inbox.put(Event("liar", LauncherLine("x"), 1))
+    hosts = [inbox.get(timeout=60).host for _ in range(MOST_OVERTAKING + 1)]
+    assert hosts[-1] == "honest"
 
 
 def test_many_hosts_have_room_enough_for_a_line() -> None:

@@ -152,6 +152,5 @@ def test_no_lie_fills_the_driver_or_keeps_it_waiting(tmp_path: Path, name: str) 
         print(f"{name}: {lie}: {ended.seconds:.1f} s, {ended.memory:.0f} MiB, status {ended.status}")  # noqa: T201  # the soak table
         require_named(ended)
         assert ended.memory < 300
-        # From the lie it is at most 15 s; the command itself starts and ends a host's agent. A flood of lines
-        # is what ranks may print: what is missed there is an answer, after the 30 s that a start may take.
-        assert ended.seconds < stretched(60 if lie == "flood-of-reports" else 15 + 5)
+        # From the lie it is at most 15 s; the command itself starts and ends a host's agent.
+        assert ended.seconds < stretched(15 + 5)

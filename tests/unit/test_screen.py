@@ -132,3 +132,25 @@ def test_only_some_ranks_are_shown() -> None:
 def test_a_filter_that_names_no_ranks_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--rank"):
         ranks(text)
+
+
+def test_of_a_flood_the_screen_shows_some_lines_and_says_how_many_it_left_out() -> None:
+    stream = io.StringIO()
+    screen = Screen(stream, may_drop=True)
+    for _ in range(20):
+        screen.output(0, "node1", "out", "x\n" * 32_768)
+    screen.say("FAILED")
+    lines = stream.getvalue().splitlines()
+    left_out = [int(line[1:].split()[0]) for line in lines if "left out here" in line]
+    assert lines.count("[0 node1] x") + sum(left_out) == 20 * 32_768
+    assert lines[-1] == "FAILED" and "left out" in lines[-2]
+    assert sum(left_out) > 0
+
+
+def test_lines_that_come_slower_are_all_shown() -> None:
+    stream = io.StringIO()
+    screen = Screen(stream, may_drop=True)
+    for number in range(50):
+        screen.output(0, "node1", "out", f"{number}\r\n" * 100)
+    screen.close()
+    assert len(stream.getvalue().splitlines()) == 5000
