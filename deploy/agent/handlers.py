@@ -48,6 +48,21 @@ PARTS = (
         ),
     ),
 )
+DOING = {
+    **dict.fromkeys(("facts", "health"), "cannot examine the host"),
+    **dict.fromkeys(("missing", "store"), "cannot keep the job's files"),
+    "prepare": "cannot make the job's folder",
+    "start": "cannot start the launcher",
+    "shell": "cannot start mpirun's daemon",
+    "detach": "cannot start the job's driver",
+    "record": "cannot keep the job's record",
+    **dict.fromkeys(("jobs", "output", "files", "read", "fetch"), "cannot read the job's run"),
+    "stacks": "cannot read where the ranks are",
+    **dict.fromkeys(("draft", "append", "verify", "settle"), "cannot write the file"),
+    **dict.fromkeys(("file", "part"), "cannot read the file"),
+    "clean": "cannot remove old jobs",
+}
+"""What could not be done, in front of an error that a request ended with."""
 _BY_REQUEST = {request: part for part in PARTS for request in part.requests}
 
 

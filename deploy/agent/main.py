@@ -12,7 +12,6 @@ Ranks (`rank.py`) and mpirun's remote shell (`rsh.py`) of this host talk to the 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -20,8 +19,9 @@ import threading
 import time
 
 from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
+from ..common.os_errors import explain
 from ..common.paths import MusterPaths
-from .handlers import Parts
+from .handlers import DOING, Parts
 
 # While a request takes longer than this, the driver is told that it is still worked on: it gives up a host
 # that says nothing (deploy/connect/channel.py).
@@ -34,8 +34,7 @@ class Agent:
     def __init__(self, inbox: Readable, outbox: Writable) -> None:
         self.inbox, self.outbox = inbox, outbox
         self._writing = threading.Lock()
-        self._home = MusterPaths.of_home(os.path.expanduser("~")).root
-        self._parts = Parts(self._home, self.send)
+        self._parts = Parts(MusterPaths.of_home(os.path.expanduser("~")).root, self.send)
         self._at_work = threading.Event()
 
     def serve(self) -> None:
@@ -72,13 +71,9 @@ class Agent:
         try:
             answer: Frame = getattr(self._parts.of(do), f"do_{do}")(request, payload)
             return {"reply": request["id"], **answer}
-        except (OSError, LookupError, TypeError, ValueError) as error:
-            return {"reply": request["id"], "error": self._explain(error)}
-
-    def _explain(self, error: Exception) -> str:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"no space left for the job in {self._home}; make room there"
-        return f"{type(error).__name__}: {error}"
+        except (OSError, LookupError, TypeError, ValueError, RuntimeError) as error:
+            text = explain(error)
+            return {"reply": request["id"], "error": f"{DOING[do]}: {text}" if do in DOING else text}
 
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Write one frame to the driver; a driver that is gone is noticed by the lifeline, not here."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from .frames import Frame
+from .os_errors import naming
 
 PART = 1 << 20
 KINDS = ("folder", "file", "link")
@@ -143,8 +144,11 @@ def append(draft: str, path: str, content: bytes) -> None:
     target = os.path.join(draft, require_inside(path)) if path else draft
     if path:
         os.makedirs(os.path.dirname(target), exist_ok=True)
-    with open(target, "ab") as file:
-        file.write(content)
+    try:
+        with open(target, "ab") as file:
+            file.write(content)
+    except OSError as error:
+        raise naming(error, target) from None
 
 
 def complete(draft: str, wanted: Iterable[Entry]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .frames import Frame
+from .os_errors import naming
 from .paths import JobPaths
 
 OLD_JOBS_KEPT = 20
@@ -79,8 +80,10 @@ def write_atomically(path: Path, content: bytes, mode: int) -> None:
             stream.write(content)
         os.chmod(temporary, mode)
         os.replace(temporary, str(path))
-    except BaseException:
+    except BaseException as error:
         os.unlink(temporary)
+        if isinstance(error, OSError):
+            naming(error, str(path))
         raise
 
 

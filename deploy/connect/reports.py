@@ -44,6 +44,14 @@ class Output:
 
 
 @dataclass(frozen=True)
+class LogEnded:
+    """The log of a rank on its own host ends early; `why`: such as that the disk there is full."""
+
+    rank: Rank
+    why: Words
+
+
+@dataclass(frozen=True)
 class RankEnd:
     """A rank has ended, at a time of its host's clock."""
 
@@ -190,6 +198,7 @@ class Lost:
 Report = (
     RankStart
     | Output
+    | LogEnded
     | RankEnd
     | Pulses
     | LauncherLine
@@ -211,6 +220,7 @@ Report = (
 KINDS: Mapping[str, type[Report]] = {
     "rank-start": RankStart,
     "output": Output,
+    "log-ended": LogEnded,
     "rank-end": RankEnd,
     "pulse": Pulses,
     "launcher": LauncherLine,

@@ -14,6 +14,7 @@ from ..connect.reports import (
     CommandEnd,
     DaemonEnd,
     LauncherLine,
+    LogEnded,
     Lost,
     OutOfMemory,
     Output,
@@ -59,6 +60,7 @@ class Reports:
         self._handlers: Mapping[type[Report], Callable[[str, Any], None]] = {
             RankStart: self._rank_start,
             Output: self._output,
+            LogEnded: self._log_ended,
             RankEnd: self._rank_end,
             Pulses: stall.pulse,
             LauncherLine: self._launcher,
@@ -109,6 +111,10 @@ class Reports:
             self.state.last_line = said.rpartition("\r")[2]
         for watcher in self.watchers:
             watcher.output(rank, host, report.stream, text)
+
+    def _log_ended(self, host: str, report: LogEnded) -> None:
+        self.state.require_own(host, report.rank)
+        self.state.log_ended(host, report.rank, harmless(report.why))
 
     def _rank_end(self, host: str, report: RankEnd) -> None:
         rank, ends = report.rank, self.state.ends

@@ -100,7 +100,7 @@ class Run:
             ends=self.state.ends,
             left=left,
             last_line=self.state.last_line,
-            notes=tuple(self.state.notes),
+            notes=self.state.all_notes,
             stacks=str(stacks) if stacks else "",
         )
 

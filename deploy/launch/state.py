@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..console.text import span
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from .result import Failure, RankEnd
@@ -34,6 +35,7 @@ class State:
         self.ends: dict[int, RankEnd] = {}
         self.failures: list[Failure] = []
         self.notes: list[str] = []
+        self._short_logs: dict[str, tuple[str, set[int]]] = {}
         self.last_line = ""
         """What rank 0 said last on stdout."""
         self.launcher_tail: list[str] = []
@@ -53,6 +55,19 @@ class State:
     def finish(self) -> None:
         """The launch is over."""
         self.over = True
+
+    def log_ended(self, host: str, rank: int, why: str) -> None:
+        """The log of a rank on its own host ends early; the first reason of each host is kept."""
+        self._short_logs.setdefault(host, (why, set()))[1].add(rank)
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """What the verdict says besides, with the hosts that could not keep their logs."""
+        short = (
+            f"{host}: {why}; the logs of {span(sorted(ranks))} end early there, those of the run do not"
+            for host, (why, ranks) in self._short_logs.items()
+        )
+        return (*self.notes, *short)
 
     def launcher_said(self, text: str) -> None:
         """Keep the last lines of mpirun or torchrun."""

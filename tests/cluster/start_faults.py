@@ -152,7 +152,7 @@ START_FAULTS: Mapping[str, StartFault] = {
         title="a host's disk is full",
         within=5,
         there=full_disk,
-        says=r"^node3: no space left for the job in /home/muster/.muster",
+        says=r"^node3: cannot .*: no space left on the disk of /home/muster/.muster\S*; make room there",
     ),
     "start-hangs": StartFault(
         title="mpirun hangs at its start, with --start-timeout 3",

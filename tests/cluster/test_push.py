@@ -198,7 +198,4 @@ def test_a_host_without_an_engine_is_named_before_anything_is_sent(
     without = replace(engines, cluster=cluster)
     done = without.fab()
     assert (done.returncode, done.stdout) == (3, "")
-    assert (
-        "node2: OSError: the container engine at /var/run/docker.sock: No such file or directory"
-        in done.stderr
-    )
+    assert "node2: the container engine at /var/run/docker.sock: No such file or directory" in done.stderr

@@ -105,7 +105,7 @@ def test_other_processes_of_the_same_user_are_not_touched(host: Host) -> None:
 
 
 def test_a_command_that_does_not_exist_is_an_error_with_its_name(host: Host) -> None:
-    with pytest.raises(MusterError, match="No such file or directory: 'no-such-program'"):
+    with pytest.raises(MusterError, match="cannot start the launcher: there is no no-such-program"):
         host.channel.ask(START, argv=["no-such-program"])
 
 

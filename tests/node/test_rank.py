@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -72,6 +73,26 @@ def test_output_is_kept_byte_for_byte(agent: Agent) -> None:
     lines = [frame["text"] for frame in agent.frames() if frame["event"] == "output"]
     assert "".join(lines).encode(errors="surrogateescape") == content
     assert (agent.folder / "logs" / "rank-0000@node1.out").read_bytes() == content
+
+
+def test_a_full_disk_keeps_no_line_from_the_driver_and_no_program_from_its_end(agent: Agent) -> None:
+    log = agent.folder / "logs" / "rank-0000@node1.out"
+    log.symlink_to("/dev/full")
+    process = agent.start("-c", "print('x' * 99 + '\\n', end='') or [print('y' * 99) for _ in range(20000)]")
+    *frames, end = agent.frames()
+    assert sum(len(frame["text"]) for frame in frames if frame["event"] == "output") == 20001 * 100
+    assert [(frame["path"], frame["errno"]) for frame in frames if frame["event"] == "log-ended"] == [
+        (str(log), errno.ENOSPC)
+    ]
+    assert (end["event"], end["code"], process.wait(50)) == ("rank-end", 0, 0)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_end_of_a_rank_is_told_though_its_folder_is_gone(agent: Agent, code: int) -> None:
+    remove = f"import shutil,sys; shutil.rmtree({str(agent.folder / 'logs')!r}); sys.exit({code})"
+    process = agent.start("-c", remove)
+    assert [frame["code"] for frame in agent.frames()] == [code]
+    assert process.wait(50) == code
 
 
 @pytest.mark.parametrize(

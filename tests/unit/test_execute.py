@@ -127,6 +127,19 @@ def test_ends_that_come_after_the_launchers_are_counted(hosts: Hosts) -> None:
     assert hosts.run().exit_status == 0
 
 
+def test_hosts_whose_disk_is_full_are_noted_beside_the_verdict(hosts: Hosts) -> None:
+    hosts.start_all()
+    for rank in (3, 2, 3):
+        hosts.tell("node2", "log-ended", rank=rank, why="no space left on the disk of /home\x1b[2J")
+    hosts.end(0, 1, 2, 3)
+    hosts.tell("node1", "command-end", code=0)
+    result = hosts.run()
+    assert (result.exit_status, len(result.notes)) == (0, 1)
+    assert result.notes[0].startswith("node2: no space left on the disk of /home")
+    assert "the logs of ranks 2-3 end early there" in result.notes[0]
+    assert "\x1b" not in result.notes[0]
+
+
 def test_a_host_may_be_asked_to_have_the_job_stopped(hosts: Hosts) -> None:
     hosts.start_all()
     hosts.tell("node1", "stop-asked", by="ada on \x1b[2Jlaptop")

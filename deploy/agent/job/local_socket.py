@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...common.frames import Frame, read_frame, write_frame
+from ...common.os_errors import explain
 from .ranks import Ranks
 
 
@@ -64,7 +65,7 @@ class LocalSocket:
                 if frame["event"] == "rank-end":
                     end = frame
                     break
-                self._send({**frame, "rank": rank})
+                self._send({**_explained(frame), "rank": rank})
         at = end["time"] or time.time()  # now: what follows from this end must not seem to be before it
         self._send({**self.ranks.ended(rank, end), "rank": rank, "time": at})
 
@@ -81,3 +82,11 @@ class LocalSocket:
     def _stop(self, hello: Frame, stream: Any) -> None:
         self._send({"event": "stop-asked", "by": hello["by"]})
         write_frame(stream, {})
+
+
+def _explained(frame: Frame) -> Frame:
+    """What a rank reports; why its log on this host ends early is said in words."""
+    if frame["event"] != "log-ended":
+        return frame
+    error = OSError(frame["errno"], os.strerror(frame["errno"]), frame["path"])
+    return {"event": "log-ended", "why": explain(error)}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import io
 import json
 import os
 import select
@@ -93,14 +94,49 @@ def prepare_child(agent: int) -> None:
     libc.prctl(PR_SET_PTRACER, agent, 0, 0, 0)  # fails without Yama, where nothing stands in the way
 
 
+class Log:
+    """A file of this host that takes what it can.
+
+    The program waits for room in its pipe, so a full disk must not keep anybody from reading that: what no
+    longer fits here reaches the driver all the same, which is told why this file ends early.
+    """
+
+    def __init__(self, path: str, agent: Agent) -> None:
+        self._path, self._agent = path, agent
+        self._file: io.FileIO | None = None
+        with self._errors():
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115  # as long as the rank
+
+    def write(self, content: bytes) -> None:
+        """Append; a disk that is nearly full takes a part of it before it says so."""
+        with self._errors():
+            while content and self._file:
+                content = content[self._file.write(content) :]
+
+    def close(self) -> None:
+        """Close the file; only now some network file systems tell that the quota is used up."""
+        file, self._file = self._file, None
+        if file:
+            with self._errors():
+                file.close()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._file = None
+            self._agent.send({"event": "log-ended", "path": self._path, "errno": error.errno})
+
+
 def pump(
     source: BinaryIO, path: str, name: str, agent: Agent, tail: collections.deque[str], *, over: int
 ) -> None:
     r"""Copy a stream to its file byte for byte, and to the agent in whole lines (ended by \n or \r)."""
     pending = b""
-    with open(path, "ab", buffering=0) as file:
+    with contextlib.closing(Log(path, agent)) as log:
         for chunk in chunks(source, over):
-            file.write(chunk)
+            log.write(chunk)
             whole, pending = whole_lines(pending + chunk, flush=not chunk)
             if whole:
                 text = whole.decode(errors="surrogateescape")
@@ -179,11 +215,11 @@ def run(argv: list[str]) -> int:
 
 
 def finish(agent: Agent, label: str, code: int, tail: list[str]) -> int:
-    """Write the exit record here and send it to the agent."""
+    """Send the exit record to the agent, and write it here if that can be: the disk may be full or gone."""
     record = {"code": code, "time": time.time(), "tail": tail}
-    with open(f"{label}.json", "w", encoding="utf-8") as file:
-        json.dump(record, file)
     agent.send({"event": "rank-end", **record})
+    with contextlib.suppress(OSError), open(f"{label}.json", "w", encoding="utf-8") as file:
+        json.dump(record, file)
     return code
 
 

@@ -1,0 +1,94 @@
+"""What an error of the operating system means, and what to do: one table, for hosts and for the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pwd
+
+# What is wrong, and what to do; {path} is the file or folder, {user} who tried.
+_TABLE = {
+    errno.ENOSPC: ("no space left on the disk of {path}", "make room there: df -h {path}"),
+    errno.EDQUOT: ("{user}'s disk quota for {path} is used up", "remove files there, or have it raised"),
+    errno.EACCES: ("{user} may not use {path}", "see who may: namei -l {path}"),
+    errno.EPERM: ("{user} may not do that to {path}", "see who may: namei -l {path}; lsattr -d {path}"),
+    errno.EROFS: (
+        "{path} is on a file system that can only be read",
+        "mount it for writing; if it was, dmesg may say that its disk has errors",
+    ),
+    errno.ENOENT: ("there is no {path}", ""),
+    errno.ENOTDIR: ("a file is where {path} needs a folder", "move it away: namei -l {path}"),
+    errno.EEXIST: ("{path} is there already, as something else", "move it away: ls -ld {path}"),
+    errno.EISDIR: ("{path} is a folder", ""),
+    errno.ELOOP: ("the links of {path} lead to each other", "see where: namei -l {path}"),
+    errno.ENAMETOOLONG: ("the name {path} is too long", ""),
+    errno.ENOEXEC: ("{path} is no program for this machine", "look at its first line: head -c 99 {path}"),
+    errno.EIO: ("the disk of {path} gives errors", "look at dmesg"),
+    errno.ESTALE: ("{path} is on a network file system that is gone", "mount it again"),
+    errno.EMFILE: ("only {files} open files are allowed", "raise nofile for that login: ulimit -n"),
+    errno.ENFILE: ("the machine has too many open files", "raise fs.file-max, or end programs there"),
+    errno.EAGAIN: (
+        "no more processes are allowed",
+        "raise nproc (ulimit -u), or the pids limit of its container or service",
+    ),
+    errno.ENOMEM: ("no memory is left", "end other programs there, or raise its limit"),
+}
+_NO_INODES = ("the disk of {path} can hold no more files", "remove some: df -i {path}")
+_NO_MORE_THREADS = "can't start new thread"  # CPython's RuntimeError for EAGAIN of pthread_create(3)
+
+
+def explain(error: BaseException) -> str:
+    """`no space left on the disk of /home/ml; make room there: df -h /home/ml`.
+
+    An error that was raised with a sentence is that sentence.
+    """
+    if isinstance(error, RuntimeError) and str(error) == _NO_MORE_THREADS:
+        return _sentence(*_TABLE[errno.EAGAIN], "")
+    if type(error) is ValueError or (isinstance(error, OSError) and error.errno is None):
+        return str(error)
+    if not isinstance(error, OSError):
+        return f"{type(error).__name__}: {error}"
+    path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
+    if error.errno == errno.ENOSPC and path and not _inodes_left(path):
+        return _sentence(*_NO_INODES, path)
+    if error.errno in _TABLE:
+        return _sentence(*_TABLE[error.errno], path)
+    said = error.strerror or str(error)
+    return f"{path}: {said}" if path else said
+
+
+def naming(error: OSError, path: str) -> OSError:
+    """The error with the path that it is about, where a call on an open file did not say it."""
+    if error.filename is None and error.errno is not None:
+        error.filename = path
+    return error
+
+
+def _sentence(what: str, remedy: str, path: str) -> str:
+    text = f"{what}; {remedy}" if remedy else what
+    return text.format(path=path or "its files", user=_user(), files=_open_files())
+
+
+def _inodes_left(path: str) -> bool:
+    """Whether another file could be made; also where nothing is known, or none are counted (btrfs)."""
+    while True:
+        with contextlib.suppress(OSError):
+            status = os.statvfs(path)
+            return status.f_favail > 0 or status.f_files == 0
+        if path in {"/", ""}:
+            return True
+        path = os.path.dirname(path)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"user {os.geteuid()}"
+
+
+def _open_files() -> int:
+    import resource  # noqa: PLC0415  # few ever need it
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,77 @@
+"""What an error of the operating system is called for people."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from muster.deploy.agent.main import Agent
+from muster.deploy.common import os_errors
+from muster.deploy.common.store import write_atomically
+
+
+def error(number: int, path: str | None = "/home/ml/x") -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+@pytest.mark.parametrize(
+    ("number", "says", "remedy"),
+    [
+        (errno.ENOSPC, "no space left on the disk of /home/ml/x", "df -h /home/ml/x"),
+        (errno.EDQUOT, "ml's disk quota for /home/ml/x is used up", "remove files"),
+        (errno.EACCES, "ml may not use /home/ml/x", "namei -l /home/ml/x"),
+        (errno.EROFS, "can only be read", "dmesg"),
+        (errno.ENOTDIR, "a file is where /home/ml/x needs a folder", "move it away"),
+        (errno.EMFILE, "open files are allowed", "ulimit -n"),
+        (errno.EAGAIN, "no more processes are allowed", "ulimit -u"),
+        (errno.ENOMEM, "no memory is left", "limit"),
+        (errno.EDOM, f"/home/ml/x: {os.strerror(errno.EDOM)}", ""),
+    ],
+)
+def test_an_error_says_what_is_wrong_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, number: int, says: str, remedy: str
+) -> None:
+    monkeypatch.setattr(os_errors, "_user", lambda: "ml")
+    text = os_errors.explain(error(number))
+    assert says in text
+    assert remedy in text
+    assert "Errno" not in text
+
+
+def test_a_disk_without_inodes_is_not_called_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_favail=0, f_files=1000))
+    text = os_errors.explain(error(errno.ENOSPC))
+    assert text == "the disk of /home/ml/x can hold no more files; remove some: df -i /home/ml/x"
+
+
+def test_what_was_raised_as_a_sentence_is_that_sentence() -> None:
+    for raised in (ValueError("it is there already"), OSError("damaged on the way")):
+        assert os_errors.explain(raised) == str(raised)
+    assert "no more processes are allowed" in os_errors.explain(RuntimeError("can't start new thread"))
+    assert os_errors.explain(KeyError("draft")) == "KeyError: 'draft'"
+
+
+def test_an_agent_says_what_could_not_be_done_and_where(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    agent = Agent(io.BytesIO(), io.BytesIO())
+    request = {"do": "draft", "id": 1, "path": f"{blocked}/x", "name": "x", "folder": True}
+    said = agent.answer(request, b"")["error"]
+    assert said.startswith(f"cannot write the file: {blocked} is there already, as something else; move it")
+
+
+def test_a_write_that_finds_no_room_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, content: object, /) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", lambda number, mode: Full())
+    with pytest.raises(OSError) as full:
+        write_atomically(tmp_path / "code.json", b"[]", 0o600)
+    assert full.value.filename == str(tmp_path / "code.json")
+    assert list(tmp_path.iterdir()) == []
