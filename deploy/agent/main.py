@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 
+from ..common.clock import steady
 from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
 from ..common.os_errors import explain
 from ..common.paths import MusterPaths
@@ -67,7 +68,7 @@ class Agent:
         """The reply to a request. An error goes back to the driver as text, never as a traceback."""
         do = request["do"]
         if do == "time":
-            return {"reply": request["id"], "time": time.time()}
+            return {"reply": request["id"], "time": time.time(), "steady": steady()}
         try:
             answer: Frame = getattr(self._parts.of(do), f"do_{do}")(request, payload)
             return {"reply": request["id"], **answer}

@@ -50,9 +50,10 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Time:
-    """The host's clock."""
+    """The host's clock, and one of it that nobody sets (deploy/common/clock.py)."""
 
     time: Seconds
+    steady: Seconds
 
 
 # -- before a launch --

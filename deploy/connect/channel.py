@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, NamedTuple
 
+from ..common.clock import now
 from ..common.frames import Frame, Readable, read_frame, write_frame
 from ..decode import NONSENSE
 from ..errors import MusterError
@@ -34,6 +35,7 @@ CLOCK_ROUNDS, CLOCK_LEAST_ROUNDS, CLOCK_SECONDS, CLOCK_PRECISION = 8, 3, 0.25, 0
 # An agent that works on a request says so every 2 seconds (deploy/agent/main.py); before its greeting, a
 # login and a Python have to start.
 SILENCE_SECONDS, GREETING_SECONDS, POLL_SECONDS = 10.0, 30.0, 0.5
+STOOD_STILL_SECONDS = 2.0  # this process, when a wait takes so much longer than it should
 NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
 FROZEN = "is it overloaded or frozen? look at its console"
 DISTRUST = "is this host trustworthy, and its Python intact?"
@@ -67,7 +69,7 @@ class Channel:
     def __init__(self, host: str, pipe: Pipe, events: Inbox) -> None:
         self.host = host
         self.clock_offset = 0.0
-        """Seconds to add to a time of this host to have it on the driver's clock."""
+        """Seconds to add to a time of this host's steady clock to have it on the driver's (`now`)."""
         self._heard = self._asked = self._answered = time.monotonic()
         self._unanswered = 0
         """Bytes of reports since the last answer, or word that one is worked on."""
@@ -111,8 +113,11 @@ class Channel:
         """
         deadline = (time.monotonic() if since is None else since) + seconds
         while True:
+            began = time.monotonic()
             with contextlib.suppress(FutureTimeoutError):  # the built-in one only since Python 3.11
                 return future.result(max(0.0, min(deadline - time.monotonic(), POLL_SECONDS)))
+            if time.monotonic() - began > POLL_SECONDS + STOOD_STILL_SECONDS:
+                self.excuse_silence()  # Ctrl-Z, a closed lid
             silence = self.silent_for()
             if not future.done() and silence > (SILENCE_SECONDS if self._greeted else GREETING_SECONDS):
                 self.give_up()
@@ -129,19 +134,24 @@ class Channel:
         """Seconds since the host was last heard from; zero when no request is pending."""
         return time.monotonic() - max(self._heard, self._asked) if self._waiting else 0.0
 
+    def excuse_silence(self) -> None:
+        """Count the silence of this host from now on: nobody has listened."""
+        self._asked = time.monotonic()
+
     def report(self, report: Report) -> None:
         """Queue an event of the driver among those of the host."""
         self._events.put(Event(self.host, report), wait=False)
 
     def set_clock(self) -> None:
-        """Note the host's clock."""
-        ahead, _ = self.measure_clock()
+        """Note the host's steady clock: what it says of an end stays true when somebody sets the other."""
+        ahead, _ = self.measure_clock(steady=True)
         self.clock_offset = -ahead
 
-    def measure_clock(self) -> tuple[float, float]:
+    def measure_clock(self, *, steady: bool = False) -> tuple[float, float]:
         """How far the host's clock is ahead of this one, and how wrong that may be, in seconds.
 
-        The error is at most half a round trip, so the quickest of several round trips counts.
+        `steady`: not the time of day, but the clocks that nobody sets. The error is at most half a round
+        trip, so the quickest of several round trips counts.
         """
         measured: list[tuple[float, float]] = []
         began = time.monotonic()
@@ -149,9 +159,10 @@ class Channel:
             late = time.monotonic() - began > CLOCK_SECONDS and len(measured) >= CLOCK_LEAST_ROUNDS
             if late or (measured and min(measured)[0] < CLOCK_PRECISION):
                 break
-            asked = time.time()
-            there = self.ask(TIME, seconds=10.0).time
-            answered = time.time()
+            asked = now() if steady else time.time()
+            answer = self.ask(TIME, seconds=10.0)
+            there = answer.steady if steady else answer.time
+            answered = now() if steady else time.time()
             measured.append(((answered - asked) / 2, there - (asked + answered) / 2))
         uncertainty, ahead = min(measured)
         return ahead, uncertainty

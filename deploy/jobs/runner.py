@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from ..common.clock import now
 from ..connect.answers import FETCH, MOST_METRICS, RECORD
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
@@ -189,7 +190,7 @@ class Attempts:
         note = f"no restart: {'interrupted' if isinstance(error, KeyboardInterrupt) else error}"
         if isinstance(error, KeyboardInterrupt) and last.failure:
             note = f"it was about to start again after this: {last.failure.headline}"
-            last = dataclasses.replace(last, failure=interruption(error, time.time()), ended=time.time())
+            last = dataclasses.replace(last, failure=interruption(error, now()), ended=now())
             last = self.folder.ended(last)
         self._say(note)
         self._results[-1] = dataclasses.replace(last, notes=(*last.notes, note))
@@ -205,9 +206,9 @@ class Attempts:
 
 def _without_end(announced: LaunchPlan, error: MusterError | KeyboardInterrupt) -> LaunchResult:
     """The result of an attempt that ended before it could be watched."""
-    now = time.time()
+    at = now()
     if isinstance(error, KeyboardInterrupt):
-        failure = interruption(error, now)
+        failure = interruption(error, at)
     else:
-        failure = Failure("launcher", str(error), error.exit_status or 1, at=now)
-    return LaunchResult(plan=announced, started=now, ended=now, failure=failure, ends={})
+        failure = Failure("launcher", str(error), error.exit_status or 1, at=at)
+    return LaunchResult(plan=announced, started=at, ended=at, failure=failure, ends={})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from ..common.clock import now
 from ..connect.answers import SHELL, SHELL_END
 from ..connect.channel import DISTRUST
 from ..connect.cluster import Cluster
@@ -80,7 +80,7 @@ class Reports:
             self._handlers[type(report)](host, report)
         except UntrueReport as error:
             reason = f"it sent what no agent sends: {error}; {DISTRUST}"
-            self.state.fail(Failure("host", reason, 3, host=host, at=time.time()))
+            self.state.fail(Failure("host", reason, 3, host=host, at=now()))
 
     def catch_up(self) -> None:
         """Take in what hosts have reported by now; due before a judgement, for a driver may be behind."""
@@ -100,7 +100,7 @@ class Reports:
                 f"rank {rank} started as local rank {real[1]} on {host} in a world of {real[2]}; "
                 f"the plan says {expected} in a world of {len(places)}"
             )
-            self.state.fail(Failure("placement", reason, 1, host=host, rank=rank, at=time.time()))
+            self.state.fail(Failure("placement", reason, 1, host=host, rank=rank, at=now()))
         self.state.started.add(rank)
 
     def _output(self, host: str, report: Output) -> None:
@@ -162,7 +162,7 @@ class Reports:
             short = report.command[:200]
             reason = f"what mpirun asked for on {report.host} does more than start its daemon: {short}"
         if target is None or reason:
-            self.state.fail(Failure("launcher", reason, 1, host=host, at=time.time()))
+            self.state.fail(Failure("launcher", reason, 1, host=host, at=now()))
             return
         daemons[report.host] = report.number
         self.state.phases[report.host] = "mpirun's daemon asked for"
@@ -185,13 +185,13 @@ class Reports:
     def _host_lost(self, host: str, report: Lost) -> None:
         nonsense = report.reason.kind == "host.nonsense"
         reason = report.reason.reason if nonsense else "the SSH connection to its agent is gone"
-        self.state.fail(Failure("host", reason, 3, host=host, at=time.time()))
+        self.state.fail(Failure("host", reason, 3, host=host, at=now()))
 
     def _stop_asked(self, host: str, report: StopAsked) -> None:
         """`fab stop` on a machine that is not the driver's: it ends as by a SIGTERM there."""
         if not self.state.over:
             by = harmless(report.by)
-            self.state.failures = [stopped(by, 128 + signal.SIGTERM, time.time())]
+            self.state.failures = [stopped(by, 128 + signal.SIGTERM, now())]
             self.state.finish()
 
     # -- what follows --
@@ -220,7 +220,7 @@ class Reports:
 
     def _launcher_failed(self, host: str, code: int, circumstance: str, at: float | None = None) -> None:
         what = f"{self.state.plan.spec.launcher} ended with"
-        self._blame_launcher(host, what, code, circumstance, time.time() if at is None else at)
+        self._blame_launcher(host, what, code, circumstance, now() if at is None else at)
 
     def _blame_launcher(self, host: str, what: str, code: int, circumstance: str, at: float) -> None:
         reason = f"{what} {describe_code(code)}{circumstance}"
@@ -229,7 +229,7 @@ class Reports:
         self.state.fail(failure)
 
     def _when(self, host: str, at: float) -> float:
-        """A time of a host on the driver's clock."""
+        """A time of a host's steady clock on the driver's."""
         return at + self.cluster.channels[host].clock_offset
 
     def _launcher_stays(self) -> None:

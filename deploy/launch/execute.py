@@ -12,6 +12,7 @@ from dataclasses import replace
 from queue import Empty
 from typing import Any
 
+from ..common.clock import now
 from ..connect.answers import START, STOP, Stopped
 from ..connect.channel import FROZEN
 from ..connect.cluster import Cluster
@@ -23,6 +24,7 @@ from .events import Reports, Watcher
 from .result import Failure, LaunchResult, interruption
 from .stacks import Stacks, gather
 from .state import State
+from .suspension import Suspension
 from .watchdogs import Heartbeat, Stall, Start
 
 START_SECONDS = 30.0
@@ -67,7 +69,8 @@ class Run:
         self.start_timeout = start_timeout
         self.reports = Reports(self.state, cluster, watchers, Stall(self.state, stall_timeout or math.inf))
         self.heartbeat = Heartbeat(self.state, cluster, pulse=stall_timeout > 0)
-        self.began = time.time()
+        self.suspension = Suspension(cluster)
+        self.began = now()
 
     def run(self) -> LaunchResult:
         """From the start to the end, whatever that is."""
@@ -83,19 +86,19 @@ class Run:
         except KeyboardInterrupt as interrupt:
             self._interrupted(interrupt)
         except MusterError as error:
-            state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=time.time()))
+            state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=now()))
         return self._result(stacks, self._stop_once())
 
     @property
     def _first_failure(self) -> Failure | None:
-        return min(self.state.failures, key=lambda one: one.at, default=None)
+        return self.suspension.explain(min(self.state.failures, key=lambda one: one.at, default=None))
 
     def _result(self, stacks: Stacks | None, left: dict[str, int]) -> LaunchResult:
         failure = self._first_failure
         return LaunchResult(
             plan=self.plan,
             started=self.began,
-            ended=time.time(),
+            ended=now(),
             failure=_explain(failure, stacks, self.state) if failure and stacks else failure,
             ends=self.state.ends,
             left=left,
@@ -135,6 +138,7 @@ class Run:
 
     def _judge(self) -> None:
         """Do what is due, by all that hosts have reported until now."""
+        self.suspension.look()
         if self.state.deadlines.are_due():
             self.reports.catch_up()
             self.state.deadlines.do_what_is_due()
@@ -145,6 +149,7 @@ class Run:
             event = self.cluster.events.get(timeout=seconds or 0.001)
         except Empty:
             return False
+        self.suspension.look()
         self.reports.take(event.host, event.report)
         return True
 
@@ -177,7 +182,7 @@ class Run:
         """The job ends; one that is failing keeps that as its verdict, unless it might start again."""
         first = self._first_failure
         if first is None or self.plan.spec.may_restart:
-            self.state.failures = [interruption(interrupt, time.time())]
+            self.state.failures = [interruption(interrupt, now())]
             if first:
                 self.state.notes.append(f"before that: {first.headline}")
 

@@ -11,7 +11,7 @@ from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import Place
 from ..timings import TimedPart
 
-Kind = Literal["rank", "host", "launcher", "start", "placement", "stall", "interrupted", "stopped"]
+Kind = Literal["rank", "host", "launcher", "start", "placement", "stall", "driver", "interrupted", "stopped"]
 
 
 @dataclass(frozen=True)

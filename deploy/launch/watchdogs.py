@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from itertools import groupby
 
+from ..common.clock import now
 from ..connect.answers import PING
 from ..connect.cluster import Cluster
 from ..connect.reports import Pulses
@@ -87,7 +88,7 @@ class Stall:
             reason = f"{self._state.name(odd)}: {reason}"
         place = self._state.places[odd[0]] if len(odd) == 1 else None
         host, rank = (place.host, place.rank) if place else (None, None)
-        self._state.fail(Failure("stall", reason, 3, host=host, rank=rank, at=time.time()))
+        self._state.fail(Failure("stall", reason, 3, host=host, rank=rank, at=now()))
 
 
 HEARTBEAT_SECONDS = 2.0
@@ -113,7 +114,7 @@ class Heartbeat:
                 self.silent.add(name)
                 channel.give_up()
                 reason = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
-                self._state.fail(Failure("host", reason, 3, host=name, at=time.time()))
+                self._state.fail(Failure("host", reason, 3, host=name, at=now()))
             channel.post(PING, pulse=self._pulse)
         self._state.deadlines.after(HEARTBEAT_SECONDS, self.beat)
 
@@ -130,7 +131,7 @@ class Start:
         if state.all_started or state.failures:
             return
         reason = f"{self._missing()} had not started after {self._seconds:.0f} s"
-        state.fail(Failure("start", reason, 3, at=time.time(), tail=tuple(state.launcher_tail)))
+        state.fail(Failure("start", reason, 3, at=now(), tail=tuple(state.launcher_tail)))
 
     def _missing(self) -> str:
         """`rank 1 (node1: mpirun started), ranks 2-3 (node2: daemon asked for)`."""

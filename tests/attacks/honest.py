@@ -29,7 +29,7 @@ JOB = {
 }
 GPU_AND_IMAGE = {"gpus": [dataclasses.asdict(IDLE)], "image": {"flavor": "cpu"}}
 ANSWERS: dict[str, dict[str, Any]] = {
-    "time": {"time": 1000.0},
+    "time": {"time": 1000.0, "steady": 500.0},
     "facts": json.loads(json.dumps(dataclasses.asdict(NODE))),
     "health": json.loads(
         json.dumps(

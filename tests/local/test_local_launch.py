@@ -129,6 +129,20 @@ def test_stopping_the_driver_leaves_nothing(
         assert "FAILED  interrupted by SIGINT (2); the job was ended on every host" in rest
 
 
+@pytest.mark.soak
+@mostly_mpirun
+def test_a_driver_that_stood_still_blames_no_host(project: Project, launcher: str) -> None:
+    with project.start("--launcher", launcher, "--script", "program.py", "--args=wait") as process:
+        assert process.stdout is not None
+        job = read_until(process, "waiting", 2)[0].split()[1].rstrip(":")
+        process.send_signal(signal.SIGSTOP)
+        wait_until_clean(job)  # the hosts have lost their patience
+        process.send_signal(signal.SIGCONT)
+        rest = process.stdout.read()
+    assert process.returncode == 1
+    assert re.search(r"FAILED  this driver stood still for \d+ s \(Ctrl-Z", rest), rest
+
+
 def test_two_launches_at_once_do_not_meet(project: Project) -> None:
     with project.start("--script", "program.py") as one, project.start("--script", "program.py") as two:
         outputs = [process.communicate(timeout=540)[0] for process in (one, two)]

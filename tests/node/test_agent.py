@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 
+from muster.deploy.common.clock import now, steady
 from muster.deploy.common.runs import Jobs
 from muster.deploy.connect.answers import FACTS, PREPARE, START, STOP
 from muster.deploy.connect.channel import Channel
@@ -107,6 +108,15 @@ def test_other_processes_of_the_same_user_are_not_touched(host: Host) -> None:
 def test_a_command_that_does_not_exist_is_an_error_with_its_name(host: Host) -> None:
     with pytest.raises(MusterError, match="cannot start the launcher: there is no no-such-program"):
         host.channel.ask(START, argv=["no-such-program"])
+
+
+def test_ends_are_timed_by_a_clock_that_nobody_sets_and_the_driver_has_them_on_its_own(host: Host) -> None:
+    host.channel.set_clock()
+    before = steady()
+    host.channel.ask(START, argv=["true"])
+    end = host.next_event(CommandEnd).time
+    assert before <= end <= steady()
+    assert abs(end + host.channel.clock_offset - now()) < 30  # not the hours that a clock may be set by
 
 
 def test_what_a_command_prints_comes_with_its_status(host: Host) -> None:

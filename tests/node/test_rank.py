@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.agent.job import rank
+from muster.deploy.common.clock import steady
 from tests.processes import is_alive, wait_until_gone
 from tests.waiting import wait_until
 
@@ -85,6 +86,12 @@ def test_a_full_disk_keeps_no_line_from_the_driver_and_no_program_from_its_end(a
         (str(log), errno.ENOSPC)
     ]
     assert (end["event"], end["code"], process.wait(50)) == ("rank-end", 0, 0)
+
+
+def test_the_time_of_an_end_is_of_a_clock_that_nobody_sets(agent: Agent) -> None:
+    before = steady()
+    agent.start("-c", "pass")
+    assert before <= agent.frames()[-1]["time"] <= steady()
 
 
 @pytest.mark.parametrize("code", [0, 3])

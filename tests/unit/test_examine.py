@@ -69,7 +69,7 @@ def test_the_quickest_of_several_answers_tells_the_clock(monkeypatch: pytest.Mon
         nonlocal now
         there, back = ways.pop(0)
         now += there + back
-        return Time(now - back + 5.0)
+        return Time(now - back + 5.0, 0.0)
 
     channel = Channel("node1", Simulated({}), Inbox())
     monkeypatch.setattr(channel, "ask", ask)
@@ -83,7 +83,7 @@ def test_the_quickest_of_several_answers_tells_the_clock(monkeypatch: pytest.Mon
 
 
 def test_a_launch_has_the_clock_of_every_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Channel, "measure_clock", lambda channel: (2.5, 0.001))
+    monkeypatch.setattr(Channel, "measure_clock", lambda channel, **which: (2.5, 0.001))
     with Cluster(hostfile.parse("node[1-2]"), lambda host: LocalPipe(None)) as cluster:
         cluster.survey()
         assert [channel.clock_offset for channel in cluster.channels.values()] == [-2.5, -2.5]
@@ -111,7 +111,7 @@ class Simulated:
             write_frame(stream, {"reply": request["id"], **answer})
 
     def _answer(self, request: Frame) -> Frame:
-        now = {"time": time.time()}
+        now = {"time": time.time(), "steady": time.monotonic()}
         match request["do"]:
             case "facts":
                 return dataclasses.asdict(NODE) | now

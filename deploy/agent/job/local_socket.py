@@ -7,10 +7,10 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
+from ...common.clock import steady
 from ...common.frames import Frame, read_frame, write_frame
 from ...common.os_errors import explain
 from .ranks import Ranks
@@ -66,7 +66,7 @@ class LocalSocket:
                     end = frame
                     break
                 self._send({**_explained(frame), "rank": rank})
-        at = end["time"] or time.time()  # now: what follows from this end must not seem to be before it
+        at = end["time"] or steady()  # now: what follows from this end must not seem to be before it
         self._send({**self.ranks.ended(rank, end), "rank": rank, "time": at})
 
     def _shell(self, hello: Frame, stream: Any) -> None:

@@ -217,7 +217,7 @@ def run(argv: list[str]) -> int:
 def finish(agent: Agent, label: str, code: int, tail: list[str]) -> int:
     """Send the exit record to the agent, and write it here if that can be: the disk may be full or gone."""
     record = {"code": code, "time": time.time(), "tail": tail}
-    agent.send({"event": "rank-end", **record})
+    agent.send({"event": "rank-end", **record, "time": time.clock_gettime(time.CLOCK_BOOTTIME)})
     with contextlib.suppress(OSError), open(f"{label}.json", "w", encoding="utf-8") as file:
         json.dump(record, file)
     return code

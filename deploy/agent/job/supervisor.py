@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from ...common.clock import steady
 from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
 from ...common.runs import make_private
@@ -77,7 +78,7 @@ class Work:
         """Start the job's command of this host."""
 
         def on_end(code: int) -> None:
-            end = {"event": "command-end", "code": code, "time": time.time()}  # before it is explained
+            end = {"event": "command-end", "code": code, "time": steady()}  # before it is explained
             self.send(self.ranks.explained(end))
 
         self._spawn(request["argv"], on_end)
@@ -88,9 +89,7 @@ class Work:
         number = request["number"]
         self._spawn(
             ["/bin/sh", "-c", request["command"]],
-            lambda code: self.send(
-                {"event": "shell-end", "number": number, "code": code, "time": time.time()}
-            ),
+            lambda code: self.send({"event": "shell-end", "number": number, "code": code, "time": steady()}),
         )
         return {}
 
@@ -132,7 +131,7 @@ class Work:
     def _adopted_killed(self, name: str, code: int) -> None:
         """Report the end of Open MPI's daemon, which is adopted because it leaves its parent."""
         if name in OPEN_MPI_DAEMONS:
-            self.send({"event": "daemon-end", "name": name, "code": code, "time": time.time()})
+            self.send({"event": "daemon-end", "name": name, "code": code, "time": steady()})
 
     def _spawn(self, argv: list[str], on_end: Callable[[int], None]) -> None:
         if not self.reaper:

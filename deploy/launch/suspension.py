@@ -1,0 +1,58 @@
+"""A driver that stood still: a closed lid, Ctrl-Z, output that nobody reads.
+
+Agents end a job whose driver says nothing (deploy/agent/job/supervisor.py). What they report then is not what
+went wrong, and a host is not silent for as long as nobody here listened.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ..common.clock import now
+from ..connect.cluster import Cluster
+from .result import Failure
+
+# The loop of a launch turns every 2 s at least. Agents wait 12 s, of which up to 2 s had passed before.
+NOTICED_SECONDS, PATIENCE_SECONDS = 4.0, 10.0
+# So long after that what fails is a consequence: a silent host takes its time to be noticed.
+AFTERMATH_SECONDS = 15.0
+OWN = frozenset({"interrupted", "stopped", "driver"})
+
+
+class Suspension:
+    """Notices that this process did not run, and explains what follows from that."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._seen, self._awake = now(), time.monotonic()
+        self._long: tuple[float, float] | None = None
+        """From when to when it stood still for longer than agents wait."""
+        self._whole_machine = False
+
+    def look(self) -> None:
+        """To be called at each turn of the loop, before what has come is judged."""
+        last, self._seen = self._seen, now()
+        last_awake, self._awake = self._awake, time.monotonic()  # it does not count what the machine slept
+        gap = self._seen - last
+        if gap < NOTICED_SECONDS:
+            return
+        for channel in self._cluster.channels.values():
+            channel.excuse_silence()
+        if gap >= PATIENCE_SECONDS:
+            self._long = (last, self._seen)
+            self._whole_machine = gap - (self._awake - last_awake) > gap / 2
+
+    def explain(self, failure: Failure | None) -> Failure | None:
+        """The failure, or that this driver stood still, if it is what agents did without it."""
+        if failure is None or self._long is None or failure.kind in OWN:
+            return failure
+        began, ended = self._long
+        if not began + PATIENCE_SECONDS <= failure.at <= ended + AFTERMATH_SECONDS:
+            return failure
+        who = "this machine was suspended" if self._whole_machine else "this driver stood still"
+        why = "" if self._whole_machine else " (Ctrl-Z? output that nobody read?)"
+        reason = (
+            f"{who} for {ended - began:.0f} s{why}, and hosts end a job whose driver says nothing; "
+            "with --detach it goes on without this machine"
+        )
+        return Failure("driver", reason, 1, at=failure.at)

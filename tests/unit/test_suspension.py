@@ -1,0 +1,101 @@
+"""A driver that stood still while its hosts went on, and what follows is not their fault."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.deploy.launch import suspension
+from muster.deploy.launch.result import Failure
+from muster.deploy.launch.watchdogs import SILENCE_SECONDS
+from tests.unit.plans import make_plan
+from tests.unit.test_execute import Hosts
+
+
+class Clocks:
+    """The driver's clocks; a machine that sleeps does not count on the monotonic one."""
+
+    def __init__(self) -> None:
+        self.now = self.monotonic = 1000.0
+
+    def stand_still(self, seconds: float, *, machine: bool = False) -> None:
+        self.now += seconds
+        self.monotonic += 0.0 if machine else seconds
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    clocks = Clocks()
+    monkeypatch.setattr(suspension, "now", lambda: clocks.now)
+    monkeypatch.setattr(suspension, "time", SimpleNamespace(monotonic=lambda: clocks.monotonic))
+    return clocks
+
+
+@pytest.fixture
+def hosts() -> Any:
+    return Hosts(make_plan("node[1-2] slots=2"))
+
+
+def ended(at: float, kind: Any = "launcher") -> Failure:
+    return Failure(kind, "mpirun's daemon ended with SIGTERM (15)", 143, host="node2", at=at)
+
+
+@pytest.mark.parametrize(
+    ("machine", "says"),
+    [(True, "this machine was suspended for 21 s"), (False, "this driver stood still for 21 s (Ctrl-Z?")],
+)
+def test_a_job_that_hosts_ended_meanwhile_is_not_their_fault(
+    clocks: Clocks, hosts: Hosts, machine: bool, says: str
+) -> None:
+    watch = suspension.Suspension(hosts)  # type: ignore[arg-type]  # it has channels
+    clocks.stand_still(21.0, machine=machine)
+    watch.look()
+    for failure in (ended(1012.3), ended(1021.2, "host"), ended(1030.0, "host")):
+        explained = watch.explain(failure)
+        assert explained is not None
+        assert (explained.kind, explained.host, explained.exit_status) == ("driver", None, 1)
+        assert explained.reason.startswith(says)
+
+
+def test_what_failed_before_hosts_lost_patience_keeps_its_cause(clocks: Clocks, hosts: Hosts) -> None:
+    watch = suspension.Suspension(hosts)  # type: ignore[arg-type]
+    clocks.stand_still(21.0)
+    watch.look()
+    for failure in (ended(1003.0, "rank"), ended(1100.0, "rank"), ended(1015.0, "interrupted")):
+        assert watch.explain(failure) is failure
+
+
+def test_hosts_that_nobody_listened_to_for_a_moment_are_not_silent(clocks: Clocks, hosts: Hosts) -> None:
+    watch = suspension.Suspension(hosts)  # type: ignore[arg-type]
+    hosts.channels["node2"].silence = SILENCE_SECONDS
+    clocks.stand_still(1.0)
+    watch.look()
+    assert hosts.channels["node2"].silent_for() == SILENCE_SECONDS
+    clocks.stand_still(9.0)
+    watch.look()
+    assert hosts.channels["node2"].silent_for() == 0.0
+    failure = ended(clocks.now)
+    assert watch.explain(failure) is failure
+
+
+def test_a_launch_whose_driver_stood_still_says_so(
+    clocks: Clocks, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.deploy.launch.state.SETTLE_SECONDS", 0.0)
+    hosts.start_all()
+    get = hosts.events.get
+
+    def stand_still_before_the_last(timeout: float | None = None) -> Any:
+        if len(hosts.events) == 1:
+            clocks.stand_still(20.0)
+        return get(timeout)
+
+    monkeypatch.setattr(hosts.events, "get", stand_still_before_the_last)
+    monkeypatch.setattr("muster.deploy.launch.events.now", lambda: clocks.now)
+    hosts.tell("node2", "daemon-end", name="prted", code=-15, time=1015.0)
+    result = hosts.run()
+    assert result.failure is not None
+    assert (result.failure.kind, result.exit_status) == ("driver", 1)
+    assert "this driver stood still for 20 s" in result.failure.headline
