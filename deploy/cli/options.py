@@ -16,6 +16,7 @@ from typing import TypeVar
 from ..console.text import count
 from ..errors import UsageError
 from ..hosts.hostfile import Host
+from ..plan.mpi_use import asks_for_mpi
 from ..plan.source_tree import KEYS, RUNS, Tree
 from ..plan.spec import Program
 
@@ -47,8 +48,10 @@ def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> 
             f"{words[0]} would be an argument of {DEFAULT_MODULE}; to run it: launch {shlex.join(words)}"
         )
     if script:
-        return Program(script=_script(tree, place, script), args=words)
-    return Program(module=module or DEFAULT_MODULE, args=words)
+        asked = Program(script=_script(tree, place, script), args=words)
+    else:
+        asked = Program(module=module or DEFAULT_MODULE, args=words)
+    return replace(asked, mpi=asks_for_mpi(asked, tree))
 
 
 def _arguments(args: str) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from ..common.frames import Readable
 DEPLOY = Path(__file__).parents[1]
 ROOMS = ("agent", "common")
 # Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
-PROGRAMS = {"muster.deploy.agent.job.rank", "muster.deploy.agent.job.rsh"}
+_JOB = "muster.deploy.agent.job"
+PROGRAMS = {f"{_JOB}.rank", f"{_JOB}.rsh", f"{_JOB}.in_rank.sitecustomize"}
 GREETING = b"muster agent is here\n"
 # No more of what comes before the greeting is taken in, or kept to be quoted.
 MOST_NOISE, KEPT_NOISE = 1 << 20, 1 << 12

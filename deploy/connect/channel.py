@@ -28,8 +28,8 @@ from .reports import BUSY, Event, Lost, Report
 # Above what any agent sends in one line; what it makes in memory is bounded too (MOST_VALUES in frames.py).
 MOST_LINE = 1 << 23
 MOST_ERROR = 1 << 16
-# Reports that may come while an answer is due, beside those that were on their way: an agent answers in order,
-# and says every 2 seconds that it is at work.
+# Reports that may come while an answer is due, beside those that were on their way: an agent answers in
+# order, and says every 2 seconds that it is at work.
 MOST_UNANSWERED = 1 << 25
 CLOCK_ROUNDS, CLOCK_LEAST_ROUNDS, CLOCK_SECONDS, CLOCK_PRECISION = 8, 3, 0.25, 0.001
 # An agent that works on a request says so every 2 seconds (deploy/agent/main.py); before its greeting, a

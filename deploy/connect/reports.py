@@ -60,6 +60,8 @@ class RankEnd:
     time: Seconds
     tail: Annotated[tuple[Annotated[str, AtMost(1 << 12)], ...], AtMost(40)]
     out_of_memory: OutOfMemory | None = None
+    alone: bool = False
+    """MPI told it that it is the only rank, though the job has more."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from ..console.text import count
 from ..hosts.hostfile import Host
 from ..launch.result import Failure
 
-# Nothing that another attempt would change: the user's own word, and a launcher that places ranks wrongly.
-FINAL = frozenset({"interrupted", "stopped", "placement"})
+# Nothing that another attempt would change: the user's own word, and a launcher that places ranks wrongly, or
+# that is not the one for this program.
+FINAL = frozenset({"interrupted", "stopped", "placement", "world"})
 FINAL_STATUS = 2  # what the user wrote
 BACKOFF_SECONDS = (1.0, 2.0)
 

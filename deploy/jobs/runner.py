@@ -75,7 +75,8 @@ class FirstLines:
 
 def tools() -> Tools:
     """The programs of the agent that a launch writes into a job's folder."""
-    return Tools((AGENT / "rank.py").read_text(), (AGENT / "rsh.py").read_text())
+    texts = ((AGENT / name).read_text() for name in ("rank.py", "rsh.py", "in_rank/sitecustomize.py"))
+    return Tools(*texts)
 
 
 def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
@@ -148,7 +149,8 @@ class Attempts:
         self._record(head, "job.json", self.folder.record)
         self._on_start(the_plan)
         self._announced = the_plan
-        self._say(the_plan.title)
+        for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):
+            self._say(line)
         limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
         watchers = (FirstLines(timings, len(the_plan.ranks)), *self.observers)
         result = execute(the_plan, cluster, watchers, timings=timings, **limits)

@@ -30,7 +30,7 @@ from ..console.terminal import harmless
 from ..console.text import describe_code, status_of
 from ..plan.openmpi import starts_daemon
 from . import result
-from .result import Failure, describe_out_of_memory, stopped
+from .result import Failure, alone, describe_out_of_memory, stopped
 from .state import State, UntrueReport
 from .watchdogs import Stall
 
@@ -125,6 +125,8 @@ class Reports:
         ends[rank] = result.RankEnd(self.state.places[rank], report.code, at, report.tail, why)
         if report.code != 0:
             self.state.fail(ends[rank].as_failure())
+        elif report.alone:
+            self.state.fail(alone(ends[rank], self.state.plan))
         elif not self.state.missing:
             self.state.deadlines.after(LAUNCHER_EXIT_SECONDS, self._launcher_stays)
         self._check_done()

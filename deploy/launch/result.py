@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ..console.text import describe_code, status_of
@@ -11,7 +11,9 @@ from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import Place
 from ..timings import TimedPart
 
-Kind = Literal["rank", "host", "launcher", "start", "placement", "stall", "driver", "interrupted", "stopped"]
+Kind = Literal[
+    "rank", "host", "launcher", "start", "placement", "world", "stall", "driver", "interrupted", "stopped"
+]
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Failure:
     @property
     def headline(self) -> str:
         """`rank 4 on node3: exit status 1`."""
-        if self.kind in ("rank", "stall") and self.rank is not None:
+        if self.kind in ("rank", "stall", "world") and self.rank is not None:
             return f"rank {self.rank} on {self.host}: {self.reason}"
         if self.kind == "interrupted":
             return f"interrupted by {self.reason}; the job was ended on every host"
@@ -78,6 +80,17 @@ class RankEnd:
             at=self.at,
             tail=self.tail,
         )
+
+
+def alone(end: RankEnd, plan: LaunchPlan) -> Failure:
+    """A rank ended well, and was no part of the job: MPI had made it a world of its own."""
+    by = (
+        "torchrun starts no MPI ranks; use --launcher mpirun"
+        if plan.spec.launcher == "torchrun"
+        else "the MPI that it loads is not the one that mpirun belongs to"
+    )
+    reason = f"to MPI it was the only rank of a world of one, of {len(plan.ranks)} ranks in the job: {by}"
+    return replace(end.as_failure(), kind="world", reason=reason, exit_status=1)
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,21 @@ class LaunchPlan:
         """Every rank in order."""
         return tuple(place for host in self.hosts for place in host.ranks)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know before the ranks start."""
+        program, launcher = self.spec.program, self.spec.launcher
+        if program.mpi and launcher == "torchrun" and len(self.ranks) > 1:
+            return (
+                f"{program.mpi} asks for MPI, but torchrun starts no MPI ranks: to MPI each would be alone; "
+                "use --launcher mpirun",
+            )
+        return ()
+
     def __str__(self) -> str:
         described = (_describe_host(self.spec, host) for host in self.hosts)
-        return "\n".join([self.title, _describe_tree(self), *described]) + "\n"
+        notes = (f"note: {note}" for note in self.notes)
+        return "\n".join([self.title, _describe_tree(self), *notes, *described]) + "\n"
 
 
 def _describe_tree(plan: LaunchPlan) -> str:

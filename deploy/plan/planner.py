@@ -27,10 +27,12 @@ from .spec import LaunchSpec
 
 @dataclass(frozen=True)
 class Tools:
-    """The texts of the programs that a launch writes into a job's folder: agent/job/rank.py and rsh.py."""
+    """The texts of the programs that a launch writes into a job's folder, from agent/job/."""
 
     rank: str = field(repr=False)
     rsh: str = field(repr=False)
+    in_rank: str = field(repr=False)
+    """in_rank/sitecustomize.py"""
 
 
 def plan(
@@ -114,12 +116,16 @@ def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -
 
 
 def _tools(paths: JobPaths, python: str, tools: Tools) -> Iterator[RemoteFile]:
-    """`muster-rank` and `muster-rsh` for one host: words on PATH that run a script by this host's Python."""
+    """`muster-rank` and `muster-rsh` for one host: words on PATH that run a script by this host's Python.
+
+    And what runs inside each rank, which `rank.py` puts on PYTHONPATH.
+    """
     for name, text in (("rank", tools.rank), ("rsh", tools.rsh)):
         script = f"{paths.programs}/{name}.py"
         start = f'#!/bin/sh\nexec {shlex.join((python, "-IS", script))} "$@"\n'
         yield RemoteFile(script, 0o600, text)
         yield RemoteFile(f"{paths.programs}/muster-{name}", 0o700, start)
+    yield RemoteFile(f"{paths.programs}/in_rank/sitecustomize.py", 0o600, tools.in_rank)
 
 
 # ---- as text ----------------------------------------------------------------------------------------------

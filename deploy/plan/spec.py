@@ -18,6 +18,8 @@ class Program:
     module: str | None = None
     script: str | None = None
     args: tuple[str, ...] = ()
+    mpi: str = ""
+    """Where its own source asks for MPI: `train.py:3`; empty if that is not seen."""
 
     def argv(self, *, abort_with_mpi: bool) -> tuple[str, ...]:
         """The arguments for Python.

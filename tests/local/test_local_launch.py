@@ -107,6 +107,38 @@ def test_an_exception_ends_a_job_whose_other_ranks_wait_in_mpi(project: Project)
     assert not processes_of(done.job)
 
 
+# MPI as torch's own backend has it: nothing imports mpi4py, and exit(3) finalizes.
+PLAIN_MPI = """
+import ctypes, os, sys
+os.environ["OPAL_PREFIX"] = sys.prefix
+mpi = ctypes.CDLL(sys.prefix + "/lib/libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+mpi.MPI_Init(None, None)
+ctypes.CDLL(None).on_exit(mpi.MPI_Finalize, None)
+if os.environ["RANK"] == "1": raise ValueError("boom")
+mpi.MPI_Barrier(ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world")))
+"""
+
+
+def test_an_exception_ends_a_job_whose_other_ranks_wait_in_an_mpi_that_is_not_mpi4pys(
+    project: Project,
+) -> None:
+    (project.path / "mpi.py").write_text(PLAIN_MPI)
+    done = project.launch("--script", "mpi.py")
+    assert done.status == 1, done.output
+    assert "FAILED  rank 1 on localhost: exit status 1" in done.output
+    assert "ValueError: boom" in done.output
+    assert not processes_of(done.job)
+
+
+def test_ranks_that_are_alone_to_mpi_under_torchrun_have_failed(project: Project) -> None:
+    (project.path / "mpi.py").write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.size)\n")
+    done = project.launch("--launcher", "torchrun", "--script", "mpi.py")
+    assert done.status == 1, done.output
+    assert re.search(r"FAILED  rank [01] on localhost: to MPI it was the only rank of a world", done.output)
+    assert "note: mpi.py:1 asks for MPI, but torchrun starts no MPI ranks" in done.output
+    assert done.result["first_failure"]["kind"] == "world"
+
+
 @pytest.mark.timed
 @mostly_mpirun
 @pytest.mark.parametrize(

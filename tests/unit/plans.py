@@ -15,7 +15,7 @@ from muster.deploy.plan.planner import Tools, plan
 from muster.deploy.plan.source_tree import Tree, TreeFile
 from muster.deploy.plan.spec import LaunchSpec, Program
 
-TOOLS = Tools(rank="# rank.py\n", rsh="# rsh.py\n")
+TOOLS = Tools(rank="# rank.py\n", rsh="# rsh.py\n", in_rank="# sitecustomize.py\n")
 LIBRARY = Tree(Path("/opt/muster"), ".", (), "muster")
 TREE = Tree(Path("/work/digits"), ".", (TreeFile("train/__main__.py", False, "ab" * 32, size=2500),))
 NODE = Facts(

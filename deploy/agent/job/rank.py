@@ -80,7 +80,9 @@ def environment_of(job: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str
     names = {name.upper(): str(value) for name, value in ranks.items()}
     environment = {**os.environ, **names, **job["env"]}
     # `import muster.train` works in every rank; last, so that nothing of ours comes before what the user has.
-    paths = [environment.get("PYTHONPATH", ""), os.path.join(job["folder"], "lib")]
+    # Only our sitecustomize comes first; it hands on to the user's, and leaves the path.
+    hook = os.path.join(os.path.dirname(os.path.abspath(__file__)), "in_rank")
+    paths = [hook, environment.get("PYTHONPATH", ""), os.path.join(job["folder"], "lib")]
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -211,12 +213,18 @@ def run(argv: list[str]) -> int:
     os.close(ending)
     for thread in pumps:
         thread.join(LAST_SECONDS)
-    return finish(agent, label, code, list(tails["err"]) or list(tails["out"]))
+    alone = was_alone(ranks["rank"])
+    return finish(agent, label, code, list(tails["err"]) or list(tails["out"]), alone=alone)
 
 
-def finish(agent: Agent, label: str, code: int, tail: list[str]) -> int:
+def was_alone(rank: int) -> bool:
+    """Whether MPI told the program that it is the only rank (in_rank/sitecustomize.py)."""
+    return os.path.exists(os.path.join(os.environ["MUSTER_AGENT"], f"world-of-one-{rank}"))
+
+
+def finish(agent: Agent, label: str, code: int, tail: list[str], *, alone: bool = False) -> int:
     """Send the exit record to the agent, and write it here if that can be: the disk may be full or gone."""
-    record = {"code": code, "time": time.time(), "tail": tail}
+    record = {"code": code, "time": time.time(), "tail": tail, **({"alone": True} if alone else {})}
     agent.send({"event": "rank-end", **record, "time": time.clock_gettime(time.CLOCK_BOOTTIME)})
     with contextlib.suppress(OSError), open(f"{label}.json", "w", encoding="utf-8") as file:
         json.dump(record, file)

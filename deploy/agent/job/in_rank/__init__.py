@@ -1,0 +1,1 @@
+"""What runs inside every rank, before its program."""

@@ -1,0 +1,150 @@
+"""Python imports this at the start of every rank (PYTHONPATH, `rank.py`). It acts once, at the rank's end.
+
+Two ends of a program that uses MPI look well, or like no end at all, from outside:
+
+* A rank under torchrun is no rank to MPI: each is a world of one. N models are trained, and all end with 0.
+  Such a rank leaves a file for `rank.py`, by which the rank has failed.
+* A rank that fails waits in MPI_Finalize for the others, which wait for it. `python -m mpi4py` makes that an
+  MPI_Abort for programs that import mpi4py. For those that do not, as with torch's own MPI backend, the rank
+  ends here without MPI_Finalize.
+
+MPI is asked where its library is loaded (Open MPI's), through ctypes. Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec
+from typing import Any
+
+ALONE = "world-of-one"  # the file of rank 3: world-of-one-3 (deploy/agent/job/rank.py)
+
+STARTED_BY_MPI = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}  # what a launcher of MPI tells its ranks
+
+
+class _End:
+    """Looks at the rank when its program, with all that it registered for its exit, is through."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        # As they are now: the program may change them, and MPI does.
+        world = environment.get("WORLD_SIZE", "")
+        self._world = int(world) if world.isdecimal() else 1
+        self._marker = os.path.join(environment.get("MUSTER_AGENT", ""), f"{ALONE}-{environment.get('RANK')}")
+        self._in_mpi_job = not STARTED_BY_MPI.isdisjoint(environment)
+        self._failed = False
+
+    def note_status(self, status: Any) -> None:
+        """The status, or SystemExit, that the program ends with."""
+        if isinstance(status, SystemExit):
+            status = status.code
+        self._failed = status not in (None, 0)
+
+    def judge(self) -> None:
+        """Called last of all that Python calls at exit."""
+        library = _loaded_mpi()
+        if library is None or not _flag(library, "MPI_Initialized"):
+            return
+        finalized = _flag(library, "MPI_Finalized")
+        failed = self._failed or getattr(sys, "last_value", None) is not None
+        if failed and not finalized and "mpi4py.MPI" not in sys.modules:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):
+                    stream.flush()
+            os._exit(1)
+        if self._world > 1 and not _met_by_torch() and self._is_alone(library, finalized=finalized):
+            with contextlib.suppress(OSError), open(self._marker, "x", encoding="ascii"):
+                pass
+
+    def _is_alone(self, library: Any, *, finalized: bool) -> bool:
+        """Whether MPI_COMM_WORLD has one rank; a world that is finalized can no longer be asked."""
+        if finalized:
+            return not self._in_mpi_job
+        import ctypes  # noqa: PLC0415  # most ranks need none
+
+        size = ctypes.c_int()
+        world = ctypes.c_char.in_dll(library, "ompi_mpi_comm_world")
+        library.MPI_Comm_size(ctypes.byref(world), ctypes.byref(size))
+        return size.value == 1
+
+
+def _loaded_mpi() -> Any:
+    """Open MPI's library, if this process has loaded it."""
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")[2]
+            if os.path.basename(path).startswith("libmpi.so"):
+                import ctypes  # noqa: PLC0415  # most ranks need none
+
+                with contextlib.suppress(OSError):
+                    library = ctypes.CDLL("/" + path)
+                    return library if hasattr(library, "ompi_mpi_comm_world") else None
+    return None
+
+
+def _flag(library: Any, function: str) -> bool:
+    import ctypes  # noqa: PLC0415  # loaded by now
+
+    flag = ctypes.c_int()
+    getattr(library, function)(ctypes.byref(flag))
+    return bool(flag.value)
+
+
+def _met_by_torch() -> bool:
+    """Whether torch has brought the ranks together without MPI, which was initialised for something else.
+
+    A group that was destroyed has left no size. It was MPI's own where torch has MPI and nothing else has it.
+    """
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or c10d._default_pg_init_method is None:
+        return False
+    if c10d.is_initialized():
+        return bool(c10d.get_world_size() > 1)
+    return "mpi4py.MPI" in sys.modules or not c10d.is_mpi_available()
+
+
+def _hear_mpi4py(end: _End) -> None:
+    """Under `python -m mpi4py`: be told the status of a program that ends by SystemExit, as mpi4py is."""
+    with open("/proc/self/cmdline", "rb") as file:
+        if file.read().split(b"\0")[1:3] != [b"-m", b"mpi4py"]:
+            return
+    run = import_module("mpi4py.run")
+    told = run.set_abort_status
+
+    def set_abort_status(status: Any) -> None:
+        end.note_status(status)
+        told(status)
+
+    run.set_abort_status = set_abort_status  # type: ignore[attr-defined]
+
+
+def _leave_the_path(folder: str) -> None:
+    """What the program starts is no rank; and it finds the path as if this were not there."""
+    sys.path[:] = [path for path in sys.path if path != folder]
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    left = os.pathsep.join(path for path in paths if path != folder)
+    if left:
+        os.environ["PYTHONPATH"] = left
+    else:
+        os.environ.pop("PYTHONPATH", None)
+
+
+def _run_next() -> None:
+    """The `sitecustomize` of the user or the system, whose place this takes."""
+    spec: ModuleSpec | None = PathFinder.find_spec("sitecustomize")
+    if spec and spec.loader:
+        sys.modules["sitecustomize"] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+if __name__ == "sitecustomize":
+    _leave_the_path(os.path.dirname(os.path.abspath(__file__)))
+    the_end = _End(dict(os.environ))
+    atexit.register(the_end.judge)
+    with contextlib.suppress(Exception):  # whatever is wrong with mpi4py, its user will see it
+        _hear_mpi4py(the_end)
+    _run_next()

@@ -1,0 +1,135 @@
+"""What runs inside a rank: MPI's view of it at its end, and whether it is there at all for the program.
+
+The programs run alone, as a rank under torchrun does for MPI; `WORLD_SIZE` says that there are two.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import muster.deploy.agent.job
+
+FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")
+# Open MPI as torch's own backend has it: nothing imports mpi4py, and what exit(3) calls finalizes.
+PLAIN_MPI = """
+import ctypes, os, sys
+os.environ["OPAL_PREFIX"] = sys.prefix  # Open MPI from PyPI asks for it
+mpi = ctypes.CDLL(sys.prefix + "/lib/libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+mpi.MPI_Init(None, None)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder like the one on a host, with nothing else in it."""
+    (tmp_path / "in_rank").mkdir()
+    (tmp_path / "in_rank" / "sitecustomize.py").write_text((FOLDER / "sitecustomize.py").read_text())
+    return tmp_path
+
+
+def run(folder: Path, program: str, *, options: tuple[str, ...] = (), **env: str) -> tuple[int, bool, str]:
+    """Exit status, whether the rank was found alone, and all that it printed."""
+    (folder / "program.py").write_text(program)
+    path = os.pathsep.join(filter(None, [str(folder / "in_rank"), env.pop("PYTHONPATH", "")]))
+    world = {"RANK": "1", "WORLD_SIZE": "2", "MUSTER_AGENT": str(folder), "PYTHONPATH": path}
+    clean = {name: text for name, text in os.environ.items() if not name.startswith(("OMPI_", "PMIX_"))}
+    done = subprocess.run(
+        [sys.executable, *options, str(folder / "program.py")],
+        env={**clean, **world, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, (folder / "world-of-one-1").exists(), done.stdout
+
+
+ALONE = {
+    "mpi4py": "from mpi4py import MPI",
+    "mpi4py, finalized by the program": "from mpi4py import MPI; MPI.Finalize()",
+    "another MPI program": PLAIN_MPI,
+}
+NOT_ALONE = {
+    "no MPI": "print('hello')",
+    "mpi4py without MPI": "import mpi4py",
+    "mpi4py that is not initialised": "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI",
+}
+
+
+@pytest.mark.parametrize("program", ALONE.values(), ids=ALONE.keys())
+def test_a_rank_for_which_mpi_is_a_world_of_one_is_found(folder: Path, program: str) -> None:
+    assert run(folder, program)[:2] == (0, True)
+
+
+@pytest.mark.parametrize("program", NOT_ALONE.values(), ids=NOT_ALONE.keys())
+def test_a_rank_that_does_not_use_mpi_is_not(folder: Path, program: str) -> None:
+    assert run(folder, program)[:2] == (0, False)
+
+
+@pytest.mark.soak
+def test_a_start_of_torchs_groups_that_fails_brings_no_rank_together(folder: Path) -> None:
+    program = (
+        "from mpi4py import MPI\nimport torch.distributed as dist\n"
+        "try: dist.init_process_group('mpi')\nexcept Exception: pass"
+    )
+    assert run(folder, program)[:2] == (0, True)
+
+
+def test_a_world_of_one_in_a_job_of_one_rank_is_right(folder: Path) -> None:
+    assert run(folder, "from mpi4py import MPI", WORLD_SIZE="1")[:2] == (0, False)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [pytest.param("", marks=pytest.mark.soak), "dist.destroy_process_group()"],
+    ids=["kept", "destroyed"],
+)
+def test_ranks_that_torch_brought_together_may_have_mpi_beside_it(folder: Path, end: str) -> None:
+    meet = (
+        "import os, sys, torch.distributed as dist\nfrom mpi4py import MPI\n"
+        "other = os.fork()\n"  # the second rank
+        "dist.init_process_group('gloo', init_method=f'file://{sys.argv[0]}.store', "
+        "rank=int(other > 0), world_size=2)\n"
+        f"{end}\nif not other: os._exit(0)\nos.waitpid(other, 0)"
+    )
+    assert run(folder, meet, GLOO_SOCKET_IFNAME="lo")[:2] == (0, False)
+
+
+FAILING = {"raise ValueError('boom')": 1, "import sys; sys.exit(3)": 1, "print('well')": 0}
+# In the place of MPI_Finalize, which would wait for the others.
+AT_EXIT = """
+ctypes.CDLL(None).on_exit(ctypes.CDLL(None).abort, None)
+"""
+
+
+@pytest.mark.parametrize(("deed", "status"), FAILING.items(), ids=FAILING.keys())
+def test_a_failing_rank_of_another_mpi_program_does_not_wait_for_the_others(
+    folder: Path, deed: str, status: int
+) -> None:
+    ended, _, said = run(folder, PLAIN_MPI + AT_EXIT + deed, options=("-m", "mpi4py"))
+    assert ended == (status or -signal.SIGABRT), said
+    assert ("ValueError: boom" in said) is ("boom" in deed)
+
+
+def test_the_users_own_sitecustomize_runs_and_the_path_is_the_users(folder: Path) -> None:
+    own = folder / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("print('own one', __name__)")
+    program = (
+        "import os, sitecustomize, sys\n"
+        "print(os.environ.get('PYTHONPATH'), sitecustomize.__file__, 'in_rank' in str(sys.path))"
+    )
+    assert run(folder, program, PYTHONPATH=str(own)) == (
+        0,
+        False,
+        f"own one sitecustomize\n{own} {own}/sitecustomize.py False\n",
+    )
+    (own / "sitecustomize.py").unlink()
+    assert "None" in run(folder, "import os; print(os.environ.get('PYTHONPATH'))")[2]
