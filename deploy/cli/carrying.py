@@ -22,6 +22,8 @@ from ..jobs.verdict import verdict
 from ..plan.placement import used_hosts
 from ..timings import Timings, table
 
+STDIN = 0  # file descriptor
+
 
 def show(job: Job, open_pipe: OpenPipe, timings: Timings) -> None:
     """The plan, and nothing is touched."""
@@ -44,7 +46,8 @@ def carry_out(
     """The job with its records and its screen, to its verdict. `tell`: where the time of its start went."""
     folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
     try:
-        result = Attempts(job, open_pipe, folder, (folder, screen), timings=timings).run()
+        observers = (folder, screen)
+        result = Attempts(job, open_pipe, folder, observers, timings=timings, stdin=STDIN).run()
     finally:
         screen.close()
     screen.say(verdict(result, folder))

@@ -107,6 +107,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             hidden=request.taken_from_here(env or ()),
             columns=None if detach else screen.columns,
             may_restart=max_restarts > 0,
+            stdin=not (detach or max_restarts) and request.feeds(0),
         )
         used = used_hosts(listed, spec)
         open_pipe = ahead(listed[:1] if detach else used, opener(Path(hosts), python), clock)

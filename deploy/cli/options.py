@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shlex
+import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -110,6 +111,15 @@ def environment(settings: Iterable[str], own: Mapping[str, str]) -> tuple[tuple[
 def taken_from_here(settings: Iterable[str]) -> tuple[str, ...]:
     """The names that were given without a value, which is how a secret is given."""
     return tuple(setting for setting in settings if "=" not in setting)
+
+
+def feeds(stdin: int) -> bool:
+    """Whether a file descriptor is a pipe or file to be read to its end, and no terminal or /dev/null."""
+    try:
+        mode = os.fstat(stdin).st_mode
+    except OSError:  # closed
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
 def min_hosts(number: int, used: Sequence[Host]) -> int:

@@ -52,6 +52,14 @@ class LogEnded:
 
 
 @dataclass(frozen=True)
+class InputTaken:
+    """A rank has read the last part of its standard input; `still_read`: it may read another."""
+
+    rank: Rank
+    still_read: bool
+
+
+@dataclass(frozen=True)
 class RankEnd:
     """A rank has ended, at a time of its host's clock."""
 
@@ -201,6 +209,7 @@ Report = (
     RankStart
     | Output
     | LogEnded
+    | InputTaken
     | RankEnd
     | Pulses
     | LauncherLine
@@ -223,6 +232,7 @@ KINDS: Mapping[str, type[Report]] = {
     "rank-start": RankStart,
     "output": Output,
     "log-ended": LogEnded,
+    "stdin": InputTaken,
     "rank-end": RankEnd,
     "pulse": Pulses,
     "launcher": LauncherLine,

@@ -21,6 +21,7 @@ from ..launch.deliver import deliver
 from ..launch.events import Watcher
 from ..launch.execute import execute
 from ..launch.result import Failure, LaunchResult, interruption
+from ..launch.stdin import Input
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import used_hosts
 from ..plan.planner import Tools, plan
@@ -99,10 +100,12 @@ class Attempts:
         on_start: Callable[[LaunchPlan], None] = lambda plan: None,
         *,
         timings: Timings | None = None,
+        stdin: int | None = None,
     ) -> None:
         self._timings = timings or Timings()
         self.job, self.folder, self.observers = job, folder, observers
         self._open_pipe, self._on_start = open_pipe, on_start
+        self._stdin = Input(stdin) if job.spec.stdin and stdin is not None else None
         self._policy = Policy(job.max_restarts, job.min_hosts)
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
@@ -153,7 +156,7 @@ class Attempts:
             self._say(line)
         limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
         watchers = (FirstLines(timings, len(the_plan.ranks)), *self.observers)
-        result = execute(the_plan, cluster, watchers, timings=timings, **limits)
+        result = execute(the_plan, cluster, watchers, timings=timings, stdin=self._stdin, **limits)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._again = False
         self._results.append(result)  # what follows is extra: no error of it may cost the verdict

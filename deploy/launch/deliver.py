@@ -59,6 +59,7 @@ def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Seque
         path=host.path,
         env=host.env,
         attempt=plan.spec.attempt,
+        stdin=plan.spec.stdin,
         code=plan.tree.listing(),
         library=plan.library.listing(),
         files=[astuple(file) for file in host.files],

@@ -13,6 +13,7 @@ from ..connect.cluster import Cluster
 from ..connect.reports import (
     CommandEnd,
     DaemonEnd,
+    InputTaken,
     LauncherLine,
     LogEnded,
     Lost,
@@ -32,6 +33,7 @@ from ..plan.openmpi import starts_daemon
 from . import result
 from .result import Failure, alone, describe_out_of_memory, stopped
 from .state import State, UntrueReport
+from .stdin import Input
 from .watchdogs import Stall
 
 # After the launcher's end, reports of ranks on other hosts may still be on their way.
@@ -55,12 +57,21 @@ class Watcher(Protocol):
 class Reports:
     """Takes in the events of every host, one at a time."""
 
-    def __init__(self, state: State, cluster: Cluster, watchers: Sequence[Watcher], stall: Stall) -> None:
+    def __init__(
+        self,
+        state: State,
+        cluster: Cluster,
+        watchers: Sequence[Watcher],
+        stall: Stall,
+        stdin: Input | None = None,
+    ) -> None:
         self.state, self.cluster, self.watchers, self.stall = state, cluster, watchers, stall
+        self.stdin = stdin
         self._handlers: Mapping[type[Report], Callable[[str, Any], None]] = {
             RankStart: self._rank_start,
             Output: self._output,
             LogEnded: self._log_ended,
+            InputTaken: self._input_taken,
             RankEnd: self._rank_end,
             Pulses: stall.pulse,
             LauncherLine: self._launcher,
@@ -101,7 +112,14 @@ class Reports:
                 f"the plan says {expected} in a world of {len(places)}"
             )
             self.state.fail(Failure("placement", reason, 1, host=host, rank=rank, at=now()))
+        if rank == 0 and self.stdin and rank not in self.state.started:
+            self.stdin.begin(rank, self.cluster.channels[host])
         self.state.started.add(rank)
+
+    def _input_taken(self, host: str, report: InputTaken) -> None:
+        self.state.require_own(host, report.rank)
+        if report.rank or not self.stdin or not self.stdin.taken(still_read=report.still_read):
+            raise UntrueReport("that a rank took input which it was not sent")
 
     def _output(self, host: str, report: Output) -> None:
         rank, text = report.rank, report.text

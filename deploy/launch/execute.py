@@ -24,6 +24,7 @@ from .events import Reports, Watcher
 from .result import Failure, LaunchResult, interruption
 from .stacks import Stacks, gather
 from .state import State
+from .stdin import Input
 from .suspension import Suspension
 from .watchdogs import Heartbeat, Stall, Start
 
@@ -42,12 +43,14 @@ def execute(
     start_timeout: float,
     stall_timeout: float = 0.0,
     timings: Timings | None = None,
+    stdin: Input | None = None,
 ) -> LaunchResult:
     """Carry out a plan that was delivered; returns how it ended, also when it was interrupted.
 
     `start_timeout`, `stall_timeout`: seconds; 0 for a job that may stall as long as it likes.
+    `stdin`: what rank 0 reads.
     """
-    return Run(plan, cluster, watchers, start_timeout, stall_timeout, timings=timings).run()
+    return Run(plan, cluster, watchers, start_timeout, stall_timeout, timings=timings, stdin=stdin).run()
 
 
 class Run:
@@ -62,12 +65,14 @@ class Run:
         stall_timeout: float = 0.0,
         *,
         timings: Timings | None = None,
+        stdin: Input | None = None,
     ) -> None:
         self._timings = timings or Timings()
         self.plan, self.cluster = plan, cluster
         self.state = State(plan)
         self.start_timeout = start_timeout
-        self.reports = Reports(self.state, cluster, watchers, Stall(self.state, stall_timeout or math.inf))
+        stall = Stall(self.state, stall_timeout or math.inf)
+        self.reports = Reports(self.state, cluster, watchers, stall, stdin)
         self.heartbeat = Heartbeat(self.state, cluster, pulse=stall_timeout > 0)
         self.suspension = Suspension(cluster)
         self.began = now()

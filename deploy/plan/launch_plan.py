@@ -71,7 +71,8 @@ class LaunchPlan:
     def __str__(self) -> str:
         described = (_describe_host(self.spec, host) for host in self.hosts)
         notes = (f"note: {note}" for note in self.notes)
-        return "\n".join([self.title, _describe_tree(self), *notes, *described]) + "\n"
+        stdin = f"stdin: {'this command feeds rank 0' if self.spec.stdin else 'empty'}"
+        return "\n".join([self.title, _describe_tree(self), stdin, *notes, *described]) + "\n"
 
 
 def _describe_tree(plan: LaunchPlan) -> str:

@@ -49,6 +49,8 @@ class LaunchSpec:
     attempt: int = 0
     """How often this job was started before."""
     may_restart: bool = False
+    stdin: bool = False
+    """Whether rank 0 reads the driver's standard input; every other rank's is empty."""
 
 
 def is_secret(name: str, hidden: Container[str]) -> bool:

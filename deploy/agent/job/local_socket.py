@@ -22,6 +22,7 @@ class LocalSocket:
     def __init__(self, folder: str, job: Frame, ranks: Ranks, send: Callable[[Frame], None]) -> None:
         self.job, self.ranks, self._send = job, ranks, send
         self._shells: dict[int, Any] = {}
+        self._wrappers: dict[int, Any] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(os.path.join(folder, "agent"))
         self._listener.listen(512)
@@ -32,6 +33,12 @@ class LocalSocket:
         if client := self._shells.pop(number, None):
             with contextlib.suppress(OSError):
                 write_frame(client, {"code": code})
+
+    def feed(self, rank: int, part: bytes) -> None:
+        """Hand a rank's wrapper a part of the program's standard input; it reads at once whatever comes."""
+        if wrapper := self._wrappers.get(rank):
+            with contextlib.suppress(OSError, ValueError):
+                write_frame(wrapper, {"stdin": len(part)}, part)
 
     def _accept(self) -> None:
         while True:
@@ -53,8 +60,9 @@ class LocalSocket:
 
     def _rank(self, hello: Frame, stream: Any) -> None:
         rank = hello["rank"]
-        told = ("attempt", "cwd", "env", "folder", "host")
+        told = ("attempt", "cwd", "env", "folder", "host", "stdin")
         write_frame(stream, {name: self.job[name] for name in told if name in self.job})
+        self._wrappers[rank] = stream
         self.ranks.started(rank, hello["pid"])
         self._send({**hello, "event": "rank-start"})
         # rank.py may be killed itself: its program goes with it (PR_SET_PDEATHSIG), so that is its end.

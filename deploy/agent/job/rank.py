@@ -24,7 +24,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
@@ -64,15 +65,16 @@ class Agent:
         self.job: dict[str, Any] = json.loads(self._stream.readline())
 
     def send(self, frame: dict[str, Any]) -> None:
-        """One JSON line; an agent that is gone is noticed by `wait_for_loss`."""
+        """One JSON line; an agent that is gone is noticed by `listen`."""
         with self._lock, contextlib.suppress(OSError):
             self._stream.write(json.dumps(frame).encode() + b"\n")
             self._stream.flush()
 
-    def wait_for_loss(self) -> None:
-        """Block until the agent is gone."""
-        with contextlib.suppress(OSError):
-            self._socket.recv(1)
+    def listen(self, take: Callable[[bytes], object]) -> None:
+        """Until the agent is gone: hand on each part of the program's standard input."""
+        with contextlib.suppress(OSError, ValueError):
+            while line := self._stream.readline():
+                take(self._stream.read(json.loads(line).get("size", 0)))
 
 
 def environment_of(job: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str, str]:
@@ -162,6 +164,18 @@ def chunks(source: BinaryIO, over: int) -> Iterator[bytes]:
         yield chunk
 
 
+def feed(parts: SimpleQueue[bytes], program: BinaryIO, agent: Agent) -> None:
+    """Write to the program's standard input what comes, and say of each part that it is taken."""
+    with contextlib.suppress(OSError):  # the program reads no more, or has ended
+        while part := parts.get():
+            program.write(part)
+            program.flush()
+            agent.send({"event": "stdin", "still_read": True})
+    with contextlib.suppress(OSError):
+        program.close()
+    agent.send({"event": "stdin", "still_read": False})
+
+
 def whole_lines(text: bytes, *, flush: bool) -> tuple[bytes, bytes]:
     """Split into whole lines and a rest; at the end, or if the rest is too long a line, that goes along."""
     end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
@@ -177,6 +191,7 @@ def run(argv: list[str]) -> int:
     attempt = f".restart-{agent.job['attempt']}" if agent.job.get("attempt") else ""
     name = f"rank-{ranks['rank']:04d}@{agent.job['host']}{attempt}"
     label = os.path.join(agent.job["folder"], "logs", name)
+    reads = ranks["rank"] == 0 and agent.job.get("stdin", False)
     tails: dict[str, collections.deque[str]] = {
         "out": collections.deque(maxlen=TAIL_LINES),
         "err": collections.deque(maxlen=TAIL_LINES),
@@ -186,7 +201,7 @@ def run(argv: list[str]) -> int:
             [sys.executable, *argv],
             cwd=agent.job["cwd"],
             env=environment_of(agent.job, ranks),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             preexec_fn=lambda: prepare_child(agent.pid),  # no other thread runs yet
@@ -196,7 +211,10 @@ def run(argv: list[str]) -> int:
         return finish(agent, label, 127, [f"{error}\n"])
     for number in FORWARDED:
         signal.signal(number, lambda got, frame: child.send_signal(got))
-    threading.Thread(target=end_with_agent, args=(agent, child), daemon=True).start()
+    parts: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=end_with_agent, args=(agent, child, parts), daemon=True).start()
+    if child.stdin:
+        threading.Thread(target=feed, args=(parts, child.stdin, agent), daemon=True).start()
     over, ending = os.pipe()
     pumps = [
         threading.Thread(
@@ -231,9 +249,9 @@ def finish(agent: Agent, label: str, code: int, tail: list[str], *, alone: bool 
     return code
 
 
-def end_with_agent(agent: Agent, child: subprocess.Popen[bytes]) -> None:
-    """End the program when the agent is gone."""
-    agent.wait_for_loss()
+def end_with_agent(agent: Agent, child: subprocess.Popen[bytes], parts: SimpleQueue[bytes]) -> None:
+    """End the program when the agent is gone; what the agent says until then is its standard input."""
+    agent.listen(parts.put)
     child.kill()
 
 

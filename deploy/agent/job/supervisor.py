@@ -99,6 +99,12 @@ class Work:
             self.local_socket.shell_ended(request["number"], request["code"])
         return {}
 
+    def do_stdin(self, request: Frame, payload: bytes) -> Frame:
+        """Bring a rank of this host a part of its standard input; nothing is its end."""
+        if self.local_socket:
+            self.local_socket.feed(request["rank"], payload)
+        return {}
+
     def do_ping(self, request: Frame, payload: bytes) -> Frame:
         """A heartbeat of the driver. From the first one on, the driver's silence ends the job too."""
         first, self._heard = self._heard is None, time.monotonic()
