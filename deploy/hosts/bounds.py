@@ -25,7 +25,8 @@ AbsolutePath = Annotated[str, Like(r"/[^\0\n]{0,4095}")]
 Version = Annotated[str, Like(r"[\w.+!~-]{1,64}")]
 Digest = Annotated[str, Like(r"[0-9a-f]{64}")]
 DiffId = Annotated[str, Like(r"sha256:[0-9a-f]{64}")]
-Address = Annotated[str, AtMost(64), Parsed(ipaddress.ip_address)]
+Address = Annotated[str, Like(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,15})?"), Parsed(ipaddress.ip_address)]
+"""IPv4 or IPv6; its scope is the name of an interface."""
 AddressOrName = Annotated[str, Like(r"[\w.:%-]{1,255}")]
 """An address, or the name that addr= gives."""
 Interface = Annotated[str, Like(r"[^\s/]{1,15}")]

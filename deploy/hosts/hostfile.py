@@ -169,8 +169,11 @@ def _host_name(name: str) -> str:
 
 
 def _is_address(text: str) -> bool:
+    address, percent, scope = text.partition("%")
+    if percent and not _NAME.fullmatch(scope):  # ipaddress takes anything there
+        return False
     try:
-        ipaddress.ip_address(text)
+        ipaddress.ip_address(address)
     except ValueError:
         return False
     return True

@@ -61,6 +61,11 @@ EVIL = ("$(touch owned)", "`touch owned`", "; touch owned", "a\nb", "'\"\\", "-c
         "node1 user=-oProxyCommand=x",
         "node1 user=a;b",
         "node1 addr=$(reboot)",
+        "node1 addr=fe80::1%$(reboot)",
+        "fe80::1%$(reboot)",
+        "fe80::1%;reboot",
+        "fe80::1%-oProxyCommand=x",
+        "fe80::1%",
         "node1 port=22;reboot",
         "node[1-999999999]",
     ],
@@ -212,7 +217,15 @@ def test_an_endless_line_is_not_taken_in() -> None:
 
 
 @pytest.mark.parametrize(
-    "lie", [{"home": 7}, {"cores": "many"}, {"addresses": "10.0.0.1"}, {"interfaces": ["eth0"]}, {"mpi": []}]
+    "lie",
+    [
+        {"home": 7},
+        {"cores": "many"},
+        {"addresses": "10.0.0.1"},
+        {"addresses": ["fe80::1%$(x)"]},
+        {"interfaces": ["eth0"]},
+        {"mpi": []},
+    ],
 )
 def test_facts_that_make_no_sense_are_refused(lie: dict[str, Any]) -> None:
     honest = json.loads(json.dumps(NODE.__dict__))

@@ -6,20 +6,18 @@ Fabric's own Connection trusts any host key (fabric#2071).
 from __future__ import annotations
 
 import base64
-import contextlib
-import fnmatch
 import hashlib
 import logging
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import fabric
 import paramiko
-from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
-from paramiko.ssh_exception import SSHException
+from paramiko.ssh_exception import BadHostKeyException, SSHException
 
+from .known_hosts import KnownKeys, is_in_list, known_keys
+from .login import Login
 from .proxy_command import Proxy
 from .ssh_config import Route
 
@@ -27,13 +25,39 @@ from .ssh_config import Route
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
+# The names of signatures for a key of type ssh-rsa (RFC 8332).
+_KEY_OF = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
+
+
 class UnknownHostKey(SSHException):
     """A host whose key is in no known_hosts file."""
 
 
-class _Refuse(paramiko.MissingHostKeyPolicy):
-    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> NoReturn:
-        raise UnknownHostKey(f"{key.get_name()} {fingerprint(key)}")
+class CertifiedHostKey(UnknownHostKey):
+    """A host that only a certificate authority vouches for."""
+
+
+class RevokedHostKey(SSHException):
+    """A host that shows a key which was revoked."""
+
+
+class _Judge(paramiko.MissingHostKeyPolicy):
+    """Judges every host key; paramiko is given none, because it would heed but one of each type."""
+
+    def __init__(self, route: Route, known: KnownKeys) -> None:
+        self._route, self._known = route, known
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+        known, listed = self._known, self._route.revoked_host_keys
+        shown = f"{key.get_name()} {fingerprint(key)}"
+        if key.asbytes() in known.revoked or (listed and is_in_list(key, Path(listed))):
+            raise RevokedHostKey(shown)
+        if key in known.trusted:
+            return
+        if known.trusted:
+            same = [one for one in known.trusted if one.get_name() == key.get_name()]
+            raise BadHostKeyException(hostname, key, (same or known.trusted)[0])
+        raise (CertifiedHostKey if known.certified else UnknownHostKey)(shown)
 
 
 class PinnedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
@@ -48,18 +72,24 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has n
             gateway=route.proxy_command,
             config=fabric.Config(overrides={"load_ssh_configs": False}),
             connect_kwargs={
-                "key_filename": list(route.identity_files),
-                "allow_agent": not route.identities_only,
-                "look_for_keys": False,  # ssh -G has listed them
+                "auth_strategy": Login(route),
+                "transport_factory": self._make_transport,
                 "banner_timeout": route.connect_seconds,
                 "auth_timeout": route.connect_seconds,
             },
         )
         self._route = route
+        self._known = known_keys(route)
         self._proxy: Proxy | None = None
-        self.client.set_missing_host_key_policy(_Refuse())
-        for entry in known_keys(route):
-            self.client.get_host_keys().add(route.server_name, entry.get_name(), entry)
+        self.client.set_missing_host_key_policy(_Judge(route, self._known))
+
+    def _make_transport(self, sock: socket.socket, **options: Any) -> paramiko.Transport:
+        """A transport that asks the host for a key of a type that is known already."""
+        transport = paramiko.Transport(sock, **options)
+        security = transport.get_security_options()
+        types = {key.get_name() for key in self._known.trusted}
+        security.key_types = sorted(security.key_types, key=lambda name: _KEY_OF.get(name, name) not in types)
+        return transport
 
     def open_gateway(self) -> socket.socket:
         """Start the proxy command of a route that has one; what Fabric then connects through."""
@@ -75,29 +105,6 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has n
         super().close()
         if self._proxy:
             self._proxy.close()
-
-
-def known_keys(route: Route) -> Iterator[paramiko.PKey]:
-    """The keys that known_hosts files have for a host: by its address, or by its alias (HostKeyAlias).
-
-    A line that cannot be read is passed over, as OpenSSH does; paramiko would refuse the whole file.
-    """
-    wanted = route.known_as
-    for path in route.known_hosts_files:
-        for number, line in enumerate(Path(path).read_text(errors="replace").splitlines(), start=1):
-            if any(_is_name_of(wanted, name) for name in line.partition(" ")[0].split(",")):
-                with contextlib.suppress(ValueError, SSHException, InvalidHostKey):
-                    if (entry := HostKeyEntry.from_line(line, number)) and entry.key:
-                        yield entry.key
-
-
-def _is_name_of(host: str, name: str) -> bool:
-    """Whether a name in known_hosts means the host: as it stands, hashed, or as a pattern (sshd(8))."""
-    if name.startswith("|1|"):
-        with contextlib.suppress(ValueError):
-            return paramiko.HostKeys.hash_host(host, name) == name
-    # Brackets are part of [host]:port here, not a class of characters.
-    return fnmatch.fnmatchcase(host, name.replace("[", "[[]"))
 
 
 def fingerprint(key: paramiko.PKey) -> str:

@@ -23,7 +23,7 @@ from ...common.frames import Readable, Writable
 from ...errors import HostError
 from ..bootstrap import BOOTSTRAP
 from ..pipe import PYTHON_FAILED, LostError
-from .host_keys import PinnedConnection, UnknownHostKey, fingerprint
+from .host_keys import CertifiedHostKey, PinnedConnection, RevokedHostKey, UnknownHostKey, fingerprint
 from .ssh_config import Route
 
 if TYPE_CHECKING:
@@ -162,6 +162,23 @@ def _key_unknown(error: Any, route: Route) -> HostError:
     )
 
 
+def _key_revoked(error: Any, route: Route) -> HostError:
+    return HostError(
+        "ssh.host-key-revoked",
+        f"HOST KEY REVOKED: {_place(route)} shows {error}, which known_hosts or RevokedHostKeys revokes",
+        "do not log in there; give the host a new key, and pin that one",
+    )
+
+
+def _key_certified(error: Any, route: Route) -> HostError:
+    return HostError(
+        "ssh.host-key-unknown",
+        f"host key of {_place(route)} is not known ({error}): {_known(route)} has a @cert-authority "
+        "for it, and host certificates are not checked here",
+        "compare the fingerprint with the host's own, and add a line with this key itself",
+    )
+
+
 def _login_refused(error: Any, route: Route) -> HostError:
     keys = ", ".join(route.identity_files) or "none"
     return HostError(
@@ -218,6 +235,8 @@ def _other(error: Any, route: Route) -> HostError:
 # The first that fits; several of these are OSErrors, or paramiko's SSHException, of a narrower kind.
 _CAUSES: tuple[tuple[type[Exception], Callable[[Any, Route], HostError]], ...] = (
     (BadHostKeyException, _key_changed),
+    (RevokedHostKey, _key_revoked),
+    (CertifiedHostKey, _key_certified),
     (UnknownHostKey, _key_unknown),
     (AuthenticationException, _login_refused),
     (socket.gaierror, _name_unknown),

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import re
 import shlex
 import subprocess
 from dataclasses import dataclass
@@ -26,7 +29,11 @@ class Route:
     port: int
     identity_files: tuple[str, ...]
     identities_only: bool
+    certificate_files: tuple[str, ...]
+    identity_agent: str | None
+    """The socket of the agent for keys, if one is to be asked."""
     known_hosts_files: tuple[str, ...]
+    revoked_host_keys: str | None
     host_key_alias: str | None
     proxy_command: str | None
     connect_seconds: int
@@ -80,20 +87,47 @@ def _route(name: str, answer: str, configuration: tuple[str, ...]) -> Route:
         proxy = shlex.join(["ssh", *configuration, *through, "-W", "[%h]:%p", gate])
     known = " ".join(said.get("userknownhostsfile", []) + said.get("globalknownhostsfile", []))
     seconds = one("connecttimeout")
+    hostname, user, port = one("hostname") or name, one("user") or "", one("port") or "22"
+    tokens = {"d": str(Path.home()), "u": getpass.getuser(), "i": str(os.getuid()), "%": "%"}
+    tokens |= {"n": name, "h": hostname, "r": user, "p": port, "k": one("hostkeyalias") or name}
+
+    def paths(written: list[str]) -> list[str]:
+        return [_expanded(path, tokens) for path in written if path != "none"]
+
+    revoked = paths(said.get("revokedhostkeys", []))
     return Route(
         name=name,
-        hostname=one("hostname") or name,
-        user=one("user") or "",
-        port=int(one("port") or 22),
-        identity_files=tuple(_existing(said.get("identityfile", []))),
+        hostname=hostname,
+        user=user,
+        port=int(port),
+        identity_files=tuple(
+            path for path in paths(said.get("identityfile", [])) if _is_file(path) or _is_file(f"{path}.pub")
+        ),
         identities_only=one("identitiesonly") == "yes",
-        known_hosts_files=tuple(_existing(shlex.split(known))),
+        certificate_files=tuple(filter(_is_file, paths(said.get("certificatefile", [])))),
+        identity_agent=_agent_socket(said.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
+        known_hosts_files=tuple(filter(_is_file, paths(shlex.split(known)))),
+        revoked_host_keys=revoked[0] if revoked else None,
         host_key_alias=one("hostkeyalias"),
         proxy_command=proxy,
         connect_seconds=int(seconds) if seconds else DEFAULT_CONNECT_SECONDS,
     )
 
 
-def _existing(paths: list[str]) -> list[str]:
-    expanded = (Path(path.strip('"')).expanduser() for path in paths)
-    return [str(path) for path in expanded if path.is_file()]
+def _expanded(path: str, tokens: dict[str, str]) -> str:
+    """A path as ssh reads it: tokens, `${NAME}` of the environment, and `~` (ssh_config(5), TOKENS)."""
+    path = re.sub(r"%([a-zA-Z%])", lambda token: tokens.get(token[1], token[0]), path.strip('"'))
+    return str(Path(re.sub(r"\$\{(\w+)\}", lambda name: os.environ.get(name[1], ""), path)).expanduser())
+
+
+def _is_file(path: str) -> bool:
+    return Path(path).is_file()
+
+
+def _agent_socket(written: str, tokens: dict[str, str]) -> str | None:
+    """The socket that IdentityAgent names: a path, a variable of the environment, or none."""
+    if written == "none":
+        return None
+    if written == "SSH_AUTH_SOCK" or re.fullmatch(r"\$\w+", written):
+        return os.environ.get(written.removeprefix("$")) or None
+    return _expanded(written, tokens)

@@ -1,0 +1,116 @@
+"""What known_hosts files say of a host (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT): whom to trust."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+from paramiko.pkey import UnknownKeyType
+from paramiko.ssh_exception import SSHException
+
+from .ssh_config import Route
+
+_KEY_LIST_MAGIC = b"SSHKRL\n"  # of a binary list of revoked keys (PROTOCOL.krl)
+
+
+@dataclass(frozen=True)
+class KnownKeys:
+    """What is known of a host before it is reached."""
+
+    trusted: tuple[paramiko.PKey, ...]
+    revoked: frozenset[bytes] = frozenset()
+    """Keys, as on the wire, of `@revoked` lines."""
+    certified: bool = False
+    """Whether a `@cert-authority` line is for this host."""
+
+
+def known_keys(route: Route) -> KnownKeys:
+    """The keys that known_hosts files have for a host: by its address, or by its alias (HostKeyAlias).
+
+    A line that cannot be read is passed over, as OpenSSH does.
+    """
+    lines = [line for path in route.known_hosts_files for line in _lines_for(route.known_as, Path(path))]
+    revoked = frozenset(key for marker, _, key in lines if marker == "@revoked")
+    trusted = [_key_of(kind, key) for marker, kind, key in lines if not marker and key not in revoked]
+    return KnownKeys(
+        trusted=tuple(key for key in trusted if key),
+        revoked=revoked,
+        certified=any(marker == "@cert-authority" for marker, _, _ in lines),
+    )
+
+
+def is_in_list(key: paramiko.PKey, revoked: Path) -> bool:
+    """Whether the file of RevokedHostKeys has a key: a list of public keys, or a KRL, which ssh-keygen reads.
+
+    A list that cannot be read revokes every key (ssh_config(5)).
+    """
+    try:
+        content = revoked.read_bytes()
+    except OSError:
+        return True
+    if not content.startswith(_KEY_LIST_MAGIC):
+        lines = content.decode(errors="replace").splitlines()
+        return any(key.asbytes() == _decoded(word) for line in lines for word in line.split())
+    try:
+        done = subprocess.run(
+            ["ssh-keygen", "-Q", "-f", str(revoked), "/dev/stdin"],
+            input=f"{key.get_name()} {key.get_base64()}\n".encode(),
+            capture_output=True,
+            check=False,
+        )
+    except OSError:
+        return True
+    return done.returncode != 0
+
+
+def _lines_for(host: str, path: Path) -> Iterator[tuple[str, str, bytes]]:
+    """Marker or "", type and key of each line that is for this host."""
+    text = ""
+    with contextlib.suppress(OSError):  # as ssh does; the host is unknown then
+        text = path.read_text(errors="replace")
+    for line in text.splitlines():
+        words = line.split()
+        marker = words.pop(0) if words and words[0].startswith("@") else ""
+        if len(words) >= 3 and (key := _decoded(words[2])) and _are_names_of(host.lower(), words[0]):
+            yield marker, words[1], key
+
+
+def _are_names_of(host: str, names: str) -> bool:
+    """Whether the names of a line mean the host: hashed, or patterns of which none with `!` fits."""
+    if names.startswith("|1|"):
+        with contextlib.suppress(ValueError):
+            return paramiko.HostKeys.hash_host(host, names) == names
+        return False
+    fits = [name[:1] != "!" for name in names.lower().split(",") if _fits(host, name.removeprefix("!"))]
+    return bool(fits) and all(fits)
+
+
+def _fits(host: str, pattern: str) -> bool:
+    """Whether a pattern of `*` and `?` means the host; the brackets of [host]:port stand for themselves."""
+    parts = (
+        ".*" if part == "*" else "." if part == "?" else re.escape(part)
+        for part in re.split(r"([*?])", pattern)
+    )
+    return re.fullmatch("".join(parts), host) is not None
+
+
+def _decoded(text: str) -> bytes:
+    """The key of a line, or nothing."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _key_of(kind: str, content: bytes) -> paramiko.PKey | None:
+    """A key of a type that paramiko knows."""
+    with contextlib.suppress(UnknownKeyType, SSHException, ValueError):
+        return paramiko.PKey.from_type_string(kind, content)
+    return None

@@ -1,0 +1,152 @@
+"""The keys to log in with, as ssh_config(5) has them: files, certificates, and those of an agent for keys."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paramiko
+from paramiko.agent import AgentKey, AgentSSH
+from paramiko.ssh_exception import AuthenticationException, PasswordRequiredException, SSHException
+
+from .ssh_config import Route
+
+# After type and nonce, a certificate has the parts of the key that it certifies (PROTOCOL.certkeys).
+_PARTS = {
+    "ssh-ed25519": 1,
+    "ssh-rsa": 2,
+    "ecdsa-sha2-nistp256": 2,
+    "ecdsa-sha2-nistp384": 2,
+    "ecdsa-sha2-nistp521": 2,
+}
+_CERTIFICATE = "-cert-v01@openssh.com"
+
+
+class KeyAgent(AgentSSH):
+    """The agent at a socket; without keys if none answers there."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(path)
+            self._connect(connection)  # type: ignore[attr-defined]  # the stub lacks what Agent uses
+        except (OSError, SSHException):
+            connection.close()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._close()  # type: ignore[attr-defined]
+
+
+class Login:
+    """Tries the keys of a route, one after the other: what paramiko calls an authentication strategy."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._agent: KeyAgent | None = None
+
+    def authenticate(self, transport: paramiko.Transport) -> None:
+        """Log in; `AuthenticationException` says why the last key was not taken."""
+        last: SSHException = AuthenticationException("there is no key to log in with")
+        try:
+            for key in self._keys():
+                if isinstance(key, SSHException):
+                    last = key
+                    continue
+                try:
+                    more = transport.auth_publickey(self._route.user, key)
+                except AuthenticationException as error:
+                    last = error
+                    if not transport.is_active():  # as after the last of MaxAuthTries
+                        break
+                else:
+                    if more:
+                        raise AuthenticationException(f"it also asks for {', '.join(more)}")
+                    return
+            raise last
+        finally:
+            if self._agent:
+                self._agent.close()
+
+    def _keys(self) -> Iterator[paramiko.PKey | SSHException]:
+        """Every key, with its certificates first; or why a file's cannot be used."""
+        certificates = [found for path in self._route.certificate_files if (found := _certificate(path))]
+        for path in self._route.identity_files:
+            key = _private_key(path)
+            if isinstance(key, paramiko.PKey):
+                yield from _with_certificates(key, certificates)
+            elif key:
+                yield key
+        for agent_key in self._agents_keys():
+            yield from _with_certificates(agent_key, certificates)
+
+    def _agents_keys(self) -> Iterator[AgentKey]:
+        """The agent's keys; with IdentitiesOnly those whose public keys are beside the identity files."""
+        if not self._route.identity_agent:
+            return
+        self._agent = KeyAgent(self._route.identity_agent)
+        allowed = {key for path in self._route.identity_files for key in _public_keys(path)}
+        for key in self._agent.get_keys():
+            if not self._route.identities_only or key.asbytes() in allowed:
+                yield key
+
+
+def _private_key(path: str) -> paramiko.PKey | SSHException | None:
+    """The private key of a file, or why it cannot be used; None for a file that only has a public key."""
+    if not Path(path).is_file() or any(_key_in(Path(path))):
+        return None
+    try:
+        return paramiko.PKey.from_path(path)
+    except TypeError:  # how the library says that a password is missing
+        return PasswordRequiredException("private key file is encrypted")
+    except (SSHException, OSError, ValueError) as error:
+        return SSHException(f"{path} cannot be used: {getattr(error, 'strerror', None) or error}")
+    except Exception as error:  # noqa: BLE001  # of paramiko or cryptography: a key of a type they do not know
+        return SSHException(f"{path} cannot be used: {type(error).__name__}")
+
+
+def _with_certificates(key: Any, certificates: list[tuple[bytes, str]]) -> Iterator[Any]:
+    """The key with each certificate that is for it (CertificateFile), then as it is."""
+    plain = key.public_blob
+    for certified, path in certificates:
+        if certified == key.asbytes():
+            key.load_certificate(path)
+            yield key
+    key.public_blob = plain
+    yield key
+
+
+def _certificate(path: str) -> tuple[bytes, str] | None:
+    """The public key that a certificate is for, as on the wire, and its file."""
+    for kind, content in _key_in(Path(path)):
+        plain = kind.removesuffix(_CERTIFICATE)
+        if plain == kind or plain not in _PARTS:
+            continue
+        message, key = paramiko.Message(content), paramiko.Message()
+        message.get_string(), message.get_string()
+        key.add_string(plain)
+        for _ in range(_PARTS[plain]):
+            key.add_string(message.get_string())
+        return key.asbytes(), path
+    return None
+
+
+def _public_keys(path: str) -> Iterator[bytes]:
+    """What an identity file, or the one beside it, has as a public key."""
+    for public in (Path(path), Path(f"{path}.pub")):
+        yield from (content for _, content in _key_in(public))
+
+
+def _key_in(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Type and content of the public key or certificate in a file, if it has one."""
+    with contextlib.suppress(OSError, binascii.Error, ValueError, IndexError):
+        kind, encoded = path.read_text().split()[:2]
+        content = base64.b64decode(encoded, validate=True)
+        if paramiko.Message(content).get_text() == kind:
+            yield kind, content

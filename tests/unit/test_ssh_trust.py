@@ -1,0 +1,248 @@
+"""Which host keys are taken, and which keys are offered: as ssh(1) does, against a server in this process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from muster.deploy.connect.transports.host_keys import PinnedConnection
+from muster.deploy.connect.transports.login import Login
+from muster.deploy.connect.transports.ssh import SshPipe
+from muster.deploy.connect.transports.ssh_config import Route, resolve
+from muster.deploy.errors import HostError
+from muster.deploy.hosts.hostfile import Host
+
+Written = Callable[[str, str], Route]
+
+
+class Server(paramiko.ServerInterface):
+    """Lets everybody in."""
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return paramiko.AUTH_SUCCESSFUL
+
+
+def make_key(path: Path, *options: str) -> str:
+    """A key pair; the line of its public key."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path), *options], check=True)
+    return " ".join(path.with_name(f"{path.name}.pub").read_text().split()[:2])
+
+
+@pytest.fixture
+def host_key(tmp_path: Path) -> str:
+    return make_key(tmp_path / "host")
+
+
+@pytest.fixture
+def server(tmp_path: Path, host_key: str) -> Iterator[int]:
+    """The port of a server with this host key."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        transports: list[paramiko.Transport] = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    caller, _ = listener.accept()
+                except OSError:
+                    return
+                transport = paramiko.Transport(caller)
+                transports.append(transport)
+                transport.add_server_key(paramiko.PKey.from_path(tmp_path / "host"))
+                # No key exchange of the client's but ends without an error that it reports itself.
+                transport.start_server(event=threading.Event(), server=Server())
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        for transport in transports:
+            transport.close()
+
+
+@pytest.fixture
+def route(tmp_path: Path, server: int) -> Written:
+    """A route to the server, by these lines of known_hosts and of the configuration."""
+    make_key(tmp_path / "mine")
+
+    def write(known: str, options: str = "") -> Route:
+        (tmp_path / "known").write_text(known.replace("HOST", f"[127.0.0.1]:{server}"))
+        (tmp_path / "config").write_text(
+            f"Host *\n  HostName 127.0.0.1\n  User ml\n  IdentityFile {tmp_path}/mine\n"
+            f"  GlobalKnownHostsFile none\n  UserKnownHostsFile {tmp_path}/known\n{options}\n"
+        )
+        return resolve(Host("node1", port=server), tmp_path / "config")
+
+    return write
+
+
+def refusal(route: Route) -> HostError:
+    with pytest.raises(HostError) as caught:
+        SshPipe(route, "python3")
+    return caught.value
+
+
+def connect(route: Route) -> None:
+    connection = PinnedConnection(route)
+    connection.open()
+    connection.close()
+
+
+# ---- host keys --------------------------------------------------------------------------------------------
+
+
+def test_any_of_several_keys_that_are_pinned_is_taken(route: Written, host_key: str, tmp_path: Path) -> None:
+    other = make_key(tmp_path / "other")
+    connect(route(f"HOST {host_key}\nHOST {other}\n", ""))
+    connect(route(f"HOST {other}\nHOST {host_key}\n", ""))
+
+
+@pytest.mark.parametrize("names", ["HOST", "*", "other,HOST"])
+def test_a_revoked_key_is_refused_wherever_it_is_pinned(route: Written, host_key: str, names: str) -> None:
+    refused = refusal(route(f"HOST {host_key}\n@revoked {names} {host_key}\n", ""))
+    assert refused.kind == "ssh.host-key-revoked"
+    assert "HOST KEY REVOKED: 127.0.0.1" in refused.text
+
+
+def test_a_revoked_key_is_named_as_that_where_another_is_pinned(
+    route: Written, host_key: str, tmp_path: Path
+) -> None:
+    other = make_key(tmp_path / "other")
+    refused = refusal(route(f"HOST {other}\n@revoked HOST {host_key}\n", ""))
+    assert refused.kind == "ssh.host-key-revoked"
+
+
+@pytest.mark.parametrize("krl", [False, True])
+def test_a_key_in_revoked_host_keys_is_refused(
+    route: Written, host_key: str, tmp_path: Path, krl: bool
+) -> None:
+    listed, other = tmp_path / "revoked", tmp_path / "other"
+    make_key(other)
+    for key, kind in ((tmp_path / "host", "ssh.host-key-revoked"), (other, "")):
+        if krl:
+            make = ["ssh-keygen", "-q", "-k", "-f", str(listed), f"{key}.pub"]
+            subprocess.run(make, check=True, capture_output=True)
+        else:
+            listed.write_text(f"# gone\n{Path(f'{key}.pub').read_text()}")
+        written = route(f"HOST {host_key}\n", f"  RevokedHostKeys {listed}")
+        if kind:
+            assert refusal(written).kind == kind
+        else:
+            connect(written)
+
+
+def test_a_list_of_revoked_keys_that_cannot_be_read_revokes_every_key(
+    route: Written, host_key: str, tmp_path: Path
+) -> None:
+    written = route(f"HOST {host_key}\n", f"  RevokedHostKeys {tmp_path}/nowhere")
+    assert refusal(written).kind == "ssh.host-key-revoked"
+
+
+def test_a_host_that_a_certificate_authority_vouches_for_is_refused_in_these_words(
+    route: Written, tmp_path: Path
+) -> None:
+    authority = make_key(tmp_path / "authority")
+    refused = refusal(route(f"@cert-authority * {authority}\n", ""))
+    assert refused.kind == "ssh.host-key-unknown"
+    assert "host certificates are not checked here" in refused.text
+
+
+# ---- keys to log in with ----------------------------------------------------------------------------------
+
+
+class Refusing:
+    """A transport that refuses every key, and notes what it was offered."""
+
+    def __init__(self) -> None:
+        self.offered: list[bytes] = []
+
+    def is_active(self) -> bool:
+        return True
+
+    def auth_publickey(self, user: str, key: paramiko.PKey) -> list[str]:
+        self.offered.append(key.public_blob.key_blob if key.public_blob else key.asbytes())
+        raise paramiko.AuthenticationException("Authentication failed.")
+
+
+def offered(route: Route) -> list[bytes]:
+    transport = Refusing()
+    with pytest.raises(paramiko.SSHException):
+        Login(route).authenticate(transport)  # type: ignore[arg-type]  # what it needs of one
+    return transport.offered
+
+
+def content(path: Path) -> bytes:
+    return paramiko.pkey.PublicBlob.from_file(str(path)).key_blob
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Path]:
+    """The socket of an agent that has two keys: `held`, and `unasked`."""
+    place = tmp_path / "agent"
+    with subprocess.Popen(
+        ["ssh-agent", "-D", "-a", str(place)], stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout and running.stdout.readline()  # it listens
+        for name in ("held", "unasked"):
+            make_key(tmp_path / name)
+            environment = {**os.environ, "SSH_AUTH_SOCK": str(place)}
+            subprocess.run(["ssh-add", "-q", str(tmp_path / name)], env=environment, check=True)
+        yield place
+        running.terminate()
+
+
+def test_identity_agent_is_the_agent_that_is_asked(
+    route: Written, agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, both = (
+        content(tmp_path / "mine.pub"),
+        [content(tmp_path / f"{name}.pub") for name in ("held", "unasked")],
+    )
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "nowhere"))
+    assert offered(route("", f"  IdentityAgent {agent}")) == [mine, *both]
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+    assert offered(route("", "")) == [mine, *both]
+    assert offered(route("", "  IdentityAgent none")) == [mine]
+    monkeypatch.setenv("OTHER", str(agent))
+    assert offered(route("", "  IdentityAgent $OTHER")) == [mine, *both]
+
+
+def test_with_identities_only_an_agent_gives_the_keys_of_the_identity_files(
+    route: Written, agent: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "held").unlink()
+    options = f"  IdentityAgent {agent}\n  IdentitiesOnly yes\n  IdentityFile {tmp_path}/held"
+    assert offered(route("", options)) == [content(tmp_path / "mine.pub"), content(tmp_path / "held.pub")]
+
+
+def test_a_certificate_file_is_offered_with_its_key(route: Written, agent: Path, tmp_path: Path) -> None:
+    make_key(tmp_path / "authority")
+    for name in ("mine", "held"):
+        sign = ["ssh-keygen", "-q", "-s", str(tmp_path / "authority"), "-I", "id", "-n", "ml"]
+        subprocess.run([*sign, str(tmp_path / f"{name}.pub")], check=True, capture_output=True)
+        (tmp_path / f"{name}-cert.pub").rename(tmp_path / f"certificate-{name}")
+    files = "".join(f"  CertificateFile {tmp_path}/certificate-{name}\n" for name in ("mine", "held"))
+    wanted = ("certificate-mine", "mine.pub", "certificate-held", "held.pub", "unasked.pub")
+    assert offered(route("", f"{files}  IdentityAgent {agent}")) == [
+        content(tmp_path / name) for name in wanted
+    ]
+
+
+def test_a_key_that_cannot_be_used_is_named(route: Written, host_key: str, tmp_path: Path) -> None:
+    change = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(tmp_path / "mine")]
+    subprocess.run(change, check=True, capture_output=True)
+    refused = refusal(route(f"HOST {host_key}\n", "  IdentityAgent none"))
+    assert (refused.kind, "encrypted" in refused.text) == ("ssh.login-refused", True)
+
+
+def test_tokens_in_paths_of_the_configuration_mean_what_they_mean_to_ssh(
+    route: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEYS", str(tmp_path))
+    (tmp_path / "of-ml-127.0.0.1").write_text((tmp_path / "mine").read_text())
+    assert f"{tmp_path}/of-ml-127.0.0.1" in route("", "  IdentityFile ${KEYS}/of-%r-%h").identity_files
