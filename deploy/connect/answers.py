@@ -75,6 +75,14 @@ class PortOrRefusal:
 
 
 @dataclass(frozen=True)
+class PortThief:
+    """The user who listens at the job's port after the job's end, if anybody does."""
+
+    port: Port | None = None
+    user: Name | None = None
+
+
+@dataclass(frozen=True)
 class HeadReached:
     """The host's own interface for each address of the head that it reaches."""
 
@@ -349,6 +357,7 @@ HEALTH = Request("health", Health)
 OPEN_PORT = Request("open_port", OpenPort)
 TRY_TO_OPEN_PORT = Request("try_to_open_port", PortOrRefusal)
 FREE_PORT = Request("free_port", Nothing)
+PORT_THIEF = Request("port_thief", PortThief)
 REACH = Request("reach", HeadReached)
 REACH_HOSTS = Request("reach_hosts", HostsReached)
 MISSING = Request("missing", Missing)

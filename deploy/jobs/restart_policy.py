@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..console.text import count
 from ..hosts.hostfile import Host
@@ -13,6 +13,8 @@ from ..launch.result import Failure
 # that is not the one for this program.
 FINAL = frozenset({"interrupted", "stopped", "placement", "world"})
 FINAL_STATUS = 2  # what the user wrote
+OTHER_PORTS = 2
+"""How often a launch whose port was taken starts again with another one; these restarts are not counted."""
 BACKOFF_SECONDS = (1.0, 2.0)
 
 
@@ -22,6 +24,13 @@ class Policy:
 
     max_restarts: int
     min_hosts: int
+    other_ports: int = OTHER_PORTS
+
+    def after(self, failure: Failure | None) -> Policy:
+        """What is allowed after a restart for this failure."""
+        if failure is None or failure.kind != "port" or not self.other_ports:
+            return self
+        return replace(self, max_restarts=self.max_restarts + 1, other_ports=self.other_ports - 1)
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,8 @@ def decide(failure: Failure | None, hosts: Sequence[Host], attempt: int, policy:
 
     A host's failure takes it out of the job. A rank's does not: what it met, it may not meet again.
     """
+    if failure and failure.kind == "port" and policy.other_ports:
+        return Decision(tuple(hosts), f"{failure.headline}; the launch starts again with another port")
     if failure is None or policy.max_restarts == 0 or failure.kind in FINAL:
         return Decision(())
     if failure.kind == "launcher" and failure.exit_status == FINAL_STATUS:

@@ -22,6 +22,7 @@ from ..launch.events import Watcher
 from ..launch.execute import execute
 from ..launch.result import Failure, LaunchResult, interruption
 from ..launch.stdin import Input
+from ..launch.stolen_port import blame_thief
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import used_hosts
 from ..plan.planner import Tools, plan
@@ -142,7 +143,10 @@ class Attempts:
                 raise
             unfit = dict(error.reasons)
             return self._next(restart.without(unfit, hosts, attempt - 1, self._policy), attempt - 1)
-        return self._next(restart.decide(self._results[-1].failure, hosts, attempt, self._policy), attempt)
+        failure = self._results[-1].failure
+        decision = restart.decide(failure, hosts, attempt, self._policy)
+        self._policy = self._policy.after(failure)
+        return self._next(decision, attempt)
 
     def _execute(self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings) -> None:
         with timings.part("delivery"):
@@ -157,6 +161,7 @@ class Attempts:
         limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
         watchers = (FirstLines(timings, len(the_plan.ranks)), *self.observers)
         result = execute(the_plan, cluster, watchers, timings=timings, stdin=self._stdin, **limits)
+        result = blame_thief(result, head)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._again = False
         self._results.append(result)  # what follows is extra: no error of it may cost the verdict

@@ -12,7 +12,17 @@ from ..plan.placement import Place
 from ..timings import TimedPart
 
 Kind = Literal[
-    "rank", "host", "launcher", "start", "placement", "world", "stall", "driver", "interrupted", "stopped"
+    "rank",
+    "host",
+    "launcher",
+    "start",
+    "placement",
+    "world",
+    "stall",
+    "port",
+    "driver",
+    "interrupted",
+    "stopped",
 ]
 
 

@@ -17,7 +17,7 @@ def test_a_meeting_is_reached_by_its_nonce() -> None:
     own = Rendezvous("secret")
     assert reach_all(["127.0.0.1"], own.port, "secret", ENOUGH) == {"127.0.0.1": "lo"}
     assert reach_all(["127.0.0.1"], own.port, "others", ENOUGH) == {}
-    own.close_listener()
+    own.close()
 
 
 def test_callers_that_take_their_time_keep_nobody_waiting() -> None:
@@ -26,7 +26,7 @@ def test_callers_that_take_their_time_keep_nobody_waiting() -> None:
     assert reach_all(["127.0.0.1"], own.port, "secret", ENOUGH) == {"127.0.0.1": "lo"}
     for caller in slow:
         caller.close()
-    own.close_listener()
+    own.close()
 
 
 def test_every_address_that_leads_there_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,26 +34,58 @@ def test_every_address_that_leads_there_counts(monkeypatch: pytest.MonkeyPatch) 
     own = Rendezvous("secret")
     found = reach_all(["127.0.0.1", "127.0.0.2"], own.port, "secret", ENOUGH)
     assert found == {"127.0.0.1": "lo", "127.0.0.2": "lo"}
-    own.close_listener()
+    own.close()
 
 
 def test_an_address_that_leads_elsewhere_does_not_count() -> None:
     own = Rendezvous("secret")
     assert reach_all(["127.0.0.1", "203.0.113.1"], own.port, "secret", ENOUGH) == {"127.0.0.1": "lo"}
-    own.close_listener()
+    own.close()
 
 
+def next_draws(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next rendezvous tries this port first."""
+    first = (port - rendezvous.PORTS.start).to_bytes(4, "big")
+    monkeypatch.setattr(os, "urandom", lambda size: first)
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1"])
 def test_the_port_is_free_for_rank_0_and_reserved_against_other_launches(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     own = Rendezvous("secret")
-    own.close_listener()
-    with socket.create_server(("", own.port)):
-        pass
-    # The next launch draws the same port first.
-    first = (own.port - rendezvous.PORTS.start).to_bytes(4, "big")
-    monkeypatch.setattr(os, "urandom", lambda size: first)
-    assert Rendezvous("another").port != own.port
+    caller = socket.create_connection(("127.0.0.1", own.port))  # does not close, so the port lingers
+    assert caller.recv(6) == b"secret"
+    own.stop_listening()
+    next_draws(own.port, monkeypatch)
+    another = Rendezvous("another")
+    assert another.port != own.port
+    with socket.create_server((address, own.port)):  # as rank 0: with SO_REUSEADDR
+        assert rendezvous.listener_at(own.port) == os.getuid()
+    assert rendezvous.listener_at(own.port) is None
+    for opened in (caller, own, another):
+        opened.close()
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1"])
+def test_between_release_and_rank_0_the_port_is_held(address: str) -> None:
+    own = Rendezvous("secret")
+    own.stop_listening()
+    with socket.socket() as thief, pytest.raises(OSError, match="Address already in use"):
+        thief.bind((address, own.port))
+    own.close()
+
+
+def test_local_sockets_of_other_users_take_no_port_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as probe, socket.socket(socket.AF_UNIX) as theirs:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        theirs.bind(f"\0muster-port-{port}")
+        monkeypatch.setattr(rendezvous, "PORTS", range(port, port + 1))
+        own = Rendezvous("secret")
+        assert own.port == port
+        own.close()
 
 
 def test_every_port_has_its_turn() -> None:
@@ -83,5 +115,5 @@ def test_every_host_is_reached_or_it_is_said_why_not() -> None:
         "closed": {"interfaces": {}, "refused": {"127.0.0.1": "Connection refused"}},
     }
     closed.close()
-    own.close_listener()
-    other.close_listener()
+    own.close()
+    other.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.answers import FETCH, Nothing, Payload, Request
+from muster.deploy.connect.answers import FETCH, PORT_THIEF, Nothing, Payload, PortThief, Request
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from muster.deploy.jobs import runner as attempts
@@ -45,6 +45,8 @@ class Head:
     def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
         if request is FETCH and self.error:
             raise self.error
+        if request is PORT_THIEF:
+            return PortThief()
         return Payload(b"{}") if request is FETCH else Nothing()
 
 

@@ -52,6 +52,18 @@ def test_no_more_restarts_than_were_allowed() -> None:
     assert not names(RANK, policy=Policy(0, 1))
 
 
+def test_a_launch_whose_port_was_taken_starts_again_twice_beyond_what_was_allowed() -> None:
+    taken = Failure("port", "a program of user bob took port 20123", 1, host="node1")
+    policy, said = Policy(max_restarts=0, min_hosts=1), []
+    for attempt in range(3):
+        decision = decide(taken, HOSTS, attempt, policy)
+        policy = policy.after(taken)
+        said.append((len(decision.hosts), decision.said))
+    again = "node1: a program of user bob took port 20123; the launch starts again with another port"
+    assert said == [(3, again), (3, again), (0, "no restart: that was the last of 2 restarts")]
+    assert policy.after(RANK) == policy
+
+
 @pytest.mark.parametrize("kind", ["interrupted", "stopped", "placement"])
 def test_what_another_attempt_would_not_change_is_final(kind: str) -> None:
     assert not names(dataclasses.replace(RANK, kind=kind))  # type: ignore[arg-type]

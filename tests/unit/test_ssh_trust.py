@@ -11,6 +11,7 @@ from pathlib import Path
 
 import paramiko
 import pytest
+from paramiko.common import AUTH_SUCCESSFUL
 
 from muster.deploy.connect.transports.host_keys import PinnedConnection
 from muster.deploy.connect.transports.login import Login
@@ -26,7 +27,7 @@ class Server(paramiko.ServerInterface):
     """Lets everybody in."""
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        return paramiko.AUTH_SUCCESSFUL
+        return AUTH_SUCCESSFUL
 
 
 def make_key(path: Path, *options: str) -> str:

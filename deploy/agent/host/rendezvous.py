@@ -6,11 +6,12 @@ import collections
 import contextlib
 import errno
 import os
+import pwd
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,41 +22,28 @@ from .facts import interface_of
 PORTS = range(20000, 32000)
 MOST_ANSWERED = 128  # callers that may take their time to close
 OTHERS_SECONDS = 0.3  # for a host's other addresses, once each host is reached at one
+LISTENS = "0A"  # TCP_LISTEN, as the kernel writes it
 STRIDE = 7919  # a prime that does not divide their number: every port has its turn
 
 
 class Rendezvous:
     """A port of this host, reserved for one job, where others can prove that they reach this host.
 
-    The reservation is an abstract Unix socket: host-wide (per network namespace), across users, gone with
-    its process. Connecting hosts read a nonce: every machine with a container engine has its own 172.17.0.1.
+    Connecting hosts read a nonce: every machine with a container engine has its own 172.17.0.1. The socket
+    holds the port as long as this process lives. While it listens, nobody else can bind there. After that,
+    only a socket with SO_REUSEADDR can (as torch's has, and no other Rendezvous).
     """
 
     def __init__(self, nonce: str) -> None:
         self.nonce = nonce.encode()
-        self._lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.port, self._listener = self._reserve()
+        self.port, self._socket = _reserve()
         self._answered: collections.deque[socket.socket] = collections.deque()
         threading.Thread(target=self._serve, daemon=True).start()
-
-    def _reserve(self) -> tuple[int, socket.socket]:
-        first = int.from_bytes(os.urandom(4), "big")  # spreads, does not protect
-        for number in range(len(PORTS)):
-            port = PORTS[(first + number * STRIDE) % len(PORTS)]
-            with contextlib.suppress(OSError):
-                listener = listen_everywhere(port)
-                try:
-                    self._lock.bind(f"\0muster-port-{port}")
-                except OSError:
-                    listener.close()
-                    raise
-                return port, listener
-        raise OSError(f"no free port between {PORTS.start} and {PORTS.stop - 1}")
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                caller, _ = self._listener.accept()
+                caller, _ = self._socket.accept()
                 with contextlib.suppress(OSError):
                     caller.settimeout(1)
                     caller.sendall(self.nonce)
@@ -64,13 +52,55 @@ class Rendezvous:
                 if len(self._answered) > MOST_ANSWERED:
                     self._answered.popleft().close()
 
-    def close_listener(self) -> None:
-        """Stop answering; the reservation holds as long as this process."""
+    def stop_listening(self) -> None:
+        """Stop answering, so that rank 0 can listen; the port stays bound."""
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+            self._socket.shutdown(socket.SHUT_RDWR)
         while self._answered:
             self._answered.popleft().close()
+
+    def close(self) -> None:
+        """Give the port up."""
+        self.stop_listening()
+        self._socket.close()
+
+
+def _reserve() -> tuple[int, socket.socket]:
+    """A port that nobody else of this host has bound, and the socket that listens there."""
+    first = int.from_bytes(os.urandom(4), "big")  # spreads, does not protect
+    for number in range(len(PORTS)):
+        port = PORTS[(first + number * STRIDE) % len(PORTS)]
+        with contextlib.suppress(OSError):
+            return port, _bind_alone(port)
+    raise OSError(f"no free port between {PORTS.start} and {PORTS.stop - 1}")
+
+
+def _bind_alone(port: int) -> socket.socket:
+    """A listening socket on every address, at a port where no other socket is bound, listening or not."""
+    both = socket.has_dualstack_ipv6()
+    found = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
+    try:
+        if both:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        found.bind(("", port))
+        # Only now: with it, this bind would succeed beside a socket that holds the port for another job.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.listen(512)
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def listener_at(port: int, tables: Sequence[str] = ("/proc/net/tcp", "/proc/net/tcp6")) -> int | None:
+    """The user id of whoever listens at a port of this host; None if nobody does (proc(5))."""
+    for table in tables:
+        with contextlib.suppress(OSError), open(table, encoding="ascii") as file:
+            for line in file.readlines()[1:]:
+                words = line.split()
+                if words[3] == LISTENS and int(words[1].rpartition(":")[2], 16) == port:
+                    return int(words[7])
+    return None
 
 
 class RendezvousPort:
@@ -92,10 +122,17 @@ class RendezvousPort:
             return {"refused": error.strerror or str(error)}
 
     def do_free_port(self, request: Frame, payload: bytes) -> Frame:
-        """Free the listening socket for rank 0; the port stays reserved."""
+        """Let rank 0 listen at the port, which stays reserved."""
         if self._rendezvous:
-            self._rendezvous.close_listener()
+            self._rendezvous.stop_listening()
         return {}
+
+    def do_port_thief(self, request: Frame, payload: bytes) -> Frame:
+        """Which user listens at the port now that the job's own processes have ended."""
+        if not self._rendezvous:
+            return {}
+        uid = listener_at(self._rendezvous.port)
+        return {"port": self._rendezvous.port, "user": None if uid is None else _user_name(uid)}
 
     def do_reach(self, request: Frame, payload: bytes) -> Frame:
         """Which addresses of the head lead there from here."""
@@ -104,6 +141,13 @@ class RendezvousPort:
     def do_reach_hosts(self, request: Frame, payload: bytes) -> Frame:
         """Which addresses of which hosts lead there from here, and why the others do not."""
         return {"reached": reach_hosts(request["targets"])}
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def listen_everywhere(port: int) -> socket.socket:
