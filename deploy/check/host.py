@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..connect.answers import Gpu
 from ..console.text import count
+from ..hosts.gpus import GpuReport
 from ..hosts.hostfile import Host
 from ..image.compatibility import driver_runs, oldest_driver
 from ..plan.launcher import LauncherName, launcher_of
 from ..plan.torchrun import unfit_for_torch
 from .finding import GIB, MIB, Finding, of_error, size
+from .gpus import Needs, of_gpus
 from .measurements import Examined
 
 # A launch brings up to 1 GiB of code, and a copy of it; below this not even logs have room.
@@ -19,7 +20,6 @@ DISK_FULL, DISK_LOW = 64 * MIB, 2 * GIB
 SHM_PER_RANK = 128 * MIB
 # Sockets and log pipes of a rank and its launcher, on top of one to each other rank.
 NOFILE_LEAST, NOFILE_PER_RANK = 1024, 8
-GPU_IDLE_MIB = 1024  # the driver itself keeps some hundred MiB
 
 
 def of_host(host: Host, one: Examined, launcher: LauncherName, ranks: int) -> Iterator[Finding]:
@@ -104,14 +104,10 @@ def _room(host: Host, one: Examined, ranks: int) -> Iterator[Finding]:
 
 def _gpus(host: Host, one: Examined) -> Iterator[Finding]:
     health = one.health
-    if health.gpu_error:
-        text = f"{count(one.facts.gpus, 'GPU')} that cannot be asked: {health.gpu_error}"
-        yield Finding("gpu.failing", host.name, "error", text, "run nvidia-smi there; look at dmesg for Xid")
-    elif len(health.gpus) < one.facts.gpus:
-        text = f"{len(health.gpus)} of {count(one.facts.gpus, 'GPU')} answer"
-        yield Finding("gpu.failing", host.name, "error", text, "run nvidia-smi there; look at dmesg for Xid")
-    for gpu in health.gpus:
-        yield from _gpu(host, gpu)
+    report = GpuReport(health.gpus, health.gpu_error, health.gpu_host)
+    # Where libcuda does not say what it runs, the module's version tells.
+    needs = Needs(cuda=health.torch_cuda if health.driver_cuda is None else None)
+    yield from of_gpus(host.name, report, needs, one.facts.gpus)
     torch, driver = health.torch_cuda, health.driver_cuda
     if one.facts.gpus and one.facts.torch and torch is None:
         yield Finding(
@@ -128,26 +124,6 @@ def _gpus(host: Host, one: Examined) -> Iterator[Finding]:
             "error",
             f"torch was built with CUDA {torch}, the driver runs CUDA up to {driver}",
             f"install driver {oldest_driver(torch)} or newer, or a torch for CUDA {driver}",
-        )
-
-
-def _gpu(host: Host, gpu: Gpu) -> Iterator[Finding]:
-    if gpu.ecc:
-        yield Finding(
-            "gpu.failing",
-            host.name,
-            "error",
-            f"GPU {gpu.index} has had {count(gpu.ecc, 'uncorrectable memory error')}",
-            "reset or replace it: nvidia-smi -q -d ECC",
-        )
-    if gpu.pids or gpu.used > GPU_IDLE_MIB:
-        whose = f"processes {', '.join(map(str, gpu.pids))}" if gpu.pids else "nobody that is seen from there"
-        yield Finding(
-            "gpu.busy",
-            host.name,
-            "warning",
-            f"GPU {gpu.index}: {gpu.used} of {gpu.total} MiB in use by {whose}",
-            "wait for them, or end them if they are left over",
         )
 
 

@@ -32,6 +32,7 @@ from ..hosts.bounds import (
     Words,
 )
 from ..hosts.facts import Facts
+from ..hosts.gpus import MOST_GPUS, Gpu, GpuHost
 
 Answer = TypeVar("Answer")
 
@@ -116,17 +117,6 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """One GPU: memory in MiB, uncorrected memory errors since the driver was loaded, processes on it."""
-
-    index: Count
-    used: Count
-    total: Count
-    ecc: Count
-    pids: _Pids
-
-
-@dataclass(frozen=True)
 class JobProcesses:
     """Processes of one job on a host; `kept`: its agent lives, so the job is running and not left over."""
 
@@ -148,13 +138,15 @@ class Health:
     nofile: Number
     memlock: Number
     rdma: bool
-    gpus: Annotated[tuple[Gpu, ...], AtMost(1024)]
+    gpus: Annotated[tuple[Gpu, ...], AtMost(MOST_GPUS)]
     gpu_error: Words | None
     driver: Name | None
     driver_cuda: Version | None
     torch_cuda: Version | None
     nccl: Version | None
     jobs: Annotated[tuple[JobProcesses, ...], AtMost(1 << 14)]
+    gpu_host: GpuHost = field(default_factory=GpuHost)
+    """What its GPUs depend on."""
     image: Annotated[Mapping[Name, Name], AtMost(256)] = field(default_factory=dict)
     """What the node image records of itself: flavor, track, the version of each part; empty without one."""
 

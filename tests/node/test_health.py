@@ -17,12 +17,6 @@ from muster.deploy.agent.host import health
 from muster.deploy.connect.answers import Health
 from muster.deploy.decode import from_json
 
-GPUS = """\
-0, 4, 143771, 0, GPU-aaaa, 570.86.15
-1, 70123, 143771, 2, GPU-bbbb, 570.86.15
-2, 12, 24564, [N/A], GPU-cccc, 570.86.15
-"""
-
 
 def test_everything_of_this_host_is_what_the_driver_reads() -> None:
     known = from_json(Health, json.loads(json.dumps(health.health())))
@@ -52,59 +46,7 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
     assert health.examine_folder(tmp_path / ".muster")["error"] == "No such file or directory"
 
 
-# -- nvidia-smi --
-
-
-@pytest.fixture
-def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An nvidia-smi whose answers the test writes, on a host with 3 GPUs."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(health, "gpu_count", lambda: 3)
-    return tmp_path / "nvidia-smi"
-
-
-def script(path: Path, text: str) -> None:
-    path.write_text(f"#!/bin/sh\n{text}")
-    path.chmod(0o755)
-
-
-def test_the_state_of_gpus_and_who_is_on_them(smi: Path) -> None:
-    script(
-        smi,
-        f"case $1 in *compute-apps*) echo 'GPU-bbbb, 41'; echo 'GPU-bbbb, 42';; *) cat <<X\n{GPUS}X\n;; esac",
-    )
-    gpus, error = health.examine_gpus()
-    assert error is None
-    assert [(gpu["index"], gpu["used"], gpu["ecc"], gpu["pids"]) for gpu in gpus] == [
-        (0, 4, 0, []),
-        (1, 70123, 2, [41, 42]),
-        (2, 12, 0, []),
-    ]
-    assert gpus[0]["driver"] == "570.86.15"
-
-
-def test_a_failing_driver_is_quoted(smi: Path) -> None:
-    script(smi, "echo 'Unable to determine the device handle for GPU0: Unknown Error'; exit 255")
-    assert health.examine_gpus() == (
-        [],
-        "nvidia-smi: Unable to determine the device handle for GPU0: Unknown Error",
-    )
-
-
-def test_a_driver_that_hangs_is_given_up(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "SMI_SECONDS", 0.2)
-    script(smi, "exec sleep 20")
-    gpus, error = health.examine_gpus()
-    assert gpus == []
-    assert error is not None and "timed out after 0.2 seconds" in error
-
-
-def test_an_image_with_nvidia_smi_on_a_host_without_gpus_is_fine(
-    smi: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health, "gpu_count", lambda: 0)
-    script(smi, "echo 'NVIDIA-SMI has failed because it could not communicate with the driver'; exit 9")
-    assert health.examine_gpus() == ([], None)
+# -- the stack --
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 
 from muster.deploy.check import Finding, check, unfit
 from muster.deploy.check.measurements import Clock, Examination, Examined
-from muster.deploy.connect.answers import Folder, Gpu, Health, JobProcesses, Reached
+from muster.deploy.connect.answers import Folder, Health, JobProcesses, Reached
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.gpus import Card, Gpu, GpuHost
 from muster.deploy.image.versions import Component, Track
 from muster.deploy.plan.launcher import LauncherName
 from tests.unit.plans import NODE
@@ -40,6 +41,10 @@ HEALTHY = Health(
 )
 IDLE = Gpu(index=0, used=4, total=81920, ecc=0, pids=())
 TWO_GPUS = {"gpus": (IDLE, dataclasses.replace(IDLE, index=1)), "torch_cuda": "12.4", "driver_cuda": "12.8"}
+DRIVEN = GpuHost(
+    cards=tuple(Card(address, "0x2330", "nvidia") for address in ("0000:07:00.0", "0000:0a:00.0")),
+    module="580.95.05",
+)
 THREE = "node[1-3] slots=2"
 Change = Mapping[str, Any]
 
@@ -180,6 +185,20 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      THREE, gpus({"gpus": (IDLE,)})),
     ("gpu.failing", "error", "node2", "GPU 0 has had 3 uncorrectable memory errors", "replace it",
      THREE, gpus({"gpus": (dataclasses.replace(IDLE, ecc=3), IDLE)})),
+    ("gpu.lost", "error", "node2", "the GPU at 0000:0a:00.0 is on the PCI bus", "Xid 79",
+     THREE, gpus({"gpus": (dataclasses.replace(IDLE, bus="0000:07:00.0"),), "gpu_host": DRIVEN})),
+    ("gpu.not-given", "error", "node2", "none of its GPUs was given to this container", "nvidia.com/gpu=all",
+     THREE, one_host(gpu_host=dataclasses.replace(DRIVEN, container=True), gpu_error="no nvidia-smi")),
+    ("driver.missing", "warning", "node2", "2 NVIDIA GPUs on the PCI bus, and no", "install the driver",
+     THREE, one_host(gpu_host=dataclasses.replace(DRIVEN, module=None))),
+    ("driver.too-old", "error", "node2", "driver 535.104.05 does not run CUDA 13.0", "driver 580.65.06",
+     THREE, {"facts": {"*": {"gpus": 2}}, "health": {
+         "*": TWO_GPUS | {"torch_cuda": "13.0", "driver_cuda": "13.0"},
+         "node2": {"driver_cuda": None, "gpu_host": GpuHost(module="535.104.05")}}}),
+    ("fabric.down", "error", "node2", "Fabric Manager does not run", "systemctl enable --now",
+     THREE, gpus({"gpu_host": GpuHost(module="580.95.05", switches=4, fabric_manager="stopped")})),
+    ("gpu.persistence-off", "warning", "node2", "persistence mode is off for GPU 1", "nvidia-persistenced",
+     THREE, gpus({"gpus": (IDLE, dataclasses.replace(IDLE, index=1, persistence=False))})),
     ("gpu.busy", "warning", "node2", "GPU 0: 70000 of 81920 MiB in use by processes 41, 42", "wait for them",
      THREE, gpus({"gpus": (dataclasses.replace(IDLE, used=70000, pids=(41, 42)), IDLE)})),
     ("disk.full", "error", "node2", "12 MiB free for /home/ml/.muster", "df /home/ml/.muster",
@@ -321,4 +340,8 @@ def test_the_ids_are_those_of_the_document() -> None:
     used -= no_ids
     assert used == listed
     elsewhere = ("ssh.", "python.missing", "python.failed", "host.")  # tests/unit/test_ssh.py, tests/cluster
-    assert {row[0] for row in TABLE} >= {kind for kind in used if not kind.startswith(elsewhere)}
+    golden = [
+        path.read_text() for path in (ROOT / "tests/golden/gpus").glob("*.txt")
+    ]  # tests/node/test_gpus.py
+    judged = {row[0] for row in TABLE} | set(re.findall(r"^\w+ \[(\S+)\]", "\n".join(golden), re.MULTILINE))
+    assert judged >= {kind for kind in used if not kind.startswith(elsewhere)}

@@ -10,9 +10,7 @@ import json
 import os
 import re
 import resource
-import shutil
 import socket
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,13 +18,12 @@ from pathlib import Path
 
 from ...common.frames import Frame
 from ...common.paths import MusterPaths
-from .facts import gpu_count, wheel_version
+from .facts import wheel_version
+from .gpus import survey
 
-# A failing GPU can make nvidia-smi wait for ever; so can a name server that does not answer.
-SMI_SECONDS = 10.0
+# A name server that does not answer can make a look-up wait for long.
 RESOLVE_SECONDS = 5.0
 IMAGE = Path("/usr/share/muster/image.json")  # docker/prove.py writes it
-GPU_FIELDS = "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,uuid,driver_version"
 
 
 class Health:
@@ -39,7 +36,7 @@ class Health:
 
 def health() -> Frame:
     """What of this host may fail a job; without importing torch, and without touching a GPU."""
-    gpus, gpu_error = examine_gpus()
+    found = survey()
     muster = MusterPaths.of_home(str(Path.home())).root
     return {
         "user": getpass.getuser(),
@@ -49,9 +46,8 @@ def health() -> Frame:
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "rdma": has_rdma(),
-        "gpus": gpus,
-        "gpu_error": gpu_error,
-        "driver": next((gpu["driver"] for gpu in gpus), None),
+        **found,
+        "driver": next((gpu["driver"] for gpu in found["gpus"]), found["gpu_host"]["module"]),
         "driver_cuda": driver_cuda(),
         "torch_cuda": torch_cuda(),
         "nccl": nccl_version(),
@@ -108,55 +104,7 @@ def has_rdma() -> bool:
     return False
 
 
-# -- GPUs --
-
-
-def examine_gpus() -> tuple[list[Frame], str | None]:
-    """The state of every NVIDIA GPU, or what nvidia-smi said instead of it."""
-    smi = shutil.which("nvidia-smi")
-    if smi is None:
-        return [], "there is no nvidia-smi" if gpu_count() else None
-    try:
-        gpus = parse_gpus(_run(smi, f"--query-gpu={GPU_FIELDS}"))
-        running = parse_gpu_processes(_run(smi, "--query-compute-apps=gpu_uuid,pid"))
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stdout", None) or b""
-        lines = said.decode(errors="replace").strip().splitlines()
-        # Without a GPU, an nvidia-smi that finds no driver is no failure: images bring one along.
-        return [], f"nvidia-smi: {lines[-1] if lines else error}" if gpu_count() else None
-    return [{**gpu, "pids": running.get(gpu["uuid"], [])} for gpu in gpus], None
-
-
-def _run(smi: str, query: str) -> str:
-    done = subprocess.run(
-        [smi, query, "--format=csv,noheader,nounits"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=SMI_SECONDS,
-        check=True,
-    )
-    return done.stdout.decode(errors="replace")
-
-
-def parse_gpus(text: str) -> list[Frame]:
-    """The GPUs in nvidia-smi's answer to GPU_FIELDS; memory in MiB, `[N/A]` counts as 0."""
-    found = []
-    for line in text.strip().splitlines():
-        index, used, total, ecc, uuid, driver = (word.strip() for word in line.split(","))
-        numbers = {"index": index, "used": used, "total": total, "ecc": ecc}
-        values = {name: int(word) if word.isdigit() else 0 for name, word in numbers.items()}
-        found.append({**values, "uuid": uuid, "driver": driver})
-    return found
-
-
-def parse_gpu_processes(text: str) -> dict[str, list[int]]:
-    """The processes on each GPU in nvidia-smi's answer to `gpu_uuid,pid`."""
-    found: dict[str, list[int]] = {}
-    for line in text.strip().splitlines():
-        uuid, _, pid = line.partition(",")
-        if pid.strip().isdigit():
-            found.setdefault(uuid.strip(), []).append(int(pid))
-    return found
+# -- the stack --
 
 
 def driver_cuda() -> str | None:

@@ -1,0 +1,274 @@
+"""The GPUs of a host and what they depend on, from the PCI bus to nvidia-smi. It only reads.
+
+The agent has it as a module, and Ansible's role `gpu` runs the same file as a program (`python3 - ROOT`). So
+it imports nothing of Muster's. A root other than `/` is a folder with files and programs of another machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# A failing GPU can make nvidia-smi wait for ever: each program has so long, and all of them together.
+SMI_SECONDS, ALL_SECONDS = 10.0, 25.0
+PLACES = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
+GPU_FIELDS = (
+    "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,uuid,driver_version,"
+    "pci.bus_id,persistence_mode,mig.mode.current"
+)
+REMAP_FIELDS = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
+# Linux 5.12 brought dma-buf to RDMA, and NVIDIA's open modules export GPU memory to it.
+DMABUF_KERNEL, DMABUF_DRIVER = (5, 12), (515,)
+
+
+class Said(NamedTuple):
+    """What a program printed, and why that is not all; None for a good end."""
+
+    text: str
+    error: str | None
+
+
+class Machine:
+    """Files and programs below a root."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root.rstrip("/")
+        self._end = time.monotonic() + ALL_SECONDS
+
+    def text(self, path: str) -> str:
+        """A file's text without surrounding space; empty where it is missing."""
+        try:
+            return Path(self.root + path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
+
+    def names(self, path: str) -> list[str]:
+        """What is in a folder; nothing where it is missing."""
+        try:
+            return sorted(os.listdir(self.root + path))
+        except OSError:
+            return []
+
+    def has(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        return os.path.exists(self.root + path)
+
+    def link(self, path: str) -> str:
+        """The last part of where a link leads; empty where there is none."""
+        try:
+            return os.path.basename(os.readlink(self.root + path))
+        except OSError:
+            return ""
+
+    def program(self, name: str) -> str | None:
+        """Where a program is."""
+        places = (*os.environ.get("PATH", os.defpath).split(os.pathsep), *PLACES)
+        return shutil.which(name, path=os.pathsep.join(self.root + place for place in places if place))
+
+    def run(self, *argv: str) -> Said:
+        """What a program says, as long as there is time."""
+        seconds = max(0.0, min(SMI_SECONDS, self._end - time.monotonic()))
+        try:
+            done = subprocess.run(
+                argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Said("", f"it timed out after {seconds:.1f} seconds")
+        except OSError as error:
+            return Said("", f"{error.strerror or error}")
+        return Said(done.stdout.decode(errors="replace"), None if done.returncode == 0 else "it failed")
+
+
+def survey(root: str = "/") -> dict[str, Any]:
+    """`gpus` as nvidia-smi has them, `gpu_error` in place of some of them, and `gpu_host` around them."""
+    machine = Machine(root)
+    around = gpu_host(machine)
+    gpus, error = examine_gpus(machine, is_driven=around["module"] is not None, is_wsl=around["wsl"])
+    mismatch = re.search(r"NVML library version: ([\d.]+)", error or "")
+    around["libraries"] = mismatch.group(1) if mismatch else None
+    return {"gpus": gpus, "gpu_error": error, "gpu_host": around}
+
+
+# -- around the GPUs --
+
+
+def gpu_host(machine: Machine) -> dict[str, Any]:
+    """What of a machine its GPUs depend on, also without a driver."""
+    functions = pci_functions(machine)
+    cards = [
+        {"address": place, "device": device, "driver": bound(machine, place)}
+        for place, device, kind in functions
+        if kind.startswith("0x03")
+    ]
+    switches = sum(kind.startswith("0x0680") for _, _, kind in functions)
+    loaded = machine.text("/proc/driver/nvidia/version")
+    version = module_version(machine, loaded)
+    is_wsl = "microsoft" in machine.text("/proc/version").lower() and machine.has("/dev/dxg")
+    manager, manager_version = fabric_manager(machine) if switches else ("unknown", None)
+    return {
+        "cards": cards,
+        "devices": sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in machine.names("/dev")),
+        "switches": switches,
+        "architecture": machine.text("/proc/sys/kernel/arch") or platform.machine(),
+        "container": any(map(machine.has, ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"))),
+        "wsl": is_wsl,
+        "module": version,
+        "open_module": "Open Kernel Module" in loaded,
+        "fabric_manager": manager,
+        "fabric_manager_version": manager_version,
+        "rdma": bool(machine.names("/sys/class/infiniband")),
+        "peer_memory": peer_memory(machine, version, is_open="Open Kernel Module" in loaded),
+        "toolkit": machine.program("nvidia-ctk") is not None,
+        "cdi": has_cdi(machine),
+    }
+
+
+def pci_functions(machine: Machine) -> list[tuple[str, str, str]]:
+    """(address, device, class) of what NVIDIA made: vendor 10de."""
+    found = []
+    for place in machine.names("/sys/bus/pci/devices"):
+        folder = f"/sys/bus/pci/devices/{place}"
+        if machine.text(f"{folder}/vendor") == "0x10de":
+            found.append((place.lower(), machine.text(f"{folder}/device"), machine.text(f"{folder}/class")))
+    return found
+
+
+def bound(machine: Machine, place: str) -> str:
+    """The kernel's driver of a PCI function: nvidia, nouveau, vfio-pci; empty without one."""
+    return machine.link(f"/sys/bus/pci/devices/{place}/driver")
+
+
+def module_version(machine: Machine, loaded: str) -> str | None:
+    """The version of the kernel module that is loaded: `580.95.05`."""
+    match = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\b", loaded)
+    return match.group(1) if match else machine.text("/sys/module/nvidia/version") or None
+
+
+def fabric_manager(machine: Machine) -> tuple[str, str | None]:
+    """`running`, `stopped` or `missing`, or `unknown` where systemd is out of sight; and its version."""
+    program, systemctl = machine.program("nv-fabricmanager"), machine.program("systemctl")
+    version = re.search(r"(\d+(?:\.\d+)+)", machine.run(program, "--version").text) if program else None
+    if not systemctl or not machine.has("/run/systemd/system"):
+        return "unknown", version.group(1) if version else None
+    said = machine.run(systemctl, "show", "--property=LoadState,ActiveState", "nvidia-fabricmanager").text
+    is_active, is_loaded = "ActiveState=active" in said, "LoadState=loaded" in said
+    state = "running" if is_active else "stopped" if is_loaded else "missing"
+    return state, version.group(1) if version else None
+
+
+def peer_memory(machine: Machine, version: str | None, *, is_open: bool) -> str:
+    """How an RDMA device may reach a GPU's memory: `nvidia-peermem`, `dma-buf`, or `none`."""
+    if machine.has("/sys/module/nvidia_peermem"):
+        return "nvidia-peermem"
+    kernel, driver = numbers(machine.text("/proc/sys/kernel/osrelease")), numbers(version or "")
+    return "dma-buf" if is_open and kernel >= DMABUF_KERNEL and driver >= DMABUF_DRIVER else "none"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """(6, 8, 0) of `6.8.0-60-generic`."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, match.group().split("."))) if match else ()
+
+
+def has_cdi(machine: Machine) -> bool:
+    """Whether a file of the Container Device Interface names NVIDIA's GPUs."""
+    files = [f"{folder}/{name}" for folder in ("/etc/cdi", "/run/cdi") for name in machine.names(folder)]
+    return any("nvidia.com/gpu" in machine.text(file) for file in files)
+
+
+# -- nvidia-smi --
+
+
+def examine_gpus(
+    machine: Machine, *, is_driven: bool, is_wsl: bool = False
+) -> tuple[list[dict[str, Any]], str | None]:
+    """The state of every GPU that answers, and what nvidia-smi said in place of the others."""
+    smi = machine.program("nvidia-smi")
+    if smi is None or not (is_driven or is_wsl):  # images bring one along; without a driver it only complains
+        return [], "there is no nvidia-smi" if is_driven else None
+    said = _ask(machine, smi, f"--query-gpu={GPU_FIELDS}")
+    gpus, other = parse_gpus(said.text)
+    if said.error:
+        other = other or [said.error]
+    if not gpus:
+        return [], f"nvidia-smi: {' '.join(other)[-1000:] or 'it found no GPU'}"
+    running = parse_gpu_processes(_ask(machine, smi, "--query-compute-apps=gpu_uuid,pid").text)
+    remap = parse_remap(_ask(machine, smi, f"--query-remapped-rows={REMAP_FIELDS}").text)
+    parts = mig_instances(machine.run(smi, "-L").text) if any(gpu["mig"] for gpu in gpus) else {}
+    for gpu in gpus:
+        gpu["pids"] = running.get(gpu["uuid"], [])
+        gpu["remap"] = remap.get(gpu["bus"], "")
+        gpu["instances"] = parts.get(gpu["uuid"], 0)
+    return gpus, f"nvidia-smi: {' '.join(other)[-1000:]}" if other else None
+
+
+def _ask(machine: Machine, smi: str, query: str) -> Said:
+    return machine.run(smi, query, "--format=csv,noheader,nounits")
+
+
+def parse_gpus(text: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """The GPUs in nvidia-smi's answer to GPU_FIELDS, and its other lines; MiB, and `[N/A]` counts as 0."""
+    found, other = [], []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        words = [word.strip() for word in line.split(",")]
+        if len(words) != GPU_FIELDS.count(",") + 1 or not words[0].isdigit():
+            other.append(line)
+            continue
+        index, used, total, ecc, uuid, driver, bus, persistence, mig = words
+        values = {"index": index, "used": used, "total": total, "ecc": ecc}
+        gpu: dict[str, Any] = {name: int(word) if word.isdigit() else 0 for name, word in values.items()}
+        gpu |= {"uuid": uuid, "driver": driver, "bus": pci_address(bus), "mig": mig == "Enabled"}
+        gpu["persistence"] = {"Enabled": True, "Disabled": False}.get(persistence)
+        found.append(gpu)
+    return found, other
+
+
+def pci_address(said: str) -> str:
+    """`0000:4e:00.0`, as the kernel writes it, of nvidia-smi's `00000000:4E:00.0`; else empty."""
+    match = re.fullmatch(r"(?:0000)?([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", said.lower())
+    return match.group(1) if match else ""
+
+
+def parse_gpu_processes(text: str) -> dict[str, list[int]]:
+    """The processes on each GPU in nvidia-smi's answer to `gpu_uuid,pid`."""
+    found: dict[str, list[int]] = {}
+    for line in text.strip().splitlines():
+        uuid, _, pid = line.partition(",")
+        if pid.strip().isdigit():
+            found.setdefault(uuid.strip(), []).append(int(pid))
+    return found
+
+
+def parse_remap(text: str) -> dict[str, str]:
+    """`failed` or `pending` by a GPU's address, where rows of its memory are to be replaced by spare ones."""
+    found = {}
+    for line in text.strip().splitlines():
+        words = [word.strip().lower() for word in line.split(",")]
+        if len(words) == 3 and (address := pci_address(words[0])):
+            pending, failed = (word in {"1", "yes"} for word in words[1:])
+            found[address] = "failed" if failed else "pending" if pending else ""
+    return found
+
+
+def mig_instances(text: str) -> dict[str, int]:
+    """How many MIG instances each GPU is divided into, by its UUID, in the answer of `nvidia-smi -L`."""
+    found: dict[str, int] = {}
+    gpu = ""
+    for line in text.splitlines():
+        if match := re.match(r"GPU \d+: .*\(UUID: (GPU-[^)]+)\)", line):
+            gpu = match.group(1)
+        elif re.match(r"\s+MIG ", line):
+            found[gpu] = found.get(gpu, 0) + 1
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(survey(*sys.argv[1:])))

@@ -1,0 +1,188 @@
+"""What is wrong with the GPUs of one host, from the PCI bus to nvidia-smi, and what to do about it.
+
+`fab check` judges by this, and Ansible's role `gpu` too (ansible/roles/gpu/filter_plugins/gpu_findings.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..console.text import count, ranges
+from ..hosts.gpus import Card, Gpu, GpuReport
+from ..image.compatibility import number, oldest_driver
+from .finding import Finding, Severity
+
+LOOK = "run nvidia-smi there; look at dmesg for Xid"
+IDLE_MIB = 1024  # the driver itself keeps some hundred MiB
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What GPUs are wanted for: a CUDA version, an image's architecture (None: not compared), containers."""
+
+    cuda: str | None = None
+    architecture: str | None = None
+    containers: bool = False
+
+
+def of_gpus(host: str, report: GpuReport, needs: Needs, expected: int = 0) -> tuple[Finding, ...]:
+    """Everything that is wrong; `expected`: how many GPUs the driver counts."""
+    judge = _Judge(host, report, needs)
+    return (*judge.driver(), *judge.missing(expected), *judge.each(), *judge.around())
+
+
+class _Judge:
+    """The rules, for one host."""
+
+    def __init__(self, name: str, report: GpuReport, needs: Needs) -> None:
+        self.name, self.needs = name, needs
+        self.gpus, self.error, self.host = report.gpus, report.gpu_error, report.gpu_host
+        # One that is given to a virtual machine is not this host's.
+        self.cards = [card for card in self.host.cards if card.driver != "vfio-pci"]
+
+    def _says(self, kind: str, severity: Severity, text: str, remedy: str) -> Finding:
+        return Finding(kind, self.name, severity, text, remedy)
+
+    def driver(self) -> Iterator[Finding]:
+        """The driver as a whole."""
+        host, cards = self.host, self.cards
+        held = [card for card in cards if card.driver == "nouveau"]
+        if held:
+            text = f"nouveau has {count(len(held), 'NVIDIA GPU')}: CUDA needs NVIDIA's own driver"
+            remedy = "install NVIDIA's driver, which keeps nouveau out, and restart the host"
+            yield self._says("driver.nouveau", "warning", text, remedy)
+        elif cards and host.module is None and not host.wsl:
+            text = f"{count(len(cards), 'NVIDIA GPU')} on the PCI bus, and no driver is loaded"
+            remedy = "install the driver and restart the host; if it is there already: modprobe nvidia"
+            yield self._says("driver.missing", "warning", text, remedy)
+        if host.libraries and host.module:
+            text = (
+                f"the kernel has driver {host.module} loaded, and the driver's libraries are {host.libraries}"
+            )
+            remedy = "restart the host: the driver was upgraded while it was in use"
+            yield self._says("driver.restart-needed", "error", text, remedy)
+        wanted, version = self.needs.cuda, host.libraries or host.module
+        if wanted and version and number(version) < number(oldest_driver(wanted)):
+            text = f"driver {version} does not run CUDA {wanted}"
+            remedy = (
+                f"install driver {oldest_driver(wanted)} or newer, or take what was built for an older CUDA"
+            )
+            yield self._says("driver.too-old", "error", text, remedy)
+
+    def missing(self, expected: int) -> Iterator[Finding]:
+        """GPUs that do not answer."""
+        host = self.host
+        if host.container and host.module and not (host.devices or self.gpus):
+            if self.cards:
+                text = "the driver is loaded on the host, and none of its GPUs was given to this container"
+                remedy = (
+                    "install nvidia-container-toolkit there, and start it with --device nvidia.com/gpu=all"
+                )
+                yield self._says("gpu.not-given", "error", text, remedy)
+            return
+        lost = list(self._lost())
+        for card in lost:
+            text = f"the GPU at {card.address} is on the PCI bus and does not answer: it fell off the bus"
+            remedy = (
+                "look at dmesg there for Xid 79; power the host off and on, and replace it if it comes back"
+            )
+            yield self._says("gpu.lost", "error", text, remedy)
+        if lost or host.libraries:
+            return
+        number_of_gpus = expected or len(self.cards)
+        if self.error:
+            text = f"{count(number_of_gpus, 'GPU')} that cannot be asked: {self.error}"
+            yield self._says("gpu.failing", "error", text, LOOK)
+        elif len(self.gpus) < expected:
+            text = f"{len(self.gpus)} of {count(expected, 'GPU')} answer"
+            yield self._says("gpu.failing", "error", text, LOOK)
+
+    def _lost(self) -> Iterator[Card]:
+        """Those on the PCI bus that nvidia-smi does not list, or names as the reason of its failure."""
+        if self.host.container or self.host.module is None:
+            return  # a container may have been given only some
+        known, said = {gpu.bus for gpu in self.gpus}, (self.error or "").lower()
+        for card in self.cards:
+            if card.driver in {"nvidia", ""} and (
+                card.address in said or (known and card.address not in known)
+            ):
+                yield card
+
+    def each(self) -> Iterator[Finding]:
+        """Every GPU that answers."""
+        for gpu in self.gpus:
+            yield from self._memory(gpu)
+            if gpu.mig:
+                text = f"MIG divides GPU {gpu.index} into {gpu.instances} instances: a process sees only one"
+                none = f"MIG is on for GPU {gpu.index}, without an instance: no program can compute on it"
+                severity: Severity = "warning" if gpu.instances else "error"
+                remedy = f"nvidia-smi -i {gpu.index} -mig 0 when nothing runs on it, or make instances"
+                yield self._says("gpu.mig", severity, text if gpu.instances else none, remedy)
+        slow = [gpu.index for gpu in self.gpus if gpu.persistence is False]
+        if slow:
+            text = (
+                f"persistence mode is off for GPU {ranges(slow)}: each job waits until the driver is loaded"
+            )
+            remedy = "systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1 after each start"
+            yield self._says("gpu.persistence-off", "warning", text, remedy)
+
+    def _memory(self, gpu: Gpu) -> Iterator[Finding]:
+        if gpu.ecc:
+            text = f"GPU {gpu.index} has had {count(gpu.ecc, 'uncorrectable memory error')}"
+            yield self._says("gpu.failing", "error", text, "reset or replace it: nvidia-smi -q -d ECC")
+        if gpu.remap == "failed":
+            text = f"GPU {gpu.index} has no spare rows left for broken memory"
+            yield self._says("gpu.failing", "error", text, "replace it: nvidia-smi -q -d ROW_REMAPPER")
+        elif gpu.remap == "pending":
+            text = f"GPU {gpu.index} is to replace broken rows of its memory at its next reset"
+            remedy = f"when nothing runs on it: nvidia-smi --gpu-reset -i {gpu.index}, or restart the host"
+            yield self._says("gpu.reset-needed", "warning", text, remedy)
+        if gpu.pids or gpu.used > IDLE_MIB:
+            nobody = "nobody that is seen from there"
+            whose = f"processes {', '.join(map(str, gpu.pids))}" if gpu.pids else nobody
+            text = f"GPU {gpu.index}: {gpu.used} of {gpu.total} MiB in use by {whose}"
+            yield self._says("gpu.busy", "warning", text, "wait for them, or end them if they are left over")
+
+    def around(self) -> Iterator[Finding]:
+        """What GPUs need besides their driver."""
+        host = self.host
+        if host.module and host.switches:
+            yield from self._fabric()
+        if host.module and host.rdma and host.peer_memory == "none":
+            text = "RDMA cannot reach the GPUs' memory: there is neither nvidia-peermem nor dma-buf"
+            remedy = (
+                "modprobe nvidia-peermem, or take the driver's open kernel modules on Linux 5.12 or newer"
+            )
+            yield self._says("gpu.without-rdma", "warning", text, remedy)
+        if host.module and self.needs.containers and not host.container and not host.toolkit:
+            text = "no container toolkit: a node container gets no GPU"
+            yield self._says("gpu.without-toolkit", "warning", text, "install nvidia-container-toolkit")
+        if host.wsl and self.gpus:
+            text = "WSL: GPUs and driver are those of Windows, which also decides what other hosts reach"
+            remedy = (
+                "use it alone, or with networkingMode=mirrored in .wslconfig and the ports open in Windows"
+            )
+            yield self._says("gpu.wsl", "warning", text, remedy)
+        wanted = self.needs.architecture
+        if wanted and host.architecture and wanted != host.architecture:
+            text = f"its processor is {host.architecture}, and the image is for {wanted}"
+            remedy = f"build the image on a machine with {host.architecture}"
+            yield self._says("image.architecture-differs", "error", text, remedy)
+
+    def _fabric(self) -> Iterator[Finding]:
+        host = self.host
+        if host.fabric_manager in {"stopped", "missing"}:
+            state = "is not installed" if host.fabric_manager == "missing" else "does not run"
+            text = f"it has NVSwitches, and Fabric Manager {state}: CUDA does not start"
+            install = f"install nvidia-fabricmanager of the driver's version {host.module}, and then: "
+            remedy = (
+                f"{install * (host.fabric_manager == 'missing')}systemctl enable --now nvidia-fabricmanager"
+            )
+            yield self._says("fabric.down", "error", text, remedy)
+        version = host.fabric_manager_version
+        if version and version != host.module:
+            text = (
+                f"Fabric Manager {version}, and the driver is {host.module}: they work only with each other"
+            )
+            yield self._says("fabric.version-differs", "error", text, f"install Fabric Manager {host.module}")
