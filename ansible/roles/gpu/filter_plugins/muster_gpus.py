@@ -1,0 +1,58 @@
+"""The rules of `fab check` about GPUs, for the role `gpu`: what its probe said in, findings out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+# As in inventory_plugins/hosts_file.py: the folder that holds ansible/ is the package `muster`.
+MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
+MUSTER.__path__ = [str(Path(__file__).resolve().parents[4])]
+
+from muster.deploy.check.finding import Finding  # noqa: E402
+from muster.deploy.check.gpus import Needs, of_gpus  # noqa: E402
+from muster.deploy.decode import NONSENSE, from_json  # noqa: E402
+from muster.deploy.hosts.gpus import GpuReport  # noqa: E402
+from muster.deploy.image.versions import load, targets  # noqa: E402
+
+
+def gpu_findings(said: str, host: str, needs: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What is wrong with a host's GPUs, as its probe saw them."""
+    try:
+        report = from_json(GpuReport, json.loads(said))
+    except NONSENSE as error:
+        raise AnsibleFilterError(f"{host}: what its probe of GPUs said makes no sense: {error}") from None
+    wanted = Needs(
+        cuda=str(needs["cuda"]) or None,
+        architecture=str(needs.get("architecture", "")) or None,
+        containers=bool(needs["containers"]),
+    )
+    return [asdict(one) | {"line": line(one)} for one in of_gpus(host, report, wanted)]
+
+
+def line(finding: Finding) -> str:
+    """A finding as setup prints it."""
+    return f"{finding.severity}: {finding.text} [{finding.id}]; {finding.remedy}"
+
+
+def image_cuda(labels: Mapping[str, str], image: str) -> str:
+    """The CUDA of an image, by its label or its tag's target in docker/versions.json; empty for none."""
+    if labels.get("muster.cuda") or labels.get("muster.flavor", "").startswith("cpu"):
+        return labels.get("muster.cuda", "")
+    _, track = targets(load().values()).get(image.rpartition(":")[2], ("", None))
+    return (track.cuda if track else None) or ""
+
+
+class FilterModule:
+    """Ansible finds filters by this name."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Each by its name."""
+        return {"muster_gpu_findings": gpu_findings, "muster_image_cuda": image_cuda}

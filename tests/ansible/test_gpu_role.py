@@ -1,0 +1,72 @@
+"""What the role `gpu` says of machines that are trees of files (tests/golden/gpus), and what it installs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from tests.ansible.bare_hosts import BOOKS, PATH, run
+from tests.ansible.test_problems import CUDA, SEEN, problems
+from tests.node.trees import FOLDER, unpack
+
+# One run for these: all of them are judged in tests/node/test_gpus.py.
+MACHINES = ["healthy-8-gpus", "no-driver", "old-driver"]
+PLAY = """
+- hosts: all
+  connection: local
+  gather_facts: false
+  tasks:
+    - ansible.builtin.include_role: {{name: gpu, public: true}}
+    - ansible.builtin.include_role: {{name: gpu, tasks_from: verify_present}}
+    - ansible.builtin.copy:
+        dest: "{folder}/{{{{ inventory_hostname }}}}.json"
+        content: "{{{{ {{'findings': gpu_findings | default([]), 'checks': gpu_checks}} | to_json }}}}"
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What a play of the role left of each machine, all at once, on this machine as if on theirs."""
+    folder = tmp_path_factory.mktemp("gpus")
+    for name in MACHINES:
+        unpack((FOLDER / f"{name}.txt").read_text(), folder / name)
+    variables = {
+        "ansible_python_interpreter": sys.executable,
+        "muster_stack": "node",
+        "muster_seen": SEEN | CUDA,
+        "muster_engine_is_ours": False,
+        "container_engine_nvidia": "auto",
+        "node_image": "muster:cuda",
+        "gpu_root": f"{folder}/{{{{ inventory_hostname }}}}",
+    }
+    (folder / "play.yml").write_text(PLAY.format(folder=folder))
+    done = run(
+        *("ansible-playbook", "play.yml", "--inventory", f"{','.join(MACHINES)},"),
+        *("--extra-vars", json.dumps(variables)),
+        cwd=folder,
+        env=os.environ | {"PATH": PATH, "ANSIBLE_ROLES_PATH": str(BOOKS / "roles"), "ANSIBLE_NOCOLOR": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {name: json.loads((folder / f"{name}.json").read_text()) for name in MACHINES}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_role_says_of_a_machine_what_a_check_says(name: str, said: dict[str, dict[str, Any]]) -> None:
+    golden = re.findall(r"^(\w+) \[(\S+)\] (.*)", (FOLDER / f"{name}.txt").read_text(), re.MULTILINE)
+    expected = [found for found in golden if found[1] != "image.architecture-differs"]  # of unknown origin
+    findings = said[name]["findings"]
+    assert [(one["severity"], one["id"], one["text"]) for one in findings] == expected
+    assert all(one["line"].endswith(one["remedy"]) for one in findings)
+    errors = [one for one in expected if one[0] == "error"]
+    assert [(check["id"], check["ok"]) for check in said[name]["checks"]] == [("gpu.fit", not errors)]
+
+
+def test_setup_can_go_on_to_install_the_driver_where_it_is_asked_to() -> None:
+    bare = CUDA | {"nvidia_cards": 2}
+    assert "no driver is loaded" in problems(**bare)
+    assert problems(choices={"gpu_install": ["driver"]}, **bare) == ""
