@@ -11,7 +11,7 @@ from pathlib import Path
 from invoke import Context
 
 from ..connect.ahead import ahead
-from ..connect.opener import opener
+from ..connect.opener import opener, pythons_beside
 from ..console.screen import Screen
 from ..hosts import hostfile
 from ..plan.launcher import LAUNCHERS
@@ -131,6 +131,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             min_hosts=request.min_hosts(min_hosts, used),
             max_log=request.size("--max-log", max_log),
             python=python,
+            pythons=pythons_beside(Path(hosts)),
         )
         if dry_run or context.config.run.dry:
             carrying.show(job, open_pipe, clock)

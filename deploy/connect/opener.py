@@ -6,7 +6,7 @@ import os
 import pwd
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..errors import UsageError
@@ -21,17 +21,31 @@ def config_beside(hosts_file: Path) -> Path | None:
 
     `UsageError` if somebody else may have written it: it can name commands, which run as the user.
     """
-    made = hosts_file.parent / ".muster" / "ssh_config"
-    if not made.is_file():
+    return _made(hosts_file.parent / ".muster" / "ssh_config", "SSH configuration can run commands as you")
+
+
+def pythons_beside(hosts_file: Path) -> Mapping[str, str]:
+    """The Python of each host that setup gave one, from `.muster/pythons`: lines of a host and a path.
+
+    A relative path begins at the host's home folder. `UsageError` if somebody else may have written the file.
+    """
+    made = _made(hosts_file.parent / ".muster" / "pythons", "it names what runs on the hosts as you")
+    text = made.read_text(encoding="utf-8", errors="replace") if made else ""
+    pairs = (line.split(maxsplit=1) for line in text.splitlines() if not line.startswith("#"))
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def _made(path: Path, why: str) -> Path | None:
+    """A file that setup has made, if it is there and nobody else could have written it."""
+    if not path.is_file():
         return None
-    if problems := [problem for path in (made.parent, made) for problem in _open_to_others(path)]:
+    if problems := [problem for place in (path.parent, path) for problem in _open_to_others(place, why)]:
         raise UsageError("\n".join(problems))
-    return made
+    return path
 
 
-def _open_to_others(path: Path) -> Iterator[str]:
+def _open_to_others(path: Path, why: str) -> Iterator[str]:
     """Who else may write to a file or folder, and what to do."""
-    why = "SSH configuration can run commands as you"
     place, user = shlex.quote(str(path)), os.geteuid()
     if others := {path.lstat().st_uid, path.stat().st_uid} - {user, 0}:
         names = ", ".join(_name_of(other) for other in others)
@@ -48,11 +62,14 @@ def _name_of(user: int) -> str:
 
 
 def opener(hosts_file: Path, python: str) -> OpenPipe:
-    """The way to a host: the SSH configuration beside the hosts file if there is one, else the user's own."""
-    return opener_with(config_beside(hosts_file), python)
+    """The way to a host: the SSH configuration beside the hosts file if there is one, else the user's own.
+
+    `python` is the user's word; without it a host has the Python that setup gave it, else its own.
+    """
+    return opener_with(config_beside(hosts_file), python, pythons_beside(hosts_file))
 
 
-def opener_with(ssh_config: Path | None, python: str) -> OpenPipe:
+def opener_with(ssh_config: Path | None, python: str, pythons: Mapping[str, str] | None = None) -> OpenPipe:
     """The way to a host by this SSH configuration, or by the user's own."""
 
     def open_pipe(host: Host) -> Pipe:
@@ -61,6 +78,6 @@ def opener_with(ssh_config: Path | None, python: str) -> OpenPipe:
         # Fabric and paramiko take longer to load than all the rest; what stays on this machine needs neither.
         from .transports.ssh import SshPipe  # noqa: PLC0415
 
-        return SshPipe(resolve(host, ssh_config), python or "python3")
+        return SshPipe(resolve(host, ssh_config), python or (pythons or {}).get(host.name, "python3"))
 
     return open_pipe

@@ -97,8 +97,8 @@ def _opener(job: Job) -> OpenPipe:
 
     def open_pipe(host: Host) -> Pipe:
         if host.name == head:
-            return LocalPipe(job.python or None)
-        return OpenSshPipe(host, job.python or "python3", head)
+            return LocalPipe(None)  # the host's agent has started this driver with the job's Python
+        return OpenSshPipe(host, job.python or job.pythons.get(host.name, "python3"), head)
 
     return open_pipe
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..decode import from_json
@@ -35,7 +35,9 @@ class Job:
     max_log: int = MAX_LOG
     """Bytes that its logs may take where its driver is; 0 for any."""
     python: str = ""
-    """The Python of the hosts, if it is not the one that is found there."""
+    """The Python of the hosts, if the user named one."""
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    """Else of each host that setup gave one: its path. Any other host has what is found there."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, the environment among them: never for a file or a command line."""

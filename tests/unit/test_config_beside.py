@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.opener import config_beside
+from muster.deploy.connect import opener
+from muster.deploy.connect.opener import config_beside, pythons_beside
 from muster.deploy.errors import UsageError
+from muster.deploy.hosts.hostfile import Host
 
 
 @pytest.fixture
@@ -57,3 +59,55 @@ def test_a_link_that_another_user_made_is_refused(made: Path, tmp_path: Path) ->
     os.chown(other / ".muster", 12345, 12345, follow_symlinks=False)
     with pytest.raises(UsageError, match=r"\.muster: belongs to 12345"):
         config_beside(other / "hosts.txt")
+
+
+PYTHON = ".muster-venv/current/bin/python"
+
+
+@pytest.fixture
+def named(made: Path) -> Path:
+    pythons = made.parent / "pythons"
+    pythons.write_text(
+        f"# Written by setup.yml\nnode1 {PYTHON}\nnode2 /opt/my python/bin/python3\nnonsense\n"
+    )
+    pythons.chmod(0o644)
+    return pythons
+
+
+def test_each_host_has_the_python_that_setup_gave_it(named: Path, tmp_path: Path) -> None:
+    expected = {"node1": PYTHON, "node2": "/opt/my python/bin/python3"}
+    assert pythons_beside(tmp_path / "hosts.txt") == expected
+    assert pythons_beside(tmp_path / "elsewhere" / "hosts.txt") == {}
+
+
+def test_a_list_of_pythons_that_others_may_write_is_refused(named: Path, tmp_path: Path) -> None:
+    named.chmod(0o666)
+    with pytest.raises(
+        UsageError, match=r"pythons: others may write to it, .* runs on the hosts as you; do:"
+    ):
+        pythons_beside(tmp_path / "hosts.txt")
+
+
+@pytest.mark.parametrize(
+    ("given", "host", "started"),
+    [("", "node1", PYTHON), ("", "node3", "python3"), ("python3.12", "node1", "python3.12")],
+    ids=["setup's", "the host's", "the user's"],
+)
+@pytest.mark.usefixtures("named")
+def test_the_users_python_goes_before_setups_and_that_before_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, host: str, started: str
+) -> None:
+    from muster.deploy.connect.transports import ssh
+
+    monkeypatch.setattr(opener, "resolve", lambda host, config: host.name)
+    monkeypatch.setattr(ssh, "SshPipe", lambda route, python: (route, python))
+    way: object = opener.opener(tmp_path / "hosts.txt", given)(Host(host))
+    assert way == (host, started)
+
+
+@pytest.mark.usefixtures("named")
+def test_this_machine_has_its_own_python_whatever_setup_gave_other_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opener, "LocalPipe", lambda python: python)
+    assert opener.opener(tmp_path / "hosts.txt", "")(Host("localhost")) is None

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from muster.deploy.connect.bootstrap import BOOTSTRAP
 from muster.deploy.connect.transports.openssh import OpenSshPipe, command
 from muster.deploy.hosts import hostfile
+from muster.deploy.jobs import detached_main
 from muster.deploy.jobs.detach import own_code
 from muster.deploy.jobs.job import Job
 from muster.deploy.plan.source_tree import Tree, TreeFile
@@ -31,6 +33,23 @@ def make_job() -> Job:
 
 def test_a_job_arrives_as_it_left() -> None:
     assert Job.of_json(make_job().as_json()) == make_job()
+
+
+@pytest.mark.parametrize(
+    ("python", "started"),
+    [("", [None, ".venv/bin/python", "python3"]), ("python3.12", [None] + ["python3.12"] * 2)],
+)
+def test_the_driver_on_the_head_goes_on_with_the_pythons_of_the_job(
+    monkeypatch: pytest.MonkeyPatch, python: str, started: list[str | None]
+) -> None:
+    """A relative path begins at a home folder, and the head's driver is in another."""
+    job = replace(
+        make_job(), python=python, pythons={"node2": ".venv/bin/python"}, hosts=hostfile.parse("node[1-3]")
+    )
+    monkeypatch.setattr(detached_main, "LocalPipe", lambda python: python)
+    monkeypatch.setattr(detached_main, "OpenSshPipe", lambda host, python, head: python)
+    ways: list[object] = [detached_main._opener(Job.of_json(job.as_json()))(host) for host in job.hosts]
+    assert ways == started
 
 
 def test_a_job_that_makes_no_sense_is_refused() -> None:
