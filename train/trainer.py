@@ -113,7 +113,7 @@ class Trainer:
         """Train on the rest of the epoch; returns the mean loss of its samples, each before its own step."""
         started, samples = time.perf_counter(), 0
         self.sampler.set_epoch(self.epoch, skip=self.batch)
-        for share in self.sampler:
+        for share in self.sampler.shares():
             self._set_learning_rate()
             loss_sum = self._step(share)
             self.loss_sum += loss_sum
@@ -198,7 +198,9 @@ class Trainer:
         modes = {module: module.training for module in self.strategy.model.modules()}
         self.strategy.model.eval()
         try:
-            sums = [self._per_sample(metric, data, share.indices).double().sum() for share in sampler]
+            sums = [
+                self._per_sample(metric, data, share.indices).double().sum() for share in sampler.shares()
+            ]
         finally:
             for module, training in modes.items():
                 module.training = training

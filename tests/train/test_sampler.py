@@ -18,7 +18,7 @@ def _shares(samples: int, batch_size: int, world_size: int, epoch: int = 0) -> l
     ]
     for sampler in samplers:
         sampler.set_epoch(epoch)
-    return [list(sampler) for sampler in samplers]
+    return [list(sampler.shares()) for sampler in samplers]
 
 
 def _batches(shares: list[list[Share]]) -> list[set[int]]:
@@ -56,10 +56,10 @@ def test_no_epoch_of_one_seed_is_an_epoch_of_another() -> None:
     for seed, epoch in itertools.product(range(4), range(4)):
         sampler = GlobalBatchSampler(samples=193, batch_size=193, rank=0, world_size=1, seed=seed)
         sampler.set_epoch(epoch)
-        orders |= {tuple(share.indices.tolist()) for share in sampler}
+        orders |= {tuple(share.indices.tolist()) for share in sampler.shares()}
     assert len(orders) == 16
 
 
 def test_an_order_without_shuffling_is_the_samples_own() -> None:
     sampler = GlobalBatchSampler(samples=5, batch_size=2, rank=0, world_size=1, shuffle=False)
-    assert [share.indices.tolist() for share in sampler] == [[0, 1], [2, 3], [4]]
+    assert [share.indices.tolist() for share in sampler.shares()] == [[0, 1], [2, 3], [4]]

@@ -63,7 +63,7 @@ def one_process(config: TrainConfig, digits: Samples) -> list[float]:
     for epoch in range(config.epochs):
         sampler.set_epoch(epoch)
         total = 0.0
-        for share in sampler:
+        for share in sampler.shares():
             steps = config.epochs * len(sampler)
             sgd.param_groups[0]["lr"] = learning_rate(step, peak=config.lr, warm_up=len(sampler), steps=steps)
             step += 1

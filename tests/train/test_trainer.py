@@ -81,7 +81,7 @@ def test_a_users_own_training_is_that_of_one_process(group: Group, strategy: str
         sampler.rank, sampler.world_size = 0, 1
         sampler.set_epoch(epoch)
         total = 0.0
-        for share in sampler:
+        for share in sampler.shares():
             inputs, targets = data.batch(share.indices)
             loss = mse_loss(model(inputs), targets)
             optimizer.zero_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from ..job.failure import TrainError
 from ..job.group import Group
 from ..job.long_work import others_wait
+from ..reporting.terminal import Terminal
 from . import files
 from .agree import Agreement, agree
 from .spread import spread
@@ -34,8 +36,12 @@ class Checkpoints:
     reads or writes a disk, the others wait for it however long it takes.
     """
 
-    def __init__(self, group: Group, out: Path, *, keep: int, say: Callable[[str], None]) -> None:
-        self.group, self.folder, self.keep, self.say = group, out / FOLDER, keep, say
+    def __init__(
+        self, group: Group, out: Path, *, keep: int = 3, say: Callable[[str], None] | None = None
+    ) -> None:
+        """`say` gets a line where something is found or set aside; by default rank 0 prints it."""
+        self.group, self.folder, self.keep = group, out / FOLDER, keep
+        self.say = say or Terminal(group.ranks, os.environ).line
         self.writer = _lowest_rank_that_sees(self.folder, group)
         self.writers = tuple(sorted(set(group.all_gather(self.writer))))
 

@@ -29,6 +29,10 @@ from .rendezvous import rendezvous_store
 T = TypeVar("T")
 # How long a rank waits for the others, to join and in each collective; torch's own default is 30 minutes.
 TIMEOUT = timedelta(minutes=5)
+# Where files go if the launcher does not say.
+OUT = Path("runs/alone")
+# Who counts restarts: muster launch --max-restarts, and torchrun --max-restarts.
+RESTARTS = ("MUSTER_RESTART", "TORCHELASTIC_RESTART_COUNT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +97,54 @@ class Group:
         dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
 
+    def global_mean(self, losses: torch.Tensor) -> torch.Tensor:
+        """Return the mean of all ranks' `losses`: the same on every rank, for backward(). A collective.
+
+        `losses`, of any shape, has one number for each of this rank's samples or tokens; ranks may have
+        unequally many. The gradients that DistributedDataParallel or FSDP then averages over the ranks are
+        those of this mean. The mean of each rank's own mean is not: it weights samples unequally.
+        """
+        both = torch.stack(
+            [losses.detach().sum(dtype=torch.float64), losses.new_tensor(losses.numel()).double()]
+        )
+        dist.all_reduce(both)
+        own = losses.sum() * (self.world_size / both[1]).to(losses.dtype)
+        # The value is that of all ranks, the gradient that of this rank's part.
+        return own + ((both[0] / both[1]).to(losses.dtype) - own.detach())
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Group):
+    """The job that this process is a rank of: its group, and what the launcher said besides.
+
+    `out` is the folder for files to keep, $MUSTER_OUT or runs/alone. `restart` is the number of the restart,
+    0 at first: a program that finds more continues from its newest checkpoint.
+    """
+
+    out: Path = OUT
+    restart: int = 0
+
 
 @contextmanager
 def process_group(
-    ranks: Ranks,
+    ranks: Ranks | None = None,
     *,
-    backend: str = "auto",
+    backend: str | None = None,
     init: str = "auto",
     timeout: timedelta = TIMEOUT,
     environ: Mapping[str, str] = os.environ,
-) -> Iterator[Group]:
+) -> Iterator[Job]:
     """Join the group for the block, then leave it.
 
-    `init` is where the ranks meet: see rendezvous.py. Raises TrainError, on every rank, if a backend is
-    missing, if the ranks cannot find each other, or if they are not the ranks of one job. Whatever is raised
-    here or in the block ends the whole job, as failure.py says; a single process has nobody to end, and there
-    the exception goes on to the caller.
+    `ranks` are those of `environ` unless given. `backend` is one of torch.distributed's, or "auto": by the
+    devices of this host; None is $MUSTER_BACKEND or "auto". `init` is where the ranks meet (rendezvous.py).
+    Raises TrainError, on every rank, if a backend is missing, if the ranks cannot find each other, or if they
+    are not the ranks of one job. Whatever is raised here or in the block ends the whole job, as failure.py
+    says; a single process has nobody to end, and there the exception goes on to the caller.
     """
+    ranks = ranks or Ranks.from_env(environ)
     with nullcontext() if ranks.world_size == 1 else fail_together():
-        backend = available(backend)
+        backend = available(backend or environ.get("MUSTER_BACKEND") or "auto")
         device = device_for(backend, ranks)
         with rendezvous_store(init, ranks, timeout, environ) as store:
             identities = exchange(store, _identity(ranks, environ), timeout)
@@ -120,7 +153,23 @@ def process_group(
             names = {each.rank: each.host.partition("/")[0] for each in identities}
             hosts = tuple(names[rank] for rank in range(ranks.world_size))
             with _left_in_the_end(ranks):
-                yield Group(ranks, backend, device, hosts, store, timeout)
+                yield Job(
+                    *(ranks, backend, device, hosts, store, timeout),
+                    out=out_folder(environ),
+                    restart=_restart(environ),
+                )
+
+
+def out_folder(environ: Mapping[str, str]) -> Path:
+    """Return where files to keep go."""
+    return Path(environ.get("MUSTER_OUT") or OUT)
+
+
+def _restart(environ: Mapping[str, str]) -> int:
+    given = next((environ[name] for name in RESTARTS if environ.get(name)), "0")
+    if not given.isdecimal():
+        raise TrainError(f"{' or '.join(RESTARTS)} must be a whole number, got {given}")
+    return int(given)
 
 
 @contextmanager

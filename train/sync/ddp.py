@@ -17,6 +17,16 @@ from ..job.group import Group
 from .replicated import Replicated
 
 
+def synchronise(model: nn.Module, job: Group, **options: Any) -> DistributedDataParallel:
+    """Return `model` on the job's device, with rank 0's weights and with gradients averaged over the ranks.
+
+    `options` are those of DistributedDataParallel. Make the optimizer from the parameters of the result. A
+    collective call.
+    """
+    model = model.to(job.device)
+    return DistributedDataParallel(model, **{"gradient_as_bucket_view": True, **options})
+
+
 class Ddp(Replicated):
     """`--sync ddp`; strategy.py describes the methods."""
 
@@ -24,9 +34,7 @@ class Ddp(Replicated):
         self, model: nn.Module, group: Group, optimizer: type[Optimizer], options: dict[str, Any]
     ) -> None:
         super().__init__(model, group, optimizer, options)
-        self.model: DistributedDataParallel = DistributedDataParallel(
-            self.replica, gradient_as_bucket_view=True
-        )
+        self.model: DistributedDataParallel = synchronise(self.replica, group)
 
     def no_sync(self) -> AbstractContextManager[None]:
         return self.model.no_sync()

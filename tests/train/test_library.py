@@ -1,0 +1,155 @@
+"""The public names of muster.train: their list, their signatures, and what a user's own loop relies on."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import muster.train
+from muster.train import GlobalBatchSampler, Job, TrainError, process_group
+from muster.train.job.ranks import Ranks
+from tests.train.conftest import environment
+from tests.train.forked import on_hosts
+
+# A change here is a change for users: the changelog names it.
+SIGNATURES = {
+    "Checkpoints": "(group: 'Group', out: 'Path', *, keep: 'int' = 3, "
+    "say: 'Callable[[str], None] | None' = None) -> 'None'",
+    "GlobalBatchSampler": "(*, samples: 'int', batch_size: 'int', rank: 'int', world_size: 'int', "
+    "seed: 'int' = 0, shuffle: 'bool' = True, drop_last: 'bool' = False) -> 'None'",
+    "Trainer": "(model: 'nn.Module', loss: 'PerSample', optimizer: 'type[Optimizer]', data: 'Data', *, "
+    "group: 'Group', optimizer_options: 'Mapping[str, Any] | None' = None, strategy: 'str' = 'ddp', "
+    "compress: 'str' = 'none', batch_size: 'int' = 64, seed: 'int' = 0, "
+    "learning_rate: 'Callable[[int], float] | None' = None, accumulate: 'int' = 1, clip: 'float' = 0.0, "
+    "amp: 'bool' = False) -> 'None'",
+    "process_group": "(ranks: 'Ranks | None' = None, *, backend: 'str | None' = None, init: 'str' = 'auto', "
+    "timeout: 'timedelta' = datetime.timedelta(seconds=300), environ: 'Mapping[str, str]' = ...) "
+    "-> 'Iterator[Job]'",
+    "register_mpi": "() -> 'str'",
+    "run": "(function: 'Callable[..., T]', *arguments: 'Any', spawn: 'int' = 0, "
+    "backend: 'str | None' = None, init: 'str' = 'auto', "
+    "timeout: 'timedelta' = datetime.timedelta(seconds=300)) -> 'T | None'",
+    "synchronise": "(model: 'nn.Module', job: 'Group', **options: 'Any') -> 'DistributedDataParallel'",
+}
+MEMBERS_OF_JOB = {
+    *("rank", "world_size", "ranks", "hosts", "host_count", "node_rank"),
+    *("backend", "device", "store", "timeout", "long_works", "out", "restart"),
+    *("all_gather", "all_reduce_sum", "barrier", "broadcast", "global_mean", "mesh"),
+}
+
+
+def test_the_public_names_and_their_signatures_are_these() -> None:
+    assert {*SIGNATURES, "Job", "TrainError"} == {*muster.train.__all__} == {*muster.train._PLACES}
+    for name, signature in SIGNATURES.items():
+        written = inspect.signature(getattr(muster.train, name))
+        parameters = [
+            parameter.replace(default=...) if parameter.name == "environ" else parameter
+            for parameter in written.parameters.values()
+        ]
+        assert str(written.replace(parameters=parameters)).replace("Ellipsis", "...") == signature, name
+    assert {name for name in dir(Job) if not name.startswith("_")} == MEMBERS_OF_JOB
+
+
+def test_the_package_is_imported_without_torch_and_lists_its_names() -> None:
+    script = """
+import sys
+sys.modules["torch"] = None  # an import of it would raise
+import muster.train
+assert {*muster.train.__all__} <= {*dir(muster.train)}
+try:
+    muster.train.no_such_name
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("module 'muster.train' has no attribute 'no_such_name'\n", "")
+
+
+def test_a_type_checker_sees_every_public_name() -> None:
+    """Each is imported below TYPE_CHECKING, from where it is imported when it is used."""
+    text = (Path(muster.train.__file__)).read_text().partition("if TYPE_CHECKING:")[2].partition("__all__")[0]
+    for name, (module, attribute) in muster.train._PLACES.items():
+        (line,) = [line for line in text.splitlines() if f" .{module} " in line and attribute in line]
+        assert line.endswith(f"{attribute} as {name}") or name == attribute
+
+
+def _gradient(job: Job, losses: list[list[float]]) -> tuple[float, float]:
+    """The mean of the ranks' `losses`, each times a weight of 1, and the gradient that DDP makes of it."""
+    weight = torch.ones((), requires_grad=True)
+    mean = job.global_mean(torch.tensor(losses[job.rank]) * weight)
+    torch.autograd.backward(mean)
+    assert weight.grad is not None
+    averaged = job.all_reduce_sum(weight.grad.item())[0] / job.world_size
+    return mean.item(), averaged
+
+
+def _gradient_of_uneven_shares(group: object) -> tuple[float, float]:
+    return _gradient(group, [[1.0, 2.0, 3.0], [6.0], []])  # type: ignore[arg-type]
+
+
+def test_the_global_mean_and_its_gradient_weigh_every_sample_alike(tmp_path: Path) -> None:
+    """Three ranks with three samples, one and none: the mean of the ranks' means would be 4."""
+    assert on_hosts(tmp_path, 3, _gradient_of_uneven_shares) == [pytest.approx((3.0, 3.0))] * 3
+
+
+def test_a_batch_without_samples_for_a_rank_is_refused_before_the_first_step() -> None:
+    sampler = GlobalBatchSampler(samples=193, batch_size=64, rank=0, world_size=3)
+    with pytest.raises(TrainError, match="a batch of 1 samples has none for some of 3 ranks"):
+        next(iter(sampler))
+    assert [len(share.indices) for share in sampler.shares()] == [22, 22, 22, 1]
+
+
+def test_a_dataloader_gets_the_batches_but_a_smaller_last_one() -> None:
+    loaders = [
+        DataLoader(
+            TensorDataset(torch.arange(193)),
+            batch_sampler=GlobalBatchSampler(
+                samples=193, batch_size=64, rank=rank, world_size=3, drop_last=True
+            ),
+        )
+        for rank in range(3)
+    ]
+    steps = list(zip(*loaders, strict=True))
+    assert [sum(len(part) for (part,) in step) for step in steps] == [64, 64, 64]
+    assert len({int(number) for step in steps for (part,) in step for number in part}) == 192
+
+
+def test_in_a_notebook_an_exception_goes_to_the_caller_and_the_next_run_works() -> None:
+    script = """
+from muster.train import run
+def fail(job):
+    raise ValueError(f"no paper, restart {job.restart}, {job.out}")
+for attempt in range(2):
+    try:
+        run(fail)
+    except ValueError as error:
+        print(error)
+print(run(lambda job, number: job.world_size + number, 41))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(MUSTER_OUT="/tmp/out", MUSTER_RESTART="2"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["no paper, restart 2, /tmp/out"] * 2 + ["42"]
+
+
+def test_a_restart_that_is_no_number_is_refused() -> None:
+    with (
+        pytest.raises(
+            TrainError, match="MUSTER_RESTART or TORCHELASTIC_RESTART_COUNT must be a whole number"
+        ),
+        process_group(Ranks(0, 1, 0, 1, "single"), environ={"MUSTER_RESTART": "x"}),
+    ):
+        pass
