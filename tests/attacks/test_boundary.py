@@ -305,7 +305,7 @@ def test_who_prints_without_an_end_has_to_answer_too(monkeypatch: pytest.MonkeyP
     threading.Thread(target=take_all, args=(inbox, over), daemon=True).start()
     if answers:
         for _ in range(20):  # 1 MiB for each, 20 MiB in all
-            talk.wait(talk.post(STORE), 60)
+            talk.post(STORE).result(60)
     else:
         with pytest.raises(LostError, match="no agent sends: 4 MiB of reports, and no answer for"):
             talk.post(STORE).result(60)
