@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..connect.answers import HEALTH, REACH_HOSTS, TRY_TO_OPEN_PORT, Answer, PortOrRefusal, Reached, Request
@@ -11,6 +11,7 @@ from ..connect.cluster import CLOCKS_AT_ONCE, Cluster
 from ..connect.fanout import Outcome, Result, ask_every, on_every
 from ..errors import HostError, MusterError
 from .measurements import Clock, Examination, Examined
+from .network import rank_addresses
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0
@@ -103,12 +104,53 @@ class _Asked:
             return {"targets": [targets[number] for number in peers(places.get(name, 0), len(targets))]}
 
         answers = self.all(REACH_HOSTS, REACH_SECONDS, words)
-        return reached | {name: dict(answer.reached) for name, answer in answers.items()}
+        reached |= {name: dict(answer.reached) for name, answer in answers.items()}
+        return self._again(targets, reached)
+
+    def _again(
+        self, targets: Sequence[dict[str, Any]], reached: dict[str, dict[str, Reached]]
+    ) -> dict[str, dict[str, Reached]]:
+        """The same, with a second try at the addresses of ranks that were not reached.
+
+        A host that is reached at one address is given little time at its others.
+        """
+        places = rank_addresses(
+            self.cluster.hosts[0].name,
+            self.cluster.facts,
+            {target["host"]: target["addresses"] for target in targets},
+            {name: reached[name] for name in self.names},
+        )
+        late = {
+            name: [
+                {**target, "addresses": list(places[target["host"]])}
+                for target in targets
+                if target["host"] in places and _is_open(reached[name], target["host"], places)
+            ]
+            for name in self.names
+        }
+        late = {name: those for name, those in late.items() if those}
+        channels = {name: self.cluster.channels[name] for name in late}
+        asked = ask_every(channels, REACH_HOSTS, REACH_SECONDS, lambda name: {"targets": late[name]})
+        for name, answer in self._note(asked).items():
+            for target, seen in answer.reached.items():
+                first = reached[name].get(target, Reached())
+                reached[name][target] = Reached(
+                    {**first.interfaces, **seen.interfaces}, {**first.refused, **seen.refused}
+                )
+        return reached
 
     def _note(self, outcome: Outcome[Result]) -> dict[str, Result]:
         """The results; a host with an error is asked nothing more."""
         self.errors |= {name: _as_host_error(name, error) for name, error in outcome.errors.items()}
         return outcome.results
+
+
+def _is_open(reached: Mapping[str, Reached], target: str, places: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a host was reached, but neither reached nor refused where its ranks will be."""
+    seen = reached.get(target)
+    if seen is None or not seen.interfaces:
+        return False
+    return not any(place in seen.interfaces or place in seen.refused for place in places[target])
 
 
 def peers(number: int, hosts: int) -> list[int]:

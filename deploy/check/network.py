@@ -1,11 +1,13 @@
-"""Which hosts reach each other, and whether all reach the head at one address."""
+"""Which hosts reach each other where their ranks will be, and whether all reach the head at one address."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..connect.answers import Reached
 from ..errors import HostError
+from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
 from .finding import Finding
 from .measurements import Examined
@@ -43,14 +45,20 @@ def network(hosts: Sequence[Host], examined: Mapping[str, Examined]) -> Iterator
             f"addr={given[name]} is no address of it: {_reason(examined[name], name)}",
             f"give one of {', '.join(examined[name].facts.addresses)}",
         )
+    head = hosts[0].name
+    places = rank_addresses(
+        head,
+        {name: one.facts for name, one in examined.items()},
+        {name: one.addresses for name, one in examined.items()},
+        {name: one.reached for name, one in examined.items()},
+    )
     pairs = [
         (source, target)
         for source in examined
         for target in examined
-        if source != target and target not in wrong and not _reaches(examined[source], target)
+        if source != target and target not in wrong and not _reaches(examined[source], target, places)
     ]
     yield from _unreached(pairs, examined)
-    head = hosts[0].name
     if head in examined and head not in wrong and not any(target == head for _, target in pairs):
         yield from _data_network(head, examined)
 
@@ -82,12 +90,36 @@ def _unreached(pairs: Sequence[tuple[str, str]], examined: Mapping[str, Examined
             )
 
 
+def rank_addresses(
+    head: str,
+    facts: Mapping[str, Facts],
+    addresses: Mapping[str, Sequence[str]],
+    reached: Mapping[str, Mapping[str, Reached]],
+) -> dict[str, tuple[str, ...]]:
+    """Where the ranks of each host will listen: on the interface that leads it to the rendezvous.
+
+    No entry for a host of which that is not known, as where `addr=` names another address.
+    """
+    to_head = {name: seen[head].interfaces for name, seen in reached.items() if head in seen}
+    chosen = _chosen(addresses.get(head, ()), to_head)
+    found: dict[str, tuple[str, ...]] = {head: (chosen,)} if chosen else {}
+    for name, seen in to_head.items():
+        if chosen and name != head and (interface := seen[chosen]):
+            own = facts[name].interfaces
+            places = [one for one in addresses.get(name, ()) if own.get(one) == interface]
+            found[name] = tuple(one for one in places if (":" in one) == (":" in chosen)) or tuple(places)
+    return {name: places for name, places in found.items() if places}
+
+
+def _chosen(addresses: Sequence[str], reached: Mapping[str, Mapping[str, str | None]]) -> str:
+    """The choice that a launch makes: the first address of the head that all hosts reach, if there is one."""
+    common = (one for one in addresses if all(one in seen for seen in reached.values()))
+    return next(common, "") if reached else ""
+
+
 def _data_network(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
-    """The choice that a launch makes: the first address of the head that all hosts reach."""
     reached = {name: one.reached[head].interfaces for name, one in examined.items() if head in one.reached}
-    chosen = [
-        address for address in examined[head].addresses if all(address in seen for seen in reached.values())
-    ]
+    chosen = _chosen(examined[head].addresses, reached)
     if reached and not chosen:
         yield Finding(
             "network.split",
@@ -97,20 +129,23 @@ def _data_network(head: str, examined: Mapping[str, Examined]) -> Iterator[Findi
             "give it an addr= that all hosts reach",
         )
     for name, seen in reached.items():
-        interface = seen[chosen[0]] if chosen else None
+        interface = seen[chosen] if chosen else None
         if interface and interface.startswith(BRIDGES):
             yield Finding(
                 "network.bridge",
                 name,
                 "warning",
-                f"{chosen[0]}, where the rendezvous would be, is reached by {interface}, a container bridge",
+                f"{chosen}, where the rendezvous would be, is reached by {interface}, a container bridge",
                 f"give {head} the addr= of the data network",
             )
 
 
-def _reaches(one: Examined, target: str) -> bool:
-    """Whether a host reaches another. A host without a port to try counts as reached."""
-    return target not in one.reached or bool(one.reached[target].interfaces)
+def _reaches(one: Examined, target: str, places: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a host reaches another where its ranks will be; also one that has no port to try."""
+    if target not in one.reached:
+        return True
+    seen = one.reached[target].interfaces
+    return any(place in seen for place in places[target]) if target in places else bool(seen)
 
 
 def _reason(one: Examined, target: str) -> str:

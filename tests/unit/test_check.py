@@ -325,6 +325,25 @@ def test_a_host_that_nobody_reaches_is_named_by_each_pair_and_direction() -> Non
     assert [(one.host, one.peer) for one in findings] == [("node1", "node3"), ("node2", "node3")]
 
 
+def test_a_pair_that_only_another_network_connects_than_the_ranks_is_found() -> None:
+    number = {"node1": 1, "node2": 2, "node3": 3}
+    both = {name: {f"10.0.0.{n}": "eth0", f"10.1.0.{n}": "eth1"} for name, n in number.items()}
+
+    def reached(source: str) -> dict[str, Reached]:
+        seen = {target: Reached(dict(both[target])) for target in number}
+        if source == "node3":  # the ranks' network drops what it sends to node2; the other one is well
+            seen["node2"] = Reached({"10.1.0.2": "eth1"}, {"10.0.0.2": DROPPED})
+        return seen
+
+    findings = found(
+        THREE,
+        facts={name: {"addresses": tuple(own), "interfaces": own} for name, own in both.items()},
+        other={name: {"addresses": tuple(both[name]), "reached": reached(name)} for name in number},
+    )
+    assert [(one.id, one.host, one.peer) for one in findings] == [("pair.unreachable", "node3", "node2")]
+    assert f"10.0.0.2: {DROPPED}" in findings[0].text
+
+
 def test_hosts_that_cannot_be_asked_are_no_excuse_for_the_others() -> None:
     gone = {name: HostError("ssh.unreachable", "no answer") for name in ("node1", "node2", "node3")}
     assert len(found(THREE, errors=gone)) == 3

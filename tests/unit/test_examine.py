@@ -149,6 +149,42 @@ def test_64_hosts_think_at_the_same_time_and_cost_at_most_a_second() -> None:
     hold("an examination of 64 hosts", seconds, 1.0)
 
 
+def test_addresses_of_ranks_that_were_cut_short_are_tried_again_alone() -> None:
+    own = {"10.0.0.1": "eth0", "10.1.0.1": "eth1"}
+    asked: list[list[Frame]] = []
+
+    class TwoNetworks(Simulated):
+        """Each host has both; between node3 and node2 the ranks' one is dropped."""
+
+        def __init__(self, host: str) -> None:
+            super().__init__({}, lambda: None)
+            self.host = host
+
+        def _answer(self, request: Frame) -> Frame:
+            if request["do"] == "facts":
+                return {**super()._answer(request), "addresses": list(own), "interfaces": own}
+            if request["do"] != "reach_hosts":
+                return super()._answer(request)
+            if self.host == "node3":
+                asked.append(request["targets"])
+            dropped = (
+                {"interfaces": {"10.1.0.1": "eth1"}} if len(asked) < 2 else {"refused": {"10.0.0.1": "-"}}
+            )
+            return {
+                "reached": {
+                    target["host"]: dropped
+                    if (self.host, target["host"]) == ("node3", "node2")
+                    else {"interfaces": own}
+                    for target in request["targets"]
+                }
+            }
+
+    one = examine(Cluster(hostfile.parse("node[1-3]"), lambda host: TwoNetworks(host.name)))
+    assert [(target["host"], target["addresses"]) for target in asked[1]] == [("node2", ["10.0.0.1"])]
+    seen = one.hosts["node3"].reached["node2"]
+    assert (seen.interfaces, seen.refused) == ({"10.1.0.1": "eth1"}, {"10.0.0.1": "-"})
+
+
 @pytest.mark.parametrize("hosts", [1, 64, 65, 100, 257, 1000])
 def test_many_hosts_try_some_of_each_other_and_each_is_tried_as_often(hosts: int) -> None:
     tried = [peers(number, hosts) for number in range(hosts)]
