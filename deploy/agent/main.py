@@ -98,6 +98,7 @@ def main() -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
+    os.umask(os.umask(0o077) & 0o077)  # one that takes rights from the user too leaves folders closed to us
     Agent(sys.stdin.buffer, sys.stdout.buffer).serve()
 
 

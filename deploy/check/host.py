@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..common.limits import LEAST_FILES, LEAST_INODES, LONGEST_TMPDIR
 from ..console.text import count
 from ..hosts.gpus import GpuReport
 from ..hosts.hostfile import Host
@@ -58,8 +59,12 @@ def _slots(host: Host, one: Examined) -> Iterator[Finding]:
 
 def _room(host: Host, one: Examined, ranks: int) -> Iterator[Finding]:
     health = one.health
+    yield from _start(host, one)
     for folder in health.folders:
-        if folder.free is not None and folder.free < DISK_FULL:
+        if folder.inodes is not None and folder.inodes < LEAST_INODES:
+            text = f"{count(folder.inodes, 'more file')} at most can be made for {folder.path}"
+            yield Finding("disk.no-inodes", host.name, "error", text, f"remove some: df -i {folder.path}")
+        elif folder.free is not None and folder.free < DISK_FULL:
             text = f"{size(folder.free)} free for {folder.path}"
             yield Finding("disk.full", host.name, "error", text, f"remove files there: df {folder.path}")
         elif folder.error:
@@ -88,7 +93,7 @@ def _room(host: Host, one: Examined, ranks: int) -> Iterator[Finding]:
         yield Finding(
             "nofile.low",
             host.name,
-            "warning",
+            "error" if health.nofile < LEAST_FILES else "warning",
             f"{health.nofile} open files allowed; {count(ranks, 'rank')} may need {files}",
             "raise nofile in /etc/security/limits.d or for sshd (ulimit -n)",
         )
@@ -100,6 +105,22 @@ def _room(host: Host, one: Examined, ranks: int) -> Iterator[Finding]:
             f"{size(health.memlock)} of memory may be locked, and there is an InfiniBand or RoCE device",
             "memlock unlimited in /etc/security/limits.d or for sshd (ulimit -l)",
         )
+
+
+def _start(host: Host, one: Examined) -> Iterator[Finding]:
+    """What the agent would refuse to start a job with (deploy/common/limits.py)."""
+    health = one.health
+    muster, temporary = health.folders
+    if muster.noexec:
+        text = f"{muster.path} is on a file system that starts no programs (noexec)"
+        remedy = "mount it without noexec, or give that login another home"
+        yield Finding("disk.noexec", host.name, "error", text, remedy)
+    length = len(temporary.path.encode(errors="surrogateescape"))
+    if length > LONGEST_TMPDIR:
+        text = (
+            f"TMPDIR has {length} bytes, and a Unix socket in it room for {LONGEST_TMPDIR}: {temporary.path}"
+        )
+        yield Finding("tmpdir.too-long", host.name, "error", text, "set a shorter TMPDIR for that login")
 
 
 def _gpus(host: Host, one: Examined) -> Iterator[Finding]:

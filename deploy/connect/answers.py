@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from ..common.files import PART
 from ..common.frames import Frame
-from ..decode import NONSENSE, AtMost, Like, from_json
+from ..decode import NONSENSE, AtMost, Between, Like, from_json
 from ..hosts.bounds import (
     MOST_HOSTS,
     Address,
@@ -109,11 +109,16 @@ class HostsReached:
 
 @dataclass(frozen=True)
 class Folder:
-    """A place where jobs write: bytes free there, and what a write said if it failed."""
+    """A place where jobs write: bytes free there, and what a write said if it failed.
+
+    `inodes`: files that can still be made, None where none are counted. `noexec`: no program starts there.
+    """
 
     path: Path
     free: Bytes | None
     error: Words | None
+    inodes: Annotated[int, Between(0, 1 << 64)] | None = None
+    noexec: bool = False
 
 
 @dataclass(frozen=True)

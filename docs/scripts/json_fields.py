@@ -127,6 +127,8 @@ MEANINGS = {
     "Health.image": "flavor, track and versions of its node image; empty without one",
     "Folder.path": "the folder",
     "Folder.free": "bytes free",
+    "Folder.inodes": "files that can still be made there; null where none are counted",
+    "Folder.noexec": "whether no program can be started there",
     "Folder.error": "what a write there failed with",
     "Gpu.index": "its number",
     "Gpu.used": "memory in use, MiB",

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from muster.deploy.agent.job.local_socket import LocalSocket
+from muster.deploy.agent.job.ranks import Ranks
+from muster.deploy.agent.job.supervisor import Work
+from muster.deploy.common import limits as limits_of_hosts
 from muster.deploy.common.clock import now, steady
+from muster.deploy.common.limits import LONGEST_TMPDIR
 from muster.deploy.common.runs import Jobs
 from muster.deploy.connect.answers import FACTS, PREPARE, START, STOP
 from muster.deploy.connect.channel import Channel
@@ -167,3 +173,40 @@ def test_an_agent_that_cannot_start_says_why(tmp_path: Path) -> None:
     channel = Channel("here", LocalPipe(str(broken)), Inbox())
     with pytest.raises(MusterError, match="ended with status 9: no such interpreter"):
         channel.ask(FACTS)
+
+
+def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, **limits: object) -> str:
+    """What a job's start says where a limit is another."""
+    for name, value in limits.items():
+        monkeypatch.setattr(limits_of_hosts, name, value)
+    work = Work(folder, lambda frame: None)
+    with pytest.raises(ValueError, match="; ") as error:  # what to do comes after it
+        work.do_prepare({"folder": str(folder / "jobs" / "job"), "host": "here"}, b"")
+    return str(error.value)
+
+
+def test_a_host_on_which_no_job_could_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "starts no programs (noexec)" in refused(tmp_path, monkeypatch, is_noexec=lambda path: True)
+    few = {"is_noexec": lambda path: False, "open_files": lambda: 64}
+    assert "only 64 open files are allowed" in refused(tmp_path, monkeypatch, **few)
+    monkeypatch.setattr("tempfile.tempdir", "/" + "x" * 85)
+    assert "TMPDIR is too long for the path of a Unix socket: 86 bytes" in refused(tmp_path, monkeypatch)
+
+
+def test_the_longest_temporary_folder_that_is_allowed_has_room_for_the_socket(tmp_path: Path) -> None:
+    longest = tmp_path / ("x" * (LONGEST_TMPDIR - len(str(tmp_path)) - 1))
+    longest.mkdir()
+    folder = tempfile.mkdtemp(prefix="muster-", dir=longest)
+    LocalSocket(folder, {}, Ranks(), lambda frame: None)
+    assert Path(folder, "agent").is_socket()
+
+
+def test_a_umask_that_closes_folders_to_their_owner_stops_no_job(tmp_path: Path) -> None:
+    before = os.umask(0o777)
+    try:
+        one = Host(tmp_path / "jobs" / "job")
+    finally:
+        os.umask(before)
+    one.channel.ask(START, argv=["sh", "-c", "umask"])
+    assert one.next_event(LauncherLine).text == "0077\n"
+    one.channel.close()

@@ -211,6 +211,13 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      THREE, one_host(folders=(Folder(HOME.path, 50 * GIB, "Permission denied"), TMP))),
     ("disk.not-writable", "error", "node2", "Disk quota exceeded", "own",
      THREE, one_host(folders=(Folder(HOME.path, 50 * GIB, "Disk quota exceeded"), TMP))),
+    ("disk.no-inodes", "error", "node2", "12 more files at most can be made for /home/ml/.muster", "df -i",
+     THREE, one_host(folders=(Folder(HOME.path, 50 * GIB, "No space left on device", inodes=12), TMP))),
+    ("disk.noexec", "error", "node2", "/home/ml/.muster is on a file system that starts no programs", "mount",
+     THREE, one_host(folders=(dataclasses.replace(HOME, noexec=True), TMP))),
+    ("tmpdir.too-long", "error", "node2", "TMPDIR has 86 bytes, and a Unix socket in it room for 85", "set",
+     THREE, one_host(folders=(HOME, Folder("/" + "x" * 85, 50 * GIB, None)))),
+    ("nofile.low", "error", "node2", "64 open files allowed", "ulimit -n", THREE, one_host(nofile=64)),
     ("shm.small", "warning", "node2", "64 MiB free in /dev/shm for 2 ranks", "256 MiB at least: --shm-size",
      THREE, one_host(shm_free=64 << 20)),
     ("nofile.low", "warning", "node2", "256 open files allowed; 6 ranks may need 1024", "ulimit -n",
@@ -254,6 +261,10 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
     ("ssh.port-refused", "error", "node2", "cannot connect", "does sshd run there?",
      THREE, {"errors": {"node2": HostError("ssh.port-refused", "cannot connect", "does sshd run there?")}}),
 ]  # fmt: skip
+
+
+def test_programs_need_not_start_in_the_temporary_folder() -> None:
+    assert found(THREE, **one_host(folders=(HOME, dataclasses.replace(TMP, noexec=True)))) == ()
 
 
 @pytest.mark.parametrize(
@@ -307,7 +318,7 @@ def test_every_failure_is_found_at_once_in_the_order_of_the_hosts_file_errors_fi
     findings = found(
         "node[1-4] slots=2",
         facts={"node3": {"mpi": "4.1.6", "cores": 1}},
-        health={"node2": {"nofile": 64}},
+        health={"node2": {"nofile": 500}},
         errors={"node4": HostError("ssh.unreachable", "no answer"), "node1": HostError("ssh.silent", "…")},
     )
     assert [(one.host, one.id) for one in findings] == [

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...common.frames import Frame
+from ...common.limits import is_noexec, open_files
 from ...common.paths import MusterPaths
 from .facts import wheel_version
 from .gpus import survey
@@ -43,7 +44,7 @@ def health() -> Frame:
         "own_addresses": own_addresses(),
         "folders": [examine_folder(Path(place)) for place in (muster, tempfile.gettempdir())],
         "shm_free": free_bytes("/dev/shm"),  # noqa: S108  # not a place to write to, but to measure
-        "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "nofile": open_files(),
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "rdma": has_rdma(),
         **found,
@@ -76,10 +77,13 @@ def own_addresses() -> list[str]:
 
 def examine_folder(path: Path) -> Frame:
     """What is free where a folder is or would be, and the error of a test write, which shows a quota."""
-    frame: Frame = {"path": str(path), "free": None, "error": None}
+    frame: Frame = {"path": str(path), "free": None, "inodes": None, "noexec": False, "error": None}
     try:
         place = next(one for one in (path, *path.parents) if os.path.lexists(one))
         frame["free"] = free_bytes(str(place))
+        status = os.statvfs(place)
+        frame["inodes"] = status.f_favail if status.f_files else None  # btrfs counts none
+        frame["noexec"] = is_noexec(str(place))
         with tempfile.NamedTemporaryFile(dir=str(place), prefix=".muster-check-") as file:
             file.write(b"\0" * 4096)
             file.flush()

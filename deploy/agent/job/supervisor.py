@@ -17,6 +17,7 @@ from typing import IO
 
 from ...common.clock import steady
 from ...common.frames import Frame
+from ...common.limits import require_fit
 from ...common.paths import JobPaths, MusterPaths
 from ...common.runs import make_private
 from ...common.store import Store, sweep_old_jobs, write_atomically
@@ -57,6 +58,7 @@ class Work:
         paths = JobPaths(request["folder"])
         folder = Path(paths.folder)
         make_private(self.home, folder.parent, folder, Path(paths.logs), Path(paths.out))
+        require_fit(paths.folder, tempfile.gettempdir())
         self._job_lock = os.open(paths.lock(request["host"]), os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._job_lock, fcntl.LOCK_SH)
         self.store.check_out(request["code"], Path(paths.code))

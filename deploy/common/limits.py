@@ -1,0 +1,50 @@
+"""What a job needs of a host before it starts there; a check asks for the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+
+# mpirun 5.0 with two ranks on a host starts with 128 and hangs with 64, without a word.
+LEAST_FILES = 128
+# A Unix socket's path has 107 bytes (unix(7)); below TMPDIR the agent's is muster-xxxxxxxx/agent.
+LONGEST_TMPDIR = 107 - len("/muster-xxxxxxxx/agent")
+LEAST_INODES = 1000
+
+
+def open_files() -> int:
+    """How many open files a job may have: where that can be raised to what it needs, it is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < LEAST_FILES:
+        wanted = LEAST_FILES if hard < 0 else min(hard, LEAST_FILES)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft
+
+
+def is_noexec(path: str) -> bool:
+    """Whether the file system of a path starts no programs."""
+    return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
+
+
+def require_fit(folder: str, temporary: str) -> None:
+    """ValueError for a host on which a job of this folder would not start, or hang."""
+    if is_noexec(folder):
+        raise ValueError(
+            f"{folder} is on a file system that starts no programs (noexec), and muster-rank is there; "
+            "mount it without noexec, or give that login another home"
+        )
+    length = len(os.fsencode(temporary))
+    if length > LONGEST_TMPDIR:
+        raise ValueError(
+            f"TMPDIR is too long for the path of a Unix socket: {length} bytes, at most {LONGEST_TMPDIR}: "
+            f"{temporary}; set a shorter one for that login"
+        )
+    files = open_files()
+    if 0 <= files < LEAST_FILES:
+        raise ValueError(
+            f"only {files} open files are allowed, a launcher needs {LEAST_FILES}; raise nofile for that "
+            "login in /etc/security/limits.d or for sshd (ulimit -n)"
+        )
