@@ -10,6 +10,7 @@ from pathlib import Path
 
 from invoke import Exit
 
+from ..common.os_errors import explain
 from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
 from ..console.screen import Screen
@@ -51,6 +52,9 @@ def carry_out(
     finally:
         screen.close()
     screen.say(verdict(result, folder))
+    if screen.error:
+        text = harmless_lines(verdict(result, folder))
+        sys.stderr.write(f"{text}\n        note: standard output: {explain(screen.error)}\n")
     if tell:
         screen.say(f"\n{table(timings.parts())}")
     if result.exit_status:

@@ -9,6 +9,7 @@ from types import FrameType
 
 from invoke import Context, Exit
 
+from ..common.os_errors import explain
 from ..console.terminal import harmless_lines
 from ..errors import MusterError
 
@@ -42,5 +43,7 @@ def explained(context: Context, interrupted: str = "interrupted") -> Iterator[No
         yield
     except MusterError as error:
         raise Exit(harmless_lines(str(error)), error.exit_status) from None
+    except OSError as error:  # of this machine; what hosts say comes as a MusterError
+        raise Exit(harmless_lines(f"here: {explain(error)}"), 1) from None
     except KeyboardInterrupt as stop:
         raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None

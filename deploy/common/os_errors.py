@@ -26,6 +26,7 @@ _TABLE = {
     errno.ENOEXEC: ("{path} is no program for this machine", "look at its first line: head -c 99 {path}"),
     errno.EIO: ("the disk of {path} gives errors", "look at dmesg"),
     errno.ESTALE: ("{path} is on a network file system that is gone", "mount it again"),
+    errno.EPIPE: ("nobody reads it any more", ""),
     errno.EMFILE: ("only {files} open files are allowed", "raise nofile for that login: ulimit -n"),
     errno.ENFILE: ("the machine has too many open files", "raise fs.file-max, or end programs there"),
     errno.EAGAIN: (
@@ -52,7 +53,7 @@ def explain(error: BaseException) -> str:
     path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
     if error.errno == errno.ENOSPC and path and not _inodes_left(path):
         return _sentence(*_NO_INODES, path)
-    if error.errno in _TABLE:
+    if error.errno in _TABLE and (path or "{path}" not in _TABLE[error.errno][0]):
         return _sentence(*_TABLE[error.errno], path)
     said = error.strerror or str(error)
     return f"{path}: {said}" if path else said
@@ -67,7 +68,7 @@ def naming(error: OSError, path: str) -> OSError:
 
 def _sentence(what: str, remedy: str, path: str) -> str:
     text = f"{what}; {remedy}" if remedy else what
-    return text.format(path=path or "its files", user=_user(), files=_open_files())
+    return text.format(path=path, user=_user(), files=_open_files())
 
 
 def _inodes_left(path: str) -> bool:

@@ -25,6 +25,8 @@ from typing import Any
 from .frames import Frame, read_frame, write_frame
 from .store import write_atomically
 
+RESERVE = "reserve"
+"""A file that only takes room while a run goes on (deploy/jobs/run_folder.py)."""
 LAST_BYTES = 4096
 # What job.json and result.json hold at least.
 RECORD: dict[str, Any] = {
@@ -84,7 +86,8 @@ class Jobs:
     def do_files(self, request: Frame, payload: bytes) -> Frame:
         """The files of a run with their sizes."""
         run = self.run(request["job"])
-        paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name != "lock.driver"]
+        own = {"lock.driver", RESERVE}
+        paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in own]
         return {"files": [[str(path.relative_to(run)), path.stat().st_size] for path in paths]}
 
     def do_read(self, request: Frame, payload: bytes) -> Frame:

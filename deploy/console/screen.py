@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Container, Iterable
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from .terminal import harmless, harmless_lines
@@ -41,6 +42,8 @@ class Screen:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a Latin-1 terminal shows less, and fails nothing
         self.only = only
+        self.error: OSError | None = None
+        """Why nothing more could be shown: a full disk, or `| head`."""
         self.terminal = stream.isatty()
         self.coloured = self.terminal and "NO_COLOR" not in os.environ
         self._progress = ""
@@ -137,14 +140,28 @@ class Screen:
 
     def _print(self, text: str) -> None:
         self._erase()
-        self.stream.write(text)
+        self._write(text)
         if self.terminal:
-            self.stream.write(self._progress[: shutil.get_terminal_size().columns - 1])
-        self.stream.flush()
+            self._write(self._progress[: shutil.get_terminal_size().columns - 1])
+        self._write("", flush=True)
 
     def _erase(self) -> None:
         if self.terminal:
-            self.stream.write("\r\x1b[K")
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str, *, flush: bool = False) -> None:
+        """Write, as long as that can be: what cannot be shown is no failure of the job, and in its logs."""
+        if self.error:
+            return
+        try:
+            self.stream.write(text)
+            if flush:
+                self.stream.flush()
+        except OSError as error:
+            self.error = error
+            if isinstance(self.stream, io.TextIOWrapper):  # else Python tries again at its exit
+                with Path(os.devnull).open("wb") as nowhere:
+                    os.dup2(nowhere.fileno(), self.stream.fileno())
 
 
 class Line(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import os
@@ -13,12 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from ..common.runs import identity
-from ..errors import UsageError
+from ..common.os_errors import explain, naming
+from ..common.runs import RESERVE, identity
+from ..errors import MusterError, UsageError
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
 from .job import MAX_LOG
 
+# Taken while there is room, so that a disk that is full at the end has some for verdict and result.
+RESERVED_BYTES = 1 << 18
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 ORDER_BYTES = 64  # about what the order of all logs takes for each text
 
 
@@ -40,9 +45,17 @@ class RunFolder:
         self._attempt = 0
         self._open: dict[str, IO[bytes]] = {}
         self._lock: int | None = None
+        self._full = ""
+        """Why nothing more could be written here."""
 
     def begin(self, plan: LaunchPlan) -> None:
         """Make the folder, for the first attempt, and write the plan and what says which job this is."""
+        try:
+            self._begin(plan)
+        except OSError as error:
+            raise MusterError(f"cannot begin the run's folder: {explain(error)}") from None
+
+    def _begin(self, plan: LaunchPlan) -> None:
         if self._lock is None:
             self._create()
         self._attempt = plan.spec.attempt
@@ -66,10 +79,12 @@ class RunFolder:
             self.logs.mkdir(parents=True)
             self.path.chmod(0o700)
         except OSError as error:
-            raise UsageError(f"--runs {self.path.parent}: {error.strerror}") from None
+            kind = MusterError if error.errno in FULL else UsageError
+            raise kind(f"--runs {self.path.parent}: {explain(error)}") from None
         # Held until this process ends, however it does: that is how others know that it lives.
         self._lock = os.open(self.path / "lock.driver", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        (self.path / RESERVE).write_bytes(bytes(RESERVED_BYTES))
         # Two files a rank: the soft limit of 1024 would do for 500 ranks.
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(ValueError, OSError):
@@ -114,46 +129,76 @@ class RunFolder:
     def ended(self, result: LaunchResult) -> LaunchResult:
         """Keep what an attempt leaves; the result says so if `fab stop` interrupted the driver."""
         if result.stacks:
-            self._write(f"stacks{self._suffix}.txt", result.stacks)
+            self._keep(f"stacks{self._suffix}.txt", result.stacks)
         order = self.path / "stop.json"
         if not result.failure or result.failure.kind != "interrupted" or not order.is_file():
             return result
         asked = json.loads(order.read_text())["by"]
         return dataclasses.replace(result, failure=stopped(asked, result.exit_status, result.failure.at))
 
-    def finish(
-        self, result: LaunchResult, metrics: str | None, verdict: str, earlier: Sequence[LaunchResult] = ()
-    ) -> None:
-        """Close the logs; write metrics, the verdict, and last the result, all of it or nothing."""
+    def keep_metrics(self, metrics: str) -> None:
+        """Write what the program measured, if there is room; else `problem` says so."""
+        self._keep("metrics.jsonl", metrics)
+
+    @property
+    def problem(self) -> str:
+        """Why this folder lacks something, if it does."""
+        return f"here: {self._full}; the hosts have all logs, {self.path} has not" if self._full else ""
+
+    def finish(self, result: LaunchResult, verdict: str, earlier: Sequence[LaunchResult] = ()) -> None:
+        """Close the logs; write the verdict, and last the result, all of it or nothing. OSError if not."""
         for file in self._open.values():
-            file.close()
-        if metrics is not None:
-            self._write("metrics.jsonl", metrics)
+            with contextlib.suppress(OSError):  # some network file systems find only now that they are full
+                file.close()
+        with contextlib.suppress(OSError):
+            (self.path / RESERVE).unlink()
         self._write("verdict.txt", f"{verdict}\n")
         content = {**result.as_json(), "earlier_attempts": [one.as_json() for one in earlier]}
         self._replace("result.json", json.dumps(content, indent=2) + "\n")
 
     def _write(self, name: str, text: str) -> None:
         """Write a file for people; a host may have said what cannot be encoded."""
-        (self.path / name).write_text(text, errors="replace")
+        try:
+            (self.path / name).write_text(text, errors="replace")
+        except OSError as error:
+            raise naming(error, str(self.path / name)) from None
+
+    def _keep(self, name: str, text: str) -> None:
+        """Write what the run can do without."""
+        try:
+            self._write(name, text)
+        except OSError as error:
+            self._full = self._full or explain(error)
 
     def _replace(self, name: str, text: str) -> None:
         draft = self.path / f"{name}.new"
-        draft.write_text(text)
-        draft.replace(self.path / name)
+        try:
+            draft.write_text(text)
+            draft.replace(self.path / name)
+        except OSError as error:
+            raise naming(error, str(self.path / name)) from None
 
     def _append(self, path: Path, text: str) -> None:
         """Append to a log, and to the order of all logs (deploy/common/runs.py reads both)."""
-        if not text:
-            return
+        if not text or self._full:
+            return  # a log with a hole would be taken for a whole one
         content = _bytes_of(text)
-        self._file(path).write(content)
-        self._file(self.logs / "order").write(f"{len(content)} {path.name}\n".encode())
+        try:
+            _write_all(self._file(path), content)
+            _write_all(self._file(self.logs / "order"), f"{len(content)} {path.name}\n".encode())
+        except OSError as error:  # no reason to end the job, whose hosts keep everything
+            self._full = explain(naming(error, str(path)))
 
     def _file(self, path: Path) -> IO[bytes]:
         if path.name not in self._open:
             self._open[path.name] = path.open("ab", buffering=0)
         return self._open[path.name]
+
+
+def _write_all(file: IO[bytes], content: bytes) -> None:
+    """Write every byte: a disk that is nearly full takes a part of them before it says so."""
+    while content:
+        content = content[file.write(content) :]
 
 
 def _bytes_of(text: str) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..common.clock import now
+from ..common.os_errors import explain
 from ..connect.answers import FETCH, MOST_METRICS, RECORD
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
@@ -206,7 +207,17 @@ class Attempts:
         self._results[-1] = dataclasses.replace(last, notes=(*last.notes, note))
 
     def _finish(self, result: LaunchResult) -> LaunchResult:
-        self.folder.finish(result, self._metrics, verdict(result, self.folder), self._results[:-1])
+        """Write down what came of the job; where that cannot be, that is its failure, or a note beside it."""
+        if self._metrics is not None:
+            self.folder.keep_metrics(self._metrics)
+        if self.folder.problem:
+            result = dataclasses.replace(result, notes=(*result.notes, self.folder.problem))
+        try:
+            self.folder.finish(result, verdict(result, self.folder), self._results[:-1])
+        except OSError as error:
+            why = f"what came of the job could not be written down here: {explain(error)}"
+            failure = result.failure or Failure("driver", why, 1, at=now())
+            result = dataclasses.replace(result, failure=failure, notes=(*result.notes, why))
         return result
 
     def _say(self, text: str) -> None:

@@ -61,7 +61,7 @@ def launch(
         folder.begin(made)
         deliver(made, cluster)
         result = execute(made, cluster, (folder, *watchers), start_timeout=120)
-    folder.finish(result, None, "")
+    folder.finish(result, "")
     return result, folder
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.common.runs import RESERVE, Jobs
 from muster.deploy.connect.answers import FETCH, PORT_THIEF, Nothing, Payload, PortThief, Request
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
@@ -63,6 +64,14 @@ class Connected:
         pass
 
 
+def attempts_in(folder: RunFolder) -> Attempts:
+    spec = LaunchSpec(job="j", program=Program(module="train"))
+    job = Job(
+        spec=spec, hosts=hostfile.parse("node[1-2] slots=2"), tree=TREE, library=TREE, start_timeout=1.0
+    )
+    return Attempts(job, lambda host: pytest.fail("no way there"), folder, (folder,))
+
+
 @pytest.fixture
 def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Carry out a job whose one attempt ends so; returns its result.json."""
@@ -78,13 +87,8 @@ def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
         monkeypatch.setattr(attempts, "execute", execute)
         monkeypatch.setattr(Head, "error", fetch)
-        spec = LaunchSpec(job="j", program=Program(module="train"))
-        job = Job(
-            spec=spec, hosts=hostfile.parse("node[1-2] slots=2"), tree=TREE, library=TREE, start_timeout=1.0
-        )
         folder = RunFolder(tmp_path, "j", detached=True)
-        carrying = Attempts(job, lambda host: pytest.fail("no way there"), folder, (folder,))
-        uninterrupted(carrying.run)
+        uninterrupted(attempts_in(folder).run)
         found: dict[str, Any] = json.loads((folder.path / "result.json").read_text())
         return found
 
@@ -116,6 +120,56 @@ def test_what_was_not_announced_leaves_no_result(
     with pytest.raises(MusterError, match="unreachable"):
         carry_out(DONE)
     assert not list(tmp_path.iterdir())
+
+
+def full(path: Path) -> None:
+    """Have the disk full when this file is written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to("/dev/full")
+
+
+def test_a_log_for_which_there_is_no_room_here_ends_no_job(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "j")
+    folder.begin(PLAN)
+    full(folder.logs / "rank-0000@node1.out")
+    for rank in (0, 1):  # the second would fit, but a log with a hole is none
+        folder.output(rank, "node1", "out", "line\n")
+    assert "no space left on the disk of" in folder.problem
+    assert not folder.log_of(1, "node1", "out").exists()
+    folder.finish(DONE, "DONE")
+    assert json.loads((folder.path / "result.json").read_text())["exit_status"] == 0
+
+
+@pytest.mark.parametrize(("end", "status"), [(DONE, 1), (FAILED, 5)])
+@pytest.mark.usefixtures("carry_out")
+def test_a_job_whose_result_cannot_be_written_ends_with_that_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: LaunchResult, status: int
+) -> None:
+    monkeypatch.setattr(attempts, "execute", lambda *ignored, **limits: end)
+    full(tmp_path / "j" / "result.json.new")
+    result = attempts_in(RunFolder(tmp_path, "j")).run()
+    assert result.exit_status == status
+    assert result.failure is not None
+    said = [result.failure.headline, *result.notes]
+    assert any("could not be written down here: no space left on the disk of" in text for text in said)
+
+
+def test_a_job_that_has_no_room_for_its_folder_does_not_start(
+    tmp_path: Path, carry_out: Callable[..., dict[str, Any]]
+) -> None:
+    full(tmp_path / "j" / "job.json.new")
+    with pytest.raises(MusterError, match="cannot begin the run's folder: no space left on the disk of"):
+        carry_out(DONE)
+
+
+def test_room_for_the_result_is_kept_until_the_end(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "j")
+    folder.begin(PLAN)
+    assert (folder.path / RESERVE).stat().st_size >= 1 << 18
+    files = Jobs(tmp_path, inside=".").do_files({"job": "j"}, b"")["files"]
+    assert RESERVE not in [name for name, _ in files]
+    folder.finish(DONE, "DONE")
+    assert not (folder.path / RESERVE).exists()
 
 
 def test_an_interrupt_while_a_launch_is_ended_leaves_its_verdict_alone(

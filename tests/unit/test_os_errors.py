@@ -49,6 +49,10 @@ def test_a_disk_without_inodes_is_not_called_full(monkeypatch: pytest.MonkeyPatc
     assert text == "the disk of /home/ml/x can hold no more files; remove some: df -i /home/ml/x"
 
 
+def test_an_error_that_names_no_file_invents_none() -> None:
+    assert os_errors.explain(error(errno.ENOSPC, None)) == "No space left on device"
+
+
 def test_what_was_raised_as_a_sentence_is_that_sentence() -> None:
     for raised in (ValueError("it is there already"), OSError("damaged on the way")):
         assert os_errors.explain(raised) == str(raised)

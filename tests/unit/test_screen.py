@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,17 @@ def test_lines_carry_rank_and_host() -> None:
     stream = io.StringIO()
     Screen(stream).output(3, "node2", "out", "hello\n")
     assert stream.getvalue() == "[3 node2] hello\n"
+
+
+def test_a_screen_that_cannot_be_written_to_ends_no_job_and_says_why() -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as stream:
+        screen = Screen(stream)
+        for _ in range(2):
+            screen.output(0, "node1", "out", "hello\n")
+        screen.say("DONE")
+        screen.close()
+        assert screen.error is not None
+        assert screen.error.errno == errno.ENOSPC
 
 
 def test_progress_is_for_terminals() -> None:
