@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -68,13 +69,14 @@ def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
         target = folder / f"{name.name.removesuffix(suffix)}@{channel.host}{suffix}"
         if is_folder and os.path.lexists(target):
             raise MusterError(f"{target} is here already; remove it, or give another place")
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
+        # New, and nobody else's: others may write to the folder, and have put a link where a draft would be.
+        private = Path(tempfile.mkdtemp(prefix=".muster-get-", dir=folder))
         try:
+            draft = private / target.name
             (_receive_folder if is_folder else _receive)(channel, source, draft, told)
-            draft.chmod(told.mode & 0o777)
-            draft.replace(target)
+            _settle(draft, target, told.mode & 0o777)
         finally:
-            _forget(draft)
+            shutil.rmtree(private, ignore_errors=True)
         return target
 
     return [*on_every(cluster.channels, receive).require_all().values()]
@@ -122,7 +124,7 @@ def _require_room(told: FileFacts, folder: Path) -> None:
 
 
 def _receive(channel: Channel, source: str, draft: Path, told: FileFacts) -> None:
-    draft.touch(0o600)
+    draft.touch(0o600, exist_ok=False)
     _fetch(channel, draft, [(source, "", told.length)])
     if digest(str(draft)) != told.digest:
         raise MusterError(f"{source} changed or was damaged on the way; try again")
@@ -178,7 +180,13 @@ def _answers(
         yield question, channel.wait(future, TRANSFER_SECONDS)
 
 
-def _forget(draft: Path) -> None:
-    if draft.is_dir():
-        shutil.rmtree(draft, ignore_errors=True)
-    draft.unlink(missing_ok=True)
+def _settle(draft: Path, target: Path, mode: int) -> None:
+    """Put a draft into place. A folder gets its mode there: one that is read-only could not be moved."""
+    opened = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        if not draft.is_dir():
+            os.fchmod(opened, mode)
+        draft.replace(target)
+        os.fchmod(opened, mode)
+    finally:
+        os.close(opened)

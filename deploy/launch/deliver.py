@@ -14,6 +14,8 @@ from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
 
 DELIVERY_SECONDS = 600.0
+# To make a job's folder out of the store: what every host has time for, and more for each file and MiB of it.
+PREPARE_SECONDS, FILE_SECONDS, MIB_SECONDS = 30.0, 0.02, 0.5
 
 
 def deliver(plan: LaunchPlan, cluster: Cluster) -> None:
@@ -65,5 +67,12 @@ def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Seque
         files=[astuple(file) for file in host.files],
     )
     freed = channel.post(FREE_PORT)  # answered in order: the line is not waited for twice
-    channel.wait(prepared, DELIVERY_SECONDS)
-    channel.wait(freed, DELIVERY_SECONDS)
+    seconds = preparation_seconds(plan.tree, plan.library)
+    channel.wait(prepared, seconds)
+    channel.wait(freed, seconds)
+
+
+def preparation_seconds(*trees: Tree) -> float:
+    """How long a host may take to make the folder of a job that consists of these trees."""
+    size = sum(FILE_SECONDS * len(tree.files) + MIB_SECONDS * tree.size / (1 << 20) for tree in trees)
+    return PREPARE_SECONDS + size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +15,7 @@ import pytest
 from muster.deploy.agent.job.local_socket import LocalSocket
 from muster.deploy.agent.job.ranks import Ranks
 from muster.deploy.agent.job.supervisor import Work
+from muster.deploy.agent.process import commands
 from muster.deploy.common import limits as limits_of_hosts
 from muster.deploy.common.clock import now, steady
 from muster.deploy.common.limits import LONGEST_TMPDIR
@@ -25,7 +27,7 @@ from muster.deploy.connect.reports import CommandEnd, LauncherLine, StopAsked
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
 from tests.processes import is_alive, wait_until_gone
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 Kind = TypeVar("Kind")
 
@@ -210,3 +212,15 @@ def test_a_umask_that_closes_folders_to_their_owner_stops_no_job(tmp_path: Path)
     one.channel.ask(START, argv=["sh", "-c", "umask"])
     assert one.next_event(LauncherLine).text == "0077\n"
     one.channel.close()
+
+
+def test_a_command_that_cannot_be_ended_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "end_descendants", lambda: [41, 42])  # stuck in the kernel
+    told: list[dict[str, object]] = []
+    run = commands._Run(lambda frame, output: told.append(frame), 0.01)
+    pump = threading.Thread(target=lambda: None)
+    pump.start()
+    over = threading.Thread(target=run._finish, args=(pump,), daemon=True)
+    over.start()
+    over.join(PATIENCE)
+    assert told == [{"event": "ran", "code": 0, "cut": 0, "timed_out": True, "left": 2}]

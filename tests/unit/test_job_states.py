@@ -56,6 +56,29 @@ def hold(run: Path) -> int:
     return descriptor
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"driver": {}},
+        {"driver": {"host": "laptop", "pid": "7", "boot": ""}},
+        {"hosts": [1]},
+        {"job": "an older id"},
+        {"ranks": None},
+        {"started": "yesterday"},
+    ],
+    ids=str,
+)
+def test_a_record_with_odd_parts_hides_no_other_job(tmp_path: Path, odd: dict[str, Any]) -> None:
+    make_run(tmp_path)
+    other = make_run(tmp_path, "20261120-120000-0000")
+    (other / "job.json").write_text(json.dumps({**RECORD, "job": other.name, **odd}))
+    (make_run(tmp_path, "20261120-120000-1111") / "result.json").write_text('{"exit_status": 1, "ended": 1}')
+    (tmp_path / "20261120-120000-1111" / "logs").rmdir()
+    (tmp_path / "20261120-120000-1111" / "logs").symlink_to("logs")  # a circle
+    known = jobs.known_to([Here(tmp_path)])
+    assert RECORD["job"] in [one.state.job for one in known]
+
+
 def test_a_job_runs_as_long_as_its_driver_holds_the_lock(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     descriptor = hold(run)

@@ -8,6 +8,7 @@ only when its digest is right.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hashlib
 import hmac
@@ -25,6 +26,7 @@ from ..host.rendezvous import PORTS, listen_everywhere
 CHUNK = 1 << 18
 WAIT_SECONDS = 15.0  # for a byte that a host in between has not got yet
 CONNECT_SECONDS = 5.0
+MOST_UNPROVEN = 64  # callers that have not yet said the word
 
 
 class Blobs:
@@ -114,18 +116,33 @@ class Server:
     def __init__(self, blobs: Blobs, host: str, word: str) -> None:
         self.blobs, self.host, self._word = blobs, host, word
         self.port, self._listener = _listen()
+        self._unproven: collections.deque[socket.socket] = collections.deque()
+        """Callers that have not said the word; each has a thread."""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 caller, _ = self._listener.accept()
+                self._unproven.append(caller)
+                if len(self._unproven) > MOST_UNPROVEN:
+                    self._hang_up()
                 threading.Thread(target=self._answer, args=(caller,), daemon=True).start()
 
+    def _hang_up(self) -> None:
+        """End the oldest caller that has said nothing: who means it says the word at once."""
+        with contextlib.suppress(OSError, IndexError):
+            self._unproven.popleft().shutdown(socket.SHUT_RDWR)
+
     def _answer(self, caller: socket.socket) -> None:
-        with caller, contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            caller.settimeout(WAIT_SECONDS)
-            asked = json.loads(caller.makefile("rb").readline(4096))
+        with caller, contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            try:
+                caller.settimeout(CONNECT_SECONDS)
+                asked = json.loads(caller.makefile("rb").readline(4096))
+                caller.settimeout(WAIT_SECONDS)
+            finally:
+                with contextlib.suppress(ValueError):  # it was hung up on
+                    self._unproven.remove(caller)
             if hmac.compare_digest(str(asked["word"]), self._word) and asked["host"] == self.host:
                 for content in self.blobs.read(asked["digest"], int(asked["offset"]), int(asked["size"])):
                     caller.sendall(content)
