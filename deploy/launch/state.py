@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ..console.text import span
 from ..errors import MusterError
+from ..plan import openmpi
 from ..plan.launch_plan import LaunchPlan
 from .result import Failure, RankEnd
 from .timers import Deadlines
@@ -70,7 +71,9 @@ class State:
         return (*self.notes, *short)
 
     def launcher_said(self, text: str) -> None:
-        """Keep the last lines of mpirun or torchrun."""
+        """Keep the last lines of mpirun or torchrun, and note what a rank is told without its reason."""
+        if openmpi.is_full(text) and openmpi.FULL not in self.notes:
+            self.notes.append(openmpi.FULL)
         self.launcher_tail = [*self.launcher_tail[1 - LAUNCHER_TAIL :], text.rstrip("\n")]
 
     @property

@@ -50,9 +50,25 @@ def _generation(version: str) -> str:
     return version.rpartition(".")[0]
 
 
-def hostfile(ranks: Mapping[str, int]) -> str:
+def hostfile(slots: Mapping[str, int]) -> str:
     """The hostfile for mpirun: slots always stated, because without them the versions disagree."""
-    return "".join(f"{name} slots={count}\n" for name, count in ranks.items())
+    return "".join(f"{name} slots={count}\n" for name, count in slots.items())
+
+
+# What 5.0 and 4.1 print where MPI_Comm_spawn finds no place; --np itself is at most the number of slots.
+_FULL = (
+    "All nodes which are allocated for this job are already filled",
+    "There are not enough slots available",
+)
+FULL = (
+    "MPI_Comm_spawn found no free slot on the hosts that have ranks; "
+    "raise their slots=, and give --np for the ranks at the start"
+)
+
+
+def is_full(line: str) -> bool:
+    """Whether mpirun has no slot left for what a program wants to spawn."""
+    return line.startswith(_FULL)
 
 
 def command(

@@ -46,8 +46,11 @@ def plan(
     require(used, facts.hosts, launcher=launcher)
     by_host = {name: tuple(group) for name, group in groupby(places, key=lambda place: place.host)}
     layout = _layout(spec, by_host, facts)
+    # All slots, not only those of the ranks: MPI_Comm_spawn needs free ones.
+    slots = openmpi.hostfile({host.name: host.slots for host in used})
     plans = tuple(
-        _plan_host(spec, host, by_host[host.name], layout, within=tree.within, tools=tools) for host in used
+        _plan_host(spec, host, by_host[host.name], layout, slots, within=tree.within, tools=tools)
+        for host in used
     )
     title = _title(spec, launcher.title(facts.hosts[layout.head]), layout)
     return LaunchPlan(spec, tree, library, plans, title)
@@ -68,7 +71,14 @@ def _layout(spec: LaunchSpec, places: Mapping[str, tuple[Place, ...]], facts: Cl
 
 
 def _plan_host(
-    spec: LaunchSpec, host: Host, places: tuple[Place, ...], layout: Layout, *, within: str, tools: Tools
+    spec: LaunchSpec,
+    host: Host,
+    places: tuple[Place, ...],
+    layout: Layout,
+    slots: str,
+    *,
+    within: str,
+    tools: Tools,
 ) -> HostPlan:
     facts = layout.facts[host.name]
     paths = JobPaths.of(facts.home, spec.job)
@@ -82,7 +92,7 @@ def _plan_host(
         env=_environment(spec, host.name, layout, paths),
         files=(
             *_tools(paths, facts.executable, tools),
-            RemoteFile(paths.hostfile, 0o600, openmpi.hostfile(layout.ranks)),
+            RemoteFile(paths.hostfile, 0o600, slots),
         ),
         command=launcher.command(host.name, layout),
     )

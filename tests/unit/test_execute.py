@@ -143,6 +143,24 @@ def test_hosts_whose_disk_is_full_are_noted_beside_the_verdict(hosts: Hosts) -> 
     assert "\x1b" not in result.notes[0]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "All nodes which are allocated for this job are already filled.\n",
+        "There are not enough slots available in the system to satisfy the 2\n",
+    ],
+)
+def test_a_spawn_without_a_free_slot_is_explained(hosts: Hosts, said: str) -> None:
+    hosts.start_all()
+    for _ in range(3):
+        hosts.tell("node1", "launcher", text=said)
+    hosts.end(0, code=1)
+    (note,) = hosts.run().notes
+    assert note.startswith(
+        "MPI_Comm_spawn found no free slot on the hosts that have ranks; raise their slots="
+    )
+
+
 def test_a_host_may_be_asked_to_have_the_job_stopped(hosts: Hosts) -> None:
     hosts.start_all()
     hosts.tell("node1", "stop-asked", by="ada on \x1b[2Jlaptop")

@@ -64,6 +64,13 @@ def test_a_host_that_gets_no_rank_is_not_in_the_plan() -> None:
     assert [host.host.name for host in make_plan("a slots=2\nb slots=2", np=2).hosts] == ["a"]
 
 
+def test_slots_without_a_rank_stay_free_for_what_a_program_spawns() -> None:
+    made = make_plan("a slots=2\nb slots=8\nc", np=3)
+    assert [file.text for file in made.hosts[0].files if file.path.endswith("hostfile")] == [
+        "a slots=2\nb slots=8\n"
+    ]
+
+
 def test_words_of_the_user_win_over_the_defaults() -> None:
     made = make_plan("node1 slots=2", env=(("OMP_NUM_THREADS", "7"),))
     assert made.hosts[0].env["OMP_NUM_THREADS"] == "7"
