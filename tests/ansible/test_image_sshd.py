@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.ansible.bare_hosts import ROOT, run
 
@@ -51,6 +52,13 @@ def test_an_sshd_before_9_8_is_not_told_what_it_does_not_know(config: Path) -> N
 def test_a_newer_sshd_locks_no_address_out(config: Path) -> None:
     status, extra, said = fit(config, unknown="Nothing")
     assert (status, extra) == (0, [f"{PENALTIES} no\n"]), said
+
+
+def test_the_nodes_sshd_leaves_out_what_the_playbooks_does(config: Path) -> None:
+    trust = yaml.safe_load((ROOT / "ansible/roles/ssh_trust/vars/main.yml").read_text())
+    lines = config.read_text().splitlines()
+    for name, broken in trust["ssh_trust_broken_algorithms"].items():
+        assert f"{name} -{broken['names']}" in lines
 
 
 def test_a_configuration_that_sshd_does_not_take_ends_the_build(config: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +70,24 @@ def test_idle_node_has_no_process_of_a_job_and_a_running_one_shows(cluster: Clus
         assert process.args == "sleep 30"
         cluster.exec("node3", ("kill", str(process.pid)))
     clean_at(cluster, ["node3"])
+
+
+def test_an_auditor_finds_no_fault_in_the_images_sshd(cluster: Cluster) -> None:
+    # Its test of denial of service would be one.
+    audit = (
+        "ssh_audit",
+        "--json",
+        "--skip-rate-test",
+        "--timeout=60",
+        f"127.0.0.1:{cluster.env['MUSTER_PORT1']}",
+    )
+    done = subprocess.run(
+        (sys.executable, "-m", *audit), capture_output=True, text=True, timeout=540, check=False
+    )
+    report = json.loads(done.stdout)
+    found = [item for kind in ("kex", "key", "mac", "enc") for item in report[kind]]
+    assert len(found) > 10
+    assert [item["algorithm"] for item in found if item.get("notes", {}).get("fail")] == []
 
 
 def test_login_of_a_session_finds_the_training_stack_without_the_images_environment(cluster: Cluster) -> None:
