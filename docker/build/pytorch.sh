@@ -50,7 +50,8 @@ settings_for_cuda() {
     patch --strip 1 --fuzz 0 </run/patches/torch-without-libuv.patch
   else
     export BLAS=OpenBLAS
-    python3 -m pip install --break-system-packages --no-build-isolation -r requirements-build.txt
+    # Not upstream's requirements-build.txt, which would take any version and any file.
+    python3 -m pip install --break-system-packages --require-hashes --requirement /run/requirements/pytorch-build.txt
   fi
 }
 

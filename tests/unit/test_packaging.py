@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.wheel import tracked
 
 ROOT = Path(__file__).parents[2]
@@ -17,3 +19,34 @@ def test_the_list_of_packages_is_that_of_the_folders() -> None:
     code = {Path(name).parent for name in tracked("deploy", "train") if name.endswith(".py")}
     folders = {".".join(("muster", *folder.parts)) for folder in code}
     assert sorted(listed) == sorted({"muster", "muster.ansible", "muster.docker", *folders})
+
+
+# An editable installation has no hash, and pip then takes none for the rest either. The wheel of torch may
+# come from any index. Wheels that were built in the same step come from sources whose sums were compared.
+WITHOUT_HASHES = ("--editable", "/wheels/*.whl", "/wheels/torch-*.whl")
+INSTALLS = [
+    (name, line.strip())
+    for name in tracked("Makefile", "docker", "ansible", ".ci", "compose.yaml")
+    if not name.endswith(".md")
+    for line in (ROOT / name).read_text().replace("\\\n", " ").splitlines()
+    if re.search(r"\bpip3? (install|download)\b", line) and not line.lstrip().startswith("#")
+]
+
+
+@pytest.mark.parametrize(("name", "line"), INSTALLS, ids=[name for name, _ in INSTALLS])
+def test_what_the_project_installs_by_pip_is_known_by_its_hash(name: str, line: str) -> None:
+    for words in re.split(r"\bpip3? (?:install|download)\b", line)[1:]:
+        command = words.split("&&")[0]
+        if not any(one in command for one in WITHOUT_HASHES):
+            assert "--require-hashes --requirement" in command
+
+
+@pytest.mark.parametrize("wanted", sorted([*ROOT.glob("docker/requirements/*.in"), *ROOT.glob("tests/*.in")]))
+def test_pinned_requirements_are_what_was_asked_for_with_hashes(wanted: Path) -> None:
+    pinned = re.split(r"\n(?=[a-z])", wanted.with_suffix(".txt").read_text().lower().replace("_", "-"))[1:]
+    assert [one for one in pinned if "--hash=sha256:" not in one or "==" not in one] == []
+    names = {one.partition("==")[0] for one in pinned}
+    for line in wanted.read_text().lower().replace("_", "-").splitlines():
+        if re.match(r"[a-z]", line):
+            assert re.match(r"[a-z0-9-]+", line)[0] in names  # type: ignore[index]
+            assert "==" not in line or any(one.startswith(f"{line} ") for one in pinned)
