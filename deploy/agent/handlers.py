@@ -5,7 +5,9 @@ Reading and importing all of them would be most of what it costs a host to be as
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -81,6 +83,11 @@ class Parts:
             self._loaded[part.kind] = getattr(module, part.kind)(*map(self._given, part.needs))
         return self._loaded[part.kind]
 
+    def load_ahead(self, requests: list[str]) -> None:
+        """Import what answers these requests, in a thread: they will come, and nobody waits for it then."""
+        modules = [_BY_REQUEST[request].module for request in requests]
+        threading.Thread(target=_import, args=(modules,), daemon=True).start()
+
     def close(self) -> None:
         """Close those that have something to end or to remove; the job first."""
         for _, part in sorted(self._loaded.items(), key=lambda item: item[0] != "Work"):
@@ -93,3 +100,9 @@ class Parts:
         from pathlib import Path  # noqa: PLC0415  # not every part has files
 
         return Path(self._home) if word == "home" else Path(self._home, word)
+
+
+def _import(modules: list[str]) -> None:
+    with contextlib.suppress(Exception):  # whoever asks for it gets the reason
+        for module in modules:
+            importlib.import_module(f"muster.deploy.{module}")

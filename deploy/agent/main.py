@@ -70,6 +70,9 @@ class Agent:
         if do == "time":
             return {"reply": request["id"], "time": time.time(), "steady": steady()}
         try:
+            if do == "load":
+                self._parts.load_ahead(request["words"])
+                return {"reply": request["id"]}
             answer: Frame = getattr(self._parts.of(do), f"do_{do}")(request, payload)
             return {"reply": request["id"], **answer}
         except (OSError, LookupError, TypeError, ValueError, RuntimeError) as error:

@@ -12,7 +12,6 @@ from fabric.main import program as fab
 from invoke import Collection, Exit
 
 from .commands import NAMES, collection
-from .program import Muster
 
 
 def commands() -> Collection:
@@ -23,6 +22,10 @@ def commands() -> Collection:
         return collection()
     if fab.args.hosts.value:
         raise Exit(f"--hosts comes after the command: fab {words[0]} --hosts {fab.args.hosts.value}", 2)
+    # fab has Python compile every module anew at every start. What is compiled from here on is kept.
+    sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
+    from .program import Muster  # noqa: PLC0415
+
     # fab put the fabfile's folder first. A json.py or a docker/ there is the project's, and none of ours.
     del sys.path[0]
     Muster("fab").run(_without_fabs_own(fab.argv, len(words), dry=bool(fab.args.dry.value)))

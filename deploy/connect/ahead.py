@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -12,6 +13,9 @@ from ..timings import Timings
 from .pipe import OpenPipe, Pipe
 
 AT_ONCE = 64
+# Seconds that a thread works on before another has its turn. At Python's 0.005 each message of a login waits
+# that long for the main thread, which imports.
+TURN_SECONDS = 0.0005
 
 
 def ahead(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) -> OpenPipe:
@@ -20,6 +24,7 @@ def ahead(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) -> OpenP
     Whoever asks again gets a new one. An error waits there too. Nobody has to ask: the threads keep no
     process alive, and the agent behind a pipe ends with this process.
     """
+    sys.setswitchinterval(TURN_SECONDS)
     begun: dict[str, Future[Pipe]] = {host.name: Future() for host in hosts}
     waiting = deque((host, begun[host.name]) for host in hosts)
 

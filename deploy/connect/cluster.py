@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from ..errors import MusterError, UnfitError
@@ -11,6 +11,7 @@ from ..hosts.facts import ClusterFacts, Facts, Rendezvous, on_network
 from ..hosts.hostfile import Host
 from ..timings import Timings
 from .answers import FACTS, OPEN_PORT, REACH, TIME
+from .bootstrap import agent_source
 from .channel import Channel
 from .fanout import ask_every, on_every
 from .inbox import Inbox
@@ -24,7 +25,7 @@ class Cluster:
     """A channel to every host. Leaving the context cuts every lifeline.
 
     `facts`: whether each host is asked for its facts when it is connected; not every command needs them.
-    `timings`: what notes how long that takes, if anything does.
+    `timings`: what notes how long that takes, if anything does. `greet`: what is posted to each host first.
     """
 
     def __init__(
@@ -34,7 +35,9 @@ class Cluster:
         *,
         facts: bool = True,
         timings: Timings | None = None,
+        greet: Callable[[Channel], None] = lambda channel: None,
     ) -> None:
+        self._greet = greet
         self.hosts = tuple(hosts)
         self._timings = timings or Timings()
         self._wants_facts = facts
@@ -54,6 +57,7 @@ class Cluster:
 
     def connect(self) -> dict[str, MusterError]:
         """Connect to every host at once; the errors of those that cannot be reached: they are left out."""
+        agent_source()  # made once, before many threads would make it at once
         by_name = {host.name: host for host in self.hosts}
         opened = on_every(by_name, lambda name: self._open(by_name[name]))
         self.leave_out(opened.errors)
@@ -78,6 +82,7 @@ class Cluster:
         pipe = self._open_pipe(host)
         with self._timings.part("agent and facts" if self._wants_facts else "agent", host.name):
             channel = self._opened[host.name] = Channel(host.name, pipe, self.events)
+            self._greet(channel)
             if self._wants_facts:
                 self.facts[host.name] = channel.ask(FACTS)
             else:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
-from ..launch.deliver import deliver
+from ..launch.deliver import Contents, deliver, prepare_for
 from ..launch.events import Watcher
 from ..launch.execute import execute
 from ..launch.result import Failure, LaunchResult, interruption
@@ -137,8 +138,13 @@ class Attempts:
         try:
             used = used_hosts(hosts, spec_of(self.job, hosts, attempt))
             timings = Timings() if attempt else self._timings
-            with Cluster(used, self._open_pipe, timings=timings) as cluster:
-                self._execute(make_plan(self.job, hosts, attempt, cluster, timings), cluster, timings)
+            contents = (Contents(self.job.tree), Contents(self.job.library))
+            greet = partial(prepare_for, contents)
+            with Cluster(used, self._open_pipe, timings=timings, greet=greet) as cluster:
+                the_plan = make_plan(self.job, hosts, attempt, cluster, timings)
+                with timings.part("delivery"):
+                    deliver(the_plan, cluster, contents)
+                self._execute(the_plan, cluster, timings)
         except UnfitError as error:
             if not attempt:
                 raise
@@ -150,11 +156,9 @@ class Attempts:
         return self._next(decision, attempt)
 
     def _execute(self, the_plan: LaunchPlan, cluster: Cluster, timings: Timings) -> None:
-        with timings.part("delivery"):
-            deliver(the_plan, cluster)
         head = cluster.channels[the_plan.hosts[0].host.name]
         self.folder.begin(the_plan)
-        self._record(head, "job.json", self.folder.record)
+        self._record(head, "job.json", self.folder.record, wait=False)
         self._on_start(the_plan)
         self._announced = the_plan
         for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):
@@ -169,14 +173,16 @@ class Attempts:
         with contextlib.suppress(MusterError):
             found = head.ask(FETCH, path="out/metrics.jsonl", most=MOST_METRICS, seconds=5)
             self._metrics = found.payload.decode(errors="replace") or None
-        self._record(head, "result.json", result.as_json())
+        self._record(head, "result.json", result.as_json(), wait=True)
 
-    def _record(self, head: Channel, name: str, content: object) -> None:
+    def _record(self, head: Channel, name: str, content: object, *, wait: bool) -> None:
         """Let the head know too, so that it can be asked from anywhere; a detached driver is there anyway."""
         if not self.folder.detached:
             with contextlib.suppress(MusterError):
                 text = json.dumps(content, indent=2) + "\n"
-                head.ask(RECORD, job=self.job.spec.job, name=name, text=text, seconds=5)
+                written = head.post(RECORD, job=self.job.spec.job, name=name, text=text)
+                if wait:
+                    head.wait(written, 5)
 
     def _next(self, decision: Decision, attempt: int) -> tuple[Host, ...]:
         if decision.said:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import astuple
 
-from ..connect.answers import FREE_PORT, MISSING, PREPARE, STORE
+from ..connect.answers import FREE_PORT, LOAD, MISSING, PREPARE, STORE, Missing
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
 
-DELIVERY_SECONDS = 600.0
+DELIVERY_SECONDS, MISSING_SECONDS = 600.0, 30.0
 # To make a job's folder out of the store: what every host has time for, and more for each file and MiB of it.
 PREPARE_SECONDS, FILE_SECONDS, MIB_SECONDS = 30.0, 0.02, 0.5
 
 
-def deliver(plan: LaunchPlan, cluster: Cluster) -> None:
-    """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed."""
-    contents = (Contents(plan.tree), Contents(plan.library))
+def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = ()) -> None:
+    """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed.
+
+    `contents`: of the plan's trees, where hosts were asked before what they lack.
+    """
+    contents = contents or (Contents(plan.tree), Contents(plan.library))
     by_name = {host.host.name: host for host in plan.hosts}
 
     def act(name: str) -> None:
@@ -30,6 +34,13 @@ def deliver(plan: LaunchPlan, cluster: Cluster) -> None:
     on_every(by_name, act, interrupted=cluster.close).require_all()
 
 
+def prepare_for(contents: Sequence[Contents], channel: Channel) -> None:
+    """What a host can do for a launch as soon as it is connected, while others still connect."""
+    channel.post(LOAD, words=["reach", "missing", "prepare"])
+    for tree in contents:
+        tree.ask(channel)
+
+
 class Contents:
     """The contents of a tree; hosts that lack the same ones are sent one archive, made once."""
 
@@ -37,10 +48,17 @@ class Contents:
         self._tree, self._lock = tree, threading.Lock()
         self._digests = [file.digest for file in tree.files if file.link is None]
         self._archived: tuple[Sequence[str], bytes] = ((), b"")
+        self._asked: dict[str, Future[Missing]] = {}
+
+    def ask(self, channel: Channel) -> None:
+        """Ask a host what it does not have; `send` waits for the answer."""
+        self._asked[channel.host] = channel.post(MISSING, digests=self._digests)
 
     def send(self, channel: Channel) -> None:
         """Send to a host's store what it does not have."""
-        if missing := channel.ask(MISSING, digests=self._digests).missing:
+        if channel.host not in self._asked:
+            self.ask(channel)
+        if missing := channel.wait(self._asked.pop(channel.host), MISSING_SECONDS).missing:
             channel.ask(STORE, self._archive(missing), seconds=DELIVERY_SECONDS)
 
     def _archive(self, missing: Sequence[str]) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.agent.handlers import PARTS, Part, Parts
-from muster.deploy.connect.answers import TIME, Nothing, Request
+from muster.deploy.connect.answers import LOAD, MISSING, TIME, Nothing, Request
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.transports.local import LocalPipe
@@ -22,6 +22,16 @@ def test_a_part_answers_what_the_table_says_and_nothing_else(part: Part, tmp_pat
         name for name in dir(kind) if name.startswith("do_")
     }
     assert isinstance(Parts(str(tmp_path), print).of(part.requests[0]), kind)
+
+
+def test_what_is_loaded_ahead_answers_as_ever_and_what_is_not_there_is_an_error() -> None:
+    channel = Channel("here", LocalPipe(None), Inbox())
+    loaded = channel.post(LOAD, words=["reach", "missing", "prepare"])
+    assert channel.ask(MISSING, digests=["ab" * 32]).missing == ("ab" * 32,)
+    assert loaded.result(60) == Nothing()
+    with pytest.raises(MusterError, match="KeyError: 'nothing-like-it'"):
+        channel.ask(LOAD, words=["nothing-like-it"])
+    channel.close()
 
 
 def test_an_answer_that_nobody_gives_is_an_error_and_not_the_end() -> None:

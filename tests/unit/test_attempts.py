@@ -50,6 +50,11 @@ class Head:
             return PortThief()
         return Payload(b"{}") if request is FETCH else Nothing()
 
+    post = ask
+
+    def wait(self, answer: Any, seconds: float) -> Any:
+        return answer
+
 
 class Connected:
     """A cluster of one agent."""

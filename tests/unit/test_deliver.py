@@ -11,7 +11,7 @@ import pytest
 
 from muster.deploy.common.frames import read_frame, write_frame
 from muster.deploy.connect.answers import Missing, Request
-from muster.deploy.launch.deliver import Contents
+from muster.deploy.launch.deliver import Contents, prepare_for
 from muster.deploy.plan.source_tree import Tree, scan
 
 
@@ -20,6 +20,14 @@ class Store:
 
     def __init__(self, *missing: str) -> None:
         self.missing, self.stored = list(missing), b""
+
+    host = "node1"
+
+    def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Missing:
+        return self.ask(request, payload, **words)
+
+    def wait(self, answer: Missing, seconds: float) -> Missing:
+        return answer
 
     def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Missing:
         self.stored = payload or self.stored
@@ -76,3 +84,22 @@ def test_hosts_that_lack_the_same_get_one_archive(tmp_path: Path, monkeypatch: p
         {},
         {second: b"two"},
     ]
+
+
+def test_a_host_is_asked_what_it_lacks_once_before_anybody_waits_for_the_answer(tmp_path: Path) -> None:
+    class Counting(Store):
+        asked: list[str]
+
+        def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Missing:
+            self.asked.append(request.word)
+            return super().ask(request, payload, **words)
+
+    (tmp_path / "one").write_text("one")
+    tree = scan(tmp_path)
+    contents, store = Contents(tree), Counting(tree.files[0].digest)
+    store.asked = []
+    prepare_for([contents], cast(Any, store))
+    assert store.asked == ["load", "missing"]
+    contents.send(cast(Any, store))
+    assert store.asked == ["load", "missing", "store"]
+    assert unpacked(store.stored) == {tree.files[0].digest: b"one"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -182,3 +183,17 @@ def test_a_command_loads_no_other_command() -> None:
     script = f"import sys, muster.deploy.cli.commands as c; c.collection('launch'); print({loaded})"
     done = run(Path(sys.executable), "-c", script)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_fab_too_keeps_what_python_has_compiled(tmp_path: Path) -> None:
+    shutil.copytree(
+        ROOT / "deploy", tmp_path / "muster" / "deploy", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copy(ROOT / "fabfile.py", tmp_path)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [str(FAB), "launch", "--help"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("Usage: fab launch"), done.stderr
+    kept = (tmp_path / "muster" / "deploy" / "cli" / "__pycache__").glob("launch.*.pyc")
+    assert len(list(kept)) == 1
