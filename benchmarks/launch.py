@@ -1,4 +1,4 @@
-"""How long a launch takes to its ranks: `fab launch` against mpirun and torchrun started by hand over SSH.
+"""How long a launch takes to its ranks: `fab` and `muster launch` against mpirun and torchrun by hand.
 
     make cluster && .venv/bin/python benchmarks/launch.py --rounds 9
 
@@ -6,7 +6,8 @@ On the nodes of a hosts file, in one run, the contestants in turn (A B C D A B C
 Each starts the same program: a line at once, without torch. By hand means: the code is there already, and
 one `ssh` to the first host runs mpirun, or one to each host runs torchrun. Times are from the command to the
 first line of the first rank, to that of the last, and to the end of the command; `fab launch` runs with
-unchanged files, so it sends nothing, after one round that is not counted.
+unchanged files, so it sends nothing, after one round that is not counted. With `--before FOLDER`, a folder
+that holds another checkout under the name `muster`, that one's `fab launch` takes part too.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def measure(commands: Commands, ranks: int, place: Path) -> Times:
     return Times(seen[0], seen[ranks - 1], end, max(usage.ru_maxrss for _, _, usage in ends) / 1024)
 
 
-def contestants(hosts_file: Path, ssh: Sequence[str]) -> dict[str, Commands]:
+def contestants(hosts_file: Path, ssh: Sequence[str], before: Path | None) -> dict[str, Commands]:
     """The commands of each contestant; the port of torchrun by hand is drawn anew each round."""
     hosts = hostfile.load(hosts_file)
     ranks = sum(host.slots for host in hosts)
@@ -84,10 +85,14 @@ def contestants(hosts_file: Path, ssh: Sequence[str]) -> dict[str, Commands]:
         "--master-addr {head} --master-port {port} bench/program.py"
     )
     port = random.randint(20000, 31000)  # noqa: S311  # spreads, does not protect
-    fab = (str(FAB), "launch", "--hosts", str(hosts_file), "--script", "program.py", "--launcher")
+    words = ("launch", "--hosts", str(hosts_file), "--script", "program.py", "--launcher")
+    fab, muster = (str(FAB), *words), (str(FAB.with_name("muster")), *words)
+    earlier = ("env", f"PYTHONPATH={before}", *fab)
     return {
         "mpirun by hand": ((*ssh, hosts[0].name, by_hand.format(ranks=ranks)),),
+        **({"fab launch --launcher mpirun, before": ((*earlier, "mpirun"),)} if before else {}),
         "fab launch --launcher mpirun": ((*fab, "mpirun"),),
+        "muster launch --launcher mpirun": ((*muster, "mpirun"),),
         "torchrun by hand": tuple(
             (
                 *ssh,
@@ -96,7 +101,9 @@ def contestants(hosts_file: Path, ssh: Sequence[str]) -> dict[str, Commands]:
             )
             for index, host in enumerate(hosts)
         ),
+        **({"fab launch --launcher torchrun, before": ((*earlier, "torchrun"),)} if before else {}),
         "fab launch --launcher torchrun": ((*fab, "torchrun"),),
+        "muster launch --launcher torchrun": ((*muster, "torchrun"),),
     }
 
 
@@ -125,7 +132,8 @@ def report(times: Mapping[str, Sequence[Times]]) -> str:
         cells = [_spread([getattr(one, field) for one in row]) for field in ("first", "last", "end")]
         peak = statistics.median(one.peak_mib for one in row)
         lines.append(f"| {name} | {' | '.join(cells)} | {peak:.0f} |")
-    lines += ["", *(_compare(times, launcher) for launcher in ("mpirun", "torchrun"))]
+    launches = [name for name in times if "launch --launcher" in name]
+    lines += ["", *(_compare(times, name) for name in launches)]
     return "\n".join(lines)
 
 
@@ -133,11 +141,12 @@ def _spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
 
 
-def _compare(times: Mapping[str, Sequence[Times]], launcher: str) -> str:
-    pairs = list(zip(times[f"fab launch --launcher {launcher}"], times[f"{launcher} by hand"], strict=True))
+def _compare(times: Mapping[str, Sequence[Times]], name: str) -> str:
+    launcher = name.split()[3].rstrip(",")
+    pairs = list(zip(times[name], times[f"{launcher} by hand"], strict=True))
     added = [ours.last - theirs.last for ours, theirs in pairs]
     ratio = statistics.median(ours.last / theirs.last for ours, theirs in pairs)
-    return f"{launcher}: fab launch adds {_spread(added)} s to the last rank's first line (x {ratio:.2f})"
+    return f"{name} adds {_spread(added)} s to the last rank's first line (x {ratio:.2f})"
 
 
 def main() -> None:
@@ -145,6 +154,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--hosts", type=Path, default=Path("hosts.txt"))
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--before", type=Path, help="a folder that holds another checkout as `muster`")
+    parser.add_argument(
+        "--launchers", nargs="+", choices=("mpirun", "torchrun"), default=["mpirun", "torchrun"]
+    )
     options = parser.parse_args()
     hosts_file = options.hosts.resolve()
     ssh = ("ssh", "-F", str(hosts_file.parent / ".muster" / "ssh_config"))
@@ -153,7 +166,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepare(hosts_file, ssh, Path(folder))
         for round_number in range(options.rounds + 1):
-            for name, commands in contestants(hosts_file, ssh).items():
+            for name, commands in contestants(hosts_file, ssh, options.before).items():
+                if not any(launcher in name for launcher in options.launchers):
+                    continue
                 taken = measure(commands, ranks, Path(folder))
                 if round_number > 0:  # the first round sends the code and warms the caches
                     times.setdefault(name, []).append(taken)

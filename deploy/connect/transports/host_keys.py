@@ -9,7 +9,6 @@ import base64
 import hashlib
 import logging
 import socket
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,6 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 # The names of signatures for a key of type ssh-rsa (RFC 8332).
 _KEY_OF = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
-
-
-@cache
-def _config() -> fabric.Config:
-    """Fabric's own configuration, which is not for us: one for all connections."""
-    return fabric.Config(overrides={"load_ssh_configs": False})
 
 
 class UnknownHostKey(SSHException):
@@ -77,7 +70,8 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has n
             port=route.port,
             connect_timeout=route.connect_seconds,
             gateway=route.proxy_command,
-            config=_config(),
+            # One for each: Invoke makes it anew at each look, and two threads would see it half made.
+            config=fabric.Config(overrides={"load_ssh_configs": False}),
             connect_kwargs={
                 "auth_strategy": Login(route),
                 "transport_factory": self._make_transport,

@@ -78,7 +78,7 @@ def _lines_for(host: str, path: Path) -> Iterator[tuple[str, str, bytes]]:
     for line in text.splitlines():
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""
-        if len(words) >= 3 and (key := _decoded(words[2])) and _are_names_of(host.lower(), words[0]):
+        if len(words) >= 3 and _are_names_of(host.lower(), words[0]) and (key := _decoded(words[2])):
             yield marker, words[1], key
 
 
@@ -94,6 +94,10 @@ def _are_names_of(host: str, names: str) -> bool:
 
 def _fits(host: str, pattern: str) -> bool:
     """Whether a pattern of `*` and `?` means the host; the brackets of [host]:port stand for themselves."""
+    if (
+        "*" not in pattern and "?" not in pattern
+    ):  # most lines, of which a large cluster has many for each host
+        return host == pattern
     parts = (
         ".*" if part == "*" else "." if part == "?" else re.escape(part)
         for part in re.split(r"([*?])", pattern)
