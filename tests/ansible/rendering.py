@@ -6,6 +6,7 @@ tests of training share pytest's process.
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from importlib.util import find_spec
@@ -24,7 +25,12 @@ Inventory = dict[str, dict[str, Any]]
 
 def render(role: str, template: str, inventory: Inventory, **variables: object) -> str:
     """A template of a role, as Ansible renders it for the last host of an inventory."""
-    return _ansible().submit(_render, role, template, inventory, variables).result(timeout=200)
+    return str(_ansible().submit(_render, role, template, inventory, variables).result(timeout=200))
+
+
+def render_value(role: str, name: str, inventory: Inventory, **variables: object) -> Any:
+    """A variable of a role, as Ansible makes it for the last host of an inventory."""
+    return _ansible().submit(_render, role, name, inventory, variables).result(timeout=200)
 
 
 @cache
@@ -32,7 +38,8 @@ def _ansible() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
-def _render(role: str, template: str, inventory: Inventory, variables: dict[str, object]) -> str:
+def _render(role: str, name: str, inventory: Inventory, variables: dict[str, object]) -> Any:
+    """A template, which has a dot in its name, or a variable."""
     from ansible.parsing.dataloader import DataLoader
     from ansible.template import Templar, trust_as_template
 
@@ -70,5 +77,6 @@ def _render(role: str, template: str, inventory: Inventory, variables: dict[str,
     for file in (file for file in files if file.exists()):
         given = loader.load_from_file(str(file), trusted_as_template=True) | given
     templar = Templar(loader=loader, variables=given | own | inventory[names[-1]] | variables)
-    text = (folder / "templates" / template).read_text()
-    return str(templar.template(trust_as_template(text)))
+    if "." not in name:
+        return json.loads(str(templar.template(trust_as_template(f"{{{{ {name} | to_json }}}}"))))
+    return str(templar.template(trust_as_template((folder / "templates" / name).read_text())))

@@ -93,6 +93,15 @@ def test_an_engine_without_its_command_is_still_an_engine(
     assert observe.engine("")["kind"] == "docker"
 
 
+CHAIN = """table inet site {{
+\tchain in {{
+\t\ttype filter hook input priority filter; policy accept;
+\t\t{}
+\t}}
+}}
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "output", "expected"),
     [
@@ -102,6 +111,13 @@ def test_an_engine_without_its_command_is_still_an_engine(
         ("firewall-cmd", "not running", []),
         ("nft", "  type filter hook input priority filter; policy drop;", ["nftables"]),
         ("nft", "  type filter hook forward priority filter; policy drop;", []),
+        (
+            "nft",
+            CHAIN.format("tcp dport { 80, 81 } accept\n\t\tcounter packets 3 bytes 9 reject"),
+            ["nftables"],
+        ),
+        ("nft", CHAIN.format("tcp dport 80 accept\n\t\tdrop"), ["nftables"]),
+        ("nft", CHAIN.format("tcp dport 80 drop") + CHAIN.format("drop").replace("input", "forward"), []),
         ("iptables", "-P INPUT DROP", ["iptables"]),
     ],
 )

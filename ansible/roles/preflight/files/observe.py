@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+# The rest of a chain whose last rule is for all that came so far, as nft writes it.
+LAST_RULE = r".*(?:\n\t\t.*)*?\n\t\t(?:counter packets \d+ bytes \d+ )?(?:drop|reject)\b.*\n\t}"
 SYS_RESOURCE, SYS_TIME = 24, 25  # capabilities(7)
 # Bridges between what runs on a host: of Docker, Podman, CNI, libvirt and LXC.
 INNER = re.compile(r"docker\d+|br-[0-9a-f]{12}|podman\d+|cni\d+|virbr\d+|lxcbr\d+")
@@ -118,7 +120,7 @@ def firewalls() -> list[str]:
     asked = {
         "ufw": (("ufw", "status"), r"^Status: active"),
         "firewalld": (("firewall-cmd", "--state"), r"^running"),
-        "nftables": (("nft", "list", "ruleset"), r"hook input .*policy drop"),
+        "nftables": (("nft", "list", "ruleset"), rf"hook input (?:.*policy drop|{LAST_RULE})"),
         "iptables": (("iptables", "-S", "INPUT"), r"^-P INPUT DROP"),
     }
     return [name for name, (argv, sign) in asked.items() if re.search(sign, said(*argv), re.MULTILINE)]
@@ -358,6 +360,7 @@ def main() -> None:
                 "container": Path("/run/systemd/container").exists(),
                 "may_set_clock": may(SYS_TIME),
                 "firewalls": firewalls(),
+                "local_ports": text("/proc/sys/net/ipv4/ip_local_port_range").split(),
                 "clock_is_kept": clock_is_kept(),
                 "hard_limits": hard_limits(),
                 "sshd_without": sshd_without(asked["sshd_dropin"]),

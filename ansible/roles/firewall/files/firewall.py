@@ -1,0 +1,284 @@
+"""Lets a cluster's own addresses through this host's firewall: `python3 - MODE [WANTED]`, WANTED as JSON.
+
+MODE `look` says whether that is to be done, `apply` does it, `again` does it as the record says (at each
+start of the host), `remove` undoes what the record says. Only what accepts is added; the owner's rules stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RECORD = Path("/var/lib/muster/firewall.json")
+CHAIN = "muster"
+ONLY_LOOK = {"counter", "log", "limit"}
+Wanted = dict[str, Any]
+"""kind; `rules`: [{addresses, protocol, ports}], ports as `22` or `20000-31999`; and `zones` of firewalld."""
+
+
+class Chain(NamedTuple):
+    """A chain of nftables that turns away; the handle and the mark of our jump in it, if there is one."""
+
+    family: str
+    table: str
+    name: str
+    handle: int | None
+    mark: str
+
+
+def run(*argv: str, stdin: str = "") -> str:
+    """What a command prints; its own words end this program where it fails."""
+    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(argv[:6])}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def is_v6(address: str) -> bool:
+    """Whether it is an address of IPv6."""
+    return ":" in address
+
+
+def digest(wanted: Wanted) -> str:
+    """What tells one set of rules from another."""
+    return hashlib.sha256(json.dumps(wanted["rules"], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def plain(wanted: Wanted) -> Wanted:
+    """The same without addresses that lie in others' networks, and without ports that are named twice."""
+    rules = [
+        {**rule, "addresses": networks(rule["addresses"]), "ports": ranges(rule["ports"])}
+        for rule in wanted["rules"]
+    ]
+    return {**wanted, "rules": rules}
+
+
+def networks(addresses: list[str]) -> list[str]:
+    """Each address once, in its order; a network stands for the addresses in it."""
+    given = [ipaddress.ip_network(address, strict=False) for address in addresses]
+    four = ipaddress.collapse_addresses(one for one in given if isinstance(one, ipaddress.IPv4Network))
+    six = ipaddress.collapse_addresses(one for one in given if isinstance(one, ipaddress.IPv6Network))
+    return [
+        re.sub(r"/(32|128)$", "", str(one)) if one.prefixlen == one.max_prefixlen else str(one)
+        for one in (*four, *six)
+    ]
+
+
+def ranges(ports: list[str]) -> list[str]:
+    """Ranges that touch no other: `22`, `20000-31999`."""
+    merged: list[list[int]] = []
+    for first, last in sorted((int(port.split("-")[0]), int(port.split("-")[-1])) for port in ports):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1][1] = max(merged[-1][1], last)
+        else:
+            merged.append([first, last])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in merged]
+
+
+# -- nftables --
+
+
+def nft_chains(ruleset: Wanted) -> list[Chain]:
+    """The chains of `nft -j list ruleset` that turn away what comes in, by policy or by their last rule."""
+    entries = ruleset["nftables"]
+    rules = [entry["rule"] for entry in entries if "rule" in entry]
+    found = []
+    for chain in (entry["chain"] for entry in entries if "chain" in entry):
+        place = [chain[key] for key in ("family", "table", "name")]
+        own = [rule for rule in rules if [rule[key] for key in ("family", "table", "chain")] == place]
+        jumps = [rule for rule in own if {"jump": {"target": CHAIN}} in rule["expr"]]
+        if (
+            chain.get("hook") != "input"
+            or chain.get("type") != "filter"
+            or chain["family"] not in {"ip", "ip6", "inet"}
+        ):
+            continue
+        if chain.get("policy") == "drop" or (own and is_end(own[-1])):
+            handle, mark = (jumps[0]["handle"], jumps[0].get("comment", "")) if jumps else (None, "")
+            found.append(Chain(*place, handle, mark))
+    return found
+
+
+def is_end(rule: Wanted) -> bool:
+    """Whether a rule turns everything away."""
+    kinds = {next(iter(one)) for one in rule["expr"]}
+    return bool(kinds & {"drop", "reject"}) and not kinds - ONLY_LOOK - {"drop", "reject"}
+
+
+def nft_script(wanted: Wanted, chains: list[Chain]) -> str:
+    """What `nft -f` is told: a chain of ours in each of the tables, and a jump to it first of all."""
+    lines = []
+    for family, table in dict.fromkeys((chain.family, chain.table) for chain in chains):
+        place = f"{family} {table} {CHAIN}"
+        lines += [f"add chain {place}", f"flush chain {place}"]
+        lines += [f"add rule {place} {rule} accept" for rule in nft_rules(wanted, family)]
+    for chain in chains:
+        place = f"{chain.family} {chain.table} {chain.name}"
+        if chain.handle is not None:
+            lines.append(f"delete rule {place} handle {chain.handle}")
+        lines.append(f'insert rule {place} jump {CHAIN} comment "{digest(wanted)}"')
+    return "".join(f"{line}\n" for line in lines)
+
+
+def nft_rules(wanted: Wanted, family: str) -> Iterator[str]:
+    """What is let in, of the addresses that a table of this family sees."""
+    for rule in wanted["rules"]:
+        for kind, six in (("ip", False), ("ip6", True)):
+            addresses = [one for one in rule["addresses"] if is_v6(one) == six]
+            if addresses and family in {kind, "inet"}:
+                where, ports = ", ".join(addresses), ", ".join(rule["ports"])
+                yield f"{kind} saddr {{ {where} }} {rule['protocol']} dport {{ {ports} }}"
+
+
+def nft_removal(chains: list[Chain]) -> str:
+    """The same for taking it back."""
+    jumps = [chain for chain in chains if chain.handle is not None]
+    lines = [f"delete rule {one.family} {one.table} {one.name} handle {one.handle}" for one in jumps]
+    for family, table in dict.fromkeys((one.family, one.table) for one in jumps):
+        lines += [f"flush chain {family} {table} {CHAIN}", f"delete chain {family} {table} {CHAIN}"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+# -- ufw, firewalld, iptables: one command for each rule --
+
+
+def commands(wanted: Wanted, *, removal: bool = False) -> list[tuple[str, ...]]:
+    """The commands that bring the rules of a firewall of this kind, or take them back."""
+    return {"ufw": ufw, "firewalld": firewalld, "iptables": iptables}[wanted["kind"]](wanted, removal)
+
+
+def ufw(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
+    """ufw keeps them itself, also through restarts."""
+    begin = ("ufw", "--force", "delete", "allow") if removal else ("ufw", "prepend", "allow")
+    return [
+        (*begin, "proto", rule["protocol"], "from", address, "to", "any", "port", ports, "comment", "Muster")
+        for rule in wanted["rules"]
+        for ports in [",".join(rule["ports"]).replace("-", ":")]
+        for address in rule["addresses"]
+    ]
+
+
+def firewalld(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
+    """For now and for later: a reload would end what its owner has set for now alone."""
+    option = "--remove-rich-rule" if removal else "--add-rich-rule"
+    rules = [
+        f'{option}=rule family="{"ipv6" if is_v6(address) else "ipv4"}" source address="{address}" '
+        f'port port="{port}" protocol="{rule["protocol"]}" accept'
+        for rule in wanted["rules"]
+        for address in rule["addresses"]
+        for port in rule["ports"]
+    ]
+    return [
+        ("firewall-cmd", "--quiet", *when, f"--zone={zone}", *rules)
+        for zone in wanted["zones"]
+        for when in ((), ("--permanent",))
+    ]
+
+
+def iptables(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
+    """A chain of ours, and a jump to it first of all."""
+    found: list[tuple[str, ...]] = []
+    for program, six in (("iptables", False), ("ip6tables", True)):
+        jump = ("INPUT", "-j", CHAIN.upper())
+        chain = CHAIN.upper()
+        if removal:
+            found += [(program, "-D", *jump), (program, "-F", chain), (program, "-X", chain)]
+            continue
+        found += [(program, "-N", chain)]
+        found += [
+            (program, "-A", chain, "-s", address, "-p", rule["protocol"], *multiport(rule["ports"]))
+            for rule in wanted["rules"]
+            for address in rule["addresses"]
+            if is_v6(address) == six
+        ]
+        found += [(program, "-I", *jump)]
+    return found
+
+
+def multiport(ports: list[str]) -> tuple[str, ...]:
+    """iptables' words for several ports, and what becomes of what comes there."""
+    return ("-m", "multiport", "--dports", ",".join(ports).replace("-", ":"), "-j", "ACCEPT")
+
+
+# -- what is done --
+
+
+def recorded() -> Wanted | None:
+    """What was applied before."""
+    try:
+        said = json.loads(RECORD.read_text())
+    except (OSError, ValueError):
+        return None
+    return dict(said)
+
+
+def is_there(wanted: Wanted) -> bool:
+    """Whether the firewall has these rules now."""
+    before = recorded()
+    if before is None or digest(before) != digest(wanted) or before["kind"] != wanted["kind"]:
+        return False
+    if wanted["kind"] == "nftables":
+        return all(chain.mark == digest(wanted) for chain in nft_chains(ruleset()))
+    if wanted["kind"] == "iptables":
+        return f"-j {CHAIN.upper()}" in run("iptables", "-S", "INPUT")
+    if wanted["kind"] == "ufw":
+        return "Muster" in run("ufw", "status")
+    return True  # firewalld keeps what it was told
+
+
+def ruleset() -> Wanted:
+    """nftables' rules, all of them."""
+    return dict(json.loads(run("nft", "-j", "list", "ruleset")))
+
+
+def bring(wanted: Wanted) -> None:
+    """Have the firewall let the cluster in, and write down what that was."""
+    before = recorded()
+    if before and (before["kind"], wanted["kind"]) != ("nftables", "nftables"):
+        remove(before)  # nftables does both in one step
+    RECORD.parent.mkdir(mode=0o755, exist_ok=True)
+    RECORD.write_text(json.dumps(wanted, indent=4) + "\n")  # first: what is cut short can be taken back
+    if wanted["kind"] == "nftables":
+        run("nft", "-f", "-", stdin=nft_script(wanted, nft_chains(ruleset())))
+    else:
+        for argv in commands(wanted):
+            run(*argv)
+
+
+def remove(before: Wanted) -> None:
+    """Take back what the record says; what is not there any more is passed over."""
+    if before["kind"] == "nftables":
+        run("nft", "-f", "-", stdin=nft_removal(nft_chains(ruleset())))
+    else:
+        for argv in commands(before, removal=True):
+            subprocess.run(
+                argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120, check=False
+            )
+    RECORD.unlink(missing_ok=True)
+
+
+def main() -> None:
+    """Say `changed` where something was, or would be."""
+    mode = sys.argv[1]
+    before = recorded()
+    if mode == "remove":
+        if before:
+            remove(before)
+            sys.stdout.write("changed\n")
+        return
+    wanted = before if mode == "again" else plain(json.loads(sys.argv[2]))
+    if wanted and not is_there(wanted):
+        if mode != "look":
+            bring(wanted)
+        sys.stdout.write("changed\n")
+
+
+if __name__ == "__main__":
+    main()
