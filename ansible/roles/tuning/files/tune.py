@@ -1,0 +1,116 @@
+"""Sets the kernel's values for training, and takes them back: `python3 - MODE ROOT [WANTED]`, WANTED as JSON.
+
+WANTED has a value for each file, `*` in whose path stands for all that are there. MODE `look` says whether
+there is something to do, `apply` does it, `again` does it as the record says (at each start of the host),
+`remove` puts back what was there before. ROOT is `/`, or a folder that stands for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+RECORD = Path("/var/lib/muster/tuning.json")
+Values = dict[str, str]
+"""Values by the path of their file, from `/`."""
+
+
+def value(content: str) -> str:
+    """What a file says: words with single spaces, and of several the one that is chosen, `[madvise]`."""
+    chosen = re.search(r"\[(\S+)\]", content)
+    return chosen.group(1) if chosen else " ".join(content.split())
+
+
+class Host:
+    """The values below a root, and the record of what was set."""
+
+    def __init__(self, root: str, record: Path = RECORD) -> None:
+        self.root, self.record = Path(root), record
+
+    def read(self, path: str) -> str:
+        """The value of a file."""
+        return value((self.root / path.lstrip("/")).read_text())
+
+    def write(self, path: str, new: str) -> None:
+        """Set it; what the kernel refuses ends this program."""
+        try:
+            (self.root / path.lstrip("/")).write_text(f"{new}\n")
+        except OSError as error:
+            sys.exit(f"{path}: cannot be set to {new}: {error.strerror}; take it out of the role's variables")
+
+    def expanded(self, wanted: Values) -> Values:
+        """The files that are there: a host without cpufreq has no governor."""
+        places = {path: sorted(self.root.glob(path.lstrip("/"))) for path in wanted}
+        return {
+            f"/{place.relative_to(self.root)}": value(wanted[path])
+            for path, found in places.items()
+            for place in found
+        }
+
+    def recorded(self) -> dict[str, Any]:
+        """`wanted` of an earlier run, what it `set`, and what was there `before`; each empty without one."""
+        try:
+            return dict(json.loads(self.record.read_text()))
+        except (OSError, ValueError):
+            return {"wanted": {}, "set": {}, "before": {}}
+
+    def differs(self, wanted: Values) -> bool:
+        """Whether a value is another than the wanted one, or one is set that is not wanted any more."""
+        now = self.expanded(wanted)
+        before = self.recorded()
+        return before["set"].keys() != now.keys() or any(self.read(path) != new for path, new in now.items())
+
+    def apply(self, wanted: Values) -> None:
+        """Set the values; first of all it is written down what was there before setup ever came."""
+        record, now = self.recorded(), self.expanded(wanted)
+        gone = {path: record["set"][path] for path in record["set"].keys() - now.keys()}
+        before = {path: record["before"].get(path, self.read(path)) for path in now}
+        self.note({"wanted": wanted, "set": now | gone, "before": before | record["before"]})
+        self.put_back(gone, record["before"])
+        for path, new in now.items():
+            if self.read(path) != new:
+                self.write(path, new)
+        self.note({"wanted": wanted, "set": now, "before": before})
+
+    def note(self, record: dict[str, Any]) -> None:
+        """Write the record."""
+        self.record.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self.record.write_text(json.dumps(record, indent=4) + "\n")
+
+    def put_back(self, current: Values, before: Values) -> None:
+        """Restore values, but for those that somebody else has changed since."""
+        for path, new in current.items():
+            if not (self.root / path.lstrip("/")).exists() or path not in before:
+                continue
+            if self.read(path) == new:
+                self.write(path, before[path])
+            else:
+                print(f"{path} stays {self.read(path)}: it was changed since setup set it to {new}")
+
+    def remove(self) -> None:
+        """Put back what was there before, and forget it."""
+        record = self.recorded()
+        self.put_back(record["set"], record["before"])
+        self.record.unlink()
+
+
+def main() -> None:
+    """Say `changed` where something was, or would be."""
+    mode, host = sys.argv[1], Host(sys.argv[2])
+    if mode == "remove":
+        if host.record.exists():
+            host.remove()
+            print("changed")
+        return
+    wanted = host.recorded()["wanted"] if mode == "again" else json.loads(sys.argv[3])
+    if host.differs(wanted):
+        if mode != "look":
+            host.apply(wanted)
+        print("changed")
+
+
+if __name__ == "__main__":
+    main()
