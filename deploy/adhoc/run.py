@@ -74,5 +74,8 @@ def _ended(report: Report) -> Ended:
     if report.cut:
         output += f"\n({report.cut} bytes more)\n"
     if report.timed_out:
-        return Ended(TIMED_OUT, "not over in time", output)
+        stuck = (
+            f"; {report.left} of its processes cannot be ended (stuck in the kernel)" if report.left else ""
+        )
+        return Ended(TIMED_OUT, f"not over in time{stuck}", output)
     return Ended(status_of(report.code), describe_code(report.code) if report.code else "", output)

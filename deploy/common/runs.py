@@ -40,7 +40,9 @@ RECORD: dict[str, Any] = {
         "driver": dict,
     },
 }
+DRIVER: dict[str, Any] = {"host": str, "boot": str, "pid": int}
 RESULT: dict[str, Any] = {"exit_status": int, "ended": (int, float)}
+_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
 ANSWER_SECONDS = 5.0
 
 
@@ -58,7 +60,14 @@ class Jobs:
     def do_jobs(self, request: Frame, payload: bytes) -> Frame:
         """What every job here is and how it is going; only one, if the request names it."""
         names = [request["job"]] if request.get("job") else _folders(self.root)
-        return {"jobs": [described for name in names if (described := describe(self.run(name)))]}
+        return {"jobs": [described for name in names if (described := self._describe(name))]}
+
+    def _describe(self, name: str) -> Frame:
+        """What a job is; {} for what some other version or hand has left there: it hides no other job."""
+        try:
+            return describe(self.run(name))
+        except (OSError, LookupError, TypeError, ValueError, AttributeError):
+            return {}
 
     def do_output(self, request: Frame, payload: bytes) -> Frame:
         """The next that ranks printed, `[[log, text], ...]`; nothing if that was all so far.
@@ -138,7 +147,7 @@ class Output:
 def describe(run: Path) -> Frame:
     """What a run is, and whether it is running, done, failed, or lost with its driver; {} for no run."""
     record = _load(run / "job.json")
-    if not _has(record, RECORD):  # no run, or one of another version of this program
+    if not _is_record(record):  # no run, or one of another version of this program
         return {}
     alive = is_held(run)  # asked first: a driver writes its result before it goes
     result = _load(run / "result.json")
@@ -156,6 +165,15 @@ def describe(run: Path) -> Frame:
         "why": why[:LAST_BYTES],
         "last_line": _last_line(run),
     }
+
+
+def _is_record(record: dict[str, Any]) -> bool:
+    return (
+        _has(record, RECORD)
+        and _has(record["driver"], DRIVER)
+        and all(isinstance(host, str) for host in record["hosts"])
+        and _JOB_ID.fullmatch(record["job"]) is not None
+    )
 
 
 def is_held(run: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 from ..common.frames import Frame
 from ..decode import NONSENSE, AtMost, Between, Like, from_json
 from ..errors import HostError
-from ..hosts.bounds import Bytes, Code, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Words
+from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Words
 
 MOST_OUTPUT = 1 << 20  # of a command of `fab run`, in bytes (deploy/agent/process/commands.py)
 _RankName = Annotated[str, Like(r"\d{1,7}")]
@@ -148,11 +148,15 @@ class Detached:
 
 @dataclass(frozen=True)
 class Ran:
-    """A command of `fab run` has ended. `cut`: bytes of its output that are left out."""
+    """A command of `fab run` has ended. `cut`: bytes of its output that are left out.
+
+    `left`: processes of it that not even SIGKILL has ended.
+    """
 
     code: Code
     cut: Bytes
     timed_out: bool
+    left: Count = 0
     output: bytes = b""
 
 

@@ -55,8 +55,9 @@ class _Run:
         pump.start()
         threading.Thread(target=self._finish, args=(pump,), daemon=True).start()
 
-    def report(self, code: int, output: bytes, *, timed_out: bool = False) -> None:
-        self._send({"event": "ran", "code": code, "cut": self._cut, "timed_out": timed_out}, output)
+    def report(self, code: int, output: bytes, *, timed_out: bool = False, left: int = 0) -> None:
+        ran = {"event": "ran", "code": code, "cut": self._cut, "timed_out": timed_out, "left": left}
+        self._send(ran, output)
 
     def _end(self, code: int) -> None:
         self._code = code
@@ -73,7 +74,6 @@ class _Run:
         in_time = self._ended.wait(self._seconds)
         if in_time:
             pump.join(DRAIN_SECONDS)
-        end_descendants()
-        self._ended.wait()
+        left = end_descendants()  # not what is stuck in the kernel, as df on a file system that is gone
         pump.join(DRAIN_SECONDS)
-        self.report(self._code, bytes(self._output), timed_out=not in_time)
+        self.report(self._code, bytes(self._output), timed_out=not in_time, left=len(left))
