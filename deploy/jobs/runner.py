@@ -32,6 +32,7 @@ from ..plan.spec import LaunchSpec
 from ..timings import Timings
 from . import restart_policy as restart
 from .job import Job
+from .metrics import joined
 from .restart_policy import Decision, Policy
 from .run_folder import RunFolder
 from .verdict import verdict
@@ -114,6 +115,8 @@ class Attempts:
         self._announced: LaunchPlan | None = None
         self._again = False
         self._metrics: str | None = None
+        self._unfetched: list[str] = []
+        """The heads of attempts that could not be asked for their metrics."""
 
     def run(self) -> LaunchResult:
         """Returns how the last attempt ended; raises what kept the first one from starting.
@@ -170,9 +173,11 @@ class Attempts:
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._again = False
         self._results.append(result)  # what follows is extra: no error of it may cost the verdict
-        with contextlib.suppress(MusterError):
+        try:
             found = head.ask(FETCH, path="out/metrics.jsonl", most=MOST_METRICS, seconds=5)
-            self._metrics = found.payload.decode(errors="replace") or None
+            self._metrics = joined(self._metrics, found.payload.decode(errors="replace") or None)
+        except MusterError:
+            self._unfetched.append(head.host)
         self._record(head, "result.json", result.as_json(), wait=True)
 
     def _record(self, head: Channel, name: str, content: object, *, wait: bool) -> None:
@@ -216,8 +221,11 @@ class Attempts:
         """Write down what came of the job; where that cannot be, that is its failure, or a note beside it."""
         if self._metrics is not None:
             self.folder.keep_metrics(self._metrics)
-        if self.folder.problem:
-            result = dataclasses.replace(result, notes=(*result.notes, self.folder.problem))
+        notes = [self.folder.problem] if self.folder.problem else []
+        if self._metrics is not None and self._unfetched:
+            where = ", ".join(dict.fromkeys(self._unfetched))
+            notes.append(f"metrics.jsonl lacks what was only on {where}, the head of an earlier attempt")
+        result = dataclasses.replace(result, notes=(*result.notes, *notes))
         try:
             self.folder.finish(result, verdict(result, self.folder), self._results[:-1])
         except OSError as error:

@@ -16,6 +16,7 @@ from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from muster.deploy.jobs import runner as attempts
 from muster.deploy.jobs.job import Job
+from muster.deploy.jobs.metrics import joined
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Attempts
 from muster.deploy.launch import execute as run
@@ -41,6 +42,7 @@ def uninterrupted(call: Callable[[], LaunchResult]) -> LaunchResult:
 class Head:
     """An agent that may be unable to say what is asked, or be asked at a bad moment."""
 
+    host = "node1"
     error: BaseException | None = None
 
     def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
@@ -194,3 +196,43 @@ def test_an_interrupt_while_a_launch_is_ended_leaves_its_verdict_alone(
     hosts.end(3, code=5)
     result = uninterrupted(hosts.run)
     assert (result.exit_status, len(stops)) == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "both"),
+    [
+        (None, [1, 2], [1, 2]),
+        ([1, 2], None, [1, 2]),
+        ([1, 2, 3, 4], [4, 5], [1, 2, 3, 4, 5]),  # another head, from a checkpoint
+        ([1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4]),  # the same head, whose file has grown
+    ],
+)
+def test_the_metrics_of_all_attempts_are_one_story(
+    earlier: list[int] | None, later: list[int] | None, both: list[int]
+) -> None:
+    def text(epochs: list[int] | None, loss: int) -> str | None:
+        return epochs and "".join(f'{{"epoch": {epoch}, "loss": {loss}}}\n' for epoch in epochs)
+
+    found = [json.loads(line) for line in (joined(text(earlier, 1), text(later, 2)) or "").splitlines()]
+    assert [one["epoch"] for one in found] == both
+    assert all(one["loss"] == 2 for one in found if one["epoch"] in (later or ()))
+
+
+@pytest.mark.usefixtures("carry_out")
+def test_metrics_that_went_with_their_head_are_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = dataclasses.replace(DONE, failure=Failure("host", "gone", 3, host="node1"))
+    ends = iter([(lost, MusterError("gone")), (DONE, None)])
+
+    def execute(*ignored: object, **limits: float) -> LaunchResult:
+        end, error = next(ends)
+        monkeypatch.setattr(Head, "error", error)
+        return end
+
+    monkeypatch.setattr(attempts, "execute", execute)
+    monkeypatch.setattr(attempts.restart, "backoff", lambda attempt: 0.0)
+    job = attempts_in(RunFolder(tmp_path, "j"))
+    job.job = dataclasses.replace(job.job, max_restarts=1)
+    job._policy = attempts.Policy(1, 1)
+    assert job.run().notes == ("metrics.jsonl lacks what was only on node1, the head of an earlier attempt",)
