@@ -43,6 +43,8 @@ def explained(context: Context, interrupted: str = "interrupted") -> Iterator[No
         yield
     except MusterError as error:
         raise Exit(harmless_lines(str(error)), error.exit_status) from None
+    except BrokenPipeError:  # `| head`: deploy/cli/program.py
+        raise
     except OSError as error:  # of this machine; what hosts say comes as a MusterError
         raise Exit(harmless_lines(f"here: {explain(error)}"), 1) from None
     except KeyboardInterrupt as stop:

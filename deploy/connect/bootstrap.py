@@ -59,6 +59,11 @@ def agent_source() -> bytes:
     return base64.b64encode(zlib.compress(json.dumps(modules()).encode())) + b"\n"
 
 
+def is_swallowed(said: str) -> bool:
+    """Whether a host's last words tell that something other than the agent read a part of its source."""
+    return any(sign in said for sign in ("binascii.Error", "zlib.error", agent_source()[:12].decode()))
+
+
 def await_greeting(stream: Readable) -> Noise | None:
     """Read past what a login shell's start-up files print; returns that if no greeting follows."""
     noise, seen = b"", 0

@@ -20,7 +20,7 @@ from ..decode import NONSENSE
 from ..errors import MusterError
 from . import reports
 from .answers import TIME, Answer, Request
-from .bootstrap import Noise, agent_source, await_greeting
+from .bootstrap import Noise, agent_source, await_greeting, is_swallowed
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe
 from .reports import BUSY, Event, Lost, Report
@@ -37,6 +37,8 @@ CLOCK_ROUNDS, CLOCK_LEAST_ROUNDS, CLOCK_SECONDS, CLOCK_PRECISION = 8, 3, 0.25, 0
 SILENCE_SECONDS, GREETING_SECONDS, POLL_SECONDS = 10.0, 30.0, 0.5
 STOOD_STILL_SECONDS = 2.0  # this process, when a wait takes so much longer than it should
 NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
+SWALLOWED = "start-up files of that login's shell (~/.bashrc) read what was meant for the agent"
+KEEP_OUT = "let them read nothing, and start no other shell, where there is no terminal: [ -t 0 ]"
 FROZEN = "is it overloaded or frozen? look at its console"
 DISTRUST = "is this host trustworthy, and its Python intact?"
 
@@ -122,7 +124,8 @@ class Channel:
             if not future.done() and silence > (SILENCE_SECONDS if self._greeted else GREETING_SECONDS):
                 self.give_up()
                 text = f"no answer, and no sign of life for {silence:.0f} s"
-                raise LostError(text, FROZEN, host=self.host)
+                remedy = FROZEN if self._greeted else f"{FROZEN}; or does its login shell start another one?"
+                raise LostError(text, remedy, host=self.host)
             if not future.done() and time.monotonic() >= deadline:
                 raise LostError(f"no answer within {seconds:.0f} s", FROZEN, host=self.host)
 
@@ -248,4 +251,6 @@ class Channel:
             text = f"its agent did not start, and 1 MiB of other output came: {noise.said}"
             return LostError(text, NOISY, kind="ssh.shell-noisy", host=self.host)
         error = self._pipe.last_words(noise.said if noise else "")
+        if is_swallowed(error.text):
+            return LostError(SWALLOWED, KEEP_OUT, kind="ssh.shell-reads", host=self.host)
         return LostError(error.text, error.remedy, kind=error.kind, host=self.host)

@@ -10,6 +10,8 @@ from ..errors import HostError
 from ..hosts.hostfile import Host
 
 PYTHON_FAILED = "it needs Python 3.9 or newer (--python names another), and a login whose shell runs commands"
+AGENT_KILLED = "its agent was killed there (SIGKILL)"
+SEE_MEMORY = "by the kernel for lack of memory? see dmesg"
 
 
 class LostError(HostError):

@@ -203,8 +203,8 @@ class Reports:
         self._blame_launcher(host, f"{report.name} ended with", report.code, "", at)
 
     def _host_lost(self, host: str, report: Lost) -> None:
-        nonsense = report.reason.kind == "host.nonsense"
-        reason = report.reason.reason if nonsense else "the SSH connection to its agent is gone"
+        known = report.reason.kind in {"host.nonsense", "agent.killed"}
+        reason = report.reason.reason if known else "the SSH connection to its agent is gone"
         self.state.fail(Failure("host", reason, 3, host=host, at=now()))
 
     def _stop_asked(self, host: str, report: StopAsked) -> None:

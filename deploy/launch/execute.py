@@ -108,9 +108,15 @@ class Run:
             ends=self.state.ends,
             left=left,
             last_line=self.state.last_line,
-            notes=self.state.all_notes,
+            notes=(*self.state.all_notes, *self._also_lost(failure)),
             stacks=str(stacks) if stacks else "",
         )
+
+    def _also_lost(self, first: Failure | None) -> list[str]:
+        """Other hosts that were lost at the same time: a switch, a rack."""
+        lost = [one for one in self.state.failures if one.kind == "host" and first and first.kind == "host"]
+        others = {one.headline: None for one in lost if first and one.host != first.host}
+        return [f"also lost: {headline}" for headline in others]
 
     def _start(self) -> None:
         """The command of each host that has one; then every rank has its time to start."""

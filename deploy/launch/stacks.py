@@ -39,12 +39,15 @@ class Stacks:
     frames: Mapping[int, tuple[str, ...]]
     problems: Mapping[str, str]
     """Hosts that gave none, and why."""
+    unread: frozenset[int] = frozenset()
+    """The ranks of which only that is known why they could not be read."""
 
     @property
     def odd(self) -> list[int]:
-        """The ranks that are elsewhere than more than half of all; none if there is no such half."""
-        groups = fold(self.frames.items())
-        if not groups or 2 * len(groups[0][0]) <= len(self.frames):
+        """The ranks that are elsewhere than most of those that were read; none where there is no such place."""
+        read = {rank: frames for rank, frames in self.frames.items() if rank not in self.unread}
+        groups = fold(read.items())
+        if not groups or 2 * len(groups[0][0]) <= len(read):
             return []
         return sorted(rank for ranks, _ in groups[1:] for rank in ranks)
 
@@ -60,10 +63,12 @@ def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
     """Ask every host at once."""
     tool = _own_py_spy()
     asked = on_every(channels, lambda host: _ask(job, channels[host], tool))
-    frames = {
-        int(rank): _frames(stack) for stacks in asked.results.values() for rank, stack in stacks.items()
-    }
-    return Stacks(frames, {host: error.reason for host, error in asked.errors.items()})
+    found = {int(rank): stack for stacks in asked.results.values() for rank, stack in stacks.items()}
+    return Stacks(
+        {rank: _frames(stack) for rank, stack in found.items()},
+        {host: error.reason for host, error in asked.errors.items()},
+        frozenset(rank for rank, stack in found.items() if stack.error),
+    )
 
 
 def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:

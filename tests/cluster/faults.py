@@ -208,7 +208,7 @@ FAULTS: Mapping[str, Fault] = {
         within=5,
         strike=partial(kill_on, "node3", 'python3 -c "muster agent"'),
         status=3,
-        says=GONE,
+        says="node3: its agent was killed there",
     ),
     "sigint": Fault(
         title="Ctrl-C",

@@ -21,7 +21,7 @@ from muster.deploy.common.clock import now, steady
 from muster.deploy.common.limits import LONGEST_TMPDIR
 from muster.deploy.common.runs import Jobs
 from muster.deploy.connect.answers import FACTS, PREPARE, START, STOP
-from muster.deploy.connect.channel import Channel
+from muster.deploy.connect.channel import Channel, LostError
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.reports import CommandEnd, LauncherLine, StopAsked
 from muster.deploy.connect.transports.local import LocalPipe
@@ -174,6 +174,15 @@ def test_an_agent_that_cannot_start_says_why(tmp_path: Path) -> None:
     broken.chmod(0o700)
     channel = Channel("here", LocalPipe(str(broken)), Inbox())
     with pytest.raises(MusterError, match="ended with status 9: no such interpreter"):
+        channel.ask(FACTS)
+
+
+def test_an_agent_that_is_killed_is_not_called_a_broken_connection() -> None:
+    pipe = LocalPipe(None)
+    channel = Channel("here", pipe, Inbox())
+    channel.ask(FACTS)
+    os.kill(pipe.pid, signal.SIGKILL)
+    with pytest.raises(LostError, match=r"here: its agent was killed there \(SIGKILL\); .* lack of memory"):
         channel.ask(FACTS)
 
 

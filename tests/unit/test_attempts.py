@@ -17,6 +17,7 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.jobs import runner as attempts
 from muster.deploy.jobs.job import Job
 from muster.deploy.jobs.metrics import joined
+from muster.deploy.jobs.restart_policy import Policy
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Attempts
 from muster.deploy.launch import execute as run
@@ -211,7 +212,8 @@ def test_the_metrics_of_all_attempts_are_one_story(
     earlier: list[int] | None, later: list[int] | None, both: list[int]
 ) -> None:
     def text(epochs: list[int] | None, loss: int) -> str | None:
-        return epochs and "".join(f'{{"epoch": {epoch}, "loss": {loss}}}\n' for epoch in epochs)
+        lines = [f'{{"epoch": {epoch}, "loss": {loss}}}\n' for epoch in epochs or ()]
+        return "".join(lines) if epochs else None
 
     found = [json.loads(line) for line in (joined(text(earlier, 1), text(later, 2)) or "").splitlines()]
     assert [one["epoch"] for one in found] == both
@@ -231,8 +233,8 @@ def test_metrics_that_went_with_their_head_are_said_to_be_missing(
         return end
 
     monkeypatch.setattr(attempts, "execute", execute)
-    monkeypatch.setattr(attempts.restart, "backoff", lambda attempt: 0.0)
+    monkeypatch.setattr("muster.deploy.jobs.restart_policy.backoff", lambda attempt: 0.0)
     job = attempts_in(RunFolder(tmp_path, "j"))
     job.job = dataclasses.replace(job.job, max_restarts=1)
-    job._policy = attempts.Policy(1, 1)
+    job._policy = Policy(1, 1)
     assert job.run().notes == ("metrics.jsonl lacks what was only on node1, the head of an earlier attempt",)

@@ -12,7 +12,7 @@ import pytest
 
 from muster.deploy.connect.answers import TIME
 from muster.deploy.connect.bootstrap import BOOTSTRAP
-from muster.deploy.connect.channel import Channel
+from muster.deploy.connect.channel import SWALLOWED, Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.transports.local import LocalPipe
@@ -50,6 +50,7 @@ def test_what_start_up_files_print_is_passed_over(tmp_path: Path, before: str) -
         ("exit 7", "python.failed", "the agent ended with status 7: no message"),
         ("echo not for you; exit 1", "python.failed", "the agent ended with status 1: not for you"),
         ("echo a; echo why >&2; exit 1", "python.failed", "the agent ended with status 1: why"),
+        ("head -c 100 >/dev/null", "ssh.shell-reads", SWALLOWED),
         ("yes y", "ssh.shell-noisy", "its agent did not start, and 1 MiB of other output came: y"),
     ],
 )

@@ -306,6 +306,24 @@ def test_a_lost_host_is_a_failure_with_its_name(hosts: Hosts) -> None:
     assert (result.failure.kind, result.failure.host, result.exit_status) == ("host", "node2", 3)
 
 
+def test_hosts_that_are_lost_together_are_all_named(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.events.put(Event("node2", Lost(LostError("ended"))))
+    hosts.events.put(Event("node1", Lost(LostError("ended"))))
+    result = hosts.run()
+    assert result.failure is not None
+    assert result.failure.host == "node2"
+    assert result.notes == ("also lost: node1: the SSH connection to its agent is gone",)
+
+
+def test_an_agent_that_was_killed_is_said_to_be(hosts: Hosts) -> None:
+    hosts.start_all()
+    hosts.events.put(Event("node2", Lost(LostError("its agent was killed there", kind="agent.killed"))))
+    result = hosts.run()
+    assert result.failure is not None
+    assert result.failure.headline == "node2: its agent was killed there"
+
+
 def test_a_silent_host_is_a_failure_with_its_name_and_is_not_waited_for(hosts: Hosts) -> None:
     hosts.channels["node2"].silence = SILENCE_SECONDS + 1
     hosts.start_all()

@@ -185,6 +185,7 @@ CHANGED = paramiko.BadHostKeyException("n", paramiko.RSAKey.generate(1024), para
         (no_connection(errno.ECONNREFUSED), "ssh.port-refused", "does sshd run there?"),
         (no_connection(errno.EHOSTUNREACH), "ssh.unreachable", "does sshd run there?"),
         (EOFError(), "ssh.closed", "MaxStartups"),
+        (paramiko.ChannelException(2, "Connect failed"), "ssh.no-session", "MaxSessions"),
         (paramiko.SSHException("Error reading SSH protocol banner"), "ssh.silent", "look at its console"),
         (paramiko.SSHException("Incompatible ssh peer"), "ssh.failed", "try: ssh node1"),
     ],

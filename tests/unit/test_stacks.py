@@ -76,3 +76,13 @@ def test_where_there_is_no_majority_nobody_is_odd() -> None:
 def test_what_most_share_comes_first() -> None:
     assert fold([(1, "b"), (2, "a"), (3, "a")]) == [([2, 3], "a"), ([1], "b")]
     assert fold(list[tuple[int, Future[None]]]()) == []
+
+
+def test_a_rank_that_cannot_be_read_is_not_called_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_own_py_spy", lambda: None)
+    waiting = {str(rank): {"frames": WAITS} for rank in (0, 1, 2)}
+    unread = {"3": {"error": "Permission denied (os error 13)"}}
+    hosts: Any = {"node1": FakeChannel("node1", {**waiting, **unread})}
+    assert gather("job", hosts).odd == []
+    hosts = {"node1": FakeChannel("node1", {**waiting, **unread, "4": {"frames": OPENS}})}
+    assert gather("job", hosts).odd == [4]

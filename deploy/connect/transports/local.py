@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from ...errors import HostError
 from ..bootstrap import BOOTSTRAP
-from ..pipe import PYTHON_FAILED, LostError
+from ..pipe import AGENT_KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
 from .process import ProcessPipe
 
 
@@ -26,6 +27,8 @@ class LocalPipe(ProcessPipe):
     def last_words(self, said: str = "") -> LostError:
         """The last line of stderr, and the exit status."""
         status, said = self.end(said)
+        if status == -signal.SIGKILL:
+            return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
         return LostError(
             f"the agent ended with status {status}: {said}",
             PYTHON_FAILED,

@@ -6,11 +6,12 @@ It runs on the job's head, and goes from there to the other hosts by the head's 
 from __future__ import annotations
 
 import shlex
+import signal
 
 from ...errors import HostError
 from ...hosts.hostfile import Host
 from ..bootstrap import BOOTSTRAP
-from ..pipe import PYTHON_FAILED, LostError
+from ..pipe import AGENT_KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
 from .process import ProcessPipe
 
 # No question, no unknown host key, no connection shared with others, and an end when a host is silent.
@@ -23,6 +24,7 @@ OPTIONS = {
     "ServerAliveCountMax": "3",
     "LogLevel": "ERROR",
 }
+KILLED = 128 + signal.SIGKILL
 SSH_FAILED = 255  # ssh(1): its own exit status when it is ssh that failed
 
 
@@ -48,6 +50,8 @@ class OpenSshPipe(ProcessPipe):
     def last_words(self, said: str = "") -> LostError:
         """ssh's own reason, or how Python ended there."""
         status, said = self.end(said)
+        if status == KILLED:
+            return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
         if status == SSH_FAILED:
             return LostError(
                 f"{self._head} cannot log in there: {said}",

@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import shlex
+import signal
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,15 @@ import paramiko
 from paramiko.ssh_exception import (
     AuthenticationException,
     BadHostKeyException,
+    ChannelException,
     NoValidConnectionsError,
     SSHException,
 )
 
 from ...common.frames import Readable, Writable
 from ...errors import HostError
-from ..bootstrap import BOOTSTRAP
-from ..pipe import PYTHON_FAILED, LostError
+from ..bootstrap import BOOTSTRAP, is_swallowed
+from ..pipe import AGENT_KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
 from .host_keys import CertifiedHostKey, PinnedConnection, RevokedHostKey, UnknownHostKey, fingerprint
 from .ssh_config import Route
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 KEEPALIVE_SECONDS = 5
+KILLED = 128 + signal.SIGKILL
 PACKET_BYTES = 1 << 15  # the most that OpenSSH takes at once
 
 
@@ -103,24 +106,30 @@ class SshPipe:
     def last_words(self, said: str = "") -> LostError:
         """The last line of stderr, else `said`, and the exit status, or that the connection broke."""
         if not self._channel.status_event.wait(1.0) or self._channel.exit_status == -1:
+            if self._connection.transport.is_active():  # sshd is well, and tells no exit status for a signal
+                return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
             return LostError("the SSH connection broke", "look at the host's console and its network")
-        status = self._channel.exit_status
-        if status == 127:
+        status, text = self._channel.exit_status, self._stderr()
+        if status == KILLED:  # as a login shell says it
+            return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
+        if status == 127 and not is_swallowed(text):
             return LostError(
                 f"no {self._python} there",
                 "install Python 3.9 or newer, or name another with --python",
                 kind="python.missing",
             )
-        self._channel.settimeout(1.0)
-        text = ""
-        with contextlib.suppress(socket.timeout):
-            text = self._channel.recv_stderr(1 << 16).decode(errors="replace").strip()
         reason = text.splitlines()[-1] if text else said or "no message"
         return LostError(
             f"the agent ended with status {status}: {reason}",
             PYTHON_FAILED,
             kind="python.failed",
         )
+
+    def _stderr(self) -> str:
+        self._channel.settimeout(1.0)
+        with contextlib.suppress(socket.timeout):
+            return str(self._channel.recv_stderr(1 << 16).decode(errors="replace").strip())
+        return ""
 
     def close(self, *, patient: bool = True) -> None:
         """Cut the lifeline: sshd closes the agent's stdin."""
@@ -221,6 +230,14 @@ def _closed(error: Any, route: Route) -> HostError:
     )
 
 
+def _no_session(error: Any, route: Route) -> HostError:
+    return HostError(
+        "ssh.no-session",
+        f"{_place(route)} accepts the login, but no session",
+        "raise MaxSessions in its sshd_config (0 allows none); see its log",
+    )
+
+
 def _other(error: Any, route: Route) -> HostError:
     if isinstance(error, SSHException) and any(sign in str(error) for sign in _SILENT):
         return HostError(
@@ -243,6 +260,7 @@ _CAUSES: tuple[tuple[type[Exception], Callable[[Any, Route], HostError]], ...] =
     (TimeoutError, _no_answer),
     (NoValidConnectionsError, _no_connection),
     (EOFError, _closed),
+    (ChannelException, _no_session),
 )
 _SILENT = ("banner", "No existing session")
 
