@@ -44,7 +44,7 @@ class Stacks:
 
     @property
     def odd(self) -> list[int]:
-        """The ranks that are elsewhere than most of those that were read; none where there is no such place."""
+        """The ranks that are elsewhere than most of those that could be read; none where most are nowhere."""
         read = {rank: frames for rank, frames in self.frames.items() if rank not in self.unread}
         groups = fold(read.items())
         if not groups or 2 * len(groups[0][0]) <= len(read):
