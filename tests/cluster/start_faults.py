@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.launching import Project
@@ -64,13 +65,13 @@ def replaced(cluster: Cluster, node: str, path: str, script: str | None) -> Iter
 
 
 @contextmanager
-def full_disk(project: Project, cluster: Cluster) -> Iterator[None]:
-    """One more node, with node3's keys and next to no room, in its place."""
+def node3_on_tmpfs(options: str, project: Project, cluster: Cluster) -> Iterator[None]:
+    """One more node, with node3's keys and another file system below ~/.muster, in its place."""
     name = cluster.env["COMPOSE_PROJECT_NAME"]
     container = subprocess.run(
         [
             *("docker", "run", "--detach", "--rm", "--cap-drop", "ALL", "--network", f"{name}_cluster"),
-            *("--tmpfs", "/home/muster/.muster:size=8k,mode=0700,uid=1000,gid=1000"),
+            *("--tmpfs", f"/home/muster/.muster:{options},mode=0700,uid=1000,gid=1000"),
             *("--volume", f"{name}_node3:/etc/muster/ssh:ro", "--publish", "127.0.0.1::2222", "muster:cpu"),
         ],
         check=True,
@@ -151,7 +152,7 @@ START_FAULTS: Mapping[str, StartFault] = {
     "disk": StartFault(
         title="a host's disk is full",
         within=5,
-        there=full_disk,
+        there=partial(node3_on_tmpfs, "size=8k"),
         says=r"^node3: cannot .*: no space left on the disk of /home/muster/.muster\S*; make room there",
     ),
     "start-hangs": StartFault(

@@ -15,6 +15,7 @@ from muster.deploy.cli import practice
 from muster.deploy.cli.completion import candidates
 from muster.deploy.cli.program import Muster, commands
 from tests.launching import FAB, MUSTER, ROOT
+from tests.waiting import PATIENCE
 
 BOTH = pytest.mark.parametrize("program", [MUSTER, FAB], ids=["muster", "fab"])
 
@@ -197,3 +198,17 @@ def test_fab_too_keeps_what_python_has_compiled(tmp_path: Path) -> None:
     assert done.stdout.startswith("Usage: fab launch"), done.stderr
     kept = (tmp_path / "muster" / "deploy" / "cli" / "__pycache__").glob("launch.*.pyc")
     assert len(list(kept)) == 1
+
+
+def test_a_ctrl_c_while_muster_still_begins_is_one() -> None:
+    script = (
+        "import os, signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name.endswith('cli.program'): os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "from muster.deploy.cli.entry import main; main()"
+    )
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")

@@ -1,0 +1,24 @@
+"""Where `muster` begins: a Ctrl-C is answered from the first moment, while the rest is still being imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Nothing has been started: a command puts its own answer in place of this (deploy/cli/shared.py)."""
+    os.write(2, b"interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+def main() -> None:
+    """`muster`."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # nohup means it
+        signal.signal(signal.SIGINT, _end)
+    from .program import main as program  # noqa: PLC0415  # it takes most of the time until then
+
+    program()
