@@ -1,4 +1,4 @@
-"""Where `muster` begins: a Ctrl-C is answered from the first moment, while the rest is still being imported."""
+"""Where `muster` begins: a Ctrl-C is answered from the first moment, while the rest is being imported."""
 
 from __future__ import annotations
 
