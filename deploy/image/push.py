@@ -38,6 +38,7 @@ from .relay import ancestors, by_what_is_there
 
 ANSWER_SECONDS = 60.0
 SILENCE_SECONDS = 90.0  # with nothing from any host that still needs something
+FROZEN_SECONDS = 20.0  # an agent that works says so every 2 s, also while it takes something in
 LOAD_SECONDS = 900.0
 PIECE = 1 << 20
 PIECES_AT_ONCE = 8
@@ -211,6 +212,7 @@ class Push:
             try:
                 event = self.cluster.events.get(timeout=1.0)
             except Empty:
+                self._cut_off_the_silent()
                 if time.monotonic() - heard > silence:
                     for host in [*self._waiting, *self._loading]:
                         self._lose(host, f"nothing arrived for {silence:.0f} s")
@@ -219,6 +221,15 @@ class Push:
             if event.host in {*self._waiting, *self._loading}:
                 self._take(event.host, event.report)
             self.tell(*self._progress())
+
+    def _cut_off_the_silent(self) -> None:
+        """A host that is frozen takes nothing in: what is being sent to it would keep all others waiting."""
+        for host in [*self._waiting, *self._loading]:
+            channel = self.cluster.channels[host]
+            if channel.silent_for() > FROZEN_SECONDS:
+                self._lose(host, f"silent for {FROZEN_SECONDS:.0f} s: frozen, or cut off from the network")
+                channel.give_up()
+                channel.close()
 
     def _progress(self) -> tuple[int, int]:
         total = sum(layer.size for files in self._files.values() for layer in files.values())

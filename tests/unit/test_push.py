@@ -1,0 +1,80 @@
+"""An image on its way to hosts, one of which stops in the middle of it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.deploy.connect.answers import IMAGE_LOAD, IMAGE_PULL, IMAGE_SERVE, ImageServed, Nothing, Request
+from muster.deploy.connect.channel import LostError
+from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.reports import Event, ImageLoaded, ImageStuck, Report
+from muster.deploy.hosts import hostfile
+from muster.deploy.image import push
+from muster.deploy.image.archive import Archive
+from tests.unit.test_push_plan import CONFIGURATION, DIFF_IDS, IMAGE, saved
+from tests.waiting import PATIENCE
+
+
+class Channel:
+    """A host that takes everything, or one that is frozen as soon as a layer comes."""
+
+    def __init__(self, host: str, events: Inbox, *, frozen: bool) -> None:
+        self.host, self.events, self.frozen = host, events, frozen
+        self.cut = threading.Event()
+        self.sent_to = False
+
+    def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if self.frozen and payload:
+            self.sent_to = True
+            assert self.cut.wait(PATIENCE)
+            future.set_exception(LostError("the SSH connection broke", host=self.host))
+        else:
+            future.set_result(ImageServed(20123, {}) if request is IMAGE_SERVE else Nothing())
+        if request is IMAGE_LOAD:
+            self.report(ImageLoaded(id=IMAGE.id))
+        if request is IMAGE_PULL:
+            self.report(ImageStuck(words["digest"], 0, "nobody gives it"))
+        return future
+
+    def ask(self, request: Request[Any], payload: bytes = b"", *, seconds: float = 0.0, **words: Any) -> Any:
+        return self.post(request, payload, **words).result()
+
+    def wait(self, future: Future[Any], seconds: float, since: float | None = None) -> Any:
+        return future.result(PATIENCE)
+
+    def report(self, report: Report) -> None:
+        self.events.put(Event(self.host, report), wait=False)
+
+    def silent_for(self) -> float:
+        return 1000.0 if self.sent_to else 0.0
+
+    def give_up(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.cut.set()
+
+
+@pytest.mark.parametrize("frozen", ["node1", "node2", ""])
+def test_a_host_that_freezes_keeps_no_other_from_its_image(tmp_path: Path, frozen: str) -> None:
+    archive, events = Archive(tmp_path), Inbox()
+    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
+    channels = {name: Channel(name, events, frozen=name == frozen) for name in ("node1", "node2", "node3")}
+    cluster: Any = SimpleNamespace(
+        hosts=hostfile.parse("node[1-3]"),
+        channels=channels,
+        events=events,
+        addresses=lambda host: ["10.0.0.1"],
+    )
+    going = push.Push(cluster, IMAGE, archive, CONFIGURATION, lambda have, total: None)
+    pushed = going.carry(dict.fromkeys(channels, DIFF_IDS))
+    errors = {name: outcome.error for name, outcome in pushed.hosts.items() if outcome.error}
+    assert list(errors) == ([frozen] if frozen else [])
+    assert all(error.startswith("silent for 20 s") for error in errors.values())
