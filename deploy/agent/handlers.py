@@ -34,7 +34,7 @@ PARTS = (
     Part("common.store", "Store", ("store",), ("missing", "store")),
     Part(
         *("agent.job.supervisor", "Work", ("home", "send")),
-        requests=("prepare", "start", "shell", "shell_end", "stdin", "ping", "stop", "fetch"),
+        requests=("prepare", "start", "shell", "shell_end", "stdin", "ping", "stop", "outputs", "fetch"),
     ),
     Part("common.runs", "Jobs", ("jobs",), ("jobs", "output", "record", "end_driver", "files", "read")),
     Part("agent.job.detach", "Detaching", ("home", "send"), ("detach",)),

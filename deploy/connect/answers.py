@@ -174,6 +174,15 @@ class Stopped:
 
 
 @dataclass(frozen=True)
+class Outputs:
+    """The files that a job has left on a host, and their bytes; `more`: there are more than were counted."""
+
+    files: Count
+    bytes: Bytes
+    more: bool
+
+
+@dataclass(frozen=True)
 class Payload:
     """Bytes of a file; none at its end."""
 
@@ -367,6 +376,7 @@ SHELL_END = Request("shell_end", Nothing)
 STDIN = Request("stdin", Nothing)
 PING = Request("ping", Nothing)
 STOP = Request("stop", Stopped)
+OUTPUTS = Request("outputs", Outputs)
 FETCH = Request("fetch", Payload, MOST_METRICS)
 STACKS = Request("stacks", StacksHere)
 JOBS = Request("jobs", Jobs)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import shlex
 import zlib
 from functools import cache
 from pathlib import Path
@@ -62,6 +64,13 @@ def agent_source() -> bytes:
 def is_swallowed(said: str) -> bool:
     """Whether a host's last words tell that something other than the agent read a part of its source."""
     return any(sign in said for sign in ("binascii.Error", "zlib.error", agent_source()[:12].decode()))
+
+
+def command(python: str) -> str:
+    """What a host's login shell is given to start an agent: it puts its home for `~/`, and reads no more."""
+    home = re.match(r"~[A-Za-z0-9._-]*/", python)
+    start = home[0] + shlex.quote(python[home.end() :]) if home else shlex.quote(python)
+    return f"{start} -c {shlex.quote(BOOTSTRAP)}"
 
 
 def await_greeting(stream: Readable) -> Noise | None:

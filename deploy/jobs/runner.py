@@ -22,6 +22,7 @@ from ..hosts.hostfile import Host
 from ..launch.deliver import Contents, deliver, prepare_for
 from ..launch.events import Watcher
 from ..launch.execute import execute
+from ..launch.outputs import outputs
 from ..launch.result import Failure, LaunchResult, interruption
 from ..launch.stdin import Input
 from ..launch.stolen_port import blame_thief
@@ -31,6 +32,7 @@ from ..plan.planner import Tools, plan
 from ..plan.spec import LaunchSpec
 from ..timings import Timings
 from . import restart_policy as restart
+from .hints import left_behind
 from .job import Job
 from .metrics import joined
 from .restart_policy import Decision, Policy
@@ -169,7 +171,7 @@ class Attempts:
         limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
         watchers = (FirstLines(timings, len(the_plan.ranks)), *self.observers)
         result = execute(the_plan, cluster, watchers, timings=timings, stdin=self._stdin, **limits)
-        result = blame_thief(result, head)
+        result = self._explained(blame_thief(result, head), cluster)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._again = False
         self._results.append(result)  # what follows is extra: no error of it may cost the verdict
@@ -179,6 +181,13 @@ class Attempts:
         except MusterError:
             self._unfetched.append(head.host)
         self._record(head, "result.json", result.as_json(), wait=True)
+
+    def _explained(self, result: LaunchResult, cluster: Cluster) -> LaunchResult:
+        """With what this machine and the hosts know of it beside what the ranks have reported."""
+        if result.failure is None:
+            return dataclasses.replace(result, outputs=outputs(cluster))
+        hint = "" if self.folder.detached else left_behind(result)
+        return dataclasses.replace(result, notes=(*result.notes, hint)) if hint else result
 
     def _record(self, head: Channel, name: str, content: object, *, wait: bool) -> None:
         """Let the head know too, so that it can be asked from anywhere; a detached driver is there anyway."""

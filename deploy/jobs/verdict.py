@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from ..common.paths import JobPaths
+from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import count, span
 from ..launch.result import Failure, LaunchResult
@@ -18,6 +22,7 @@ def verdict(result: LaunchResult, folder: RunFolder) -> str:
     what = f"{count(len(plan.ranks), 'rank')} on {count(len(plan.hosts), 'host')}, {plan.spec.launcher}"
     if failure is None:
         lines = [f"DONE    {what}, {seconds:.1f} s", *(f"        {_ranks_of(host)}" for host in plan.hosts)]
+        lines += [f"        out: {line}" for line in _outputs(result)]
     else:
         lines = [f"FAILED  {failure.headline}"]
         lines += [f"        | {harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
@@ -34,6 +39,17 @@ def verdict(result: LaunchResult, folder: RunFolder) -> str:
 
 def _ranks_of(host: HostPlan) -> str:
     return f"{host.host.name}: {span([place.rank for place in host.ranks])}"
+
+
+def _outputs(result: LaunchResult) -> Iterator[str]:
+    """`3 files, 12.0 MiB in ~/.muster/jobs/JOB/out on node[1-3]`, a line for the hosts that have as much."""
+    place = JobPaths.of("~", result.plan.spec.job).out
+    for names, left in fold(result.outputs.items()):
+        more = "more than " if left.more else ""
+        size = (
+            f"{left.bytes / (1 << 20):.1f} MiB" if left.bytes >= 1 << 20 else f"{-(-left.bytes // 1024)} KiB"
+        )
+        yield f"{more}{count(left.files, 'file')}, {size} in {place} on {fold_names(names)}"
 
 
 def _others(result: LaunchResult, failure: Failure) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from ..connect.answers import Outputs
 from ..console.text import describe_code, status_of
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import Place
@@ -116,6 +117,8 @@ class LaunchResult:
     last_line: str = ""
     """What rank 0 said last on stdout."""
     notes: tuple[str, ...] = ()
+    outputs: Mapping[str, Outputs] = field(default_factory=dict)
+    """Of a job that is done: what it has left in $MUSTER_OUT, by host."""
     stacks: str = ""
     """Where every rank was when the job stalled or did not start."""
     timings: tuple[TimedPart, ...] = ()

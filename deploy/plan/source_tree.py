@@ -18,6 +18,10 @@ MAX_BYTES = 1 << 30
 # What Muster makes: the folders of runs by their ids (and drafts of them), and keys.
 RUNS, KEYS = "runs", ".muster"
 JOB = re.compile(r"\.?[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(\..*)?")
+WITHOUT_GIT = (
+    "keep data outside of it, or in a folder whose name begins with '.'; "
+    "after git init, what .gitignore lists stays here too"
+)
 # Left out where git does not say what belongs to the tree.
 NEVER = {"__pycache__", "node_modules", RUNS, "venv"}
 
@@ -86,7 +90,7 @@ class Tree:
         except OSError as error:
             raise UsageError(f"{path}: cannot be read any more: {error.strerror}") from None
         if hashlib.sha256(content).hexdigest() != file.digest:
-            raise UsageError(f"{path}: changed while it was sent; try again, or list it in .gitignore")
+            raise UsageError(f"{path}: changed while it was sent; try again, or keep it out of the tree")
         return content
 
 
@@ -97,19 +101,21 @@ def scan(place: Path) -> Tree:
     """
     root = _git_root(place)
     names = sorted(_walk(place) if root is None else _git_files(root))
-    root = root or place
-    _require_small(root, names)
+    in_git, root = root is not None, root or place
+    _require_small(
+        root, names, "keep data outside of it, or list it in .gitignore" if in_git else WITHOUT_GIT
+    )
     return Tree(root, os.path.relpath(place, root), tuple(_read(root, name) for name in names))
 
 
-def _require_small(root: Path, names: Sequence[str]) -> None:
+def _require_small(root: Path, names: Sequence[str], advice: str) -> None:
     """Refuse a tree that is too large before anything of it is read."""
     sizes = {name: _size(root / name) for name in names}
     if (total := sum(sizes.values())) > MAX_BYTES:
         largest = max(sizes, key=sizes.__getitem__)
         raise UsageError(
             f"{root} holds {total >> 20} MiB of files ({largest} alone {sizes[largest] >> 20} MiB); "
-            f"a launch sends at most {MAX_BYTES >> 20} MiB: keep data outside, or list it in .gitignore"
+            f"a launch sends at most {MAX_BYTES >> 20} MiB: {advice}"
         )
 
 

@@ -49,6 +49,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "jobs": {"jobs": [JOB]},
     "output": {"output": [["rank-0000@node1.out", "line\n"]], "more": True},
     "end_driver": {"told": True},
+    "outputs": {"files": 3, "bytes": 7, "more": False},
     "files": {"files": [["logs/order", 7]]},
     "draft": {"draft": "/home/ml/.x.abc"},
     "file": {

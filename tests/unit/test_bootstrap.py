@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.connect.answers import TIME
-from muster.deploy.connect.bootstrap import BOOTSTRAP
+from muster.deploy.connect.bootstrap import BOOTSTRAP, command
 from muster.deploy.connect.channel import SWALLOWED, Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
@@ -73,3 +74,22 @@ def test_any_shell_passes_it_on_as_it_is(shell: str) -> None:
     done = subprocess.run([shell, "-c", line], capture_output=True, text=True, check=True)
     assert done.stdout == BOOTSTRAP + "\n"
     assert "\n" not in BOOTSTRAP
+
+
+@pytest.mark.parametrize(
+    ("python", "reached"),
+    [
+        ("~/my env/bin/python", "{home}/my env/bin/python"),
+        ("/opt/a ~/b", "/opt/a ~/b"),
+        ("~$(id)/python", "~$(id)/python"),
+    ],
+)
+def test_a_home_is_found_in_the_path_of_a_python_and_nothing_else(
+    tmp_path: Path, python: str, reached: str
+) -> None:
+    line = command(python).partition(" -c ")[0]
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["sh", "-c", f"printf %s {line}"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == reached.format(home=tmp_path)

@@ -219,3 +219,15 @@ def test_a_file_that_changed_since_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.py").unlink()
     with pytest.raises(UsageError, match=r"a\.py: cannot be read any more: No such file"):
         scanned.archive([file.digest for file in scanned.files])
+
+
+def test_without_git_the_advice_for_too_large_a_tree_is_not_gitignore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "MAX_BYTES", 5)
+    (tmp_path / "data.bin").write_text("too much")
+    with pytest.raises(UsageError, match=r"in a folder whose name begins with '\.'; after git init, "):
+        tree.scan(tmp_path)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    with pytest.raises(UsageError, match=r"keep data outside of it, or list it in \.gitignore"):
+        tree.scan(tmp_path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -28,6 +30,7 @@ from .ranks import Ranks
 # The environment of another launcher, or of this SSH session, must not reach a rank.
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "TORCHELASTIC_", "SSH_", "MUSTER_")
 LONGEST_LINE = 1 << 16  # a longer one is passed on in pieces
+MOST_OUTPUTS = 10_000  # files that are counted: a job's verdict waits for it
 OPEN_MPI_DAEMONS = {"orted", "prted"}
 SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/launch/watchdogs.py)
 FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
@@ -126,6 +129,16 @@ class Work:
         """End everything that was started here; says what could not be ended."""
         return {"left": end_descendants(self.ranks.are_there)}
 
+    def do_outputs(self, request: Frame, payload: bytes) -> Frame:
+        """How much the job has left in its folder for outputs, and whether that is more than is counted."""
+        paths = (
+            os.path.join(place, name)
+            for place, _, names in os.walk(JobPaths(self.job["folder"]).out)
+            for name in names
+        )
+        counted = [_size(path) for path in itertools.islice(paths, MOST_OUTPUTS)]
+        return {"files": len(counted), "bytes": sum(counted), "more": next(paths, None) is not None}
+
     def do_fetch(self, request: Frame, payload: bytes) -> Frame:
         """The first bytes of a file of the job, as many as are asked for; none if there is no file."""
         path = Path(self.job["folder"]) / request["path"]
@@ -172,3 +185,9 @@ class Work:
     def _pump_launcher(self, stream: IO[bytes]) -> None:
         while line := stream.readline(LONGEST_LINE):
             self.send({"event": "launcher", "text": line.decode(errors="surrogateescape")})
+
+
+def _size(path: str) -> int:
+    with contextlib.suppress(OSError):  # it has gone meanwhile
+        return os.lstat(path).st_size
+    return 0

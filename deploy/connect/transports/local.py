@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -16,7 +17,8 @@ class LocalPipe(ProcessPipe):
 
     def __init__(self, python: str | None) -> None:
         try:
-            super().__init__([python or sys.executable, "-c", BOOTSTRAP])
+            named = os.path.expanduser(python or sys.executable)  # noqa: PTH111  # Path raises for no such user
+            super().__init__([named, "-c", BOOTSTRAP])
         except OSError as error:
             raise HostError(
                 "python.missing",

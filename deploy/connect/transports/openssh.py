@@ -5,12 +5,11 @@ It runs on the job's head, and goes from there to the other hosts by the head's 
 
 from __future__ import annotations
 
-import shlex
 import signal
 
 from ...errors import HostError
 from ...hosts.hostfile import Host
-from ..bootstrap import BOOTSTRAP
+from .. import bootstrap
 from ..pipe import AGENT_KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
 from .process import ProcessPipe
 
@@ -33,7 +32,7 @@ def command(host: Host, python: str) -> list[str]:
     options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
     user = ["-l", host.user] if host.user else []
     port = ["-p", str(host.port)] if host.port else []
-    return ["ssh", "-T", *options, *user, *port, "--", host.name, shlex.join([python, "-c", BOOTSTRAP])]
+    return ["ssh", "-T", *options, *user, *port, "--", host.name, bootstrap.command(python)]
 
 
 class OpenSshPipe(ProcessPipe):

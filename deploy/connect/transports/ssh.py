@@ -23,7 +23,7 @@ from paramiko.ssh_exception import (
 
 from ...common.frames import Readable, Writable
 from ...errors import HostError
-from ..bootstrap import BOOTSTRAP, is_swallowed
+from ..bootstrap import command, is_swallowed
 from ..pipe import AGENT_KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
 from .host_keys import CertifiedHostKey, PinnedConnection, RevokedHostKey, UnknownHostKey, fingerprint
 from .ssh_config import Route
@@ -78,13 +78,12 @@ class SshPipe:
 
     def __init__(self, route: Route, python: str) -> None:
         self._connection = PinnedConnection(route)
-        command = shlex.join([python, "-c", BOOTSTRAP])
         try:
             self._connection.open()
             transport = self._connection.transport
             transport.set_keepalive(KEEPALIVE_SECONDS)
             self._channel: Any = transport.open_session(timeout=route.connect_seconds)
-            self._channel.exec_command(command)
+            self._channel.exec_command(command(python))
         except (SSHException, OSError, EOFError) as error:
             proxy = self._connection.proxys_last_words()
             self._connection.close()

@@ -1,0 +1,68 @@
+"""What the program could not know of its failure: the file that it missed is here, and did not travel."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from pathlib import Path, PurePosixPath
+
+from ..console.terminal import harmless
+from ..launch.result import LaunchResult
+from ..plan.launch_plan import LaunchPlan
+
+_MISSING = re.compile(r"(?:FileNotFoundError|No such file or directory)\b.*?: (b?'.*'|b?\".*\")\s*$")
+
+
+def left_behind(result: LaunchResult) -> str:
+    """The file that a rank did not find, if it is here and did not travel; else nothing."""
+    for line in reversed(result.failure.tail if result.failure else ()):
+        if found := _MISSING.search(line):
+            return _explain(_text(found[1]), result.plan)
+    return ""
+
+
+def _text(quoted: str) -> str:
+    """What Python's repr stands for; it is a rank's word, so it may be anything."""
+    try:
+        value = ast.literal_eval(quoted)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ""
+    return os.fsdecode(value) if isinstance(value, str | bytes) else ""
+
+
+def _explain(name: str, plan: LaunchPlan) -> str:
+    inner = _in_tree(name, plan)
+    if not inner:
+        return ""
+    travelled = {file.path for file in plan.tree.files}
+    for path in (inner, str(PurePosixPath(inner).parent)):
+        here = _is_here(plan.tree.root, path)
+        if here and not any(one == path or one.startswith(f"{path}/") for one in travelled):
+            return (
+                f"the {here} {harmless(path)} is here, but did not travel: a launch leaves out what git "
+                "ignores, and empty folders; bring it with muster put, or take it out of .gitignore"
+            )
+    return ""
+
+
+def _in_tree(name: str, plan: LaunchPlan) -> str:
+    """The path from the top of the tree on, of a path on a host; empty for what is not in the tree."""
+    if "\0" in name or not name:
+        return ""
+    for host in plan.hosts:
+        code = PurePosixPath(host.folder, "code")
+        if PurePosixPath(name).is_relative_to(code):
+            name = str(PurePosixPath(plan.tree.root, PurePosixPath(name).relative_to(code)))
+            break
+    path = os.path.relpath(Path(plan.tree.root, plan.tree.within, name), plan.tree.root)
+    return "" if path == ".." or path.startswith("../") else os.path.normpath(path)
+
+
+def _is_here(root: Path, path: str) -> str:
+    """`file` or `folder`; empty for the tree itself, and for what is not there."""
+    try:
+        place = root / path
+        return "" if path == "." or not place.exists() else "folder" if place.is_dir() else "file"
+    except OSError:  # too long a name
+        return ""

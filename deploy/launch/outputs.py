@@ -1,0 +1,27 @@
+"""What a job has left in its folder for outputs, on every host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from ..connect.answers import OUTPUTS, Outputs
+from ..connect.cluster import Cluster
+from ..errors import MusterError
+
+OUTPUTS_SECONDS = 5.0
+
+
+def outputs(cluster: Cluster) -> Mapping[str, Outputs]:
+    """Of each host that answers in time, and has any; the job is over, and its verdict does not wait long."""
+    began = time.monotonic()
+    asked = {name: channel.post(OUTPUTS) for name, channel in cluster.channels.items()}
+    found = {}
+    for name, future in asked.items():
+        try:
+            left = cluster.channels[name].wait(future, OUTPUTS_SECONDS, since=began)
+        except MusterError:
+            continue
+        if left.files:
+            found[name] = left
+    return found
