@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.peers import NAMES, PEERS  # noqa: E402  # from the checkout
+from benchmarks.untimed_faults import UNTIMED  # noqa: E402
 from tests.cluster.faults import FAULTS, LAUNCHERS  # noqa: E402
 from tests.cluster.start_faults import START_FAULTS  # noqa: E402
 
@@ -54,6 +55,12 @@ Seconds from the fault to the verdict / until no process of the job is left on a
 Seconds from the command to its end.
 
 {starting}
+
+## Without a stop-watch
+
+Tests ask what is said and what is left, and not how soon.
+
+{untimed}
 
 ## Beside six launchers
 
@@ -114,6 +121,7 @@ def document(measured: Sequence[dict[str, Any]]) -> str:
                 for name, fault in START_FAULTS.items()
             ),
         ),
+        untimed=table(("fault", "what is said or happens", "test"), UNTIMED),
         peers=table(
             ("fault", "Muster, mpirun", "Muster, torchrun", *NAMES),
             (

@@ -12,6 +12,7 @@ import pytest
 from invoke.parser import Parser
 
 from benchmarks.peers import NAMES, PEERS
+from benchmarks.untimed_faults import UNTIMED
 from muster.deploy.cli import options as request
 from muster.deploy.cli.commands import collection
 from muster.deploy.cli.program import commands as known
@@ -197,3 +198,10 @@ def test_every_fault_has_its_row_in_the_document() -> None:
         assert f"| {title} | {within:g} |" in rows, "python benchmarks/faults.py writes it"
     assert PEERS.keys() <= FAULTS.keys() | START_FAULTS.keys()
     assert {len(figures) for figures in PEERS.values()} == {len(NAMES)}
+
+
+def test_the_untimed_faults_of_the_document_have_tests() -> None:
+    text = (ROOT / "docs" / "faults.md").read_text()
+    for fault, said, tests in UNTIMED:
+        assert f"| {fault} | {said} | {tests} |" in text
+        assert all((ROOT / test).is_file() for test in tests.split(", "))
