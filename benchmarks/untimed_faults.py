@@ -6,14 +6,15 @@ from __future__ import annotations
 UNTIMED = (
     (
         "a host's disk fills under a rank",
-        "the rank goes on and its lines reach the driver; `note: node3: no space left on the disk of …; the logs "
-        "of rank 4 end early there`",
+        "the rank goes on and its lines reach the driver; `note: node3: no space left on the disk of …; the "
+        "logs of rank 4 end early there`",
         "tests/node/test_rank.py, tests/cluster/test_disks_of_hosts.py",
     ),
     ("a rank removes its job's folder", "the rank's own exit status", "tests/node/test_rank.py"),
     (
         "the driver's machine is suspended, or the driver stopped (Ctrl-Z)",
-        "below 10 s nothing; else `this machine was suspended for 300 s …`, `this driver stood still for 20 s …`",
+        "below 10 s nothing; else `this machine was suspended for 300 s …`, "
+        "`this driver stood still for 20 s …`",
         "tests/unit/test_suspension.py, tests/local/test_local_launch.py",
     ),
     (
@@ -27,16 +28,16 @@ UNTIMED = (
         "tests/unit/test_check.py, tests/unit/test_examine.py",
     ),
     (
-        "a host's home is mounted noexec, its disk has no inodes, TMPDIR is over 85 bytes, or fewer than 128 files "
-        "may be open",
+        "a host's home is mounted noexec, its disk has no inodes, TMPDIR is over 85 bytes, or fewer than 128 "
+        "files may be open",
         "an error of `muster check`; a launch is refused with the same cause",
         "tests/unit/test_check.py, tests/node/test_agent.py, tests/cluster/test_disks_of_hosts.py",
     ),
     ("a umask of 777", "nothing: jobs run with 077", "tests/node/test_agent.py"),
     (
         "the disk of the driver's machine is full",
-        "before a job: `cannot begin the run's folder: no space left …`; later the job goes on, and the verdict "
-        "notes that logs here end early",
+        "before a job: `cannot begin the run's folder: no space left …`; later the job goes on, and the "
+        "verdict notes that logs here end early",
         "tests/unit/test_attempts.py",
     ),
     (
@@ -46,7 +47,8 @@ UNTIMED = (
     ),
     (
         "the head is lost and the job starts again on another",
-        "`metrics.jsonl` has the epochs of earlier attempts, or the verdict names the host that they went with",
+        "`metrics.jsonl` has the epochs of earlier attempts, or the verdict names the host that they "
+        "went with",
         "tests/unit/test_attempts.py",
     ),
     ("several hosts are lost at once", "`note: also lost: node1: …` for each", "tests/unit/test_execute.py"),
