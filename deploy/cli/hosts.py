@@ -65,8 +65,8 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
     help={
         **HELP,
         "file": "a file or folder here",
-        "to": "its path there, from the home on or absolute, wherever the login may write; or a folder, with / "
-        "at its end",
+        "to": "its path there, from the home on or absolute, wherever the login may write; "
+        "a folder to put it into, with / at its end",
     },
     words=("file", "to"),
 )

@@ -135,7 +135,7 @@ def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
         return tuple(hosts)
     if few := [f"{host.name} has {host.slots}" for host in hosts if not 1 <= number <= host.slots]:
         raise UsageError(f"--per-host {number}: {few[0]} in the hosts file; raise slots= or lower --per-host")
-    return tuple(replace(host, slots=number) for host in hosts)
+    return tuple(replace(host, slots=number, slots_by_default=False) for host in hosts)
 
 
 def size(option: str, text: str) -> int:

@@ -6,7 +6,9 @@ The grammar is that of an Open MPI hostfile, made strict::
     node[01-16,20] slots=8 user=ml       # ranges: node01 ... node16, node20
     gpu-a port=2222 addr=10.0.0.7        # addr: its address on the data network
 
-`slots` defaults to 1. The order of the file is the order of the ranks; the first host is the head.
+Its comments are read too (`#`, `//` and `/* */`), spaces around `=`, and `max_slots`, which changes nothing:
+no host gets more ranks than slots. `slots` defaults to 1. The order of the file is the order of the ranks;
+the first host is the head.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ import ipaddress
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import HostfileError, Problem, UsageError
+from . import hostfile_text
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_HOSTS = 4096
 MAX_SLOTS = 1024
+MOST_PROBLEMS = 50
 # No name may begin with "-": it would reach ssh as an option.
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*\$?")
@@ -38,6 +42,8 @@ class Host:
     user: str | None = None
     port: int | None = None
     addr: str | None = None
+    slots_by_default: bool = field(default=False, compare=False)
+    """Whether the hosts file says nothing of its slots."""
 
     @property
     def is_local(self) -> bool:
@@ -51,41 +57,33 @@ class _Invalid(ValueError):
 
 def load(path: Path) -> tuple[Host, ...]:
     """Read and parse a hosts file; a missing, empty or binary one is an error, never a local run."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such hosts file; `muster init` writes one: a line a host") from None
-    except IsADirectoryError:
-        raise UsageError(f"{path}: is a directory, not a hosts file") from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise UsageError(f"{path}: is not a text file; a hosts file has one line a host: 'node1 slots=4'")
-    return parse(text, str(path))
+    return parse(hostfile_text.load(path), str(path))
 
 
 def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
-    """Parse the text of a hosts file; `HostfileError` carries every problem of it."""
+    """Parse the text of a hosts file; `HostfileError` carries its problems, MOST_PROBLEMS at most."""
     hosts: list[Host] = []
-    problems: list[Problem] = []
-    first_line: dict[str, int] = {}
+    text, problems = hostfile_text.without_comments(text, source)
+    first: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        tokens = _tokens(line)
-        if not tokens:
-            continue
-        found, complaints = _parse_line(tokens)
+        found, complaints = _parse_line(line)
         for host in found:
-            if host.name in first_line:
-                complaints.append((tokens[0][0], f"{host.name} is already on line {first_line[host.name]}"))
-            first_line.setdefault(host.name, number)
+            # A name server, and most of what reads names, makes no difference between Node1 and node1.
+            here = (number, host.name)
+            if (earlier := first.setdefault(host.name.lower(), here)) is not here:
+                spelled = f", as {earlier[1]}" if earlier[1] != host.name else ""
+                column = len(line) - len(line.lstrip()) + 1
+                complaints.append((column, f"{host.name} is already on line {earlier[0]}{spelled}"))
         hosts += found
         problems += [Problem(source, number, column, complaint) for column, complaint in complaints]
-    if len(hosts) > MAX_HOSTS:
-        problems.append(Problem(source, 1, 1, f"{len(hosts)} hosts; at most {MAX_HOSTS} are supported"))
+        if len(hosts) > MAX_HOSTS:
+            problems.append(Problem(source, number, 1, f"more than {MAX_HOSTS} hosts; no more are supported"))
+        if len(hosts) > MAX_HOSTS or len(problems) > MOST_PROBLEMS:
+            break
+    if len(problems) > MOST_PROBLEMS:
+        last = problems[MOST_PROBLEMS - 1].line
+        more = Problem(source, last, 1, "there are more mistakes from here on; mend these first")
+        problems = [*problems[:MOST_PROBLEMS], more]
     if problems:
         raise HostfileError(problems)
     if not hosts:
@@ -116,55 +114,69 @@ def _names(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
     return names
 
 
-def _tokens(line: str) -> list[tuple[int, str]]:
-    """The words of a line before its comment, each with its column."""
-    return [(match.start() + 1, match.group()) for match in re.finditer(r"\S+", line.split("#", 1)[0])]
-
-
-def _parse_line(tokens: list[tuple[int, str]]) -> tuple[list[Host], list[tuple[int, str]]]:
+def _parse_line(line: str) -> tuple[list[Host], list[tuple[int, str]]]:
     """The hosts of one line, and (column, complaint) for each thing wrong with it."""
-    complaints: list[tuple[int, str]] = []
+    if byte := hostfile_text.undecoded(line):
+        return [], [(byte[0], f"the byte {byte[1]} is not UTF-8; outside of comments, names are ASCII")]
+    tokens = hostfile_text.words(line)
+    if not tokens:
+        return [], []
     (column, pattern), *settings = tokens
-    if any(word == "=" for _, word in settings):
-        return [], [(settings[0][0], "no spaces around '=': write slots=4")]
+    values, complaints = _settings(settings)
     names: list[str] = []
     try:
-        names = [_host_name(name) for name in _expand(pattern)]
+        names = [_host_name(name, has_slots="slots" in values) for name in _expand(pattern)]
     except _Invalid as invalid:
-        complaints.append((column, str(invalid)))
+        complaints.insert(0, (column, str(invalid)))
+    if complaints:
+        return [], complaints
+    most = values.pop("max_slots", MAX_SLOTS)
+    slots = values.get("slots", 1)
+    if isinstance(most, int) and isinstance(slots, int) and most < slots:
+        return [], [(column, f"max_slots={most} is below slots={slots}")]
+    addresses = values.pop("addr", None)
+    if not isinstance(addresses, list):
+        addresses = [None] * len(names)
+    if len(addresses) != len(names):
+        return [], [(column, f"{len(names)} hosts but {len(addresses)} addresses in addr=")]
+    has_none = "slots" not in values
+    return [
+        Host(name, addr=address, slots_by_default=has_none, **values)  # type: ignore[arg-type]  # _VALUES gives each key its type
+        for name, address in zip(names, addresses, strict=True)
+    ], []
+
+
+def _settings(tokens: Sequence[tuple[int, str]]) -> tuple[dict[str, object], list[tuple[int, str]]]:
+    """The value of each key of a line, and what is wrong with them."""
     values: dict[str, object] = {}
-    for column, token in settings:
+    complaints: list[tuple[int, str]] = []
+    for column, token in tokens:
         key, equals, text = token.partition("=")
+        key = key.replace("max-slots", "max_slots")
         try:
             if not equals or key not in _VALUES:
-                raise _Invalid(f"expected slots=, user=, port= or addr=, got {token!r}")
+                also = f"; write {_OTHER_NAMES[key]}={text}" if equals and key in _OTHER_NAMES else ""
+                raise _Invalid(f"expected slots=, user=, port= or addr=, got {token!r}{also}")
             if key in values:
                 raise _Invalid(f"{key} is given twice")
             values[key] = _VALUES[key](text)
         except _Invalid as invalid:
             complaints.append((column, str(invalid)))
-    if complaints:
-        return [], complaints
-    addresses = values.pop("addr", None)
-    if not isinstance(addresses, list):
-        addresses = [None] * len(names)
-    if len(addresses) != len(names):
-        return [], [(tokens[0][0], f"{len(names)} hosts but {len(addresses)} addresses in addr=")]
-    return [
-        Host(name, addr=address, **values)  # type: ignore[arg-type]  # _VALUES gives each key its type
-        for name, address in zip(names, addresses, strict=True)
-    ], []
+    return values, complaints
 
 
-def _host_name(name: str) -> str:
+def _host_name(name: str, *, has_slots: bool) -> str:
     if "@" in name:
         user, _, host = name.partition("@")
         raise _Invalid(f"write '{host} user={user}', got {name!r}")
     if _NAME.fullmatch(name) or _is_address(name):
         return name
     if re.fullmatch(r"[^:]+:\d+", name):
-        host, _, slots = name.partition(":")
-        raise _Invalid(f"write '{host} slots={slots}', got {name!r}")
+        host, _, number = name.partition(":")
+        slots = (
+            "" if has_slots or len(number) > 4 or int(number) > MAX_SLOTS else f" or '{host} slots={number}'"
+        )
+        raise _Invalid(f"write '{host} port={number}'{slots}, got {name!r}")
     raise _Invalid(f"a host name has letters, digits, '.', '_' and '-', got {name!r}")
 
 
@@ -210,10 +222,14 @@ def _number_range(part: str) -> Iterator[str]:
     return (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
 
 
-def _integer(low: int, high: int, expectation: str) -> Callable[[str], object]:
+def _integer(low: int, high: int, expectation: str, too_high: str) -> Callable[[str], object]:
     def parse_integer(text: str) -> int:
         # isdecimal() alone would take digits of other scripts.
-        if not (text.isascii() and text.isdecimal() and len(text) < 9 and low <= int(text) <= high):
+        if not (text.isascii() and text.isdecimal()):
+            raise _Invalid(f"{expectation}, got {text!r}")
+        if len(text) > 8 or int(text) > high:
+            raise _Invalid(f"{too_high}, got {text!r}")
+        if int(text) < low:
             raise _Invalid(f"{expectation}, got {text!r}")
         return int(text)
 
@@ -235,8 +251,17 @@ def _addresses(text: str) -> list[str]:
 
 
 _VALUES: dict[str, Callable[[str], object]] = {
-    "slots": _integer(1, MAX_SLOTS, "slots must be a positive integer"),
-    "port": _integer(1, 65535, "port must be between 1 and 65535"),
+    "slots": _integer(1, MAX_SLOTS, "slots must be a positive integer", f"slots is at most {MAX_SLOTS}"),
+    "max_slots": _integer(1, 1 << 20, "max_slots must be a positive integer", "max_slots is too high"),
+    "port": _integer(1, 65535, *["port must be between 1 and 65535"] * 2),
     "user": _user,
     "addr": _addresses,
+}
+# Other words of Open MPI for the same.
+_OTHER_NAMES = {
+    "cpu": "slots",
+    "count": "slots",
+    "username": "user",
+    "user-name": "user",
+    "user_name": "user",
 }

@@ -21,7 +21,10 @@ def ansible(*argv: str, folder: Path = BOOKS) -> tuple[int, str, str]:
 
 def test_groups_and_variables_come_from_the_hosts_file(tmp_path: Path) -> None:
     path = tmp_path / "hosts.txt"
-    path.write_text("gpu-a slots=8 addr=10.0.0.7  # the head\nnode[01-02] slots=4 user=ml port=2200\n")
+    path.write_text(
+        "gpu-a slots=8 addr=10.0.0.7  # the head\n"
+        "/* node00 is\n away */ node[01-02] slots = 4 max_slots=8 user=ml port=2200  // workers\n"
+    )
     status, out, err = ansible("ansible-inventory", "--inventory", str(path), "--list")
     assert status == 0, err
     listed = json.loads(out)

@@ -28,6 +28,11 @@ from muster.deploy.hosts.hostfile import Host
         ("n[1-2] addr=10.0.0.[11-12]", [Host("n1", addr="10.0.0.11"), Host("n2", addr="10.0.0.12")]),
         ("10.1.2.3 slots=2", [Host("10.1.2.3", 2)]),
         ("gpu-a.example.org", [Host("gpu-a.example.org")]),
+        ("node1 // slots=9\nnode2 slots=2//no", [Host("node1"), Host("node2", 2)]),
+        ("/* two\nlines # */ node1 /* */ slots=2 /**/\n# /* no\nnode2", [Host("node1", 2), Host("node2")]),
+        ("a # one\rb # two\rc", [Host("a"), Host("b"), Host("c")]),
+        ("node1 slots = 4 user =ml port= 22", [Host("node1", 4, "ml", 22)]),
+        ("node1 slots=2 max_slots=4\nnode2 max-slots = 9", [Host("node1", 2), Host("node2")]),
     ],
 )
 def test_it_reads(text: str, hosts: list[Host]) -> None:
@@ -42,8 +47,18 @@ def test_it_reads(text: str, hosts: list[Host]) -> None:
         ("node1 slots=-1", "hosts.txt:1:7: slots must be a positive integer, got '-1'"),
         ("node1 slots=", "hosts.txt:1:7: slots must be a positive integer, got ''"),
         ("node1 slots=٣", "hosts.txt:1:7: slots must be a positive integer, got '٣'"),
-        ("node1 slots=9999", "hosts.txt:1:7: slots must be a positive integer, got '9999'"),
-        ("node1 slots = 4", "hosts.txt:1:7: no spaces around '=': write slots=4"),
+        ("node1 slots=9999", "hosts.txt:1:7: slots is at most 1024, got '9999'"),
+        ("node1 slots=99999999999", "hosts.txt:1:7: slots is at most 1024, got '99999999999'"),
+        ("node1 slots= user=ml", "hosts.txt:1:7: slots must be a positive integer, got ''"),
+        ("node1 slots=4 max_slots=2", "hosts.txt:1:1: max_slots=2 is below slots=4"),
+        ("node1 max_slots=2 max-slots=2", "hosts.txt:1:19: max_slots is given twice"),
+        ("node1 cpu=4", "hosts.txt:1:7: expected slots=, user=, port= or addr=, got 'cpu=4'; write slots=4"),
+        (
+            "node1 username=ml",
+            "hosts.txt:1:7: expected slots=, user=, port= or addr=, got 'username=ml'; write user=",
+        ),
+        ("node1\nnode2 /* no end\nnode3", "hosts.txt:2:7: this comment has no end: write */ after it"),
+        ("node1 \udce4", "hosts.txt:1:7: the byte 0xe4 is not UTF-8"),
         ("node1 port=70000", "hosts.txt:1:7: port must be between 1 and 65535, got '70000'"),
         ("node1 sluts=4", "hosts.txt:1:7: expected slots=, user=, port= or addr=, got 'sluts=4'"),
         ("node1 4", "hosts.txt:1:7: expected slots=, user=, port= or addr=, got '4'"),
@@ -51,7 +66,10 @@ def test_it_reads(text: str, hosts: list[Host]) -> None:
         ("node1 user=a;b", "hosts.txt:1:7: user must be a login name, got 'a;b'"),
         ("node1 addr=$(id)", "hosts.txt:1:7: addr must be an IP address or a name, got '$(id)'"),
         ("ml@node1", "hosts.txt:1:1: write 'node1 user=ml', got 'ml@node1'"),
-        ("node1:4", "hosts.txt:1:1: write 'node1 slots=4', got 'node1:4'"),
+        ("node1:4", "hosts.txt:1:1: write 'node1 port=4' or 'node1 slots=4', got 'node1:4'"),
+        ("node1:2222 slots=2", "hosts.txt:1:1: write 'node1 port=2222', got 'node1:2222'"),
+        ("node1:2222", "hosts.txt:1:1: write 'node1 port=2222', got 'node1:2222'"),
+        ("node1\nNode1", "hosts.txt:2:1: Node1 is already on line 1, as node1"),
         ("-oProxyCommand=x", "hosts.txt:1:1: a host name has letters"),
         ("node1;reboot", "hosts.txt:1:1: a host name has letters"),
         ("node[3-1]", "hosts.txt:1:1: a range goes upwards, got [3-1]"),
@@ -85,7 +103,9 @@ def test_every_mistake_is_reported_at_once() -> None:
         (None, "no such hosts file"),
         (b"", "no hosts"),
         (b"\x7fELF\x00\x01", "is not a text file"),
-        (b"node1 slots=\xff\xfe", "is not a text file"),
+        ("node1 slots=2".encode("utf-16"), "is not a text file"),
+        (b"node1 slots=\xff\xfe", "1:13: the byte 0xff is not UTF-8"),
+        (b"# x\n" * (1 << 23), "is larger than 16 MiB"),
     ],
 )
 def test_a_file_that_cannot_be_one(tmp_path: Path, content: bytes | None, complaint: str) -> None:
@@ -106,6 +126,38 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     path = tmp_path / "hosts.txt"
     path.write_bytes(b"\xef\xbb\xbfnode1 slots=2\r\n")
     assert hostfile.load(path) == (Host("node1", 2),)
+
+
+def test_a_comment_may_be_in_any_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.txt"
+    path.write_bytes(b"# f\xfcr alle\nnode1 slots=2  // \xe4\n")
+    assert hostfile.load(path) == (Host("node1", 2),)
+
+
+@pytest.mark.parametrize("line", ["node1\n", "n[1-4096]\n", "node1 slots=x\n", "ml@node1\n"])
+def test_of_endless_mistakes_the_first_ones_are_reported(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def parse_line(one: str) -> object:
+        read.append(one)
+        return original(one)
+
+    original = hostfile._parse_line
+    monkeypatch.setattr(hostfile, "_parse_line", parse_line)
+    with pytest.raises(HostfileError) as caught:
+        hostfile.parse(line * 100_000)
+    assert len(caught.value.problems) == hostfile.MOST_PROBLEMS + 1
+    assert "there are more mistakes from here on" in caught.value.problems[-1].text
+    assert len(read) <= hostfile.MOST_PROBLEMS + 2
+
+
+def test_of_too_many_hosts_no_more_are_read() -> None:
+    with pytest.raises(HostfileError, match="5:1: more than 4096 hosts; no more are supported"):
+        hostfile.parse("".join(f"{name}[1-1000]\n" for name in "abcdefgh"))
+
+
+def test_a_host_without_slots_is_known_as_that() -> None:
+    assert [host.slots_by_default for host in hostfile.parse("a slots=1\nb")] == [False, True]
 
 
 @pytest.mark.parametrize(

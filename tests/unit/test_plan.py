@@ -71,6 +71,12 @@ def test_slots_without_a_rank_stay_free_for_what_a_program_spawns() -> None:
     ]
 
 
+def test_a_plan_says_where_the_number_of_slots_is_the_default() -> None:
+    text = str(make_plan("a slots=1\nb"))
+    assert "\na: rank 0\n" in text
+    assert "\nb: rank 1 (one slot, as the hosts file gives it no slots=)\n" in text
+
+
 def test_words_of_the_user_win_over_the_defaults() -> None:
     made = make_plan("node1 slots=2", env=(("OMP_NUM_THREADS", "7"),))
     assert made.hosts[0].env["OMP_NUM_THREADS"] == "7"

@@ -1,0 +1,61 @@
+"""The text of a hosts file, as Open MPI reads it: comments of three kinds, and spaces around `=`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..errors import Problem, UsageError
+
+MOST_BYTES = 1 << 24
+_LINE = r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"  # what str.splitlines does not split at
+_COMMENT = re.compile(rf"(?:#|//){_LINE}*|/\*(?s:.*?)(?P<end>\*/|\Z)")
+_KEY_AND_VALUE = re.compile(r"[^\s=]+(?:\s*=\s*(?:[^\s=]+(?![^\s=]|\s*=))?)?|\S+")
+_UNDECODED = re.compile("[\udc80-\udcff]")  # by surrogateescape
+
+
+def load(path: Path) -> str:
+    """The text of a file; bytes that are not UTF-8 are kept, because a comment may hold any."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such hosts file; `muster init` writes one: a line a host") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path}: is a directory, not a hosts file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{path}: is larger than {MOST_BYTES >> 20} MiB; a hosts file has one line a host")
+    if b"\0" in data:
+        raise UsageError(f"{path}: is not a text file; a hosts file has one line a host: 'node1 slots=4'")
+    return data.decode("utf-8-sig", "surrogateescape")
+
+
+def without_comments(text: str, source: str) -> tuple[str, list[Problem]]:
+    """The text with a space for each character of a comment, and a comment that does not end."""
+    problems = []
+
+    def blank(comment: re.Match[str]) -> str:
+        if comment["end"] == "":
+            line, column = _place(text, comment.start())
+            problems.append(Problem(source, line, column, "this comment has no end: write */ after it"))
+        return "".join(part if part.isspace() else " " for part in comment[0])
+
+    return _COMMENT.sub(blank, text), problems
+
+
+def _place(text: str, index: int) -> tuple[int, int]:
+    lines = (text[:index] + "x").splitlines()
+    return len(lines), len(lines[-1])
+
+
+def words(line: str) -> list[tuple[int, str]]:
+    """The words of a line, each with its column; `slots = 4` is one."""
+    return [(match.start() + 1, re.sub(r"\s*=\s*", "=", match[0])) for match in _KEY_AND_VALUE.finditer(line)]
+
+
+def undecoded(line: str) -> tuple[int, str] | None:
+    """The first byte of a line that is not UTF-8: its column and its number."""
+    found = _UNDECODED.search(line)
+    return (found.start() + 1, f"0x{ord(found[0]) - 0xDC00:02x}") if found else None
