@@ -183,12 +183,12 @@ def _git(place: Path, *arguments: str) -> bytes:
 
 def _walk(root: Path) -> Iterator[str]:
     for folder, folders, names in os.walk(root):
-        links = [name for name in folders if Path(folder, name).is_symlink()]
         folders[:] = [
             name
             for name in folders
             if name not in NEVER and not name.startswith(".") and not JOB.fullmatch(name)
         ]
+        links = [name for name in folders if Path(folder, name).is_symlink()]  # os.walk goes into none
         for name in names + links:
             path = Path(folder, name)
             if _is_file(path):

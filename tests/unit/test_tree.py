@@ -231,3 +231,13 @@ def test_without_git_the_advice_for_too_large_a_tree_is_not_gitignore(
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     with pytest.raises(UsageError, match=r"keep data outside of it, or list it in \.gitignore"):
         tree.scan(tmp_path)
+
+
+def test_without_git_a_link_to_a_folder_stays_here_where_a_folder_of_its_name_would(tmp_path: Path) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    write(project, train_py="", real__data="")
+    elsewhere.mkdir()
+    for name in (".muster", ".cache", "runs", "venv"):
+        (project / name).symlink_to(elsewhere)
+    (project / "link").symlink_to("real")
+    assert names(project) == ["link", "real/data", "train.py"]
