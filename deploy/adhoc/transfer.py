@@ -16,7 +16,6 @@ from ..common.files import PART, Entry, append, complete, digest, entries
 from ..connect.answers import (
     APPEND,
     DRAFT,
-    FILE,
     FILE_PART,
     SETTLE,
     VERIFY,
@@ -29,6 +28,7 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every, on_every
 from ..errors import MusterError, UsageError
+from .listing import facts_of
 
 TRANSFER_SECONDS, SETTLE_SECONDS = 600.0, 30.0
 # Requests that are on their way to one host, and the bytes that they may bring: small files need not wait
@@ -62,7 +62,7 @@ def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
 
     def receive(host: str) -> Path:
         channel = cluster.channels[host]
-        told = channel.ask(FILE, path=source, seconds=TRANSFER_SECONDS)
+        told = facts_of(channel, source, TRANSFER_SECONDS)
         is_folder = told.entries is not None
         _require_room(told, folder)
         suffix = "" if is_folder else name.suffix

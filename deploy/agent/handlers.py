@@ -40,7 +40,7 @@ PARTS = (
     Part("agent.job.detach", "Detaching", ("home", "send"), ("detach",)),
     Part("agent.job.stacks", "Stacks", ("home",), ("stacks",)),
     Part("agent.process.commands", "Commands", ("send",), ("run",)),
-    Part("common.files", "Files", (), ("draft", "append", "verify", "settle", "file", "part")),
+    Part("common.files", "Files", (), ("draft", "append", "verify", "settle", "file", "entries", "part")),
     Part("agent.job.cleanup", "Cleaning", ("home",), ("clean",)),
     Part(
         *("agent.image.images", "Images", ("images", "send")),

@@ -14,6 +14,8 @@ from .frames import Frame
 from .os_errors import naming
 
 PART = 1 << 20
+# Entries of a folder in one answer, and the characters of their paths: a driver takes lines of 8 MiB.
+PAGE, PAGE_TEXT = 8192, 1 << 19
 KINDS = ("folder", "file", "link")
 
 
@@ -35,6 +37,8 @@ class Files:
     def __init__(self) -> None:
         self._drafts: dict[str, str] = {}
         """What is being received, with where it will be."""
+        self._listings: dict[str, Iterator[Entry]] = {}
+        """The folders whose entries the driver has not all been told."""
 
     def do_draft(self, request: Frame, payload: bytes) -> Frame:
         """Begin to receive a file or a folder, beside its place; what goes into a folder keeps its name."""
@@ -75,12 +79,29 @@ class Files:
         return {}
 
     def do_file(self, request: Frame, payload: bytes) -> Frame:
-        """What a file is: size, mode and SHA-256; or what is in a folder, and its mode."""
+        """What a file is: size, mode and SHA-256; or the first of what is in a folder, and its mode."""
         path = _path(request["path"])
         status = os.stat(path)
         if os.path.isdir(path):
-            return {"mode": status.st_mode & 0o777, "entries": list(entries(path))}
+            self._listings[path] = entries(path)
+            return {"mode": status.st_mode & 0o777, **self._page(path)}
         return {"length": status.st_size, "mode": status.st_mode & 0o777, "digest": digest(path)}
+
+    def do_entries(self, request: Frame, payload: bytes) -> Frame:
+        """More of what is in a folder that was asked for."""
+        return self._page(_path(request["path"]))
+
+    def _page(self, path: str) -> Frame:
+        """The next entries, as many as a line may hold."""
+        page: list[Entry] = []
+        text = 0
+        for entry in self._listings[path]:
+            page.append(entry)
+            text += len(entry.path) + len(entry.link)
+            if len(page) >= PAGE or text > PAGE_TEXT:
+                return {"entries": page, "more": True}
+        del self._listings[path]
+        return {"entries": page, "more": False}
 
     def do_part(self, request: Frame, payload: bytes) -> Frame:
         """A part of a file."""

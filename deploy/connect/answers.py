@@ -307,6 +307,16 @@ class FileFacts:
     length: Bytes = 0
     digest: Annotated[str, Like("([0-9a-f]{64})?")] = ""
     entries: Annotated[tuple[Entry, ...], AtMost(MOST_ENTRIES)] | None = None
+    more: bool = False
+    """There are more entries, for `FILE_ENTRIES` to bring."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Further entries of a folder."""
+
+    entries: Annotated[tuple[Entry, ...], AtMost(MOST_ENTRIES)]
+    more: bool
 
 
 @dataclass(frozen=True)
@@ -393,6 +403,7 @@ APPEND = Request("append", Nothing)
 VERIFY = Request("verify", Nothing)
 SETTLE = Request("settle", Nothing)
 FILE = Request("file", FileFacts)
+FILE_ENTRIES = Request("entries", Entries)
 FILE_PART = Request("part", Payload, PART)
 IMAGE = Request("image", ImageThere)
 IMAGE_SERVE = Request("image_serve", ImageServed)

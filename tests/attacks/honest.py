@@ -56,6 +56,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "mode": 0o755,
         "entries": [["a", "file", 0o644, 7, DIGEST, ""], ["b", "link", 0o755, 0, "", "a"]],
     },
+    "entries": {"entries": [["a", "file", 0o644, 7, DIGEST, ""]], "more": False},
     "clean": {"removed": ["x"], "kept": [], "freed": 7},
     "image": {"id": DIFF_ID, "created": "2026", "layers": [DIFF_ID], "common": 1},
     "image_serve": {"port": 20124, "have": {DIGEST: 7}},
