@@ -102,7 +102,7 @@ def test_ranks_that_torch_brought_together_may_have_mpi_beside_it(folder: Path, 
     assert run(folder, meet, GLOO_SOCKET_IFNAME="lo")[:2] == (0, False)
 
 
-FAILING = {"raise ValueError('boom')": 1, "import sys; sys.exit(3)": 1, "print('well')": 0}
+FAILING = {"raise ValueError('boom')": 1, "sys.exit(3)": 3, "sys.exit('no')": 1, "print('well')": 0}
 # In the place of MPI_Finalize, which would wait for the others.
 AT_EXIT = """
 ctypes.CDLL(None).on_exit(ctypes.CDLL(None).abort, None)

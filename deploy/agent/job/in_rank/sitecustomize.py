@@ -36,13 +36,13 @@ class _End:
         self._world = int(world) if world.isdecimal() else 1
         self._marker = os.path.join(environment.get("MUSTER_AGENT", ""), f"{ALONE}-{environment.get('RANK')}")
         self._in_mpi_job = not STARTED_BY_MPI.isdisjoint(environment)
-        self._failed = False
+        self._status = 0
 
     def note_status(self, status: Any) -> None:
         """The status, or SystemExit, that the program ends with."""
         if isinstance(status, SystemExit):
             status = status.code
-        self._failed = status not in (None, 0)
+        self._status = (status & 0xFF) if isinstance(status, int) else int(status is not None)
 
     def judge(self) -> None:
         """Called last of all that Python calls at exit."""
@@ -50,12 +50,12 @@ class _End:
         if library is None or not _flag(library, "MPI_Initialized"):
             return
         finalized = _flag(library, "MPI_Finalized")
-        failed = self._failed or getattr(sys, "last_value", None) is not None
-        if failed and not finalized and "mpi4py.MPI" not in sys.modules:
+        status = self._status or int(getattr(sys, "last_value", None) is not None)
+        if status and not finalized and "mpi4py.MPI" not in sys.modules:
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
                     stream.flush()
-            os._exit(1)
+            os._exit(status)
         if self._world > 1 and not _met_by_torch() and self._is_alone(library, finalized=finalized):
             with contextlib.suppress(OSError), open(self._marker, "x", encoding="ascii"):
                 pass
