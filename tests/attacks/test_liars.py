@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import subprocess
 import sys
 import time
@@ -96,6 +97,30 @@ def test_a_transfer_that_one_host_spoils_names_that_host(tmp_path: Path, lie: st
     with cluster(tmp_path, f"file:{lie}", facts=False) as hosts, pytest.raises(UnfitError) as caught:
         transfer.get(hosts, str(tmp_path / "file"), tmp_path / "here")
     assert [host for host, _ in caught.value.reasons] == ["node2"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_fetched_goes_through_no_link_that_was_there_before(tmp_path: Path, kind: str) -> None:
+    source, here, secret = tmp_path / "source", tmp_path / "here", tmp_path / "secret"
+    if kind == "folder":
+        source.mkdir(mode=0o700)
+        (source / "file").write_text("evil")
+        source.chmod(0o500)
+    else:
+        source.write_text("evil")
+    here.mkdir(mode=0o777)
+    secret.write_text("secret")
+    for number in (os.getpid(), ""):
+        (here / f".source@localhost.{number}").symlink_to(secret)
+    (here / "source@localhost").symlink_to(secret) if kind == "file" else None
+    with Cluster(hostfile.parse("localhost"), lambda host: LocalPipe(None), facts=False) as hosts:
+        (got,) = transfer.get(hosts, str(source), here)
+    assert secret.read_text() == "secret"
+    assert not got.is_symlink()
+    assert stat.S_IMODE(got.stat().st_mode) == (
+        0o500 if kind == "folder" else stat.S_IMODE(source.stat().st_mode)
+    )
+    assert [path for path in here.iterdir() if path.name.startswith(".muster-get")] == []
 
 
 # ---- as commands ------------------------------------------------------------------------------------------

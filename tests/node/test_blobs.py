@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +93,25 @@ def test_a_host_gives_nothing(host: Make, source: Wanted, reason: str) -> None:
     there.append(DIGEST, 0, CONTENT)
     with pytest.raises(OSError, match=reason):
         pull(here, source, [place], silent)
+
+
+def test_callers_that_say_nothing_are_few_and_keep_nobody_from_a_file(host: Make) -> None:
+    (there, place), (here, _) = host("a"), host("b")
+    there.append(DIGEST, 0, CONTENT)
+    before = threading.active_count()
+    idle = [socket.create_connection(("127.0.0.1", place.port)) for _ in range(module.MOST_UNPROVEN + 40)]
+    for caller in idle[:40]:
+        caller.settimeout(60)
+        assert caller.recv(1) == b"", "the oldest are hung up on"
+    pull(here, WANTED, [place], silent)
+    assert here.has(DIGEST)
+    wait_until(
+        lambda: threading.active_count() <= before + module.MOST_UNPROVEN,
+        "the end of the threads",
+        pause=0.05,
+    )
+    for caller in idle:
+        caller.close()
 
 
 def test_a_host_that_answers_at_anothers_address_gives_nothing(host: Make) -> None:

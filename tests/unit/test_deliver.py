@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import tarfile
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from muster.deploy.common.frames import read_frame, write_frame
 from muster.deploy.connect.answers import Missing, Request
-from muster.deploy.launch.deliver import Contents, prepare_for
+from muster.deploy.launch.deliver import Contents, preparation_seconds, prepare_for
 from muster.deploy.plan.source_tree import Tree, scan
 
 
@@ -57,6 +58,16 @@ def unpacked(archive: bytes) -> dict[str, bytes]:
         return {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         return {member.name: cast(IO[bytes], tar.extractfile(member)).read() for member in tar}
+
+
+def test_a_host_has_time_to_prepare_in_proportion_to_what_it_prepares(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    small = scan(tmp_path)
+    assert preparation_seconds(small, small) < 60
+    large = dataclasses.replace(
+        small, files=tuple(dataclasses.replace(small.files[0], size=1 << 30) for _ in "1")
+    )
+    assert preparation_seconds(large, small) > 500
 
 
 def test_hosts_that_lack_the_same_get_one_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
