@@ -13,6 +13,7 @@ from typing import Any
 
 from invoke import Argument, Collection, Exit, ParseError, Program, Task
 
+from ..console.terminal import harmless_streams
 from ..errors import UsageError
 from .command import Command
 from .commands import FAMILIES, collection
@@ -55,7 +56,8 @@ class Muster(Program):
     def run(self, argv: list[str] | None = None, exit: bool = True) -> None:  # noqa: A002  # Invoke's name
         """Run a command to its end; a reader that went away, as `head` does, is no error to explain."""
         try:
-            super().run(argv, exit)
+            with harmless_streams():
+                super().run(argv, exit)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor at Python's own flush
             sys.exit(128 + signal.SIGPIPE)

@@ -6,6 +6,8 @@ import time
 from types import TracebackType
 from typing import TextIO
 
+from .terminal import own_stream
+
 BAR = 24
 
 
@@ -22,7 +24,7 @@ class Progress:
     """One line that stays in place on a terminal; elsewhere a line for each tenth."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._began, self._tenth = stream, time.monotonic(), -1
+        self._stream, self._began, self._tenth = own_stream(stream), time.monotonic(), -1
 
     def __enter__(self) -> Progress:
         return self

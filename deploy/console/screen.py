@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from .terminal import harmless, harmless_lines
+from .terminal import harmless, harmless_lines, own_stream
 from .text import ranges
 
 LABEL_WIDTH = 20
@@ -38,7 +38,8 @@ class Screen:
     """
 
     def __init__(self, stream: TextIO, only: Container[int] | None = None, *, may_drop: bool = False) -> None:
-        self.stream, self.may_drop = stream, may_drop
+        self.stream = stream = own_stream(stream)
+        self.may_drop = may_drop
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a Latin-1 terminal shows less, and fails nothing
         self.only = only

@@ -16,7 +16,7 @@ from ..plan.source_tree import Tree
 
 DELIVERY_SECONDS, MISSING_SECONDS = 600.0, 30.0
 # To make a job's folder out of the store: what every host has time for, and more for each file and MiB of it.
-PREPARE_SECONDS, FILE_SECONDS, MIB_SECONDS = 60.0, 0.02, 0.5
+PREPARE_SECONDS, FILE_SECONDS, MIB_SECONDS = 30.0, 0.02, 0.5
 
 
 def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = ()) -> None:

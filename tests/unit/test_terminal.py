@@ -1,0 +1,91 @@
+"""No text drives the terminal, whoever wrote it and wherever it is printed."""
+
+from __future__ import annotations
+
+import ast
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from invoke import Exit, Program
+
+from muster.deploy.cli.program import Muster
+from muster.deploy.console.progress import Progress
+from muster.deploy.console.screen import Screen
+from muster.deploy.console.terminal import HarmlessStream, harmless_streams, own_stream
+
+ROOT = Path(__file__).parents[2]
+EVIL = "node\x1b]0;owned\x07 \x9b2J\r\x7f \ud800 ä\tb\n"
+SHOWN = "node␛]0;owned␇ \ufffd2J␍␡ ? ä\tb\n"
+# They answer or report in frames, to a driver and not to a terminal; and one writes a file of this checkout.
+FRAMES = {"deploy/agent/main.py", "deploy/jobs/detached_main.py", "deploy/image/bake.py"}
+
+
+def test_what_any_command_prints_is_harmless(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(self: Program, argv: list[str] | None, exit: bool) -> None:  # noqa: A002  # Invoke's name
+        sys.stdout.write(EVIL)
+        sys.stdout.writelines([EVIL])
+        sys.stderr.write(EVIL)
+        raise Exit(EVIL, 3)
+
+    monkeypatch.setattr(Program, "run", command)
+    with pytest.raises(Exit):
+        Muster().run(["muster"])
+    assert capsys.readouterr() == (SHOWN * 2, SHOWN)
+
+
+@pytest.mark.parametrize("words", [["\x1b[2J"], ["launch", "--\x1b[2J"], ["status", "--hosts", "\x1b[2J"]])
+def test_what_a_command_ends_with_is_harmless(words: list[str]) -> None:
+    script = "from muster.deploy.cli.program import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "␛[2J" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_guarded_stream_is_otherwise_what_it_was(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w", encoding="utf-8") as file:
+        stream = HarmlessStream(file)
+        assert (stream.fileno(), stream.isatty(), stream.encoding) == (file.fileno(), False, "utf-8")
+        print("a", 1, file=stream, flush=True)
+        assert (tmp_path / "out").read_text() == "a 1\n"
+
+
+def test_the_screen_and_the_progress_line_have_their_own_codes() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    guarded = HarmlessStream(terminal)
+    assert own_stream(guarded) is terminal  # type: ignore[arg-type]  # as sys.stdout is
+    Screen(guarded).say("said \x1b[2J")  # type: ignore[arg-type]
+    Progress(guarded).show(1, 2)  # type: ignore[arg-type]
+    assert "\x1b[K" in terminal.getvalue()
+    assert "\x1b[2J" not in terminal.getvalue()
+
+
+def test_the_streams_are_what_they_were_afterwards() -> None:
+    before = sys.stdout, sys.stderr
+    with pytest.raises(ValueError, match="x"), harmless_streams():
+        raise ValueError("x")
+    assert (sys.stdout, sys.stderr) == before
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("deploy/**/*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_nobody_writes_to_the_terminal_past_the_guard(path: Path) -> None:
+    name = str(path.relative_to(ROOT))
+    for node in ast.walk(ast.parse(path.read_text())):
+        used = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Call) else ""
+        if used in {"sys.stdout", "sys.stderr"}:
+            assert name.startswith(("deploy/cli/", "deploy/console/terminal.py")) or name in FRAMES
+        assert name in FRAMES or used not in {"sys.stdout.buffer", "sys.stderr.buffer"}
+        assert used not in {"sys.__stdout__", "sys.__stderr__"}
+        assert not used.startswith(("open('/dev/tty'", "os.write(1,", "os.write(2,", "print("))
+        assert "own_stream(" not in used or name.startswith("deploy/console/")
