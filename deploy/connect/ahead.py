@@ -24,6 +24,7 @@ def ahead(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) -> OpenP
     Whoever asks again gets a new one. An error waits there too. Nobody has to ask: the threads keep no
     process alive, and the agent behind a pipe ends with this process.
     """
+    usual, left = sys.getswitchinterval(), [host.name for host in hosts]
     sys.setswitchinterval(TURN_SECONDS)
     begun: dict[str, Future[Pipe]] = {host.name: Future() for host in hosts}
     waiting = deque((host, begun[host.name]) for host in hosts)
@@ -42,6 +43,9 @@ def ahead(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) -> OpenP
                 future.set_result(opened(host))
             except BaseException as error:  # noqa: BLE001  # it is raised where the pipe is asked for
                 future.set_exception(error)
+            left.remove(host.name)
+            if not left:
+                sys.setswitchinterval(usual)
 
     for _ in range(min(len(hosts), AT_ONCE)):
         threading.Thread(target=work, daemon=True).start()

@@ -13,6 +13,7 @@ import paramiko
 import pytest
 from paramiko.ssh_exception import NoValidConnectionsError
 
+from muster.deploy.connect.transports import ssh
 from muster.deploy.connect.transports.host_keys import PinnedConnection, UnknownHostKey
 from muster.deploy.connect.transports.known_hosts import known_keys
 from muster.deploy.connect.transports.ssh import PACKET_BYTES, SshPipe, _explain, _Outgoing
@@ -198,3 +199,31 @@ def test_each_failure_has_an_id_for_programs_and_a_remedy(
     assert explained.kind == kind
     assert remedy in explained.remedy
     assert str(explained) == f"{explained.text}; {explained.remedy}"
+
+
+def test_what_many_hosts_may_send_before_it_is_read_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows: list[int] = []
+
+    class Transport:
+        def set_keepalive(self, seconds: int) -> None:
+            pass
+
+        def open_session(self, window: int, timeout: float) -> Transport:
+            windows.append(window)
+            return self
+
+        def exec_command(self, command: str) -> None:
+            pass
+
+    class Connection:
+        def __init__(self, route: Route) -> None:
+            self.transport = Transport()
+
+        def open(self) -> None:
+            pass
+
+    monkeypatch.setattr(ssh, "PinnedConnection", Connection)
+    SshPipe(route_of(tmp_path, "Host node1\n", Host("node1")), "python3")
+    assert 256 * windows[0] <= 1 << 27

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import cast
 
@@ -93,3 +94,17 @@ def test_a_host_that_does_not_answer_keeps_nobody_from_another() -> None:
     take = ahead(NODES, open_pipe, Timings())
     assert take(NODES[1]) and take(NODES[2])
     never.set()
+
+
+def test_threads_take_turns_as_ever_once_every_way_is_open() -> None:
+    usual = sys.getswitchinterval()
+    go = threading.Event()
+
+    def open_pipe(host: Host) -> Pipe:
+        go.wait(60)
+        return pipe()
+
+    ahead(NODES, open_pipe, Timings())
+    assert sys.getswitchinterval() < usual
+    go.set()
+    wait_until(lambda: sys.getswitchinterval() == usual, "turns of the usual length")

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 KEEPALIVE_SECONDS = 5
 KILLED = 128 + signal.SIGKILL
 PACKET_BYTES = 1 << 15  # the most that OpenSSH takes at once
+# What a host may send before this side has read it; paramiko's own 2 MiB would be 512 MiB for 256 hosts.
+WINDOW_BYTES = 1 << 19
 
 
 class _Incoming(io.RawIOBase):
@@ -82,7 +84,7 @@ class SshPipe:
             self._connection.open()
             transport = self._connection.transport
             transport.set_keepalive(KEEPALIVE_SECONDS)
-            self._channel: Any = transport.open_session(timeout=route.connect_seconds)
+            self._channel: Any = transport.open_session(WINDOW_BYTES, timeout=route.connect_seconds)
             self._channel.exec_command(command(python))
         except (SSHException, OSError, EOFError) as error:
             proxy = self._connection.proxys_last_words()
