@@ -163,9 +163,9 @@ def installed(packages: list[str]) -> list[str]:
 
 
 def account(name: str) -> dict[str, object]:
-    """The account that jobs run as, if it is there, and whether setup made it."""
+    """The account that jobs run as (without a name, ours), if it is there, and whether setup made it."""
     try:
-        entry = pwd.getpwnam(name)
+        entry = pwd.getpwnam(name or pwd.getpwuid(os.getuid()).pw_name)
     except KeyError:
         return {}
     return {
@@ -187,7 +187,19 @@ def holds_data(home: str) -> bool:
         skeleton = {path.name for path in Path("/etc/skel").iterdir()}
     except OSError:
         return False
-    return bool(names - skeleton - {".ansible", ".ssh", ".bash_history"})
+    return bool(names - skeleton - {".ansible", ".ssh", ".bash_history", ".muster-venv"})
+
+
+def environment(home: str) -> dict[str, object]:
+    """The environment of the stack `venv` in a home: its digest, once it is complete, and free space."""
+    folder = Path(home, ".muster-venv")
+    mark, digest = folder / "current" / "muster.json", ""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        if mark.is_file() and mark.stat().st_size < 1 << 16:  # the account can put there what it likes
+            digest = str(json.loads(mark.read_text())["digest"])
+    place = next(path for path in (folder, *folder.parents) if path.is_dir())
+    free = shutil.disk_usage(place).free >> 20
+    return {"digest": digest, "exists": folder.is_dir(), "disk_free_mb": free}
 
 
 def works(*argv: str) -> bool:
@@ -351,6 +363,7 @@ def main() -> None:
                 "hostname": socket.gethostname(),
                 "operator": operator(),
                 "account": user,
+                "venv": environment(str(user.get("home", "/home/new"))),
                 "engine": engine(asked["image"]),
                 "jobs": running_jobs([*asked["homes"], *([str(user["home"])] if user else [])]),
                 "addresses": addresses(),

@@ -1,0 +1,119 @@
+"""Wheels of a folder here, for hosts that reach no index: run by `python3 -` on this machine, the question as JSON.
+
+uv chooses, as it would on the host. So what is missing is known before anything is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+OLDEST, NEWEST = 5, 28  # manylinux_2_N: wheels for this C library and older ones
+
+
+def said(argv: list[str], stdin: str = "") -> str:
+    """What a program printed; ValueError in its words if it failed."""
+    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(" ".join(done.stderr.split()))
+    return done.stdout
+
+
+def resolve(asked: dict[str, Any], *more: str) -> list[str]:
+    """`name==version` of each package that a host needs, as uv would install them there."""
+    argv = [asked["uv"], "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"]
+    argv += ["--find-links", asked["folder"], "--only-binary", ":all:", "--constraint", asked["constraints"]]
+    argv += ["--python-version", asked["python_version"], "--python-platform", asked["platform"], *more]
+    return said(argv, "\n".join(asked["packages"])).split()
+
+
+def choose(asked: dict[str, Any]) -> dict[str, Any]:
+    """The files of the folder that a host needs, and what stands in the way."""
+    try:
+        pins = resolve(asked, "--no-index", "--no-cache", "--no-config")
+    except (OSError, ValueError) as error:
+        return {"wheels": [], "problem": str(error)}
+    files = wheels(Path(asked["folder"]), pins, asked["python_version"], asked["architecture"])
+    return {"wheels": files, "problem": ""}
+
+
+def wheels(folder: Path, pins: list[str], python_version: str, architecture: str) -> list[str]:
+    """The files that have these packages for this Python and machine, in the order of their names."""
+    wanted = {(normal(name), version) for name, _, version in (pin.partition("==") for pin in pins)}
+    own = "cp" + python_version.replace(".", "")
+    found = []
+    for path in sorted(folder.glob("*.whl")):
+        name, version, *_, python, abi, platform = path.stem.split("-")
+        fits = own in python.split(".") or "py3" in python.split(".") or "abi3" in abi
+        runs = "any" in platform.split(".") or architecture in platform
+        if (normal(name), version) in wanted and fits and runs:
+            found.append(str(path))
+    return found
+
+
+def normal(name: str) -> str:
+    """A package's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def fill(asked: dict[str, Any]) -> dict[str, Any]:
+    """Download what a host needs. uv says what, since pip reads conditions as of its own Python; pip brings it."""
+    folder = Path(asked["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
+    before = set(folder.iterdir())
+    index = ["--index-url", asked["index"]] if asked["index"] else []
+    torch_index = ["--index-url", asked["torch_index"]] if asked["torch_index"] else index
+    download(asked, [asked["torch"]], torch_index)
+    pins = resolve(
+        {**asked, "packages": [asked["torch"], *asked["packages"]]},
+        *(["--default-index", asked["index"]] if asked["index"] else []),
+    )
+    download(asked, pins, index)
+    return {"new": sorted(path.name for path in set(folder.iterdir()) - before)}
+
+
+def download(asked: dict[str, Any], packages: list[str], index: list[str]) -> None:
+    """These packages and no others, as wheels for the host's Python and machine."""
+    machine = asked["architecture"]
+    names = [f"manylinux_2_{minor}_{machine}" for minor in range(NEWEST, OLDEST - 1, -1)]
+    names += [f"{old}_{machine}" for old in ("manylinux2014", "manylinux2010", "manylinux1")]
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    argv += ["--python-version", asked["python_version"], *index, "--find-links", asked["folder"]]
+    argv += [word for name in names for word in ("--platform", name)]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
+        listed.write("\n".join(packages))
+        listed.flush()
+        said([*argv, "--dest", asked["folder"], "--requirement", listed.name])
+
+
+def pack(asked: dict[str, Any]) -> dict[str, Any]:
+    """These wheels as one file, which is there whole or not at all."""
+    archive = Path(asked["archive"])
+    if not archive.exists():
+        part = archive.with_suffix(".part")
+        with tarfile.open(part, "w") as tar:  # wheels are compressed already
+            for wheel in asked["wheels"]:
+                tar.add(wheel, Path(wheel).name)
+        part.replace(archive)
+    return {}
+
+
+def main() -> int:
+    """Print the answer as JSON."""
+    asked = json.loads(sys.argv[1])
+    try:
+        print(json.dumps({"choose": choose, "fill": fill, "pack": pack}[asked["do"]](asked)))
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

