@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.ansible.bare_hosts import ADDRESSES, Hosts
+from tests.ansible.bare_hosts import ADDRESSES, Hosts, run
 from tests.ansible.rendering import render_value
 from tests.ansible.test_observe import module
 from tests.ansible.test_problems import SEEN
@@ -187,6 +187,20 @@ systemd-run --quiet --unit listen-jobs python3 -m http.server 20001 --directory 
 systemd-run --quiet --unit listen-other python3 -m http.server 8080 --directory /run
 """
 REACHED = "import socket; socket.create_connection(('{}', {}), timeout=3)"
+
+
+def test_nft_reads_what_it_is_told() -> None:
+    """In a network of its own, where nft and the kernel let us have one; the hosts below prove it anyway."""
+    place = ("unshare", "--user", "--map-root-user", "--net", "nft")
+    try:
+        there = run(*place, "list", "ruleset")
+    except OSError:
+        there = None
+    if there is None or there.returncode:
+        pytest.skip("no nft here")
+    chains = [firewall.Chain("inet", "filter", "input", None, "")]
+    done = run(*place, "--check", "--file", "-", stdin=RULES + firewall.nft_script(WANTED, chains))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.fixture(scope="module")

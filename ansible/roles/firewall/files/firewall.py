@@ -185,7 +185,8 @@ def firewalld(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
 def iptables(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
     """A chain of ours, and a jump to it first of all."""
     found: list[tuple[str, ...]] = []
-    for program, six in (("iptables", False), ("ip6tables", True)):
+    has_six = any(is_v6(address) for rule in wanted["rules"] for address in rule["addresses"])
+    for program, six in (("iptables", False), *([("ip6tables", True)] if has_six else [])):
         jump = ("INPUT", "-j", CHAIN.upper())
         chain = CHAIN.upper()
         if removal:
