@@ -178,7 +178,11 @@ table inet filter {
   }
 }
 """
+# With the rules of before go those of the container engine too, which lead to its name server.
+NAMES = "".join(f"{ADDRESSES[name]} {name}\n" for name in ("node5", "node6"))
 PREPARE = f"""
+cat >>/etc/hosts <<'END'
+{NAMES}END
 apt-get install --yes --no-install-recommends nftables >/dev/null
 cat >/etc/nftables.conf <<'END'
 {RULES}END
