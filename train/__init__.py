@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from .data.sampler import GlobalBatchSampler
     from .job.failure import TrainError
     from .job.group import Job, process_group
+    from .job.preemption import Preemption
     from .job.run import run
     from .mpi_backend.register import register as register_mpi
+    from .reporting.outputs import profile_steps
+    from .reporting.steps import StepLog, StepMetrics
     from .sync.ddp import synchronise
     from .trainer import Trainer
 
@@ -26,9 +29,13 @@ __all__ = [
     "Checkpoints",
     "GlobalBatchSampler",
     "Job",
+    "Preemption",
+    "StepLog",
+    "StepMetrics",
     "TrainError",
     "Trainer",
     "process_group",
+    "profile_steps",
     "register_mpi",
     "run",
     "synchronise",
@@ -39,8 +46,12 @@ _PLACES = {
     "Checkpoints": ("checkpoint.checkpoints", "Checkpoints"),
     "GlobalBatchSampler": ("data.sampler", "GlobalBatchSampler"),
     "Job": ("job.group", "Job"),
+    "Preemption": ("job.preemption", "Preemption"),
+    "StepLog": ("reporting.steps", "StepLog"),
+    "StepMetrics": ("reporting.steps", "StepMetrics"),
     "TrainError": ("job.failure", "TrainError"),
     "Trainer": ("trainer", "Trainer"),
+    "profile_steps": ("reporting.outputs", "profile_steps"),
     "process_group": ("job.group", "process_group"),
     "register_mpi": ("mpi_backend.register", "register"),
     "run": ("job.run", "run"),

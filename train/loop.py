@@ -124,7 +124,7 @@ def open_metrics(out: Path, after_epoch: int, terminal: Terminal) -> MetricsFile
     """Make the run's directory and open its metrics.jsonl: anew, or to continue after `after_epoch`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        file = MetricsFile(out / "metrics.jsonl", after_epoch=after_epoch)
+        file = MetricsFile(out / "metrics.jsonl", after=after_epoch)
     except OSError as error:
         raise TrainError(
             f"cannot write to {out}: {error.strerror}; choose another directory with --out"

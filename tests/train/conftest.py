@@ -52,7 +52,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
         out = tmp_path_factory.mktemp("run")
         process = subprocess.Popen(
             [*_prefix(launcher, ranks), *program],
-            env=environment(MUSTER_OUT=str(out), **(at_free_port() if meet else {}), **variables),
+            env=environment(**{"MUSTER_OUT": str(out), **(at_free_port() if meet else {}), **variables}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -23,6 +23,13 @@ SIGNATURES = {
     "say: 'Callable[[str], None] | None' = None) -> 'None'",
     "GlobalBatchSampler": "(*, samples: 'int', batch_size: 'int', rank: 'int', world_size: 'int', "
     "seed: 'int' = 0, shuffle: 'bool' = True, drop_last: 'bool' = False) -> 'None'",
+    "Preemption": "(group: 'Group') -> 'None'",
+    "StepLog": "(group: 'Group', out: 'Path', *, after_step: 'int' = 0, "
+    "tensorboard: 'bool' = False) -> 'None'",
+    "StepMetrics": "(step: 'int', loss: 'float', lr: 'float', gradient_norm: 'float | None', "
+    "samples_per_second: 'float', tokens_per_second: 'float | None', step_seconds: 'float', "
+    "data_seconds: 'float', compute_seconds: 'float', optimizer_seconds: 'float', "
+    "peak_memory_bytes: 'int', time: 'float') -> None",
     "Trainer": "(model: 'nn.Module', loss: 'PerSample', optimizer: 'type[Optimizer]', data: 'Data', *, "
     "group: 'Group', optimizer_options: 'Mapping[str, Any] | None' = None, strategy: 'str' = 'ddp', "
     "compress: 'str' = 'none', batch_size: 'int' = 64, seed: 'int' = 0, "
@@ -31,6 +38,8 @@ SIGNATURES = {
     "process_group": "(ranks: 'Ranks | None' = None, *, backend: 'str | None' = None, init: 'str' = 'auto', "
     "timeout: 'timedelta' = datetime.timedelta(seconds=300), environ: 'Mapping[str, str]' = ...) "
     "-> 'Iterator[Job]'",
+    "profile_steps": "(text: 'str', group: 'Group', out: 'Path', *, after_step: 'int' = 0) "
+    "-> 'Iterator[Callable[[], None]]'",
     "register_mpi": "() -> 'str'",
     "run": "(function: 'Callable[..., T]', *arguments: 'Any', spawn: 'int' = 0, "
     "backend: 'str | None' = None, init: 'str' = 'auto', "

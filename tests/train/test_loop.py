@@ -35,7 +35,7 @@ LINE = EpochMetrics(1, 4, 0.5, 0.01, 0.9, 100.0, 1.7e9)
 
 
 def _written(path: Path, *epochs: int) -> Path:
-    file = MetricsFile(path, after_epoch=0)
+    file = MetricsFile(path, after=0)
     for epoch in epochs:
         file.append(replace(LINE, epoch=epoch))
     return path
@@ -47,11 +47,11 @@ def _epochs(path: Path) -> list[int]:
 
 def test_a_fresh_start_sets_the_earlier_metrics_aside(tmp_path: Path) -> None:
     path = _written(tmp_path / "metrics.jsonl", 1, 2)
-    assert MetricsFile(path, after_epoch=0).aside == tmp_path / "metrics.1.jsonl"
+    assert MetricsFile(path, after=0).aside == tmp_path / "metrics.1.jsonl"
     assert _epochs(tmp_path / "metrics.1.jsonl") == [1, 2]
     assert _epochs(path) == []
     _written(path, 1)
-    assert MetricsFile(path, after_epoch=0).aside == tmp_path / "metrics.2.jsonl"
+    assert MetricsFile(path, after=0).aside == tmp_path / "metrics.2.jsonl"
     assert _epochs(tmp_path / "metrics.1.jsonl") == [1, 2]
 
 
@@ -59,9 +59,9 @@ def test_a_resumed_run_continues_its_metrics_and_loses_none(tmp_path: Path) -> N
     path = _written(tmp_path / "metrics.jsonl", 1, 2)
     with path.open("a") as file:
         file.write('{"epoch": 3, "st')  # the run was killed
-    assert MetricsFile(path, after_epoch=2).aside is None
+    assert MetricsFile(path, after=2).aside is None
     assert _epochs(path) == [1, 2]
-    assert MetricsFile(path, after_epoch=1).aside == tmp_path / "metrics.1.jsonl"
+    assert MetricsFile(path, after=1).aside == tmp_path / "metrics.1.jsonl"
     assert _epochs(path) == [1]
     assert _epochs(tmp_path / "metrics.1.jsonl") == [1, 2]
 
@@ -74,5 +74,5 @@ def test_metrics_are_complete_at_every_moment(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("muster.train.reporting.metrics.os.fsync", killed)
     with pytest.raises(KeyboardInterrupt):
-        MetricsFile(path, after_epoch=1)
+        MetricsFile(path, after=1)
     assert _epochs(path) == [1, 2]

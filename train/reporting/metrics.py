@@ -1,4 +1,4 @@
-"""What the training measured: metrics.jsonl, one JSON object per epoch, for programs to read."""
+"""What each epoch measured: metrics.jsonl, one JSON object per epoch, for programs to read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import shutil
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,33 +28,33 @@ class EpochMetrics:
 
 
 class MetricsFile:
-    """Appends to a metrics.jsonl, which is opened to continue after epoch `after_epoch`, 0 to start anew.
+    """Appends records to a file, which is opened to continue after the one whose `key` is `after`.
 
-    Lines of later epochs belong to a training that is not continued. Where there are any, the whole earlier
-    file is kept beside the new one, as `aside`: metrics.1.jsonl, or the next number that is free. The path
-    has a complete file at every moment.
+    0 starts anew. Later lines belong to a training that is not continued. Where there are any, the whole
+    earlier file is kept beside the new one, as `aside`: metrics.1.jsonl, or the next number that is free. The
+    path has a complete file at every moment.
     """
 
-    def __init__(self, path: Path, *, after_epoch: int) -> None:
+    def __init__(self, path: Path, *, after: int, key: str = "epoch") -> None:
         self.path = path
         self.aside: Path | None = None
         lines = path.read_text().splitlines() if path.exists() else []
-        epochs = [_epoch(line) for line in lines]
-        if any(epoch is not None and epoch > after_epoch for epoch in epochs):
+        numbers = [_number(line, key) for line in lines]
+        if any(number is not None and number > after for number in numbers):
             self.aside = _unused(path)
             shutil.copyfile(path, self.aside)
-        kept = [line for line, epoch in zip(lines, epochs, strict=True) if epoch and epoch <= after_epoch]
+        kept = [line for line, number in zip(lines, numbers, strict=True) if number and number <= after]
         _replace(path, "".join(f"{line}\n" for line in kept))
 
-    def append(self, metrics: EpochMetrics) -> None:
+    def append(self, record: DataclassInstance) -> None:
         with self.path.open("a") as file:
-            file.write(json.dumps(asdict(metrics)) + "\n")
+            file.write(json.dumps(asdict(record)) + "\n")
 
 
-def _epoch(line: str) -> float | None:
-    """Return the epoch of a line; None for a line that a killed run left unfinished."""
+def _number(line: str, key: str) -> float | None:
+    """Return the `key` of a line; None for a line that a killed run left unfinished."""
     try:
-        return float(json.loads(line)["epoch"])
+        return float(json.loads(line)[key])
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from ..job.failure import TrainError
 from ..job.group import Group
@@ -37,10 +37,50 @@ class TensorBoard:
 @contextmanager
 def profiled(folder: Path, group: Group) -> Iterator[None]:
     """Profile the block on this rank: write a trace, which https://ui.perfetto.dev shows, and a table."""
-    folder.mkdir(parents=True, exist_ok=True)
-    cuda = [ProfilerActivity.CUDA] if group.device.type == "cuda" else []
-    with profile(activities=[ProfilerActivity.CPU, *cuda]) as profiler:
+    with profile(activities=_activities(group)) as profiler:
         yield
+    _write(profiler, folder, group)
+
+
+def parse_steps(text: str) -> tuple[int, int] | None:
+    """Read FIRST:LAST, steps counted from 1; None for "". Raises TrainError for anything else."""
+    if not text:
+        return None
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise TrainError(f"--profile must be FIRST:LAST, two steps counted from 1, such as 10:15, got {text}")
+    return int(first), int(last)
+
+
+@contextmanager
+def profile_steps(text: str, group: Group, out: Path, *, after_step: int = 0) -> Iterator[Callable[[], None]]:
+    """Profile the steps `text`, FIRST:LAST or "" for none, on this rank; call what it yields after each step.
+
+    Each rank writes a trace, which https://ui.perfetto.dev shows, and a table to `out`/profile when step LAST
+    is done. `after_step` is the number of steps that a continued training has done before. One step before
+    FIRST the profiler warms up. Raises TrainError for another `text`.
+    """
+    steps = parse_steps(text)
+    if steps is None or steps[0] <= after_step:
+        yield lambda: None
+        return
+    wait = steps[0] - after_step - 1
+    warm_up = min(wait, 1)
+    with profile(
+        activities=_activities(group),
+        schedule=schedule(wait=wait - warm_up, warmup=warm_up, active=steps[1] - steps[0] + 1, repeat=1),
+        on_trace_ready=lambda profiler: _write(profiler, out / "profile", group),
+    ) as profiler:
+        yield profiler.step
+
+
+def _activities(group: Group) -> list[ProfilerActivity]:
+    cuda = [ProfilerActivity.CUDA] if group.device.type == "cuda" else []
+    return [ProfilerActivity.CPU, *cuda]
+
+
+def _write(profiler: profile, folder: Path, group: Group) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     name = folder / f"rank-{group.rank:04d}"
     profiler.export_chrome_trace(str(name.with_suffix(".json")))
     name.with_suffix(".txt").write_text(

@@ -1,0 +1,162 @@
+"""examples/gpt.py: the same loss at any number of ranks, its options, and how it goes on after an end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.load import hold
+from tests.train.conftest import _prefix, environment
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.train.conftest import Job, Launch
+
+GPT = str(Path(__file__).parents[2] / "examples" / "gpt.py")
+SHAPE = ("--layers", "1", "--width", "16", "--heads", "2", "--context", "16")
+TINY = (*SHAPE, "--batch-size", "7", "--accumulate", "2", "--log-every", "1")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Two files of text to train on, as options."""
+    folder = tmp_path_factory.mktemp("text")
+    for number in (1, 2):
+        (folder / f"{number}.txt").write_text("".join(f"{line}, " for line in range(number, 2000, 2)))
+    return "--data", str(folder)
+
+
+def steps(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+
+
+def losses(job: Job) -> list[float]:
+    assert job.status == 0, job.stdout + job.stderr
+    return [step["loss"] for step in steps(job.out)]
+
+
+@pytest.fixture(scope="module")
+def alone(launch: Launch, text: tuple[str, ...]) -> list[float]:
+    return losses(launch("single", 1, GPT, *TINY, *text, "--steps", "6"))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks"), [("mpirun", 2), ("torchrun", 3), pytest.param("spawn", 2, marks=pytest.mark.soak)]
+)
+def test_the_gpt_has_the_same_loss_under_every_launcher(
+    launch: Launch, text: tuple[str, ...], alone: list[float], launcher: str, ranks: int
+) -> None:
+    more = ("--spawn", str(ranks)) if launcher == "spawn" else ("--profile", "3:4")
+    job = launch(launcher, ranks, GPT, *TINY, *text, "--steps", "6", *more)
+    assert losses(job) == pytest.approx(alone, abs=1e-4)
+    assert re.search(r"step 6/6  loss \d.\d{6}  .* tokens/s  MFU \d+\.\d%  \d+ MiB", job.stdout)
+    (written,) = re.findall(r"step 6: loss on held-out text (\S+)", job.stdout)
+    assert float(written) == pytest.approx(alone[-1], abs=0.5)
+    if launcher != "spawn":
+        for rank in range(ranks):
+            trace = json.loads((job.out / "profile" / f"rank-{rank:04d}.json").read_text())
+            seen = {event.get("name", "") for event in trace["traceEvents"]}
+            assert {"ProfilerStep#2", "ProfilerStep#3"} <= seen  # torch counts from 0
+            assert not {"ProfilerStep#1", "ProfilerStep#4"} & seen
+
+
+class Started:
+    """A training without an end, under a launcher."""
+
+    def __init__(self, launcher: str, out: Path, *words: str) -> None:
+        self.out = out
+        self.process = subprocess.Popen(
+            [*_prefix(launcher, 2), GPT, *TINY, *words, "--steps", "1000000", "--save-every", "1000000"],
+            env=environment(MUSTER_OUT=str(out)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def trains(self) -> bool:
+        assert self.process.poll() is None, self.process.communicate()[1]
+        return (self.out / "steps.jsonl").exists() and len(steps_begun(self.out)) > 2
+
+    def rank(self, number: int) -> int:
+        """The process id of a rank."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                variables = (folder / "environ").read_text(errors="replace").split("\0")
+            except OSError:  # it is another user's, or has ended
+                continue
+            ranks = {f"RANK={number}", f"OMPI_COMM_WORLD_RANK={number}"}
+            if f"MUSTER_OUT={self.out}" in variables and ranks & {*variables}:
+                return int(folder.name)
+        raise AssertionError(f"no process is rank {number}")
+
+
+def steps_begun(out: Path) -> list[str]:
+    return (out / "steps.jsonl").read_text().splitlines()
+
+
+WHO: dict[str, Callable[[Started], int]] = {
+    "launcher": lambda started: started.process.pid,
+    "rank": lambda started: started.rank(1),
+}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "who", "status"),
+    [
+        pytest.param("mpirun", "rank", 75, id="mpirun, rank 1 alone"),
+        pytest.param("torchrun", "launcher", 1, id="torchrun itself"),
+        pytest.param("torchrun", "rank", 1, id="torchrun, rank 1 alone", marks=pytest.mark.soak),
+    ],
+)
+def test_sigterm_saves_and_a_restart_goes_on_from_there(
+    launch: Launch, text: tuple[str, ...], tmp_path: Path, launcher: str, who: str, status: int
+) -> None:
+    """The status of torchrun is always 1: each rank's own is in its report."""
+    started = Started(launcher, tmp_path, *text)
+    wait_until(started.trains, lambda: "the first steps")
+    os.kill(WHO[who](started), signal.SIGTERM)
+    _, stderr = started.process.communicate()
+    assert started.process.returncode == status, stderr
+    (saved,) = (tmp_path / "checkpoints").iterdir()
+    done = int(saved.name.removeprefix("step-"))
+    assert f"SIGTERM: saved step {done}; status 75, a restart goes on from there" in stderr
+    assert [step["step"] for step in steps(tmp_path)] == list(range(1, done + 1))
+
+    more = (*TINY, *text, "--steps", str(done + 2))
+    again = launch(launcher, 2, GPT, *more, MUSTER_RESTART="1", MUSTER_OUT=str(tmp_path))
+    assert again.status == 0, again.stderr
+    assert f"resumed from {saved}" in again.stdout
+    assert [step["step"] for step in steps(tmp_path)] == list(range(1, done + 3))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("option", "within"),
+    [("--dtype bf16", 0.05), ("--dtype fp16", 0.05), ("--recompute", 1e-5), ("--workers 1", 1e-5)],
+)
+def test_options_that_save_time_or_memory_leave_the_loss_as_it_is(
+    launch: Launch, text: tuple[str, ...], alone: list[float], option: str, within: float
+) -> None:
+    job = launch("single", 1, GPT, *TINY, *text, "--steps", "6", *option.split())
+    assert losses(job) == pytest.approx(alone, abs=within)
+
+
+@pytest.mark.soak
+def test_the_gpt_learns_the_standard_library_on_two_ranks_within_minutes(launch: Launch) -> None:
+    job = launch("torchrun", 2, GPT, "--steps", "200", "--eval-every", "200")
+    (held_out,) = re.findall(r"step 200: loss on held-out text (\S+)", job.stdout)
+    assert float(held_out) < 2.2
+    learned = steps(job.out)
+    hold("200 steps of the GPT", learned[-1]["time"] - learned[0]["time"], 300)
+
+
+def test_the_gpt_example_is_at_most_400_lines_long() -> None:
+    assert len(Path(GPT).read_text().splitlines()) <= 400

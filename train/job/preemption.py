@@ -1,0 +1,82 @@
+"""SIGTERM, as a scheduler sends it before it takes a host away: the training saves, and ends with status 75.
+
+    with Preemption(job) as preemption:
+        for batch in loader:
+            ...
+            if preemption.asked():            # on every rank at the same step, whichever got the signal
+                checkpoints.save(step, state)
+                preemption.leave(f"saved step {step}")
+
+Between a signal and the next step nothing happens: Python runs a handler between two instructions of its own,
+and a rank that waits in a collective executes none. So a rank whose step never ends ignores SIGTERM, and ends
+with the SIGKILL that launchers send next. A program without this class ends at SIGTERM at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from .group import Group
+
+PREEMPTED = 75
+"""The exit status: EX_TEMPFAIL of sysexits.h, "try again later". A restart continues."""
+
+
+class Preemption:
+    """Handles SIGTERM in the block; elsewhere than in the main thread it leaves signals alone."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.pid = os.getpid()
+        self._signalled = False
+        self._before: Any = None
+        self._answer: tuple[torch.Tensor, Any] | None = None
+
+    def __enter__(self) -> Preemption:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _handle(self, _: int, __: FrameType | None) -> None:
+        if os.getpid() != self.pid:  # a forked child, such as a worker of a DataLoader: it just ends
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+        self._signalled = True
+
+    def asked(self) -> bool:
+        """Return whether a rank has got SIGTERM, the same on every rank; call it once after each step.
+
+        The answer is that of the previous call: so the ranks' question travels while they compute.
+        """
+        if self.group.world_size == 1:
+            return self._signalled
+        before, self._answer = self._answer, self._ask()
+        if before is None:
+            return False
+        count, work = before
+        work.wait()
+        return bool(count.item() > 0)
+
+    def _ask(self) -> tuple[torch.Tensor, Any]:
+        count = torch.tensor([float(self._signalled)], device=self.group.device)
+        return count, dist.all_reduce(count, async_op=True)
+
+    def leave(self, what_was_saved: str) -> NoReturn:
+        """End this rank with status 75, after a line of rank 0 on stderr. Call it on every rank."""
+        if self.group.rank == 0:
+            sys.stderr.write(f"SIGTERM: {what_was_saved}; status {PREEMPTED}, a restart goes on from there\n")
+        raise SystemExit(PREEMPTED)
