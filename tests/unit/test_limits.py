@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests import load
-from tests.conftest import refused
+from tests.conftest import HERE, refused
 from tests.waiting import wait_until
 
 
@@ -69,3 +69,9 @@ def test_what_does_not_come_is_named() -> None:
         wait_until(lambda: False, lambda: "the end", patience=0.01, pause=0.001)
     assert time.monotonic() - began >= 0.01
     assert wait_until(lambda: "seen", "a word") == "seen"
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """The folders are no packages: pytest would refuse the second of a name, and with it the whole run."""
+    names = [path.name for path in HERE.rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
