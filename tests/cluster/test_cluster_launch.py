@@ -37,45 +37,77 @@ def job_processes(cluster: Cluster) -> list[str]:
     return [f"{node}: {process.args}" for node in cluster.nodes for process in cluster.processes(node)]
 
 
-def train(cluster: Cluster, *words: str) -> str:
-    """`fab launch` of the project's own training program, as the README says; returns its last line."""
-    command = [str(FAB), "launch", "--hosts", str(cluster.hosts_file), *words]
+def train(cluster: Cluster, folder: Path, *words: str) -> tuple[str, list[float]]:
+    """`fab launch` of the project's own training program, with its results in `folder`.
+
+    Returns its last line, and the loss of each epoch.
+    """
+    command = [str(FAB), "launch", "--hosts", str(cluster.hosts_file), "--runs", str(folder), *words]
     done = subprocess.run(
         command, cwd=ROOT, env=cluster.env, capture_output=True, text=True, timeout=540, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()[-1]
+    (run,) = folder.iterdir()
+    metrics = (run / "metrics.jsonl").read_text().splitlines()
+    return done.stdout.splitlines()[-1], [json.loads(line)["loss"] for line in metrics]
 
 
-@pytest.mark.parametrize(
+def test_six_ranks_on_three_hosts_train_as_the_readme_says(cluster: Cluster, tmp_path: Path) -> None:
+    line, losses = train(cluster, tmp_path)
+    found = re.fullmatch(r"accuracy=(0\.\d+) ranks=6 hosts=3 backend=gloo launcher=mpirun seconds=\S+", line)
+    assert found, line
+    assert float(found.group(1)) >= 0.97
+    assert len(losses) == 15
+    (run,) = tmp_path.iterdir()
+    result = json.loads((run / "result.json").read_text())
+    hosts = [rank["host"] for rank in result["ranks"]]
+    assert hosts == ["node1", "node1", "node2", "node2", "node3", "node3"]
+    assert {path.name for path in (run / "logs").glob("rank-*.out")} == {"rank-0000@node1.out"}
+
+
+# 193 = 3 * 64 + 1: of the last batch, one digit, all ranks but the first have none.
+SHORT = "--args=--epochs 2 --limit 193 --batch-size 64"
+
+
+@pytest.fixture(scope="module")
+def alone(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of SHORT with one rank."""
+    return train(cluster, tmp_path_factory.mktemp("alone"), "--np", "1", SHORT)[1]
+
+
+others = pytest.mark.parametrize(
     ("launcher", "backend", "words"),
-    [
-        ("mpirun", "gloo", []),
-        ("torchrun", "gloo", ["--launcher", "torchrun"]),
-        ("mpirun", "mpi", ["--backend", "mpi"]),
-    ],
+    [("torchrun", "gloo", ("--launcher", "torchrun")), ("mpirun", "mpi", ("--backend", "mpi"))],
 )
-def test_six_ranks_on_three_hosts_train_to_the_same_accuracy(
-    cluster: Cluster, launcher: str, backend: str, words: list[str], tmp_path: Path
+
+
+@others
+def test_six_ranks_on_three_hosts_train_as_one_rank_does(
+    cluster: Cluster,
+    alone: list[float],
+    tmp_path: Path,
+    launcher: str,
+    backend: str,
+    words: tuple[str, ...],
 ) -> None:
-    line = train(cluster, "--runs", str(tmp_path), *words)
+    line, losses = train(cluster, tmp_path, *words, SHORT)
+    assert f" ranks=6 hosts=3 backend={backend} launcher={launcher} seconds=" in line
+    assert len(losses) == 2
+    assert losses == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.soak
+@others
+def test_six_ranks_on_three_hosts_train_to_the_same_accuracy(
+    cluster: Cluster, tmp_path: Path, launcher: str, backend: str, words: tuple[str, ...]
+) -> None:
+    line, losses = train(cluster, tmp_path, *words)
     found = re.fullmatch(
         rf"accuracy=(0\.\d+) ranks=6 hosts=3 backend={backend} launcher={launcher} seconds=\S+", line
     )
     assert found, line
     assert float(found.group(1)) >= 0.97
-    (run,) = tmp_path.iterdir()
-    assert len((run / "metrics.jsonl").read_text().splitlines()) == 15
-    result = json.loads((run / "result.json").read_text())
-    assert [rank["host"] for rank in result["ranks"]] == [
-        "node1",
-        "node1",
-        "node2",
-        "node2",
-        "node3",
-        "node3",
-    ]
-    assert {path.name for path in (run / "logs").glob("rank-*.out")} == {"rank-0000@node1.out"}
+    assert len(losses) == 15
 
 
 @both
