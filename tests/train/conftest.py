@@ -19,6 +19,9 @@ from pathlib import Path
 import pytest
 
 ROOT = str(Path(__file__).parents[2])  # of this checkout, whichever is installed
+# Each of pytest-xdist's workers takes ports of its own.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 TIME_LIMIT = 540.0  # seconds, for a busy machine; a job that hangs is ended, and its test fails
 
 
@@ -97,7 +100,7 @@ def at_free_port() -> dict[str, str]:
 
 def free_port() -> int:
     """A free port below the ephemeral range, from which mpirun takes ports before rank 0 gets to it."""
-    for port in random.sample(range(20000, 32000), 100):
+    for port in random.sample(range(20000 + WORKER, 32000, WORKERS), 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise OSError("no free port between 20000 and 31999")

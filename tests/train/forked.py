@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,10 +15,31 @@ import torch.distributed as dist
 from torch.distributed import FileStore
 from torch.multiprocessing.spawn import start_processes
 
+from muster.train.config import TrainConfig
 from muster.train.job.group import Group
 from muster.train.job.ranks import Ranks
+from muster.train.main import train
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What a training came to in one process."""
+
+    losses: list[float]  # of each epoch
+    accuracy: float  # of the last
+
+
+def train_alone(folder: Path, *options: str) -> Alone:
+    """Train as `python -m muster.train OPTIONS` does, with its results in `folder`."""
+
+    def run(group: Group) -> None:
+        train(TrainConfig.from_argv([*options, "--out", str(folder)], {}), group)
+
+    on_hosts(folder, 1, run)
+    epochs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return Alone([epoch["loss"] for epoch in epochs], epochs[-1]["accuracy"])
 
 
 def on_hosts(folder: Path, hosts: int, function: Callable[[Group], T]) -> list[T]:

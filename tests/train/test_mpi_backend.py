@@ -51,13 +51,14 @@ def test_on_three_ranks_in_debug_mode(outcome_in_debug_mode: dict[str, str], che
     assert not outcome_in_debug_mode[check], outcome_in_debug_mode[check]
 
 
-def test_train_uses_it_where_torch_has_no_mpi_built_in(launch: Launch) -> None:
-    program = ("-m", "muster.train", "--epochs", "3", "--limit", "193", "--batch-size", "64")
-    alone = launch("single", 1, *program)
-    job = launch("mpirun", 3, *program, "--backend", "mpi")
+def test_train_uses_it_where_torch_has_no_mpi_built_in(launch: Launch, tmp_path: Path) -> None:
+    from tests.train.forked import train_alone
+
+    program = ("--epochs", "3", "--limit", "193", "--batch-size", "64")
+    job = launch("mpirun", 3, "-m", "muster.train", *program, "--backend", "mpi")
     assert job.status == 0, job.stderr
     assert job.verdict["backend"] == "mpi"
-    assert job.losses == pytest.approx(alone.losses, abs=1e-5)
+    assert job.losses == pytest.approx(train_alone(tmp_path, *program).losses, abs=1e-5)
 
 
 def test_without_mpi4py_there_is_one_plain_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,9 @@ def test_a_rank_that_leaves_is_named_by_those_that_wait_for_it(launch: Launch) -
 
 
 def test_a_rank_that_destroys_its_group_early_is_named_before_the_time_out(launch: Launch) -> None:
-    job, _ = fail(launch, "destroys", ranks=3)
+    job, _ = fail(launch, "destroys")
     assert job.status in ABORTED
-    assert re.search(r"error: rank [02] has waited .* number 2 of group 0: rank 1 left the group", job.stderr)
+    assert re.search(r"error: rank 0 has waited .* number 2 of group 0: rank 1 left the group", job.stderr)
     assert "time-out" not in job.stderr
 
 
@@ -63,10 +63,10 @@ def test_a_rank_that_is_killed_ends_the_job(launch: Launch) -> None:
 
 @pytest.mark.timed
 def test_a_rank_that_does_not_come_in_time_is_named(launch: Launch) -> None:
-    job, seconds = fail(launch, "dawdles", ranks=3)
+    job, seconds = fail(launch, "dawdles")
     assert job.status in ABORTED
     said = re.search(
-        r"error: rank [02] has waited ([\d.]+) s in all_reduce, .* time-out is 5 s, and rank 1 did not come",
+        r"error: rank 0 has waited ([\d.]+) s in all_reduce, .* time-out is 5 s, and rank 1 did not come",
         job.stderr,
     )
     assert said and float(said[1]) > 5, job.stderr

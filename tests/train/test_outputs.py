@@ -23,21 +23,12 @@ if TYPE_CHECKING:
 
 
 def test_every_rank_leaves_a_log_and_a_profile(launch: Launch) -> None:
-    training = (
-        "-m",
-        "muster.train",
-        "--spawn",
-        "2",
-        "--epochs",
-        "2",
-        "--data",
-        "synthetic",
-        "--limit",
-        "256",
-    )
-    job = launch("spawn", 2, *training, "--rank-logs", "--profile", "--deterministic", "--warm-up", "0")
+    # Two steps an epoch: a profile has thousands of events for each.
+    training = ("--spawn", "2", "--epochs", "2", "--data", "synthetic", "--limit", "64", "--batch-size", "32")
+    files = ("--rank-logs", "--profile", "--deterministic", "--warm-up", "0")
+    job = launch("spawn", 2, "-m", "muster.train", *training, *files)
     assert job.status == 0, job.stderr
-    assert "256 training and 400 held-out samples" in job.stdout
+    assert "64 training and 400 held-out samples" in job.stdout
     assert job.losses[1] < job.losses[0]
     for rank in range(2):
         log = (job.out / "logs" / f"rank-{rank:04d}.log").read_text()

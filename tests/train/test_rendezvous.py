@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
 MEETING_PLACES = str(Path(__file__).with_name("meeting_places.py"))
-ANY_WORLD_SIZE = [str(path) for path in Path(__file__).parent.glob("test_*any_world_size.py")]
+# In one job, as each rank of it spends seconds to import torch.
+ANY_WORLD_SIZE = sorted(str(path) for path in Path(__file__).parent.glob("test_*any_world_size.py"))
+ANY_WORLD_SIZE.append(str(Path(__file__).with_name("test_trainer.py")))
 FIRST = Ranks(0, 2, 0, 2, "env")
 SHORT = timedelta(seconds=0.5)
 
@@ -36,8 +38,9 @@ def test_the_same_ranks_meet_at_every_kind_of_place(launch: Launch, tmp_path: Pa
 @pytest.mark.parametrize(
     ("launcher", "ranks"),
     [
+        ("mpirun", 3),  # which has strategies of its own
         pytest.param("mpirun", 2, marks=pytest.mark.soak),
-        ("torchrun", 3),
+        pytest.param("torchrun", 3, marks=pytest.mark.soak),
         pytest.param("mpirun", 4, marks=pytest.mark.soak),
     ],
 )
