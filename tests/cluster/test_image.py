@@ -234,7 +234,8 @@ def test_mpirun_by_hand_runs_6_ranks_on_3_nodes(cluster: Cluster, script: str) -
     assert ranks(done.stdout) == SIX_ON_THREE
 
 
-@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+# Every launch with torchrun is a static one.
+@pytest.mark.parametrize("rendezvous", [pytest.param("static", marks=pytest.mark.soak), "c10d"])
 def test_torchrun_by_hand_runs_6_ranks_on_3_nodes(cluster: Cluster, script: str, rendezvous: str) -> None:
     options = f"--nnodes=3 --nproc-per-node=2 --rdzv-backend={rendezvous} --rdzv-endpoint=node1:29400"
     agents = []

@@ -111,7 +111,7 @@ def engines(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     muster.mkdir()
     hosts_file = muster.parent / "hosts.txt"
     hosts_file.write_text("".join(f"{node} slots=1\n" for node in NODES))
-    ports = {f"MUSTER_PORT{number}": str(2260 + number) for number in range(1, 6)}
+    ports = {f"MUSTER_PORT{number}": str(2660 + number) for number in range(1, 6)}
     files = f"{ROOT}/compose.yaml:{ROOT}/tests/cluster/engines.yaml"
     own = {"COMPOSE_PROJECT_NAME": "muster-push", "MUSTER_DIR": str(muster), "ENGINES": str(folder)}
     env = {**cluster.env, **ports, **own, "COMPOSE_FILE": files}
