@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 
 from tests.cluster.faults import PROGRAM, STRIKE, Fault, Struck
 from tests.launching import Project
-from tests.load import hold
+from tests.load import SOAK, hold
 from tests.waiting import PATIENCE, read_until, wait_until
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
+
+# Seconds between two looks at the nodes, each of which starts three clients of the engine. Figures need more.
+LOOK = 0.05 if SOAK else 0.3
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def clean_at(cluster: Cluster, nodes: Sequence[str], seconds: float | None = Non
         def left() -> list[str]:
             return [one.args for found in pool.map(cluster.glance, containers) for one in found]
 
-        wait_until(lambda: not left(), lambda: f"the end of {left()}")
+        wait_until(lambda: not left(), lambda: f"the end of {left()}", pause=LOOK)
     if seconds is not None:
         hold("until nothing was left on the nodes", time.monotonic() - began, seconds)
     return time.time()
