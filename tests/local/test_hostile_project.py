@@ -22,9 +22,10 @@ def test_the_program_gets_its_own_modules_and_the_launcher_none_of_them(
         assert log.splitlines() == [f"{rank} True", "library ../lib/muster/train/__init__.py"]
 
 
-@both
+# Each of its ranks spends seconds to import torch.
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
 def test_our_own_program_does_not_get_the_projects(project: Project, launcher: str) -> None:
     make_hostile(project.path)
-    done = project.launch("--launcher", launcher, "--", "--epochs", "1")
+    done = project.launch("--launcher", launcher, "--", "--epochs", "1", "--limit", "64")
     assert done.status == 0, done.output
     assert "accuracy=" in done.output

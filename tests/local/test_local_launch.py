@@ -309,14 +309,29 @@ def test_a_python_without_torch_is_named_before_anything_starts(project: Project
     assert "has no torch; install it, or name another interpreter with --python" in done.output
 
 
-@mostly_mpirun
+# The environment is that of the tests, however old it is: nothing is installed here.
+DEMO = ("make", "--no-print-directory", "--old-file=.venv/installed", "demo")
+
+
+def without_make(env: dict[str, str]) -> dict[str, str]:
+    """A make that runs these tests would pass its own flags on."""
+    return {name: value for name, value in env.items() if name not in {"MAKEFLAGS", "MAKELEVEL"}}
+
+
+def test_the_demo_of_the_checkout_is_that_of_muster(project: Project, checkout: Path) -> None:
+    """tests/local/test_wheel.py sees it learn."""
+    command = (*DEMO, "--dry-run")
+    env = without_make(project.env)
+    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ".venv/bin/muster demo\n"), done.stderr
+
+
+@pytest.mark.soak
+@both
 def test_the_demo_of_the_readme_learns(project: Project, checkout: Path, launcher: str) -> None:
-    # The environment is that of the tests, however old it is: nothing is installed here.
-    words = ["make", "--no-print-directory", "--old-file=.venv/installed", "demo"]
-    if launcher == "torchrun":
-        words = [str(FAB), "launch", "--hosts", str(project.path / "hosts.txt"), "--launcher", "torchrun"]
-    # A make that runs these tests would pass its own flags on.
-    env = {name: value for name, value in project.env.items() if name not in {"MAKEFLAGS", "MAKELEVEL"}}
+    torchrun = (str(FAB), "launch", "--hosts", str(project.path / "hosts.txt"), "--launcher", "torchrun")
+    words = torchrun if launcher == "torchrun" else DEMO
+    env = without_make(project.env)
     done = subprocess.run(
         words, cwd=checkout, env=env, capture_output=True, text=True, timeout=540, check=False
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tarfile
 import zipfile
@@ -70,10 +71,13 @@ def test_nothing_of_the_checkout_is_loaded(installed: Installed, place: Path) ->
     assert str(ROOT) not in places
 
 
-def test_demo_trains(installed: Installed, place: Path) -> None:
+def test_demo_learns(installed: Installed, place: Path) -> None:
     done = installed.muster("demo", cwd=place, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert " ranks=2 hosts=1 backend=gloo launcher=mpirun " in done.stdout.splitlines()[-1]
+    last = done.stdout.splitlines()[-1]
+    found = re.fullmatch(r"accuracy=(0\.\d+) ranks=2 hosts=1 backend=gloo launcher=mpirun seconds=\S+", last)
+    assert found, last
+    assert float(found.group(1)) >= 0.97
     assert [path.name for path in place.iterdir()] == ["runs"]
 
 
