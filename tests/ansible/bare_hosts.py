@@ -22,11 +22,13 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 BOOKS = ROOT / "ansible"
 COMPOSE = Path(__file__).parent / "node" / "compose.yaml"
-PROJECT = "muster-bare-test"
+NUMBER = int(os.environ.get("MUSTER_TEST_CLUSTER", "0"))  # for a second run beside the first: its own hosts
+PROJECT = f"muster-bare-test{NUMBER or ''}"
+NETWORK = f"10.77.{NUMBER}"
 RELEASE = os.environ.get("BARE_RELEASE", "trixie")
 HAS_TORCH = RELEASE == "trixie"  # of the images that the hosts are made from
-ADDRESSES = {f"node{number}": f"10.77.0.{10 + number}" for number in (1, 2, 3, 4, 5, 6)}
-ADDRESSES["clock"] = "10.77.0.20"
+ADDRESSES = {f"node{number}": f"{NETWORK}.{10 + number}" for number in (1, 2, 3, 4, 5, 6)}
+ADDRESSES["clock"] = f"{NETWORK}.20"
 STARTED = {"running", "degraded"}  # systemctl(1)
 BOOT_SECONDS = 200.0  # for a machine on which four start at once
 
@@ -104,6 +106,7 @@ class Hosts:
             "ANSIBLE_TIMEOUT": "90",  # of a connection: all hosts have one machine, however busy it is
             "ANSIBLE_SSH_COMMON_ARGS": f"-F {self.folder}/operator_config",
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.folder / "cp"),
+            "BARE_NETWORK": NETWORK,
             "BARE_BASE": "muster-bare-stack" if HAS_TORCH else f"debian:{RELEASE}-slim",
             "COMPOSE_PROJECT_NAME": PROJECT,
             "OPERATOR_KEY": (self.folder / "operator.pub").read_text(),

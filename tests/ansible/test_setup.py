@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ansible.bare_hosts import ADDRESSES, HAS_TORCH, ROOT, run
+from tests.ansible.bare_hosts import ADDRESSES, HAS_TORCH, NETWORK, ROOT, run
 from tests.load import hold
 
 if TYPE_CHECKING:
@@ -173,7 +173,8 @@ def test_an_unknown_host_key_and_another_hosts_are_refused(hosts: Hosts) -> None
 @pytest.mark.usefixtures("set_up")
 def test_the_clusters_key_is_good_from_the_cluster_only_and_forwards_nothing(hosts: Hosts) -> None:
     line = hosts.on("node1", "cat", "/etc/muster/ssh/authorized_keys").splitlines()[-1]
-    assert line.startswith('from="10.77.0.11,10.77.0.12,10.77.0.13,10.77.0.1",restrict ssh-ed25519 ')
+    addresses = [*(ADDRESSES[name] for name in hosts.names), f"{NETWORK}.1"]  # the last is this machine's
+    assert line.startswith(f'from="{",".join(addresses)}",restrict ssh-ed25519 ')
 
 
 @pytest.mark.usefixtures("set_up")
