@@ -83,7 +83,7 @@ class Installed:
         return {**kept, "PATH": os.pathsep.join(places), "HOME": str(self.home)}
 
     def muster(
-        self, *words: str, cwd: Path, timeout: float = 280, env: Mapping[str, str] | None = None
+        self, *words: str, cwd: Path, timeout: float = 540, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         return self.run("muster", *words, cwd=cwd, timeout=timeout, env=env)
 
@@ -92,7 +92,7 @@ class Installed:
         program: str,
         *words: str,
         cwd: Path,
-        timeout: float = 280,
+        timeout: float = 540,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment to its end."""
