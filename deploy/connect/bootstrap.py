@@ -19,6 +19,16 @@ ROOMS = ("agent", "common")
 _JOB = "muster.deploy.agent.job"
 PROGRAMS = {f"{_JOB}.rank", f"{_JOB}.rsh", f"{_JOB}.in_rank.sitecustomize"}
 GREETING = b"muster agent is here\n"
+_PROCESSES = "no more processes are allowed there: raise nproc (ulimit -u), or its container's pids limit"
+_MEMORY = "no memory is left there: end other programs, or raise its limit"
+# What Python says last on a host that has too little of something.
+_STARVED = {
+    "can't start new thread": _PROCESSES,
+    "Resource temporarily unavailable": _PROCESSES,
+    "Too many open files": "too few open files are allowed there: raise nofile for that login (ulimit -n)",
+    "MemoryError": _MEMORY,
+    "Cannot allocate memory": _MEMORY,
+}
 # No more of what comes before the greeting is taken in, or kept to be quoted.
 MOST_NOISE, KEPT_NOISE = 1 << 20, 1 << 12
 # What the host's Python is given as -c, through the login shell there: one line, as in csh a quoted word ends
@@ -71,6 +81,11 @@ def command(python: str) -> str:
     home = re.match(r"~[A-Za-z0-9._-]*/", python)
     start = home[0] + shlex.quote(python[home.end() :]) if home else shlex.quote(python)
     return f"{start} -c {shlex.quote(BOOTSTRAP)}"
+
+
+def remedy_of(said: str) -> str:
+    """What to do about a host whose agent ended with these words, if they tell."""
+    return next((remedy for sign, remedy in _STARVED.items() if sign in said), "")
 
 
 def await_greeting(stream: Readable) -> Noise | None:

@@ -20,7 +20,7 @@ from ..decode import NONSENSE
 from ..errors import MusterError
 from . import reports
 from .answers import TIME, Answer, Request
-from .bootstrap import Noise, agent_source, await_greeting, is_swallowed
+from .bootstrap import Noise, agent_source, await_greeting, is_swallowed, remedy_of
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe
 from .reports import BUSY, Event, Lost, Report
@@ -253,4 +253,5 @@ class Channel:
         error = self._pipe.last_words(noise.said if noise else "")
         if is_swallowed(error.text):
             return LostError(SWALLOWED, KEEP_OUT, kind="ssh.shell-reads", host=self.host)
-        return LostError(error.text, error.remedy, kind=error.kind, host=self.host)
+        remedy = remedy_of(error.text) or error.remedy
+        return LostError(error.text, remedy, kind=error.kind, host=self.host)

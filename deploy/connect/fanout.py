@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from ..common.os_errors import explain
 from ..errors import MusterError, UnfitError
 from .answers import Answer, Request
 from .channel import Channel
@@ -51,8 +52,7 @@ def on_every(
         except MusterError as error:
             errors[host] = error
         except OSError as error:  # of this machine
-            text = error.strerror or str(error)
-            errors[host] = MusterError(f"{error.filename}: {text}" if error.filename else text, host=host)
+            errors[host] = MusterError(f"on this machine, not there: {explain(error)}", host=host)
 
     with ThreadPoolExecutor(max(1, min(len(names), at_once))) as pool:
         try:

@@ -66,6 +66,26 @@ def test_a_shell_that_lets_nothing_run_is_quoted(tmp_path: Path, before: str, ki
     assert "shell" in caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("RuntimeError: can't start new thread", "raise nproc"),
+        ("sh: fork: Resource temporarily unavailable", "raise nproc"),
+        ("OSError: [Errno 24] Too many open files", "raise nofile"),
+        ("MemoryError", "no memory is left there"),
+    ],
+)
+def test_a_host_that_has_too_little_of_something_is_told_what(
+    tmp_path: Path, words: str, remedy: str
+) -> None:
+    channel = host(tmp_path, f"echo {shlex.quote(words)} >&2; exit 1")
+    with pytest.raises(LostError) as caught:
+        channel.ask(TIME, seconds=120)
+    channel.close()
+    assert caught.value.text == f"the agent ended with status 1: {words}"
+    assert remedy in caught.value.remedy
+
+
 @pytest.mark.parametrize("shell", ["sh", "bash", "tcsh"])
 def test_any_shell_passes_it_on_as_it_is(shell: str) -> None:
     if not shutil.which(shell):

@@ -34,7 +34,7 @@ def test_failed_hosts_are_named_once_each_and_keep_no_other_from_its_result() ->
 
 def test_an_error_of_this_machine_is_said_with_its_file() -> None:
     outcome = on_every(["node1"], lambda host: Path("/nowhere/at/all").read_bytes())
-    assert str(outcome.errors["node1"]) == "node1: /nowhere/at/all: No such file or directory"
+    assert str(outcome.errors["node1"]) == "node1: on this machine, not there: there is no /nowhere/at/all"
 
 
 def test_hosts_are_at_work_at_the_same_time() -> None:
