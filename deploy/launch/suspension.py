@@ -16,6 +16,7 @@ from .result import Failure
 NOTICED_SECONDS, PATIENCE_SECONDS = 4.0, 10.0
 # So long after that what fails is a consequence: a silent host takes its time to be noticed.
 AFTERMATH_SECONDS = 15.0
+SIGNALLED = 128  # agents end ranks by signals
 OWN = frozenset({"interrupted", "stopped", "driver"})
 
 
@@ -46,6 +47,8 @@ class Suspension:
         """The failure, or that this driver stood still, if it is what agents did without it."""
         if failure is None or self._long is None or failure.kind in OWN:
             return failure
+        if failure.kind == "rank" and failure.exit_status < SIGNALLED:
+            return failure  # it ended by itself
         began, ended = self._long
         if not began + PATIENCE_SECONDS <= failure.at <= ended + AFTERMATH_SECONDS:
             return failure

@@ -63,7 +63,8 @@ def test_what_failed_before_hosts_lost_patience_keeps_its_cause(clocks: Clocks, 
     watch = suspension.Suspension(hosts)  # type: ignore[arg-type]
     clocks.stand_still(21.0)
     watch.look()
-    for failure in (ended(1003.0, "rank"), ended(1100.0, "rank"), ended(1015.0, "interrupted")):
+    by_itself = Failure("rank", "exit status 3", 3, host="node2", rank=3, at=1015.0)
+    for failure in (by_itself, ended(1003.0, "rank"), ended(1100.0, "rank"), ended(1015.0, "interrupted")):
         assert watch.explain(failure) is failure
 
 
