@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..decode import AtMost, Between, Like
-from .bounds import AbsolutePath, Address, Count, Interface, Name, Version
+from .bounds import AbsolutePath, Address, Count, Interface, Name, Version, Words
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Facts:
     addresses: Annotated[tuple[Address, ...], AtMost(4096)]
     interfaces: Annotated[Mapping[Address, Interface], AtMost(4096)]
     """The interface of each address."""
+    mpi_error: Words | None = None
+    """Why mpirun could not say its version."""
 
 
 def on_network(facts: Facts, network: str) -> tuple[str, ...]:

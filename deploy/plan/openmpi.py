@@ -134,6 +134,9 @@ def unfit_for_mpirun(facts: Facts) -> HostError | None:
     if facts.mpirun is None:
         text = f"no mpirun beside {facts.executable} nor on PATH"
         return HostError("mpi.missing", text, "install Open MPI 4.1 or 5.0 there")
+    if facts.mpi_error:
+        text = f"{facts.mpirun} --version fails: {facts.mpi_error}"
+        return HostError("mpi.failing", text, "run it there")
     if facts.mpi is None:
         text = f"{facts.mpirun} is not Open MPI's"
         return HostError("mpi.foreign", text, "put Open MPI 4.1 or 5.0 first on PATH")

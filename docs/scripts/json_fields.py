@@ -105,6 +105,7 @@ MEANINGS = {
     "Facts.mpi4py": "mpi4py's version",
     "Facts.mpirun": "the path of mpirun",
     "Facts.mpi": "Open MPI's version",
+    "Facts.mpi_error": "why mpirun could not say it; null if it could",
     "Facts.cores": "processor cores that the login may use",
     "Facts.gpus": "number of GPUs",
     "Facts.addresses": "its addresses, those of container bridges last",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.agent.host import health
+from muster.deploy.agent.host.facts import mpirun_version
 from muster.deploy.connect.answers import Health
 from muster.deploy.decode import from_json
 
@@ -116,3 +117,22 @@ def test_processes_of_an_older_job_are_told_from_a_running_one(tmp_path: Path) -
             process.kill()
             agent.close()
     assert of_job(name) == []
+
+
+@pytest.mark.parametrize(
+    ("does", "version", "failed"),
+    [
+        ("echo 'mpirun (Open MPI) 5.0.7'", "5.0.7", None),
+        ("echo 'Intel(R) MPI Library'", None, None),
+        ("echo 'clone3: Operation not permitted'; exit 1", None, "it ended with 1: clone3: Operation not"),
+        ("exit 3", None, "it ended with 3: no message"),
+    ],
+)
+def test_an_mpirun_that_fails_is_not_called_somebody_elses(
+    tmp_path: Path, does: str, version: str | None, failed: str | None
+) -> None:
+    script(tmp_path / "mpirun", f"{does}\n")
+    found, error = mpirun_version(str(tmp_path / "mpirun"))
+    assert found == version
+    assert (error or "").startswith(failed or "") and (error is None) == (failed is None)
+    assert "may not use" in (mpirun_version(str(tmp_path))[1] or "")

@@ -138,6 +138,8 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      THREE, {"facts": {"node2": {"mpirun": None, "mpi": None}}}),
     ("mpi.foreign", "error", "node2", "is not Open MPI's", "first on PATH",
      THREE, {"facts": {"node2": {"mpi": None}}}),
+    ("mpi.failing", "error", "node2", "/usr/bin/mpirun --version fails: no more processes", "run it there",
+     THREE, {"facts": {"node2": {"mpi": None, "mpi_error": "no more processes are allowed"}}}),
     ("mpi.unsupported", "error", "node2", "Open MPI 3.1.6 is not supported", "install 4.1 or 5.0",
      "node2", {"facts": {"node2": {"mpi": "3.1.6"}}}),
     ("mpi.version-differs", "error", "node3", "Open MPI 4.1.6, where 2 hosts have 5.0.7", "one version",

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 
 from ...common.frames import Frame
+from ...common.os_errors import explain
 
 
 class Facts:
@@ -28,6 +29,7 @@ class Facts:
 def facts() -> Frame:
     """Versions, cores, GPUs and addresses of this host, without importing torch (that takes seconds)."""
     mpirun = find_mpirun()
+    version, failed = mpirun_version(mpirun)
     return {
         "hostname": socket.gethostname(),
         "home": os.path.expanduser("~"),
@@ -37,7 +39,8 @@ def facts() -> Frame:
         "torch": distribution_version("torch"),
         "mpi4py": distribution_version("mpi4py"),
         "mpirun": mpirun,
-        "mpi": mpirun_version(mpirun),
+        "mpi": version,
+        "mpi_error": failed,
         "cores": len(os.sched_getaffinity(0)),
         "gpus": gpu_count(),
         "addresses": [address for _, address in sorted(host_addresses(), key=bridge_last)],
@@ -84,18 +87,24 @@ def find_mpirun() -> str | None:
     return shutil.which("mpirun", path=os.pathsep.join(places))
 
 
-def mpirun_version(mpirun: str | None) -> str | None:
-    """`5.0.7` from `mpirun (Open MPI) 5.0.7`; None for no mpirun or one that is not Open MPI's."""
+def mpirun_version(mpirun: str | None) -> tuple[str | None, str | None]:
+    """`5.0.7` from `mpirun (Open MPI) 5.0.7`; None for none, or another's. And why it could not be asked."""
     if mpirun is None:
-        return None
+        return None, None
     try:
         done = subprocess.run(
             [mpirun, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=10, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r"\(Open MPI\) (\d+\.\d+\.\d+)", done.stdout.decode(errors="replace"))
-    return match.group(1) if match else None
+    except OSError as error:
+        return None, explain(error)
+    except subprocess.TimeoutExpired as error:
+        return None, f"no answer within {error.timeout} s"
+    text = done.stdout.decode(errors="replace").strip()
+    match = re.search(r"\(Open MPI\) (\d+\.\d+\.\d+)", text)
+    if match or done.returncode == 0:
+        return match.group(1) if match else None, None
+    last = text.splitlines()[-1][-200:] if text else "no message"
+    return None, f"it ended with {done.returncode}: {last}"
 
 
 def gpu_count() -> int:
