@@ -191,7 +191,9 @@ MEANINGS = {
     "ranks[].code": "its exit code, negative for a signal; null if it never reported an end",
     "ranks[].ended": "when it ended",
     "first_failure": "what went wrong first; null if nothing did",
-    "first_failure.kind": "rank, host, launcher, start, placement, stall, driver, interrupted or stopped",
+    "first_failure.kind": (
+        "rank, host, launcher, start, placement, world, stall, port, driver, interrupted or stopped"
+    ),
     "first_failure.rank": "the rank that it began with",
     "first_failure.host": "its host",
     "first_failure.reason": "`exit status 1`, `SIGKILL (9)`, or a sentence",

@@ -131,7 +131,8 @@ def test_processes_of_an_older_job_are_told_from_a_running_one(tmp_path: Path) -
 def test_an_mpirun_that_fails_is_not_called_somebody_elses(
     tmp_path: Path, does: str, version: str | None, failed: str | None
 ) -> None:
-    script(tmp_path / "mpirun", f"{does}\n")
+    (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{does}\n")
+    (tmp_path / "mpirun").chmod(0o755)
     found, error = mpirun_version(str(tmp_path / "mpirun"))
     assert found == version
     assert (error or "").startswith(failed or "") and (error is None) == (failed is None)
