@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from torch.distributed import TCPStore
 
+from muster.train.job import rendezvous
 from muster.train.job.failure import TrainError
 from muster.train.job.ranks import Ranks
 from muster.train.job.rendezvous import rendezvous_store
@@ -23,7 +26,7 @@ MEETING_PLACES = str(Path(__file__).with_name("meeting_places.py"))
 # In one job, as each rank of it spends seconds to import torch.
 ANY_WORLD_SIZE = sorted(str(path) for path in Path(__file__).parent.glob("test_*any_world_size.py"))
 ANY_WORLD_SIZE.append(str(Path(__file__).with_name("test_trainer.py")))
-FIRST = Ranks(0, 2, 0, 2, "env")
+FIRST, SECOND = Ranks(0, 2, 0, 2, "env"), Ranks(1, 2, 1, 2, "env")
 SHORT = timedelta(seconds=0.5)
 
 
@@ -55,6 +58,41 @@ def test_the_argument_of_torch_distributed_launch_is_understood(launch: Launch) 
     assert job.status == 0, job.stderr
     assert job.verdict["launcher"] == "torchrun"
     assert job.verdict["ranks"] == "2"
+
+
+@pytest.mark.parametrize("init", ["env://", "tcp://127.0.0.1:PORT"])
+def test_rank_0_listens_at_the_address_of_the_rendezvous_alone(init: str) -> None:
+    port = free_port()
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with rendezvous_store(init.replace("PORT", str(port)), FIRST, SHORT, environ) as store:
+        store.set("key", "value")
+        socket.create_connection(("127.0.0.1", port), TIME_LIMIT).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port), TIME_LIMIT)
+
+
+def test_a_second_group_of_rank_0_shares_the_port_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in environ.items():  # torch reads them by itself
+        monkeypatch.setenv(name, value)
+    patient = timedelta(seconds=TIME_LIMIT)
+
+    def join(ranks: Ranks) -> None:
+        with rendezvous_store("env://", ranks, patient, environ):
+            pass
+
+    with rendezvous_store("env://", FIRST, patient, environ):
+        others = [threading.Thread(target=join, args=(ranks,)) for ranks in (FIRST, SECOND)]
+        for other in others:
+            other.start()
+        for other in others:
+            other.join(TIME_LIMIT)
+            assert not other.is_alive()
+
+
+@pytest.mark.parametrize("host", ["localhost", "192.0.2.1"])
+def test_a_name_and_an_address_of_another_host_are_left_to_torch(host: str) -> None:
+    assert rendezvous._listen_at(host, free_port()) is None
 
 
 def test_two_processes_that_are_the_same_rank_both_say_so() -> None:

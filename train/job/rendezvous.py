@@ -12,6 +12,7 @@ some thousands of ranks, so every store here is of that kind.
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import shutil
 import socket
@@ -39,6 +40,7 @@ from .failure import TrainError
 from .ranks import Ranks
 
 FORMS = "auto, env://, tcp://HOST:PORT, file:///SHARED/PATH or mpi://"
+LISTEN_BACKLOG = 2048  # all ranks connect at once; the kernel cuts it to net.core.somaxconn
 # torchrun's store outlives a process group: a second group must not find the entries of the first.
 _JOINED = itertools.count()
 Opener = Callable[[str, Ranks, timedelta, Mapping[str, str]], Store]
@@ -91,9 +93,41 @@ def _at_master(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str
         raise TrainError(f"MASTER_PORT must be from 1 to 65535, got {port}")
     if ranks.rank > 0:
         _wait_for_listener(host, int(port), ranks, timeout)
+    serves = ranks.rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    if serves and (listener := _listen_at(host, int(port))) is not None:
+        return _serve(host, int(port), timeout, listener)
     store: Store
     store, _, _ = next(rendezvous(f"{init}?use_libuv=0", ranks.rank, ranks.world_size, timeout=timeout))
     return store
+
+
+def _listen_at(host: str, port: int) -> int | None:
+    """Open a socket that listens at this address alone, where torch's would at every address of the host.
+
+    Returns its file descriptor; None for a name, which may mean another address to the other ranks, for an
+    address that is not of this host, and where the port is taken: torch shares it, or says what is wrong.
+    """
+    try:
+        version = ipaddress.ip_address(host).version
+        family = socket.AF_INET6 if version == 6 else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG).detach()
+    except (ValueError, OSError):
+        return None
+
+
+def _serve(host: str, port: int, timeout: timedelta, listener: int) -> TCPStore:
+    """Open the store behind a socket that listens; a second group of this process finds it by its port."""
+    return TCPStore(
+        host,
+        port,
+        None,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        multi_tenant=True,
+        master_listen_fd=listener,
+        use_libuv=False,
+    )
 
 
 def _at_address(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str, str]) -> Store:
@@ -104,6 +138,8 @@ def _at_address(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[st
         host = port = None
     if not (host and port):
         raise TrainError(f"--init must be tcp://HOST:PORT, got {init}")
+    if ranks.rank == 0 and (listener := _listen_at(host, port)) is not None:
+        return _serve(host, port, timeout, listener)
     return _tcp(host, port, ranks, timeout)
 
 
