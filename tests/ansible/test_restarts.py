@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from tests.ansible.bare_hosts import BOOKS, PATH, run
 from tests.ansible.rendering import render_value

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from muster.deploy.connect.answers import IMAGE_LOAD, IMAGE_PULL, IMAGE_SERVE, ImageServed, Nothing, Request
-from muster.deploy.connect.channel import LostError
 from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, ImageLoaded, ImageStuck, Report
 from muster.deploy.hosts import hostfile
 from muster.deploy.image import push
