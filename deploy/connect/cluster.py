@@ -18,14 +18,15 @@ from .inbox import Inbox
 from .pipe import OpenPipe
 
 CLOCKS_AT_ONCE = 16  # threads that wait for each other spoil what they measure
-REACH_SECONDS = 10.0
+REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0
 
 
 class Cluster:
     """A channel to every host. Leaving the context cuts every lifeline.
 
     `facts`: whether each host is asked for its facts when it is connected; not every command needs them.
-    `timings`: what notes how long that takes, if anything does. `greet`: what is posted to each host first.
+    `timings`: what notes how long that takes, if anything does. `greet`: what to post to each host
+    while it gathers its facts.
     """
 
     def __init__(
@@ -82,9 +83,10 @@ class Cluster:
         pipe = self._open_pipe(host)
         with self._timings.part("agent and facts" if self._wants_facts else "agent", host.name):
             channel = self._opened[host.name] = Channel(host.name, pipe, self.events)
-            self._greet(channel)
             if self._wants_facts:
-                self.facts[host.name] = channel.ask(FACTS)
+                facts = channel.post(FACTS)
+                self._greet(channel)
+                self.facts[host.name] = channel.wait(facts, FACTS_SECONDS)
             else:
                 channel.ask(TIME)
 

@@ -36,9 +36,9 @@ def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = (
 
 def prepare_for(contents: Sequence[Contents], channel: Channel) -> None:
     """What a host can do for a launch as soon as it is connected, while others still connect."""
-    channel.post(LOAD, words=["reach", "missing", "prepare"])
     for tree in contents:
         tree.ask(channel)
+    channel.post(LOAD, words=["reach", "prepare"])
 
 
 class Contents:

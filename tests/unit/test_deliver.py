@@ -110,7 +110,7 @@ def test_a_host_is_asked_what_it_lacks_once_before_anybody_waits_for_the_answer(
     contents, store = Contents(tree), Counting(tree.files[0].digest)
     store.asked = []
     prepare_for([contents], cast(Any, store))
-    assert store.asked == ["load", "missing"]
+    assert store.asked == ["missing", "load"]
     contents.send(cast(Any, store))
-    assert store.asked == ["load", "missing", "store"]
+    assert store.asked == ["missing", "load", "store"]
     assert unpacked(store.stored) == {tree.files[0].digest: b"one"}
