@@ -61,7 +61,8 @@ def index(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
         page.parent.mkdir(parents=True, exist_ok=True)
         (page.parent / wheel.name).symlink_to(wheel)
         with zipfile.ZipFile(wheel) as archive:
-            (metadata,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+            found = [one for one in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", one)]
+            (metadata,) = found  # what a package has vendored is deeper
             (page.parent / f"{wheel.name}.metadata").write_bytes(archive.read(metadata))
         with page.open("a") as text:
             link = html.escape(wheel.name)
@@ -85,7 +86,7 @@ def test_bare_hosts_with_an_index_train_with_no_further_step(
     assert (done.status, done.changed) == (0, 0), done.text
 
 
-def test_offline_no_index_are_told(
+def test_bare_hosts_without_an_index_train_from_wheels_that_are_brought(
     venv_hosts: Hosts, wheels: Path, tmp_path: Path, bare: dict[str, set[str]]
 ) -> None:
     venv_hosts.variables |= {"venv_wheelhouse": str(wheels), "venv_environment": NOWHERE}
@@ -102,7 +103,7 @@ def test_offline_no_index_are_told(
     assert not venv_hosts.muster.exists() or list(venv_hosts.muster.iterdir()) == []
 
 
-def test_hosts_that_reach_no_idx_are_told_so_before_anything_is_changed(
+def test_hosts_that_reach_no_index_are_told_so_before_anything_is_changed(
     venv_hosts: Hosts, bare: dict[str, set[str]]
 ) -> None:
     venv_hosts.variables |= {"venv_wheelhouse": "", "venv_index": "", "venv_environment": NOWHERE}
