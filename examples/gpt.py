@@ -348,6 +348,7 @@ def train(job: Job, config: Config) -> None:
                 checkpoints.save(step, training.state())
             if preempted:
                 preemption.leave(f"saved step {step}")
+            log.restart()
     if job.rank == 0:
         say(job, training.gpt.generate(b"def ", 200, config.seed).decode(errors="replace"))
     job.barrier()

@@ -15,6 +15,7 @@ from .job.backend import BACKENDS, check_name
 from .job.failure import TrainError
 from .job.ranks import LAUNCHERS
 from .job.rendezvous import FORMS
+from .reporting.outputs import wrong_steps
 from .sync import COMPRESSIONS, STRATEGIES
 
 T = TypeVar("T")
@@ -24,6 +25,7 @@ RANKS = "ranks", "how the ranks find each other; under a launcher the defaults d
 SYNC = "strategy", "how the ranks train one model together"
 OUTPUT = "output", "output files"
 CHECKPOINTS = "checkpoints", "in --out of every host, with a checksum"
+LAST_EPOCH = "last epoch"
 SECTIONS = (LEARNING, RANKS, SYNC, OUTPUT, CHECKPOINTS)
 # Variables that set the default of an option; of two that are set, the last counts.
 VARIABLES = (
@@ -134,9 +136,16 @@ class TrainConfig(RankOptions):
         "directory of metrics.jsonl, checkpoints/ and errors/, default $MUSTER_OUT or runs/alone",
     )
     tensorboard: bool = option(OUTPUT, False, "also write the metrics for TensorBoard, to OUT/tensorboard")
-    profile: bool = option(
-        OUTPUT, False, "profile the last epoch: a trace and a table of each rank, in OUT/profile"
+    profile: str = option(
+        OUTPUT,
+        "",
+        "profile these steps, such as 10:15, or without a value the last epoch: a trace and a table of each "
+        "rank, in OUT/profile",
+        nargs="?",
+        const=LAST_EPOCH,
+        metavar="FIRST:LAST",
     )
+    log_every: int = option(OUTPUT, 10, "steps between two lines of OUT/steps.jsonl; 0: none")
     rank_logs: bool = option(OUTPUT, False, "write a log of each rank, in OUT/logs")
 
     save_every: int = option(CHECKPOINTS, 0, "steps between checkpoints; 0: only at the end of every epoch")
@@ -165,12 +174,15 @@ class TrainConfig(RankOptions):
             ("--accumulate", self.accumulate, self.accumulate >= 1, "at least 1"),
             ("--clip", self.clip, 0 <= self.clip < math.inf, "0 or more"),
             ("--save-every", self.save_every, self.save_every >= 0, "0 or more"),
+            ("--log-every", self.log_every, self.log_every >= 0, "0 or more"),
             ("--keep", self.keep, self.keep >= 1, "at least 1"),
             ("--restart", self.restart, self.restart >= 0, "0 or more"),
         )
         lines = broken(rules)
         if self.amp and self.dtype != "float32":
             lines.append(f"--amp needs --dtype float32, got {self.dtype}")
+        if self.profile != LAST_EPOCH:
+            lines += wrong_steps(self.profile)
         return [*lines, *compression_without_mpi4py(self.compress, self.sync), *RankOptions.wrong(self)]
 
     @classmethod

@@ -6,14 +6,16 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .checkpoint.checkpoints import Checkpoints, Resumed
-from .config import TrainConfig
+from .config import LAST_EPOCH, TrainConfig
 from .job.failure import TrainError
+from .job.preemption import Preemption
 from .reporting.metrics import EpochMetrics, MetricsFile
-from .reporting.outputs import LOG, TensorBoard, profiled
+from .reporting.outputs import LOG, TensorBoard, profile_steps, profiled
+from .reporting.steps import StepLog
 from .reporting.terminal import Terminal
 from .trainer import Step, Trainer
 
@@ -51,34 +53,96 @@ def fit(trainer: Trainer, evaluate: Callable[[], float], config: TrainConfig, te
     if group.rank == 0:
         metrics_file = open_metrics(config.out, trainer.epoch if resumed and resumed.own else 0, terminal)
 
+    log = StepLog(
+        group,
+        config.out,
+        after_step=trainer.steps if resumed and resumed.own else 0,
+        tensorboard=config.tensorboard,
+    )
+    trainer.lap = log.lap
+
     def save() -> None:
         checkpoints.save(trainer.steps, {**trainer.state(checkpoints.writers), "config": config.as_text()})
 
-    def after_step(step: Step) -> None:
-        show(step, trainer.epoch, config.epochs, terminal)
-        if config.save_every and trainer.steps % config.save_every == 0 and not trainer.epoch_is_done:
-            save()
-
-    accuracy = evaluate()
-    while trainer.epoch < config.epochs:
-        started = time.perf_counter()
-        last = trainer.epoch + 1 == config.epochs  # by then caches are warm
-        with profiled(config.out / "profile", group) if config.profile and last else nullcontext():
-            loss = trainer.run_epoch(after_step)
-        rate = len(trainer.data) / (time.perf_counter() - started)
+    steps = "" if config.profile == LAST_EPOCH else config.profile
+    with (
+        Preemption(group) as preemption,
+        profile_steps(steps, group, config.out, after_step=trainer.steps) as step_profiled,
+    ):
+        after_step = AfterStep(trainer, config, terminal, log, preemption, save, step_profiled)
         accuracy = evaluate()
-        metrics = EpochMetrics(
-            trainer.epoch, trainer.steps, loss, trainer.last_learning_rate, accuracy, rate, time.time()
-        )
-        if metrics_file:
-            metrics_file.append(metrics)
-        if tensorboard:
-            tensorboard.add(asdict(metrics), trainer.steps)
-        save()
-        epoch = f"epoch {trainer.epoch:>{len(str(config.epochs))}}/{config.epochs}"
-        LOG.info("%s  loss %.6f  accuracy %.4f  %.0f samples/s over all ranks", epoch, loss, accuracy, rate)
-        terminal.line(f"{epoch}  loss {loss:.4f}  accuracy {accuracy:.4f}  {rate:.0f} samples/s")
+        while trainer.epoch < config.epochs:
+            started = time.perf_counter()
+            log.restart()
+            last = (
+                config.profile == LAST_EPOCH and trainer.epoch + 1 == config.epochs
+            )  # by then caches are warm
+            with profiled(config.out / "profile", group) if last else nullcontext():
+                loss = trainer.run_epoch(after_step)
+            rate = len(trainer.data) / (time.perf_counter() - started)
+            accuracy = evaluate()
+            metrics = EpochMetrics(
+                trainer.epoch, trainer.steps, loss, trainer.last_learning_rate, accuracy, rate, time.time()
+            )
+            if metrics_file:
+                metrics_file.append(metrics)
+            if tensorboard:
+                tensorboard.add(asdict(metrics), trainer.steps)
+            save()
+            report(metrics, config.epochs, terminal)
+            after_step.leave_if_asked()
     return accuracy
+
+
+def report(metrics: EpochMetrics, epochs: int, terminal: Terminal) -> None:
+    """Write the line of an epoch."""
+    epoch = f"epoch {metrics.epoch:>{len(str(epochs))}}/{epochs}"
+    loss, accuracy, rate = metrics.loss, metrics.accuracy, metrics.samples_per_second
+    LOG.info("%s  loss %.6f  accuracy %.4f  %.0f samples/s over all ranks", epoch, loss, accuracy, rate)
+    terminal.line(f"{epoch}  loss {loss:.4f}  accuracy {accuracy:.4f}  {rate:.0f} samples/s")
+
+
+@dataclass
+class AfterStep:
+    """What happens after each step: progress, its figures, a profile, a checkpoint, or the end."""
+
+    trainer: Trainer
+    config: TrainConfig
+    terminal: Terminal
+    log: StepLog
+    preemption: Preemption
+    save: Callable[[], None]
+    profiled: Callable[[], None]
+    asked: bool = False
+
+    def __call__(self, step: Step) -> None:
+        """Take it from the trainer, on every rank."""
+        self._write(step)
+        self.profiled()
+        show(step, self.trainer.epoch, self.config.epochs, self.terminal)
+        self.asked = self.preemption.asked() or self.asked
+        due = self.config.save_every and self.trainer.steps % self.config.save_every == 0
+        if (due or self.asked) and not self.trainer.epoch_is_done:
+            self.save()
+            self.leave_if_asked()
+        self.log.restart()
+
+    def _write(self, step: Step) -> None:
+        """Write the figures of the step, when they are due; a collective then."""
+        if self.config.log_every and self.trainer.steps % self.config.log_every == 0:
+            loss = self.trainer.group.all_reduce_sum(step.loss_sum.item())[0] / step.batch_size
+            self.log.step(
+                self.trainer.steps,
+                loss=loss,
+                lr=self.trainer.last_learning_rate,
+                samples=step.batch_size,
+                gradient_norm=step.gradient_norm,
+            )
+
+    def leave_if_asked(self) -> None:
+        """End, if a signal asked for it and the checkpoint is saved."""
+        if self.asked:
+            self.preemption.leave(f"saved step {self.trainer.steps}")
 
 
 def show(step: Step, epoch: int, epochs: int, terminal: Terminal) -> None:

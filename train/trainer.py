@@ -42,6 +42,8 @@ class Step:
     batches: int
     loss_sum: torch.Tensor
     samples: int
+    batch_size: int  # of all ranks
+    gradient_norm: float | None  # before clipping; None without
     samples_per_second: float  # of all ranks, since the epoch began or was resumed
 
     @property
@@ -54,7 +56,7 @@ class Trainer:
     """Model, optimizer and sampler, and the steps of the training.
 
     `epoch` counts the finished epochs, `batch` the finished batches of the current one, and `loss_sum` is the
-    sum of this rank's losses in them.
+    sum of this rank's losses in them. `lap` is called at the end of each part of a step, as StepLog.lap.
     """
 
     def __init__(
@@ -92,6 +94,8 @@ class Trainer:
             samples=len(data), batch_size=batch_size, rank=group.rank, world_size=group.world_size, seed=seed
         )
         self.epoch = self.batch = 0
+        self.gradient_norm: float | None = None
+        self.lap: Callable[[str], None] = lambda _: None
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=group.device)
 
     @property
@@ -119,7 +123,17 @@ class Trainer:
             self.loss_sum += loss_sum
             self.batch, samples = self.batch + 1, samples + share.batch_size
             rate = samples / (time.perf_counter() - started)
-            after_step(Step(self.batch, len(self.sampler), loss_sum, len(share.indices), rate))
+            after_step(
+                Step(
+                    self.batch,
+                    len(self.sampler),
+                    loss_sum,
+                    len(share.indices),
+                    share.batch_size,
+                    self.gradient_norm,
+                    rate,
+                )
+            )
         mean = self.group.all_reduce_sum(self.loss_sum.item())[0] / len(self.data)
         self.epoch, self.batch = self.epoch + 1, 0
         self.loss_sum.zero_()
@@ -140,7 +154,7 @@ class Trainer:
         losses.append(self._backward(last, share.batch_size))
         self.strategy.finish()
         if self.clip:
-            norm = self.strategy.clip(self.clip)
+            self.gradient_norm = norm = self.strategy.clip(self.clip)
             if not math.isfinite(norm):  # the same on every rank; the step would leave no weight but NaN
                 raise TrainError(
                     f"step {self.steps + 1}: the norm of the gradients is {norm}, which nothing can clip\n"
@@ -157,6 +171,7 @@ class Trainer:
         """
         loss_sum = self._per_sample(self.loss, self.data, part, amp=self.amp).sum()
         torch.autograd.backward(loss_sum * self.group.world_size / batch_size)
+        self.lap("compute")
         return loss_sum.detach()
 
     def _per_sample(
@@ -169,6 +184,7 @@ class Trainer:
         """
         present = indices if len(indices) else torch.zeros(1, dtype=torch.int64)
         inputs, targets = data.batch(present)
+        self.lap("data")
         with torch.autocast(self.group.device.type, torch.bfloat16, enabled=amp):
             outputs = self.strategy.model(inputs)
         numbers = function(tree_map(_in_full, outputs) if amp else outputs, targets)

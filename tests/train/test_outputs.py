@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from muster.train.config import TrainConfig
+from muster.train.config import LAST_EPOCH, TrainConfig
 from muster.train.job.failure import TrainError
 from muster.train.main import train
 from muster.train.reporting.outputs import TensorBoard
+from muster.train.reporting.steps import StepMetrics
 from tests.train.forked import on_hosts
 
 if TYPE_CHECKING:
@@ -22,14 +23,33 @@ if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
 
+FIGURES = ("--log-every", "2", "--clip", "100")
+
+
+def _require_figures(path: Path, steps: list[int], batch_size: int) -> None:
+    """The file must have these steps, each with all fields of the schema, whose parts make up the whole."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == steps
+    for line in lines:
+        assert list(line) == [field.name for field in fields(StepMetrics)]
+        parts = (line["data_seconds"], line["compute_seconds"], line["optimizer_seconds"])
+        assert min(parts) > 0
+        assert sum(parts) == pytest.approx(line["step_seconds"])
+        assert line["samples_per_second"] == pytest.approx(batch_size / line["step_seconds"])
+        assert line["gradient_norm"] > 0
+        assert line["tokens_per_second"] is None
+    assert lines[-1]["loss"] < lines[0]["loss"]
+
+
 def test_every_rank_leaves_a_log_and_a_profile(launch: Launch) -> None:
     # Two steps an epoch: a profile has thousands of events for each.
     training = ("--spawn", "2", "--epochs", "2", "--data", "synthetic", "--limit", "64", "--batch-size", "32")
-    files = ("--rank-logs", "--profile", "--deterministic", "--warm-up", "0")
+    files = ("--rank-logs", "--profile", "--deterministic", "--warm-up", "0", *FIGURES)
     job = launch("spawn", 2, "-m", "muster.train", *training, *files)
     assert job.status == 0, job.stderr
     assert "64 training and 400 held-out samples" in job.stdout
     assert job.losses[1] < job.losses[0]
+    _require_figures(job.out / "steps.jsonl", [2, 4], batch_size=32)
     for rank in range(2):
         log = (job.out / "logs" / f"rank-{rank:04d}.log").read_text()
         assert f"rank {rank} of 2" in log
@@ -63,6 +83,17 @@ def test_an_earlier_run_stays_where_it_is_if_tensorboard_is_not_there(
     on_hosts(tmp_path, 1, refuse)
     assert {path: path.read_bytes() for path in files} == files
     assert not list(tmp_path.glob("checkpoints.*"))
+
+
+@pytest.mark.parametrize("steps", ["10", "0:3", "5:4", "a:b", "1:2:3"])
+def test_what_is_not_two_steps_to_profile_is_refused(steps: str) -> None:
+    with pytest.raises(TrainError, match=f"--profile must be FIRST:LAST, .*, got {steps}"):
+        TrainConfig.from_argv(["--profile", steps], {})
+
+
+def test_a_profile_is_of_these_steps_or_of_the_last_epoch() -> None:
+    given = [TrainConfig.from_argv(words, {}).profile for words in ([], ["--profile"], ["--profile", "2:3"])]
+    assert given == ["", LAST_EPOCH, "2:3"]
 
 
 def test_bfloat16_is_for_networks_of_float32() -> None:

@@ -19,8 +19,8 @@ from muster.deploy.console.terminal import HarmlessStream, harmless_streams, own
 ROOT = Path(__file__).parents[2]
 EVIL = "node\x1b]0;owned\x07 \x9b2J\r\x7f \ud800 ä\tb\n"
 SHOWN = "node␛]0;owned␇ \ufffd2J␍␡ ? ä\tb\n"
-# They answer or report in frames, to a driver and not to a terminal; one writes a file of this checkout, one the
-# findings of setup, and one only flushes what a user's program has printed.
+# They answer or report in frames, to a driver and not to a terminal; one writes a file of this checkout, one
+# the findings of setup, and one only flushes what a user's program has printed.
 FRAMES = {
     "deploy/agent/main.py",
     "deploy/agent/host/gpus.py",

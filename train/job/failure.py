@@ -7,8 +7,9 @@ wait for the same collective. It reports the error, on stderr and in a file, and
 spawn.py then end the other ranks.
 
 A rank that a signal ends cannot report anything: the launcher does. Only a crash (SIGSEGV, SIGABRT ...)
-leaves Python's traceback of every thread on stderr. There is no handler for SIGTERM on purpose: Python runs
-a handler between two instructions of its own, and a rank that waits in a collective executes none.
+leaves Python's traceback of every thread on stderr. Outside of a training's steps (preemption.py) there is no
+handler for SIGTERM, on purpose: Python runs a handler between two instructions of its own, and a rank that
+waits in a collective executes none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SIGTERM, as a scheduler sends it before it takes a host away: the training saves, and ends with status 75.
+"""SIGTERM or SIGUSR1, before a scheduler takes a host away: the training saves, and ends with status 75.
 
     with Preemption(job) as preemption:
         for batch in loader:
@@ -10,6 +10,9 @@
 Between a signal and the next step nothing happens: Python runs a handler between two instructions of its own,
 and a rank that waits in a collective executes none. So a rank whose step never ends ignores SIGTERM, and ends
 with the SIGKILL that launchers send next. A program without this class ends at SIGTERM at once.
+
+SIGUSR1 is for Open MPI: mpirun passes it on and goes on waiting, while after a SIGTERM of its own it kills
+the ranks within tenths of a second.
 """
 
 from __future__ import annotations
@@ -30,35 +33,40 @@ PREEMPTED = 75
 """The exit status: EX_TEMPFAIL of sysexits.h, "try again later". A restart continues."""
 
 
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
 class Preemption:
-    """Handles SIGTERM in the block; elsewhere than in the main thread it leaves signals alone."""
+    """Handles SIGNALS in the block; elsewhere than in the main thread it leaves them alone."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self.pid = os.getpid()
         self._signalled = False
-        self._before: Any = None
+        self._before: dict[signal.Signals, Any] = {}
         self._answer: tuple[torch.Tensor, Any] | None = None
 
     def __enter__(self) -> Preemption:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._handle)
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+        if self._answer and error is None:
+            self._answer[1].wait()  # nothing may be under way when the group is left
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
-    def _handle(self, _: int, __: FrameType | None) -> None:
+    def _handle(self, number: int, _: FrameType | None) -> None:
         if os.getpid() != self.pid:  # a forked child, such as a worker of a DataLoader: it just ends
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         self._signalled = True
 
     def asked(self) -> bool:
-        """Return whether a rank has got SIGTERM, the same on every rank; call it once after each step.
+        """Return whether a rank has got a signal, the same on every rank; call it once after each step.
 
         The answer is that of the previous call: so the ranks' question travels while they compute.
         """
@@ -78,5 +86,7 @@ class Preemption:
     def leave(self, what_was_saved: str) -> NoReturn:
         """End this rank with status 75, after a line of rank 0 on stderr. Call it on every rank."""
         if self.group.rank == 0:
-            sys.stderr.write(f"SIGTERM: {what_was_saved}; status {PREEMPTED}, a restart goes on from there\n")
+            sys.stderr.write(
+                f"asked to end: {what_was_saved}; status {PREEMPTED}, a restart goes on from there\n"
+            )
         raise SystemExit(PREEMPTED)

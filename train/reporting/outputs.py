@@ -42,14 +42,12 @@ def profiled(folder: Path, group: Group) -> Iterator[None]:
     _write(profiler, folder, group)
 
 
-def parse_steps(text: str) -> tuple[int, int] | None:
-    """Read FIRST:LAST, steps counted from 1; None for "". Raises TrainError for anything else."""
-    if not text:
-        return None
+def wrong_steps(text: str) -> list[str]:
+    """Return an error line if `text` is neither FIRST:LAST, two steps counted from 1, nor empty."""
     first, _, last = text.partition(":")
-    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-        raise TrainError(f"--profile must be FIRST:LAST, two steps counted from 1, such as 10:15, got {text}")
-    return int(first), int(last)
+    if not text or (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        return []
+    return [f"--profile must be FIRST:LAST, two steps counted from 1, such as 10:15, got {text}"]
 
 
 @contextmanager
@@ -60,15 +58,17 @@ def profile_steps(text: str, group: Group, out: Path, *, after_step: int = 0) ->
     is done. `after_step` is the number of steps that a continued training has done before. One step before
     FIRST the profiler warms up. Raises TrainError for another `text`.
     """
-    steps = parse_steps(text)
-    if steps is None or steps[0] <= after_step:
+    if wrong := wrong_steps(text):
+        raise TrainError(wrong[0])
+    first, last = (int(step) for step in (text or "0:0").split(":"))
+    if first <= after_step:
         yield lambda: None
         return
-    wait = steps[0] - after_step - 1
+    wait = first - after_step - 1
     warm_up = min(wait, 1)
     with profile(
         activities=_activities(group),
-        schedule=schedule(wait=wait - warm_up, warmup=warm_up, active=steps[1] - steps[0] + 1, repeat=1),
+        schedule=schedule(wait=wait - warm_up, warmup=warm_up, active=last - first + 1, repeat=1),
         on_trace_ready=lambda profiler: _write(profiler, out / "profile", group),
     ) as profiler:
         yield profiler.step

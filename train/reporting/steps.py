@@ -29,7 +29,7 @@ class StepMetrics:
     gradient_norm: float | None  # 2-norm of all gradients, before clipping
     samples_per_second: float  # over all ranks
     tokens_per_second: float | None  # over all ranks; of models on sequences
-    step_seconds: float  # from the end of the step before to the end of this one
+    step_seconds: float  # without evaluations and checkpoints between steps
     data_seconds: float  # of it: waiting for the batch
     compute_seconds: float  # forward and backward, with the communication that they overlap
     optimizer_seconds: float  # waiting for the last gradients, clipping, and the update
@@ -47,6 +47,8 @@ class StepLog:
             log.lap("compute")
             ...
             log.step(step, loss=loss.item(), lr=lr, samples=64)
+            ...                                   # evaluate, save
+            log.restart()
 
     On a GPU the host runs ahead: a part has the time that the host spent on it, and the waiting is where the
     host first needs a result. Their sum, `step_seconds`, is right over many steps.
@@ -73,6 +75,10 @@ class StepLog:
         now = time.perf_counter()
         self._seconds[part] = self._seconds.get(part, 0.0) + now - self._at
         self._at = now
+
+    def restart(self) -> None:
+        """Leave out the time since the last lap: that of an evaluation or a checkpoint, between two steps."""
+        self._seconds, self._at = {}, time.perf_counter()
 
     def step(
         self,
@@ -109,7 +115,7 @@ class StepLog:
         if self._file:
             self._file.append(metrics)
         if self._tensorboard:
-            known = {name: value for name, value in asdict(metrics).items() if value is not None}
+            known = {f"step/{name}": value for name, value in asdict(metrics).items() if value is not None}
             self._tensorboard.add(known, step)
         return metrics
 

@@ -1,0 +1,71 @@
+"""A signal to one rank: every rank saves the same step and ends with 75, and a restart goes on from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import pytest
+
+from muster.train.config import TrainConfig
+from muster.train.job.preemption import PREEMPTED, Preemption
+from muster.train.main import train
+from tests.train.forked import on_hosts
+
+if TYPE_CHECKING:
+    from muster.train.job.group import Group
+    from muster.train.trainer import Step
+
+CONFIG = TrainConfig(epochs=2, limit=256, log_every=1)  # 4 steps in each epoch
+
+
+def _interrupted(config: TrainConfig, batch: int, group: Group) -> int:
+    """Train, and get a signal on rank 1 in this batch of the first epoch; returns the exit status."""
+
+    def signalled(step: Step, *_: object) -> None:
+        if group.rank == 1 and step.batch == batch:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with patch("muster.train.loop.show", signalled), pytest.raises(SystemExit) as ended:
+        train(config, group)
+    return int(str(ended.value.code))
+
+
+def _losses(out: Path, file: str = "steps.jsonl") -> list[float]:
+    return [json.loads(line)["loss"] for line in (out / file).read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("batch", "saved"), [(1, 2), (3, 4)]
+)  # the answer comes a step later: 4 ends the epoch
+def test_a_signal_to_a_rank_ends_all_and_the_restart_has_the_curve_of_one_run(
+    tmp_path: Path, batch: int, saved: int
+) -> None:
+    config = replace(CONFIG, out=tmp_path / "interrupted")
+    assert on_hosts(tmp_path, 2, partial(_interrupted, config, batch)) == [PREEMPTED] * 2
+    assert {path.name for path in (config.out / "checkpoints").iterdir()} == {f"step-{saved:08d}"}
+    on_hosts(tmp_path, 2, partial(train, replace(config, restart=1)))
+    whole = replace(CONFIG, out=tmp_path / "whole")
+    on_hosts(tmp_path, 2, partial(train, whole))
+    assert _losses(config.out) == _losses(whole.out)
+    assert len(_losses(whole.out)) == 8
+    assert _losses(config.out, "metrics.jsonl") == _losses(whole.out, "metrics.jsonl")
+
+
+def _handlers(group: Group) -> list[bool]:
+    before = signal.getsignal(signal.SIGTERM)
+    with Preemption(group) as preemption:
+        handled = signal.getsignal(signal.SIGTERM) != before
+        os.kill(os.getpid(), signal.SIGUSR1)
+        asked = preemption.asked()
+    return [handled, asked, signal.getsignal(signal.SIGTERM) == before]
+
+
+def test_the_handlers_are_there_in_the_block_alone_and_one_process_answers_at_once(tmp_path: Path) -> None:
+    assert on_hosts(tmp_path, 1, _handlers) == [[True, True, True]]
