@@ -138,6 +138,47 @@ def test_the_head_starts_every_daemon_however_narrow_the_tree_is(project: Projec
     assert "DONE    6 ranks on 3 hosts" in done.output
 
 
+# By torch's own MPI backend, which the image's torch has.
+TORCH_MPI = """
+import sys, torch.distributed as dist
+dist.init_process_group("mpi")
+if sys.argv[1:] and dist.get_rank() == 4:
+    raise ValueError("boom") if sys.argv[1] == "raise" else SystemExit(3)
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(("deed", "status"), [("raise", 1), ("exit", 3)])
+def test_a_failing_rank_of_torchs_own_mpi_ends_the_job(project: Project, deed: str, status: int) -> None:
+    """The others wait for it in MPI_Finalize, and it for them, if it gets that far."""
+    (project.path / "mpi.py").write_text(TORCH_MPI)
+    done = project.launch("--script", "mpi.py", f"--args={deed}")
+    assert done.status == status, done.output
+    assert f"FAILED  rank 4 on node3: exit status {status}" in done.output
+    assert ("ValueError: boom" in done.output) is (deed == "raise")
+
+
+def test_torchs_own_mpi_under_torchrun_is_a_failure(project: Project) -> None:
+    (project.path / "mpi.py").write_text(TORCH_MPI)
+    done = project.launch("--launcher", "torchrun", "--script", "mpi.py")
+    assert done.status == 1, done.output
+    assert "note: mpi.py:3 asks for MPI, but torchrun starts no MPI ranks" in done.output
+    assert "to MPI it was the only rank of a world of one, of 6 ranks in the job" in done.output
+
+
+def test_rank_0_reads_what_is_piped_into_a_launch(project: Project) -> None:
+    (project.path / "reader.py").write_text(
+        "import os, sys\nprint(os.environ['RANK'], 'read', len(sys.stdin.buffer.read()))"
+    )
+    command = [str(FAB), "launch", "--script", "reader.py"]
+    done = subprocess.run(
+        command, cwd=project.path, env=project.env, input=b"x" * 1_000_000, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = sorted(re.findall(r"] (\d read \d+)", done.stdout.decode()))
+    assert said == ["0 read 1000000", *(f"{rank} read 0" for rank in range(1, 6))]
+
+
 NOISE = "echo welcome; echo oh >&2; cd /tmp; export RANK=7 WORLD_SIZE=9 OMPI_MCA_btl=self PYTHONPATH=/none"
 
 
