@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.ansible.bare_hosts import ADDRESSES, Hosts, run
+from tests.ansible.bare_hosts import ADDRESSES, NETWORK, Hosts, run
 from tests.ansible.rendering import render_value
 from tests.ansible.test_observe import module
 from tests.ansible.test_problems import SEEN
@@ -174,10 +174,10 @@ table inet filter {
     type filter hook input priority filter; policy drop;
     ct state established,related accept
     iif lo accept
-    ip saddr 10.77.0.1 tcp dport 22 accept
+    ip saddr OPERATOR tcp dport 22 accept
   }
 }
-"""
+""".replace("OPERATOR", f"{NETWORK}.1")
 # With the rules of before go those of the container engine too, which lead to its name server.
 NAMES = "".join(f"{ADDRESSES[name]} {name}\n" for name in ("node5", "node6"))
 PREPARE = f"""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ansible.bare_hosts import RELEASE, ROOT, run
+from tests.ansible.bare_hosts import NETWORK, RELEASE, ROOT, run
 from tests.ansible.test_setup import RANKS, launch
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.soak
 WHEELS = ROOT / "build" / f"wheelhouse-{RELEASE}"
 # Where torch for the hosts comes from: PyTorch's public index, or a site's own; if empty, where pip looks.
 TORCH_INDEX = os.environ.get("MUSTER_TEST_TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
-GATEWAY = "10.77.0.1"  # this machine, as the hosts see it
+GATEWAY = f"{NETWORK}.1"  # this machine, as the hosts see it
 NOWHERE = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}  # discard: nobody listens
 FAB = (sys.executable, "-m", "fabric", "--search-root", str(ROOT))
 SUMMARY = r"accuracy=0\.\d+ ranks=6 hosts=3 backend=gloo launcher={} seconds=\S+"
