@@ -74,7 +74,7 @@ class Parsed:
 
 
 def from_json(kind: Any, value: Any) -> Any:
-    """The value as `kind`: a dataclass, a tuple or mapping, a path, one of some words, or a plain type.
+    """The value as `kind`: a dataclass, a tuple or mapping, a path, a literal, or a plain type.
 
     Raises one of NONSENSE for anything else. A field with a default may be missing; unknown ones are ignored.
     A tuple is written as a list, a NamedTuple too.
@@ -152,14 +152,14 @@ def _literal(words: tuple[Any, ...]) -> _Decoder:
 def _tuple(args: tuple[Any, ...]) -> _Decoder:
     if len(args) == 2 and args[1] is Ellipsis:
         item = _decoder(args[0])
-        return lambda value: tuple(_at(place, item, one) for place, one in enumerate(_list(value)))
+        return lambda value: tuple(_at(place, item, element) for place, element in enumerate(_list(value)))
     items = tuple(map(_decoder, args))
 
     def decode(value: Any) -> Any:
         if len(_list(value)) != len(items):
             raise ValueError(f"expected {len(items)} values, got {len(value)}")
         pairs = enumerate(zip(items, value, strict=True))
-        return tuple(_at(place, item, one) for place, (item, one) in pairs)
+        return tuple(_at(place, item, element) for place, (item, element) in pairs)
 
     return decode
 
@@ -169,7 +169,7 @@ def _mapping(key: Any, item: Any) -> _Decoder:
 
     def decode(value: Any) -> Any:
         pairs = _plain(dict)(value).items()
-        return {_at("key", keys, name): _at(_short.repr(name), items, one) for name, one in pairs}
+        return {_at("key", keys, name): _at(_short.repr(name), items, element) for name, element in pairs}
 
     return decode
 
@@ -185,7 +185,9 @@ def _dataclass(kind: type[Any]) -> _Decoder:
         given = _plain(dict)(value)
         if missing := sorted(needed - given.keys()):
             raise ValueError(f"no {missing[0]}")
-        return kind(**{name: _at(name, one, given[name]) for name, one in decoders.items() if name in given})
+        return kind(
+            **{name: _at(name, decoder, given[name]) for name, decoder in decoders.items() if name in given}
+        )
 
     return decode
 
@@ -197,7 +199,9 @@ def _named_tuple(kind: Any) -> _Decoder:
     def decode(value: Any) -> Any:
         if len(_list(value)) != len(decoders):
             raise ValueError(f"expected {len(decoders)} values, got {len(value)}")
-        return kind(*(_at(name, one, item) for (name, one), item in zip(decoders, value, strict=True)))
+        return kind(
+            *(_at(name, decoder, item) for (name, decoder), item in zip(decoders, value, strict=True))
+        )
 
     return decode
 

@@ -1,4 +1,4 @@
-"""What a file or folder of a host is, however many files the folder has: a listing comes page by page."""
+"""Asks a host for the facts of a file or folder; the listing of a large folder comes page by page."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from ..connect.answers import FILE, FILE_ENTRIES, Entry, FileFacts
 from ..connect.channel import Channel
 from ..errors import MusterError
 
-# Of one folder: a host may say anything, and several may at once.
+# Limits for one folder: a host may send anything, and several hosts may at once.
 MOST_ENTRIES, MOST_TEXT = 200_000, 1 << 25
 
 
 def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
-    """What is there, with all entries of a folder; `seconds` for each page: contents are read for it.
+    """The facts of a path, with all entries of a folder. `seconds`: for each page; the host reads the files.
 
     `MusterError` for a folder with more than MOST_ENTRIES entries, or whose paths are longer than MOST_TEXT.
     """
-    told = channel.ask(FILE, path=path, seconds=seconds)
-    found: list[Entry] = list(told.entries or ())
-    more, text = told.more, _length(told.entries or ())
+    facts = channel.ask(FILE, path=path, seconds=seconds)
+    listed: list[Entry] = list(facts.entries or ())
+    more, text = facts.more, _length(facts.entries or ())
     while more:
         page = channel.ask(FILE_ENTRIES, path=path, seconds=seconds)
         if page.more and not page.entries:
             raise MusterError(f"{path}: its listing does not go on")
-        found += page.entries
+        listed += page.entries
         more, text = page.more, text + _length(page.entries)
-        if len(found) > MOST_ENTRIES or text > MOST_TEXT:
-            most = min(len(found) - 1, MOST_ENTRIES)
+        if len(listed) > MOST_ENTRIES or text > MOST_TEXT:
+            most = min(len(listed) - 1, MOST_ENTRIES)
             raise MusterError(
                 f"{path} has more than {most} files and folders; bring it as one file: "
                 f"muster run -- tar cf NAME.tar {path}, then muster get NAME.tar"
             )
-    return told if told.entries is None else replace(told, entries=tuple(found), more=False)
+    return facts if facts.entries is None else replace(facts, entries=tuple(listed), more=False)
 
 
 def _length(entries: tuple[Entry, ...]) -> int:

@@ -15,7 +15,7 @@ from ..connect.reports import Lost, Ran, Report
 from ..console.text import describe_code, status_of
 
 PING_SECONDS = 2.0
-TIMED_OUT, LOST = 124, 3  # timeout(1); a host that is not fit
+TIMED_OUT, LOST = 124, 3  # the statuses of timeout(1), and of a host that is not fit
 TRANSFER_SECONDS = 600.0
 
 
@@ -50,13 +50,13 @@ def run(cluster: Cluster, argv: Sequence[str], seconds: float | None) -> dict[st
 
 
 def clean(cluster: Cluster, age: float) -> dict[str, Cleaned]:
-    """Remove what jobs older than `age` seconds have left; what was removed, what was kept, and the bytes."""
+    """Remove what jobs older than `age` seconds have left; returns what was removed, kept and freed."""
     asked = ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: {"older": age})
     return asked.require_all()
 
 
 def _silent(waiting: dict[str, Channel]) -> dict[str, Ended]:
-    """Ask whether they are there; those that have not answered for long are waited for no more."""
+    """Ask the hosts for a sign of life, and stop waiting for those that were silent for too long."""
     silent = [host for host, channel in waiting.items() if channel.silent_for() > SILENCE_SECONDS]
     for host in silent:
         waiting.pop(host).give_up()

@@ -1,4 +1,4 @@
-"""Files and folders to and from every host at once: whole, and as they were, or not at all."""
+"""Copies files and folders to and from every host at once: whole and unchanged, or not at all."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from ..errors import MusterError, UsageError
 from .listing import facts_of
 
 TRANSFER_SECONDS, SETTLE_SECONDS = 600.0, 30.0
-# Requests that are on their way to one host, and the bytes that they may bring: small files need not wait
-# for each other, and many hosts not fill this machine's memory.
+# The most requests on their way to one host, and the most bytes that they may bring: small files need not
+# wait for each other, and many hosts must not fill this machine's memory.
 IN_FLIGHT, BYTES_IN_FLIGHT = 64, 2 * PART
 
 
 def put(cluster: Cluster, source: Path, target: str) -> None:
-    """Bring a file or folder to every host: into place everywhere, or, if one cannot take it, nowhere."""
+    """Bring a file or folder to every host: into place everywhere, or nowhere if one host cannot take it."""
     what = _describe(source)
     name, folder = source.resolve().name, source.is_dir()
 
@@ -62,19 +62,19 @@ def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
 
     def receive(host: str) -> Path:
         channel = cluster.channels[host]
-        told = facts_of(channel, source, TRANSFER_SECONDS)
-        is_folder = told.entries is not None
-        _require_room(told, folder)
+        facts = facts_of(channel, source, TRANSFER_SECONDS)
+        is_folder = facts.entries is not None
+        _require_room(facts, folder)
         suffix = "" if is_folder else name.suffix
         target = folder / f"{name.name.removesuffix(suffix)}@{channel.host}{suffix}"
         if is_folder and os.path.lexists(target):
             raise MusterError(f"{target} is here already; remove it, or give another place")
-        # New, and nobody else's: others may write to the folder, and have put a link where a draft would be.
+        # A new folder of our own: others may write to `folder`, and put a link where a draft would be.
         private = Path(tempfile.mkdtemp(prefix=".muster-get-", dir=folder))
         try:
             draft = private / target.name
-            (_receive_folder if is_folder else _receive)(channel, source, draft, told)
-            _settle(draft, target, told.mode & 0o777)
+            (_receive_folder if is_folder else _receive)(channel, source, draft, facts)
+            _settle(draft, target, facts.mode & 0o777)
         finally:
             shutil.rmtree(private, ignore_errors=True)
         return target
@@ -100,7 +100,7 @@ def _describe(source: Path) -> dict[str, Any]:
 
 
 def _parts_to(source: Path, draft: str, what: Mapping[str, Any]) -> Iterator[_Question[Nothing]]:
-    """What brings the content of a file, or of every file of a folder."""
+    """The requests that bring the content of a file, or of every file of a folder."""
     if "entries" not in what:
         yield from _parts(source, {"draft": draft})
         return
@@ -115,34 +115,34 @@ def _parts(path: Path, words: Mapping[str, str]) -> Iterator[_Question[Nothing]]
             yield _Question(APPEND, words, len(part), part)
 
 
-def _require_room(told: FileFacts, folder: Path) -> None:
-    """`MusterError` for more than there is room for here: a host may give any size."""
-    size = told.length + sum(entry.length for entry in told.entries or ())
+def _require_room(facts: FileFacts, folder: Path) -> None:
+    """`MusterError` if there is no room here for the files: a host may claim any size."""
+    size = facts.length + sum(entry.length for entry in facts.entries or ())
     free = shutil.disk_usage(folder).free
     if size > free:
         raise MusterError(f"it has {size >> 20} MiB there, and {folder} has room for {free >> 20} MiB")
 
 
-def _receive(channel: Channel, source: str, draft: Path, told: FileFacts) -> None:
+def _receive(channel: Channel, source: str, draft: Path, facts: FileFacts) -> None:
     draft.touch(0o600, exist_ok=False)
-    _fetch(channel, draft, [(source, "", told.length)])
-    if digest(str(draft)) != told.digest:
+    _fetch(channel, draft, [(source, "", facts.length)])
+    if digest(str(draft)) != facts.digest:
         raise MusterError(f"{source} changed or was damaged on the way; try again")
 
 
-def _receive_folder(channel: Channel, source: str, draft: Path, told: FileFacts) -> None:
+def _receive_folder(channel: Channel, source: str, draft: Path, facts: FileFacts) -> None:
     draft.mkdir(0o700)
-    found = [Entry(*entry) for entry in told.entries or ()]
-    files = [entry for entry in found if entry.kind == "file"]
-    _fetch(channel, draft, [(f"{source}/{one.path}", one.path, one.length) for one in files])
-    complete(str(draft), found)
+    listed = [Entry(*entry) for entry in facts.entries or ()]
+    files = [entry for entry in listed if entry.kind == "file"]
+    _fetch(channel, draft, [(f"{source}/{file.path}", file.path, file.length) for file in files])
+    complete(str(draft), listed)
 
 
 def _fetch(channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]]) -> None:
     """Bring files, each `(path there, path in the draft, bytes)`, into a draft."""
     parts = (
-        _Question(FILE_PART, {"path": there, "start": start}, min(PART, length - start), target=here)
-        for there, here, length in files
+        _Question(FILE_PART, {"path": source, "start": start}, min(PART, length - start), target=here)
+        for source, here, length in files
         for start in range(0, length, PART)
     )
     for part, answer in _answers(channel, parts):
@@ -181,7 +181,7 @@ def _answers(
 
 
 def _settle(draft: Path, target: Path, mode: int) -> None:
-    """Put a draft into place. A folder gets its mode there: one that is read-only could not be moved."""
+    """Put a draft into place. A folder gets its mode there: a read-only folder could not be moved."""
     opened = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         if not draft.is_dir():

@@ -1,6 +1,6 @@
-"""Which part of the agent answers what. A part is loaded when it is first asked: most are never needed.
+"""The agent's parts, and the requests that each part answers. A part is loaded at its first request.
 
-Reading and importing all of them would be most of what it costs a host to be asked something.
+Most parts are never needed, and loading all of them would be most of the cost of one request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Part(NamedTuple):
     module: str
     kind: str
     needs: tuple[str, ...]
-    """What it is made of: `send`, the agent's folder `home`, or a folder in that."""
+    """The arguments of its constructor: `send`, the agent's folder `home`, or a folder in `home`."""
     requests: tuple[str, ...]
 
 
@@ -64,7 +64,7 @@ DOING = {
     **dict.fromkeys(("file", "part"), "cannot read the file"),
     "clean": "cannot remove old jobs",
 }
-"""What could not be done, in front of an error that a request ended with."""
+"""What a failed request could not do; it stands in front of the error's text."""
 _BY_REQUEST = {request: part for part in PARTS for request in part.requests}
 
 
@@ -84,12 +84,12 @@ class Parts:
         return self._loaded[part.kind]
 
     def load_ahead(self, requests: list[str]) -> None:
-        """Import what answers these requests, in a thread: they will come, and nobody waits for it then."""
+        """Import the parts that answer these requests, in a thread, before the requests come."""
         modules = [_BY_REQUEST[request].module for request in requests]
         threading.Thread(target=_import, args=(modules,), daemon=True).start()
 
     def close(self) -> None:
-        """Close those that have something to end or to remove; the job first."""
+        """Close the parts that have something to end or to remove; the job first."""
         for _, part in sorted(self._loaded.items(), key=lambda item: item[0] != "Work"):
             if hasattr(part, "close"):
                 part.close()
@@ -103,6 +103,6 @@ class Parts:
 
 
 def _import(modules: list[str]) -> None:
-    with contextlib.suppress(Exception):  # whoever asks for it gets the reason
+    with contextlib.suppress(Exception):  # the request that needs the module gets the reason
         for module in modules:
             importlib.import_module(f"muster.deploy.{module}")

@@ -1,4 +1,4 @@
-"""Imports the agent's modules from memory: they come over its line, and no file is written for them.
+"""Imports the agent's modules from memory: they come over stdin, and no file is written for them.
 
 The driver's bootstrap (deploy/connect/bootstrap.py) runs this source, and then `start`.
 """
@@ -14,7 +14,7 @@ MAIN = "muster.deploy.agent.main"
 
 
 class Sent:
-    """Finds and loads modules by their sources. Each is compiled when it is imported: most are not."""
+    """Finds and loads modules from their sources. A module is compiled when it is imported; most are not."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self.sources = sources
@@ -23,23 +23,23 @@ class Sent:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What the import system asks of every finder."""
+        """The import system calls this on every finder."""
         if name not in self.sources and name not in self.packages:
             return None
-        # A loader by its methods alone: the stubs want a subclass of importlib.abc.Loader.
+        # This object has a loader's methods; the stubs want a subclass of importlib.abc.Loader.
         return ModuleSpec(name, self, is_package=name in self.packages)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """The import system is to make it."""
+        """Return None: the import system creates the module itself."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run a module's source in it: it came over the line of the driver, whose code it is."""
+        """Run a module's source in the module. The source is the driver's code, and came from the driver."""
         source = self.sources.get(module.__name__, "")  # none for a package
         exec(compile(source, module.__name__, "exec"), module.__dict__)  # noqa: S102
 
 
 def start(sources: Mapping[str, str]) -> None:
-    """Be the agent, until its line closes."""
+    """Run the agent until its stdin closes."""
     sys.meta_path.insert(0, Sent(sources))
     __import__(MAIN)
     sys.modules[MAIN].main()

@@ -24,8 +24,8 @@ from ..common.os_errors import explain
 from ..common.paths import MusterPaths
 from .handlers import DOING, Parts
 
-# While a request takes longer than this, the driver is told that it is still worked on: it gives up a host
-# that says nothing (deploy/connect/channel.py).
+# While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
+# is silent (deploy/connect/channel.py).
 BUSY_SECONDS = 2.0
 
 
@@ -54,14 +54,14 @@ class Agent:
             self._close()
 
     def _begin(self, request: Frame) -> int:
-        """A request has come; its payload, of any size, may take its time."""
+        """Note that a request has come. Its payload may have any size, and may take long to arrive."""
         self._at_work.set()
         return sys.maxsize
 
     def _say_busy(self) -> None:
         while self._at_work.wait():
             time.sleep(BUSY_SECONDS)
-            if self._at_work.is_set():  # the same request, or the next one of many
+            if self._at_work.is_set():  # the same request, or a later one
                 self.send({"event": "busy"})
 
     def answer(self, request: Frame, payload: bytes) -> Frame:
@@ -80,12 +80,12 @@ class Agent:
             return {"reply": request["id"], "error": f"{DOING[do]}: {text}" if do in DOING else text}
 
     def send(self, frame: Frame, payload: bytes = b"") -> None:
-        """Write one frame to the driver; a driver that is gone is noticed by the lifeline, not here."""
+        """Write one frame to the driver; the lifeline, not this, shows when the driver is gone."""
         with self._writing, contextlib.suppress(OSError, ValueError):
             write_frame(self.outbox, frame, payload)
 
     def _close(self) -> None:
-        """End what was started, and remove what is not to stay; the job itself first."""
+        """End what was started, and remove what must not stay; the job itself first."""
         self._parts.close()
         if "subprocess" in sys.modules:  # some part may have started something
             from .process.processes import end_descendants  # noqa: PLC0415
@@ -101,7 +101,7 @@ def main() -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
-    os.umask(os.umask(0o077) & 0o077)  # one that takes rights from the user too leaves folders closed to us
+    os.umask(os.umask(0o077) & 0o077)  # a umask that takes rights from the user would close our folders to us
     Agent(sys.stdin.buffer, sys.stdout.buffer).serve()
 
 

@@ -20,7 +20,7 @@ KINDS = ("folder", "file", "link")
 
 
 class Entry(NamedTuple):
-    """Something in a folder: its path there, and of a file its bytes and SHA-256, of a link its target."""
+    """An entry of a folder: its path there; of a file its bytes and SHA-256, of a link its target."""
 
     path: str
     kind: str
@@ -32,13 +32,13 @@ class Entry(NamedTuple):
 
 
 class Files:
-    """Files by their path, which is relative to the user's home unless it says otherwise."""
+    """Files by their path; a relative path begins at the user's home."""
 
     def __init__(self) -> None:
         self._drafts: dict[str, str] = {}
-        """What is being received, with where it will be."""
+        """The path of each draft that is being received, and the path where it will be put."""
         self._listings: dict[str, Iterator[Entry]] = {}
-        """The folders whose entries the driver has not all been told."""
+        """The rest of each listing that the driver has not read to its end."""
 
     def do_draft(self, request: Frame, payload: bytes) -> Frame:
         """Begin to receive a file or a folder, beside its place; what goes into a folder keeps its name."""
@@ -58,14 +58,14 @@ class Files:
         return {"draft": draft}
 
     def do_append(self, request: Frame, payload: bytes) -> Frame:
-        """Take in the next part, of a file or of one in a folder."""
+        """Append the next part of a file, or of a file in a folder."""
         if request["draft"] not in self._drafts:
             raise ValueError("no such draft")
         append(request["draft"], request.get("path", ""), payload)
         return {}
 
     def do_verify(self, request: Frame, payload: bytes) -> Frame:
-        """Whether all of it has arrived as it was; of a folder, what is no file is made now."""
+        """Check that all of it has arrived undamaged; in a folder, make the folders and links now."""
         if "entries" in request:
             complete(request["draft"], (Entry(*entry) for entry in request["entries"]))
         elif digest(request["draft"]) != request["digest"]:
@@ -74,12 +74,12 @@ class Files:
         return {}
 
     def do_settle(self, request: Frame, payload: bytes) -> Frame:
-        """Put it into place: others see what was there before or the new one, nothing between."""
+        """Put the draft into place at once: others see either the old content or the new."""
         os.replace(request["draft"], self._drafts.pop(request["draft"]))
         return {}
 
     def do_file(self, request: Frame, payload: bytes) -> Frame:
-        """What a file is: size, mode and SHA-256; or the first of what is in a folder, and its mode."""
+        """The size, mode and SHA-256 of a file; or the mode and the first entries of a folder."""
         path = _path(request["path"])
         status = os.stat(path)
         if os.path.isdir(path):
@@ -88,11 +88,11 @@ class Files:
         return {"length": status.st_size, "mode": status.st_mode & 0o777, "digest": digest(path)}
 
     def do_entries(self, request: Frame, payload: bytes) -> Frame:
-        """More of what is in a folder that was asked for."""
+        """The next entries of a folder whose first entries `do_file` has sent."""
         return self._page(_path(request["path"]))
 
     def _page(self, path: str) -> Frame:
-        """The next entries, as many as a line may hold."""
+        """The next entries, as many as one line may hold."""
         page: list[Entry] = []
         text = 0
         for entry in self._listings[path]:
@@ -121,15 +121,15 @@ class Files:
 
 def digest(path: str) -> str:
     """The SHA-256 of a file."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     with open(path, "rb") as file:
         while part := file.read(PART):
-            found.update(part)
-    return found.hexdigest()
+            sha256.update(part)
+    return sha256.hexdigest()
 
 
 def entries(folder: str) -> Iterator[Entry]:
-    """Everything in a folder, however deep; ValueError for what another host could not have."""
+    """Everything in a folder, however deep; ValueError for what cannot be copied to another host."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -173,9 +173,9 @@ def append(draft: str, path: str, content: bytes) -> None:
 
 
 def complete(draft: str, wanted: Iterable[Entry]) -> None:
-    """Check the files of a folder, and make the rest: links last, so that nothing was written through one.
+    """Check the files of a folder, and make the rest: links last, so that nothing is written through a link.
 
-    ValueError for what would reach out of the folder: who describes it may be lying.
+    ValueError for an entry that would reach out of the folder: the sender may be lying.
     """
     made = list(wanted)
     _require_harmless(made)
@@ -185,14 +185,14 @@ def complete(draft: str, wanted: Iterable[Entry]) -> None:
             os.makedirs(path, exist_ok=True)
         elif entry.kind == "file":
             if not os.path.lexists(path):
-                append(draft, entry.path, b"")  # an empty one
+                append(draft, entry.path, b"")  # an empty file
             if digest(path) != entry.digest:
                 raise OSError(f"{entry.path} changed or was damaged on the way; try again")
             _set_mode(draft, entry)
     for entry in made:
         if entry.kind == "link":
             _link(draft, entry)
-    for entry in reversed(made):  # a folder that may not be written to comes after what is in it
+    for entry in reversed(made):  # a folder comes after its entries: it may become read-only
         if entry.kind == "folder":
             _set_mode(draft, entry)
 
@@ -206,7 +206,7 @@ def _require_harmless(made: Iterable[Entry]) -> None:
         if os.path.normpath(entry.path) != entry.path or entry.path == ".":
             raise ValueError(f"{entry.path} is no path in the folder")
         if entry.kind == "link":
-            # What is outside of the folder depends on where links on the way lead: so there are none.
+            # Whether a path stays inside depends on the links on its way, so there must be none.
             place = os.path.dirname(entry.path).split(os.sep) if os.sep in entry.path else []
             for name in entry.link.split(os.sep):
                 if os.sep.join(place) in links:

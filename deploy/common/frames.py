@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 Frame = dict[str, Any]
-# A bound on bytes alone is none on memory: an empty object has two bytes on the line and 64 in memory. So a
-# line has a bound on these characters too: each value but the first comes with one of them.
+# A bound on bytes does not bound memory: an empty object has two bytes on the line and 64 in memory. So the
+# number of `{`, `[` and `,` in a line has a bound too: each value but the first comes with one of them.
 MOST_VALUES = 1 << 19
 
 
@@ -31,8 +31,8 @@ def read_frame(
 ) -> tuple[Frame, bytes] | None:
     """The next frame and its payload; None at the end of the stream, ValueError for what is no frame.
 
-    For an end that is not trusted: `most` bytes in a line, and at most MOST_VALUES values; -1 for any.
-    `room`: the bytes that may follow a frame; any without it.
+    For a sender that is not trusted: a line has at most `most` bytes and MOST_VALUES values; -1 for any.
+    `room`: gives the most bytes that may follow a frame; without it, any number may follow.
     """
     line = stream.readline(most)
     if not line.endswith(b"\n"):
@@ -66,9 +66,8 @@ def write_frame(stream: Writable, frame: Frame, payload: bytes = b"") -> None:
         frame = {**frame, "size": len(payload)}
     stream.write(json.dumps(frame).encode() + b"\n")
     if payload:
-        stream.write(
-            payload
-        )  # by itself: many hosts are sent the same one at once, and no copy is made for each
+        # A write of its own: many hosts are sent the same payload at once, and no copy is made for each.
+        stream.write(payload)
     stream.flush()
 
 

@@ -1,4 +1,4 @@
-"""What a job needs of a host before it starts there; a check asks for the same."""
+"""What a job needs of a host before it starts there; `fab check` examines the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import resource
 
-# mpirun 5.0 with two ranks on a host starts with 128 and hangs with 64, without a word.
+# mpirun 5.0 with two ranks on a host starts with 128 open files; with 64 it hangs, without a message.
 LEAST_FILES = 128
 # A Unix socket's path has 107 bytes (unix(7)); below TMPDIR the agent's is muster-xxxxxxxx/agent.
 LONGEST_TMPDIR = 107 - len("/muster-xxxxxxxx/agent")
@@ -14,7 +14,7 @@ LEAST_INODES = 1000
 
 
 def open_files() -> int:
-    """How many open files a job may have: where that can be raised to what it needs, it is."""
+    """How many open files a job may have. A limit below LEAST_FILES is raised as far as possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < LEAST_FILES:
         wanted = LEAST_FILES if hard < 0 else min(hard, LEAST_FILES)
@@ -25,12 +25,12 @@ def open_files() -> int:
 
 
 def is_noexec(path: str) -> bool:
-    """Whether the file system of a path starts no programs."""
+    """Whether the file system of a path is mounted noexec: it starts no programs."""
     return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
 
 
 def require_fit(folder: str, temporary: str) -> None:
-    """ValueError for a host on which a job of this folder would not start, or hang."""
+    """ValueError if a job in this folder would not start on this host, or would hang."""
     if is_noexec(folder):
         raise ValueError(
             f"{folder} is on a file system that starts no programs (noexec), and muster-rank is there; "

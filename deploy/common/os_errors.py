@@ -7,7 +7,7 @@ import errno
 import os
 import pwd
 
-# What is wrong, and what to do; {path} is the file or folder, {user} who tried.
+# What is wrong, and what to do; {path} is the file or folder, {user} the user who tried.
 _TABLE = {
     errno.ENOSPC: ("no space left on the disk of {path}", "make room there: df -h {path}"),
     errno.EDQUOT: ("{user}'s disk quota for {path} is used up", "remove files there, or have it raised"),
@@ -40,9 +40,9 @@ _NO_MORE_THREADS = "can't start new thread"  # CPython's RuntimeError for EAGAIN
 
 
 def explain(error: BaseException) -> str:
-    """`no space left on the disk of /home/ml; make room there: df -h /home/ml`.
+    """A sentence: `no space left on the disk of /home/ml; make room there: df -h /home/ml`.
 
-    An error that was raised with a sentence is that sentence.
+    An error that was raised with a sentence keeps that sentence.
     """
     if isinstance(error, RuntimeError) and str(error) == _NO_MORE_THREADS:
         return _sentence(*_TABLE[errno.EAGAIN], "")
@@ -55,12 +55,12 @@ def explain(error: BaseException) -> str:
         return _sentence(*_NO_INODES, path)
     if error.errno in _TABLE and (path or "{path}" not in _TABLE[error.errno][0]):
         return _sentence(*_TABLE[error.errno], path)
-    said = error.strerror or str(error)
-    return f"{path}: {said}" if path else said
+    reason = error.strerror or str(error)
+    return f"{path}: {reason}" if path else reason
 
 
 def naming(error: OSError, path: str) -> OSError:
-    """The error with the path that it is about, where a call on an open file did not say it."""
+    """The error; its path is added if it has none, as after a call on an open file."""
     if error.filename is None and error.errno is not None:
         error.filename = path
     return error
@@ -72,7 +72,7 @@ def _sentence(what: str, remedy: str, path: str) -> str:
 
 
 def _inodes_left(path: str) -> bool:
-    """Whether another file could be made; also where nothing is known, or none are counted (btrfs)."""
+    """Whether another file could be made; True if that is unknown, or inodes are not counted (btrfs)."""
     while True:
         with contextlib.suppress(OSError):
             status = os.statvfs(path)

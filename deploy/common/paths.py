@@ -1,6 +1,6 @@
-"""Where a job keeps what on a host: every path below ~/.muster, for the driver that plans and the agent.
+"""Every path below ~/.muster on a host, for the driver's plan and for the agent.
 
-Strings, because the home may be that of another machine.
+Paths are strings, because the home may be that of another machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MusterPaths(NamedTuple):
 
     @property
     def tools(self) -> str:
-        """Programs that the driver has brought, by their digest."""
+        """Programs that the driver has sent, by their digest."""
         return posixpath.join(self.root, "tools")
 
     def job(self, name: str) -> JobPaths:
@@ -56,12 +56,12 @@ class JobPaths(NamedTuple):
 
     @property
     def code_list(self) -> str:
-        """What that copy was made of, so that it can be removed again."""
+        """The list of that copy's files, so that they can be removed again."""
         return posixpath.join(self.folder, "code.json")
 
     @property
     def library(self) -> str:
-        """What every rank can import besides, last on PYTHONPATH (deploy/agent/job/rank.py)."""
+        """Modules that every rank can import too, last on PYTHONPATH (deploy/agent/job/rank.py)."""
         return posixpath.join(self.folder, "lib")
 
     @property
@@ -95,9 +95,9 @@ class JobPaths(NamedTuple):
         return posixpath.join(self.folder, "driver")
 
     def lock(self, host: str) -> str:
-        """Held by the agent of a host as long as the job is there; hosts may share a home."""
+        """The lock that a host's agent holds as long as the job is there; hosts may share a home."""
         return posixpath.join(self.folder, f"lock.{host}")
 
     def agent(self, host: str) -> str:
-        """A file that says where the agent of a host listens for others on that host."""
+        """A file with the folder where a host's agent has its local socket."""
         return posixpath.join(self.folder, f"agent.{host}")

@@ -1,10 +1,10 @@
-"""Jobs as their folders tell of them: which there are, what they print, how they ended; and the end of one.
+"""Reads jobs from their folders: which there are, what they print, how they ended; and stops a job.
 
 A run's folder is `runs/JOB` on the machine of its driver, and `~/.muster/jobs/JOB/run` on the job's head:
 
     job.json         what was started, by which driver
     lock.driver      held by that driver as long as it lives (flock(2)); absent where the driver is elsewhere
-    logs/order       which log got how many bytes next, so that all logs together are one story again
+    logs/order       which log got how many bytes next, so that all logs can be read in the order of writing
     result.json      how it ended, written last; verdict.txt is the same for people
 """
 
@@ -26,7 +26,7 @@ from .frames import Frame, read_frame, write_frame
 from .store import write_atomically
 
 RESERVE = "reserve"
-"""A file that only takes room while a run goes on (deploy/jobs/run_folder.py)."""
+"""A file that reserves disk space while a run goes on (deploy/jobs/run_folder.py)."""
 LAST_BYTES = 4096
 # What job.json and result.json hold at least.
 RECORD: dict[str, Any] = {
@@ -47,7 +47,7 @@ ANSWER_SECONDS = 5.0
 
 
 class Jobs:
-    """The jobs below one folder. `inside` is where a job's folder has its run."""
+    """The jobs below one folder. `inside`: the path of the run in a job's folder."""
 
     def __init__(self, root: Path, inside: str = "run") -> None:
         self.root, self.inside = root, inside
@@ -58,21 +58,21 @@ class Jobs:
         return self.root / job / self.inside
 
     def do_jobs(self, request: Frame, payload: bytes) -> Frame:
-        """What every job here is and how it is going; only one, if the request names it."""
+        """What every job here is and how it is going, or only the job that the request names."""
         names = [request["job"]] if request.get("job") else _folders(self.root)
         return {"jobs": [described for name in names if (described := self._describe(name))]}
 
     def _describe(self, name: str) -> Frame:
-        """What a job is; {} for what some other version or hand has left there: it hides no other job."""
+        """What a job is; {} for what another version or a person has left there: it hides no other job."""
         try:
             return describe(self.run(name))
         except (OSError, LookupError, TypeError, ValueError, AttributeError):
             return {}
 
     def do_output(self, request: Frame, payload: bytes) -> Frame:
-        """The next that ranks printed, `[[log, text], ...]`; nothing if that was all so far.
+        """What ranks printed next, `[[log, text], ...]`; empty if there is no more so far.
 
-        `skip` passes over what there is already; `rank` leaves out the others.
+        `skip` passes over what there is already; `rank` leaves out the other ranks.
         """
         job = request["job"]
         output = self._outputs.setdefault(job, Output(self.run(job) / "logs"))
@@ -82,21 +82,21 @@ class Jobs:
         return {"output": printed, "more": more}
 
     def do_record(self, request: Frame, payload: bytes) -> Frame:
-        """Keep something about a run whose driver is elsewhere."""
+        """Write a file of a run whose driver is on another machine."""
         make_private(self.root.parent, self.root, self.root / request["job"], self.run(request["job"]))
         write_atomically(self.run(request["job"]) / request["name"], request["text"].encode(), 0o600)
         return {}
 
     def do_end_driver(self, request: Frame, payload: bytes) -> Frame:
-        """Have the driver of a job end it; says whether it could be told."""
+        """Tell the driver of a job to stop the job; answers whether it could be told."""
         run, by = self.run(request["job"]), request["by"]
         return {"told": end_driver(run, by, force=request.get("force", False)) or tell_agent(run.parent, by)}
 
     def do_files(self, request: Frame, payload: bytes) -> Frame:
         """The files of a run with their sizes."""
         run = self.run(request["job"])
-        own = {"lock.driver", RESERVE}
-        paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in own]
+        hidden = {"lock.driver", RESERVE}
+        paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in hidden]
         return {"files": [[str(path.relative_to(run)), path.stat().st_size] for path in paths]}
 
     def do_read(self, request: Frame, payload: bytes) -> Frame:
@@ -121,7 +121,7 @@ class Output:
 
     def take(self, rank: int | None = None, most: int = 1 << 18) -> tuple[list[tuple[str, str]], bool]:
         """The next texts, about `most` bytes of them, and whether there is more."""
-        found: list[tuple[str, str]] = []
+        texts: list[tuple[str, str]] = []
         taken = 0
         for size, name in self._next(most):
             start = self._read.get(name, 0)
@@ -130,11 +130,11 @@ class Output:
             if rank is None or re.match(rf"rank-0*{rank}@", name):
                 with open(self._logs / name, "rb") as file:
                     file.seek(start)
-                    found.append((name, file.read(size).decode(errors="surrogateescape")))
-        return found, taken > 0
+                    texts.append((name, file.read(size).decode(errors="surrogateescape")))
+        return texts, taken > 0
 
     def _next(self, most: int) -> Iterator[tuple[int, str]]:
-        """Entries of the order, until they stand for `most` bytes; the last may be half written."""
+        """Entries of `logs/order`, until they cover `most` bytes; the last line may be half written."""
         with contextlib.suppress(FileNotFoundError), open(self._logs / "order", "rb") as file:
             file.seek(self._order)
             while most > 0 and (line := file.readline()).endswith(b"\n"):
@@ -147,13 +147,13 @@ class Output:
 def describe(run: Path) -> Frame:
     """What a run is, and whether it is running, done, failed, or lost with its driver; {} for no run."""
     record = _load(run / "job.json")
-    if not _is_record(record):  # no run, or one of another version of this program
+    if not _is_record(record):  # no run, or a run of another version of this program
         return {}
     alive = is_held(run)  # asked first: a driver writes its result before it goes
     result = _load(run / "result.json")
     result = result if _has(result, RESULT) else {}
     if result.get("attempt", 0) != record.get("attempt", 0):
-        result = {}  # of an attempt before this one
+        result = {}  # of an earlier attempt
     state = ("failed" if result["exit_status"] else "done") if result else "running" if alive else "lost"
     why = _why_lost(run, record) if state == "lost" else _why_failed(result.get("first_failure") or {})
     return {
@@ -177,10 +177,10 @@ def _is_record(record: dict[str, Any]) -> bool:
 
 
 def is_held(run: Path) -> bool:
-    """Whether the run's driver lives; where it is elsewhere, whether an agent of the job is here."""
-    own = run / "lock.driver"
-    if own.exists():  # shared, so that two who ask at once do not take each other for the driver
-        return not _could_lock(own, fcntl.LOCK_SH)
+    """Whether the run's driver lives; if it is on another machine, whether an agent of the job is here."""
+    driver_lock = run / "lock.driver"
+    if driver_lock.exists():  # shared: two readers must not take each other for the driver
+        return not _could_lock(driver_lock, fcntl.LOCK_SH)
     return any(not _could_lock(lock, fcntl.LOCK_EX) for lock in run.parent.glob("lock.*"))
 
 
@@ -209,7 +209,7 @@ def end_driver(run: Path, by: str, *, force: bool = False) -> bool:
 def tell_agent(folder: Path, by: str) -> bool:
     """Have the agent that a job has on this host tell its driver, which is elsewhere, to stop the job."""
     for record in folder.glob("agent.*"):
-        # On a home that hosts share, the others' agents are not behind their paths here.
+        # On a home that hosts share, the files of other hosts' agents name sockets that are not here.
         with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_SECONDS)
             connection.connect(os.path.join(record.read_text(), "agent"))
@@ -232,7 +232,7 @@ def _folders(root: Path) -> list[str]:
 
 
 def _could_lock(lock: Path, kind: int) -> bool:
-    # Open for writing: NFS grants an exclusive lock to nobody else (flock(2)).
+    # NFS grants an exclusive lock only on a file that is open for writing (flock(2)).
     with open(lock, "r+b") as file, contextlib.suppress(OSError):
         fcntl.flock(file, kind | fcntl.LOCK_NB)
         return True
@@ -266,9 +266,9 @@ def _why_lost(run: Path, record: dict[str, Any]) -> str:
     driver = record["driver"]
     if driver["host"] == socket.gethostname() and driver["boot"] != _boot():
         return f"{driver['host']} was restarted while the job ran there"
-    said = _tail(run / "driver.log")
+    message = _tail(run / "driver.log")
     gone = f"its driver on {driver['host']} (process {driver['pid']}) went without a result"
-    return f"{gone}: {said}" if said else gone
+    return f"{gone}: {message}" if message else gone
 
 
 def _last_line(run: Path) -> str:

@@ -1,4 +1,4 @@
-"""Code on this host: contents by their hash, a copy of the tree for each job, and the sweep of old ones."""
+"""Code on this host: contents by their hash, a copy of the tree for each job, removal of old copies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Store:
         self.root = root
 
     def path(self, digest: str) -> Path:
-        """Where a content lies, or would lie."""
+        """The path where a content is, or would be."""
         return self.root / digest[:2] / digest[2:]
 
     def missing(self, digests: list[str]) -> list[str]:
@@ -59,7 +59,7 @@ class Store:
         return {}
 
     def check_out(self, files: list[list[Any]], target: Path) -> None:
-        """Put (path, executable, digest or link) under the target; each file is a copy that the job owns."""
+        """Put each (path, executable, digest, link) under the target; files are copies that the job owns."""
         for name, executable, digest, link in files:
             path = target / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Store:
 
 
 def write_atomically(path: Path, content: bytes, mode: int) -> None:
-    """Write beside and rename: readers see the whole file or none, also on a home that hosts share."""
+    """Write a temporary file and rename it: readers see all or nothing, also on a home that hosts share."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=str(path.parent))
     try:
@@ -101,7 +101,7 @@ def sweep_old_jobs(jobs: Path) -> None:
 
 @contextlib.contextmanager
 def held_by_nobody(folder: Path) -> Iterator[None]:
-    """Hold every lock of a job's folder; OSError if an agent or a driver has one."""
+    """Hold every lock of a job's folder; OSError if an agent or a driver holds a lock."""
     with contextlib.ExitStack() as held:
         for lock in (*folder.glob("lock.*"), *Path(JobPaths(str(folder)).run).glob("lock.*")):
             descriptor = os.open(lock, os.O_RDWR)

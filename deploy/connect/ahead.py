@@ -1,4 +1,4 @@
-"""Opens the way to hosts before anybody waits for it: a login takes as long as importing all the rest."""
+"""Opens connections to hosts before a command needs them: a login takes as long as importing the rest."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..timings import Timings
 from .pipe import OpenPipe, Pipe
 
 AT_ONCE = 64
-# Seconds that a thread works on before another has its turn. At Python's 0.005 each message of a login waits
-# that long for the main thread, which imports.
+# Seconds that a thread runs before another thread has its turn. With Python's 0.005, each message of a login
+# waits that long for the main thread, which imports.
 TURN_SECONDS = 0.0005
 
 
 def ahead(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) -> OpenPipe:
-    """Begin to open a pipe to each of these hosts; returns what gives it to the first who asks for it.
+    """Begin to open a pipe to each of these hosts; returns a function that gives each pipe once.
 
-    Whoever asks again gets a new one. An error waits there too. Nobody has to ask: the threads keep no
-    process alive, and the agent behind a pipe ends with this process.
+    A second call for a host opens a new pipe. An error of a login is raised by the call for that host. A pipe
+    may be left unused: the threads keep no process alive, and the agent behind a pipe ends with this process.
     """
     usual, left = sys.getswitchinterval(), [host.name for host in hosts]
     sys.setswitchinterval(TURN_SECONDS)

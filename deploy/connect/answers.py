@@ -1,6 +1,6 @@
 """What may be asked of an agent, and the type of each answer.
 
-A `Request` is the word for what is asked with the type of the answer: `channel.ask(FACTS)` is a `Facts`. An
+A `Request` has the word that is sent and the type of the answer: `channel.ask(FACTS)` returns a `Facts`. An
 answer is checked where it arrives, in `Channel`; what does not fit ends the connection to its host.
 """
 
@@ -46,12 +46,12 @@ _JobId = Annotated[str, Like(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")]
 
 @dataclass(frozen=True)
 class Nothing:
-    """It is done."""
+    """The request is done, and has no other answer."""
 
 
 @dataclass(frozen=True)
 class Time:
-    """The host's clock, and one of it that nobody sets (deploy/common/clock.py)."""
+    """The host's time of day, and its steady clock that nobody sets (deploy/common/clock.py)."""
 
     time: Seconds
     steady: Seconds
@@ -69,7 +69,7 @@ class OpenPort:
 
 @dataclass(frozen=True)
 class PortOrRefusal:
-    """The same, or why the host has none."""
+    """Such a port, or why the host has none."""
 
     port: Port | None = None
     refused: Words | None = None
@@ -92,7 +92,7 @@ class HeadReached:
 
 @dataclass(frozen=True)
 class Reached:
-    """How one host reaches another: the own interface by address of the other, and why not, by address."""
+    """How a host reaches another: by address its own interface, or why the address is not reached."""
 
     interfaces: Annotated[Mapping[AddressOrName, Interface | None], AtMost(4096)] = field(
         default_factory=dict
@@ -109,7 +109,7 @@ class HostsReached:
 
 @dataclass(frozen=True)
 class Folder:
-    """A place where jobs write: bytes free there, and what a write said if it failed.
+    """A place where jobs write: bytes free there, and the error of a test write.
 
     `inodes`: files that can still be made, None where none are counted. `noexec`: no program starts there.
     """
@@ -138,7 +138,7 @@ class Health:
     own_addresses: Annotated[tuple[Address, ...], AtMost(1024)]
     """What its own name resolves to."""
     folders: Annotated[tuple[Folder, Folder], AtMost(2)]
-    """Muster's own, and the one for temporary files."""
+    """Muster's own folder, and the folder for temporary files."""
     shm_free: Bytes | None
     nofile: Number
     memlock: Number
@@ -245,7 +245,7 @@ class JobState:
 
     @property
     def running(self) -> bool:
-        """Whether it goes on."""
+        """Whether the job goes on."""
         return self.state == "running"
 
 
@@ -333,7 +333,7 @@ class Cleaned:
 
 @dataclass(frozen=True)
 class ImageThere:
-    """The image of a name, if a host has one, and how many layers of the asked one it has."""
+    """The image that a host has under a name, if any, and how many layers of the wanted image it has."""
 
     id: Name
     created: Name
@@ -351,7 +351,7 @@ class ImageServed:
 
 @dataclass(frozen=True)
 class Request(Generic[Answer]):
-    """What is asked, and the type of the answer. `room`: the bytes that may follow it."""
+    """The word of a request, and the type of its answer. `room`: the most bytes that may follow it."""
 
     word: str
     answer: type[Answer]

@@ -21,7 +21,7 @@ PROGRAMS = {f"{_JOB}.rank", f"{_JOB}.rsh", f"{_JOB}.in_rank.sitecustomize"}
 GREETING = b"muster agent is here\n"
 _PROCESSES = "no more processes are allowed there: raise nproc (ulimit -u), or its container's pids limit"
 _MEMORY = "no memory is left there: end other programs, or raise its limit"
-# What Python says last on a host that has too little of something.
+# Python's last message on a host that has too little of something.
 _STARVED = {
     "can't start new thread": _PROCESSES,
     "Resource temporarily unavailable": _PROCESSES,
@@ -29,10 +29,10 @@ _STARVED = {
     "MemoryError": _MEMORY,
     "Cannot allocate memory": _MEMORY,
 }
-# No more of what comes before the greeting is taken in, or kept to be quoted.
+# The most bytes that are read before the greeting, and that are kept to be quoted.
 MOST_NOISE, KEPT_NOISE = 1 << 20, 1 << 12
-# What the host's Python is given as -c, through the login shell there: one line, as in csh a quoted word ends
-# with its line. An entry '' of sys.path would let a json.py in the home shadow ours.
+# The program that the host's Python gets as -c, through the login shell there. It is one line: in csh, a
+# quoted word ends with its line. An entry '' of sys.path would let a json.py in the home shadow ours.
 BOOTSTRAP = (
     '"muster agent"; import sys; '
     f'print("\\n{GREETING.decode().strip()}", flush=True); '
@@ -46,14 +46,14 @@ BOOTSTRAP = (
 
 
 class Noise(NamedTuple):
-    """What came in place of the greeting: its last line; `endless` if it went on and on."""
+    """The output in place of the greeting: its last line; `endless` if the output did not stop."""
 
     said: str
     endless: bool
 
 
 def modules() -> dict[str, str]:
-    """The source of every module that travels, by its name; packages are made of the names."""
+    """The source of every module that travels, by its name; the importer makes packages from the names."""
     paths = [path for room in ROOMS for path in sorted((DEPLOY / room).rglob("*.py"))]
     named = {
         ".".join(("muster.deploy", *path.relative_to(DEPLOY).with_suffix("").parts)): path for path in paths
@@ -71,25 +71,25 @@ def agent_source() -> bytes:
     return base64.b64encode(zlib.compress(json.dumps(modules()).encode())) + b"\n"
 
 
-def is_swallowed(said: str) -> bool:
-    """Whether a host's last words tell that something other than the agent read a part of its source."""
-    return any(sign in said for sign in ("binascii.Error", "zlib.error", agent_source()[:12].decode()))
+def is_swallowed(message: str) -> bool:
+    """Whether a host's last message shows that something other than the agent read a part of its source."""
+    return any(sign in message for sign in ("binascii.Error", "zlib.error", agent_source()[:12].decode()))
 
 
 def command(python: str) -> str:
-    """What a host's login shell is given to start an agent: it puts its home for `~/`, and reads no more."""
+    """The command for a host's login shell that starts an agent: the shell expands `~/`, and nothing else."""
     home = re.match(r"~[A-Za-z0-9._-]*/", python)
     start = home[0] + shlex.quote(python[home.end() :]) if home else shlex.quote(python)
     return f"{start} -c {shlex.quote(BOOTSTRAP)}"
 
 
-def remedy_of(said: str) -> str:
-    """What to do about a host whose agent ended with these words, if they tell."""
-    return next((remedy for sign, remedy in _STARVED.items() if sign in said), "")
+def remedy_of(message: str) -> str:
+    """What to do about a host whose agent ended with this message; empty if the message does not tell."""
+    return next((remedy for sign, remedy in _STARVED.items() if sign in message), "")
 
 
 def await_greeting(stream: Readable) -> Noise | None:
-    """Read past what a login shell's start-up files print; returns that if no greeting follows."""
+    """Read past the output of the login shell's start-up files; returns it if no greeting follows."""
     noise, seen = b"", 0
     while seen < MOST_NOISE:
         line = stream.readline(KEPT_NOISE)
@@ -99,5 +99,5 @@ def await_greeting(stream: Readable) -> Noise | None:
         if not line:
             break
     lines = noise.decode(errors="replace").split("\n")
-    said = [line.strip() for line in lines if line.strip()]
-    return Noise(said[-1] if said else "", endless=seen >= MOST_NOISE)
+    printed = [line.strip() for line in lines if line.strip()]
+    return Noise(printed[-1] if printed else "", endless=seen >= MOST_NOISE)

@@ -1,7 +1,7 @@
 """The driver's end of an agent's connection: requests and their answers, and reports into one queue.
 
 This is the boundary to a host: what it sends is checked here against the types of `answers` and `reports`.
-What does not fit ends the connection to this host, with a sentence that says what it was.
+What does not fit ends the connection to this host, with a sentence that says what was wrong.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe
 from .reports import BUSY, Event, Lost, Report
 
-# Above what any agent sends in one line; what it makes in memory is bounded too (MOST_VALUES in frames.py).
+# More than any agent sends in one line; the values of a line are bounded too (MOST_VALUES in frames.py).
 MOST_LINE = 1 << 23
 MOST_ERROR = 1 << 16
-# Reports that may come while an answer is due, beside those that were on their way: an agent answers in
-# order, and says every 2 seconds that it is at work.
+# Bytes of reports that may come while an answer is due, with those that were on their way: an agent answers
+# in order, and reports every 2 seconds that it is busy.
 MOST_UNANSWERED = 1 << 25
 CLOCK_ROUNDS, CLOCK_LEAST_ROUNDS, CLOCK_SECONDS, CLOCK_PRECISION = 8, 3, 0.25, 0.001
-# An agent that works on a request says so every 2 seconds (deploy/agent/main.py); before its greeting, a
+# An agent that works on a request reports it every 2 seconds (deploy/agent/main.py); before its greeting, a
 # login and a Python have to start.
 SILENCE_SECONDS, GREETING_SECONDS, POLL_SECONDS = 10.0, 30.0, 0.5
-STOOD_STILL_SECONDS = 2.0  # this process, when a wait takes so much longer than it should
+STOOD_STILL_SECONDS = 2.0  # a wait that is so much too long means that this process stood still
 NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
 SWALLOWED = "start-up files of that login's shell (~/.bashrc) read what was meant for the agent"
 KEEP_OUT = "let them read nothing, and start no other shell, where there is no terminal: [ -t 0 ]"
@@ -44,7 +44,7 @@ DISTRUST = "is this host trustworthy, and its Python intact?"
 
 
 class _Lines:
-    """What is read from a host, with the length of the last line."""
+    """The stream from a host, with the length of the last line."""
 
     def __init__(self, stream: Readable) -> None:
         self._stream, self.length = stream, 0
@@ -71,10 +71,10 @@ class Channel:
     def __init__(self, host: str, pipe: Pipe, events: Inbox) -> None:
         self.host = host
         self.clock_offset = 0.0
-        """Seconds to add to a time of this host's steady clock to have it on the driver's (`now`)."""
+        """Seconds to add to a time of this host's steady clock to convert it to the driver's (`now`)."""
         self._heard = self._asked = self._answered = time.monotonic()
         self._unanswered = 0
-        """Bytes of reports since the last answer, or word that one is worked on."""
+        """Bytes of reports since the last answer or busy report."""
         self._pipe, self._events = pipe, events
         self._numbers = itertools.count()
         self._posting = threading.Lock()
@@ -94,7 +94,7 @@ class Channel:
             self._asked = time.monotonic()
         future: Future[Answer] = Future()
         self._waiting[number] = _Pending(request, future)
-        # A connection that is gone, or that was closed meanwhile (ValueError): the reader notices.
+        # The reader's thread notices a connection that is gone or closed (ValueError).
         with self._posting, contextlib.suppress(OSError, ValueError):
             write_frame(self._pipe.writer, {"do": request.word, "id": number, **words}, payload)
         self._asked = max(self._asked, time.monotonic()) if payload else self._asked
@@ -138,15 +138,15 @@ class Channel:
         return time.monotonic() - max(self._heard, self._asked) if self._waiting else 0.0
 
     def excuse_silence(self) -> None:
-        """Count the silence of this host from now on: nobody has listened."""
+        """Count the silence of this host from now on: this process has not listened."""
         self._asked = time.monotonic()
 
     def report(self, report: Report) -> None:
-        """Queue an event of the driver among those of the host."""
+        """Queue a report of the driver among those of the host."""
         self._events.put(Event(self.host, report), wait=False)
 
     def set_clock(self) -> None:
-        """Note the host's steady clock: what it says of an end stays true when somebody sets the other."""
+        """Note the offset of the host's steady clock: it stays right when somebody sets the time of day."""
         ahead, _ = self.measure_clock(steady=True)
         self.clock_offset = -ahead
 
@@ -164,9 +164,9 @@ class Channel:
                 break
             asked = now() if steady else time.time()
             answer = self.ask(TIME, seconds=10.0)
-            there = answer.steady if steady else answer.time
+            host_time = answer.steady if steady else answer.time
             answered = now() if steady else time.time()
-            measured.append(((answered - asked) / 2, there - (asked + answered) / 2))
+            measured.append(((answered - asked) / 2, host_time - (asked + answered) / 2))
         uncertainty, ahead = min(measured)
         return ahead, uncertainty
 
@@ -194,7 +194,7 @@ class Channel:
         self._ended = self._explain(noise, nonsense)
         self._fail_all(self._ended)
         self._events.put(Event(self.host, Lost(self._ended)), wait=False)
-        if nonsense:  # an agent of ours ends its job then; another has no way to this side any more
+        if nonsense:  # our agent ends its job then; another program cannot reach this side any more
             self.give_up()
             self._pipe.close(patient=False)
 

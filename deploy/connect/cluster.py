@@ -17,7 +17,7 @@ from .fanout import ask_every, on_every
 from .inbox import Inbox
 from .pipe import OpenPipe
 
-CLOCKS_AT_ONCE = 16  # threads that wait for each other spoil what they measure
+CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil what they measure
 REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0
 
 
@@ -25,7 +25,7 @@ class Cluster:
     """A channel to every host. Leaving the context cuts every lifeline.
 
     `facts`: whether each host is asked for its facts when it is connected; not every command needs them.
-    `timings`: what notes how long that takes, if anything does. `greet`: what to post to each host
+    `timings`: where the time that it takes is noted, if anywhere. `greet`: posts more requests to each host
     while it gathers its facts.
     """
 
@@ -57,7 +57,7 @@ class Cluster:
         return self
 
     def connect(self) -> dict[str, MusterError]:
-        """Connect to every host at once; the errors of those that cannot be reached: they are left out."""
+        """Connect to every host at once; returns the errors of those that are not reached, and left out."""
         agent_source()  # made once, before many threads would make it at once
         by_name = {host.name: host for host in self.hosts}
         opened = on_every(by_name, lambda name: self._open(by_name[name]))
@@ -93,8 +93,8 @@ class Cluster:
     def survey(self, network: str = "") -> ClusterFacts:
         """The facts of every host, and an address of the head that every host has just reached.
 
-        `network`: the head's address must be in it, and so must the way there from every host. From here on
-        channels know the clocks of hosts: which of two failures was first may be a matter of milliseconds.
+        `network`: the head's address must be in it, and so must every host's interface to it. After this,
+        channels know the clocks of hosts: which of two failures was first may depend on milliseconds.
         """
         channels = self.channels
         with self._timings.part("clocks"):
@@ -111,7 +111,9 @@ class Cluster:
         request = {"addresses": addresses, "port": port, "nonce": nonce}
         answers = ask_every(channels, REACH, REACH_SECONDS, lambda name: request).require_all()
         reached = {name: answer.interfaces for name, answer in answers.items()}
-        address = next((one for one in addresses if all(one in seen for seen in reached.values())), None)
+        address = next(
+            (place for place in addresses if all(place in seen for seen in reached.values())), None
+        )
         if address is None:
             raise UnfitError(_explain_unreached(head.name, addresses, port, reached))
         interfaces = {name: seen[address] for name, seen in reached.items()}
@@ -121,7 +123,7 @@ class Cluster:
         return ClusterFacts(facts, Rendezvous(address, port, interfaces))
 
     def addresses(self, host: Host) -> list[str]:
-        """Where other hosts may reach a host: its addr= if it has one, else all that it has itself."""
+        """Where other hosts may reach a host: its addr= if it has that, else all its own addresses."""
         if host.addr:
             return [host.addr]
         return ["127.0.0.1"] if len(self.hosts) == 1 else list(self.facts[host.name].addresses)
@@ -129,19 +131,21 @@ class Cluster:
     def _on_network(self, head: Host, network: str) -> list[str]:
         """The head's addresses in the network that the user has chosen."""
         facts = self.facts[head.name]
-        if found := on_network(facts, network):
-            return list(found)
+        if addresses := on_network(facts, network):
+            return list(addresses)
         has = ", ".join(f"{address} ({facts.interfaces.get(address, '?')})" for address in facts.addresses)
         raise UnfitError([(head.name, f"has no address on --network {network}, only {has or 'none'}")])
 
     def _strays(self, network: str, interfaces: Mapping[str, str | None]) -> list[tuple[str, str]]:
         """Hosts that reach the head's address by another network, through a router."""
         if "/" not in network:
-            return []  # the name of the head's interface means nothing elsewhere
+            return []  # the name of the head's interface means nothing on other hosts
         strays = []
         for name, interface in interfaces.items():
-            own = {self.facts[name].interfaces.get(one) for one in on_network(self.facts[name], network)}
-            if interface not in own:
+            allowed = {
+                self.facts[name].interfaces.get(address) for address in on_network(self.facts[name], network)
+            }
+            if interface not in allowed:
                 strays.append((name, f"would leave --network {network}: its way to the head is {interface}"))
         return strays
 
@@ -150,7 +154,9 @@ def _explain_unreached(
     head: str, addresses: Sequence[str], port: int, interfaces: Mapping[str, Mapping[str, str | None]]
 ) -> list[tuple[str, str]]:
     """One line for each host that reaches the fewest addresses of the head."""
-    reached = {name: [one for one in addresses if one in seen] for name, seen in interfaces.items()}
+    reached = {
+        name: [address for address in addresses if address in seen] for name, seen in interfaces.items()
+    }
     fewest = min(len(seen) for seen in reached.values())
     return [
         (

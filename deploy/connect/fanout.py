@@ -1,4 +1,4 @@
-"""The same on many hosts at once, and what came of it: results and errors, each by the name of its host."""
+"""Does the same on many hosts at once, and collects results and errors, each by the name of its host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Outcome(Generic[Result]):
-    """What came of something on every host: a result or an error for each, in the order of the hosts."""
+    """The outcome of an action on every host: a result or an error for each, in the order of the hosts."""
 
     results: dict[str, Result]
     errors: dict[str, MusterError]
@@ -38,9 +38,9 @@ def on_every(
     at_once: int = AT_ONCE,
     interrupted: Callable[[], object] = lambda: None,
 ) -> Outcome[Result]:
-    """Do something for every host, so many `at_once`. An error of one host keeps no other from its result.
+    """Call `act` for every host, at most `at_once` at a time. An error of one host does not stop the others.
 
-    `interrupted`: called at a Ctrl-C, to have hosts that are waited for give up.
+    `interrupted`: called at a Ctrl-C, to end the waiting for hosts.
     """
     names = list(hosts)
     results: dict[str, Result] = {}
@@ -69,7 +69,7 @@ def ask_every(
     seconds: float,
     words: Callable[[str], Mapping[str, Any]] = lambda host: {},
 ) -> Outcome[Answer]:
-    """Ask every host, with its `words`, before the first answer is waited for; all have the same time."""
+    """Ask every host, with its `words`, before waiting for the first answer; all have the same time."""
     began = time.monotonic()
     asked = {host: channel.post(request, **words(host)) for host, channel in channels.items()}
     results: dict[str, Answer] = {}

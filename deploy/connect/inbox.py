@@ -1,4 +1,4 @@
-"""What hosts have reported and nobody has looked at yet: for all hosts together, bounded in bytes."""
+"""The queue of hosts' reports that are not read yet, bounded in bytes for all hosts together."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .reports import Event, Output
 
 MOST_BYTES = 1 << 24
 LEAST_SHARE = 1 << 18
-OVERHEAD = 512  # of a small report, beside the bytes that it came in
+OVERHEAD = 512  # bytes in memory of a small report, beside the bytes that it came in
 MOST_OVERTAKING = 64  # a host that lies may send other reports for ever; then lines have their turn too
 
 
 class Inbox:
-    """Events in the order in which they came, but that what ranks print waits for everything else.
+    """Events in the order in which they came, except that the output of ranks waits for all other events.
 
-    So no end of a rank is heard of late because of what was printed before it. A host whose share is full
-    waits; the others do not: ranks that print faster than the driver writes are slowed down.
+    So the end of a rank is not heard of late because of what was printed before it. A host whose share is
+    full waits; the others do not: ranks that print faster than the driver writes are slowed down.
     """
 
     def __init__(self, hosts: int = 1) -> None:
@@ -32,7 +32,7 @@ class Inbox:
         self._changed = threading.Condition()
 
     def put(self, event: Event, *, wait: bool = True) -> None:
-        """Add an event, as soon as its host has room; at once if it must not wait."""
+        """Add an event, as soon as its host has room; at once if `wait` is false."""
         with self._changed:
             while wait and self._held[event.host] >= self._share:
                 self._changed.wait()

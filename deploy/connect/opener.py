@@ -1,4 +1,4 @@
-"""The way to a host: the SSH configuration beside its hosts file, or the user's own."""
+"""How to connect to a host: by the SSH configuration beside its hosts file, or by the user's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .transports.ssh_config import resolve
 
 
 def config_beside(hosts_file: Path) -> Path | None:
-    """The SSH configuration that was made for these hosts, if one was.
+    """The SSH configuration that setup made for these hosts, if there is one.
 
     `UsageError` if somebody else may have written it: it can name commands, which run as the user.
     """
@@ -25,7 +25,7 @@ def config_beside(hosts_file: Path) -> Path | None:
 
 
 def pythons_beside(hosts_file: Path) -> Mapping[str, str]:
-    """The Python of each host that setup gave one, from `.muster/pythons`: lines of a host and a path.
+    """The Python of each host for which setup chose one, from `.muster/pythons`: lines of a host and a path.
 
     A relative path begins at the host's home folder. `UsageError` if somebody else may have written the file.
     """
@@ -62,20 +62,20 @@ def _name_of(user: int) -> str:
 
 
 def opener(hosts_file: Path, python: str) -> OpenPipe:
-    """The way to a host: the SSH configuration beside the hosts file if there is one, else the user's own.
+    """How to connect to a host: by the SSH configuration beside the hosts file, else by the user's own.
 
-    `python` is the user's word; without it a host has the Python that setup gave it, else its own.
+    `python`: the user's choice; without it, the Python that setup chose for the host, else `python3`.
     """
     return opener_with(config_beside(hosts_file), python, pythons_beside(hosts_file))
 
 
 def opener_with(ssh_config: Path | None, python: str, pythons: Mapping[str, str] | None = None) -> OpenPipe:
-    """The way to a host by this SSH configuration, or by the user's own."""
+    """How to connect to a host by this SSH configuration, or by the user's own."""
 
     def open_pipe(host: Host) -> Pipe:
         if host.is_local:
             return LocalPipe(python or None)
-        # Fabric and paramiko take longer to load than all the rest; what stays on this machine needs neither.
+        # Fabric and paramiko take longer to load than all the rest; a local pipe needs neither.
         from .transports.ssh import SshPipe  # noqa: PLC0415
 
         return SshPipe(resolve(host, ssh_config), python or (pythons or {}).get(host.name, "python3"))

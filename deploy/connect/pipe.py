@@ -1,4 +1,4 @@
-"""What a transport gives: a running agent behind two byte streams, and the reason of its end."""
+"""What a transport provides: a running agent behind two byte streams, and the reason of its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pipe(Protocol):
     @property
     def writer(self) -> Writable: ...
     def last_words(self, said: str = "") -> LostError:
-        """Why the agent ended: its exit status and last line of stderr, or else `said`."""
+        """Why the agent ended: its exit status and last line of stderr, or else `said`, its last output."""
         ...
 
     def close(self, *, patient: bool = True) -> None:

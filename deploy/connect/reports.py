@@ -45,7 +45,7 @@ class Output:
 
 @dataclass(frozen=True)
 class LogEnded:
-    """The log of a rank on its own host ends early; `why`: such as that the disk there is full."""
+    """The log of a rank on its own host ends early; `why`: the reason, such as a full disk."""
 
     rank: Rank
     why: Words
@@ -53,7 +53,7 @@ class LogEnded:
 
 @dataclass(frozen=True)
 class InputTaken:
-    """A rank has read the last part of its standard input; `still_read`: it may read another."""
+    """A rank has read the last part of its standard input; `still_read`: it may read more."""
 
     rank: Rank
     still_read: bool
@@ -105,7 +105,7 @@ class CommandEnd:
 
 @dataclass(frozen=True)
 class Shell:
-    """mpirun on the reporting host wants a command run on another."""
+    """mpirun on the reporting host wants a command run on another host."""
 
     number: Number
     host: Name
@@ -252,14 +252,14 @@ KINDS: Mapping[str, type[Report]] = {
     "image-stuck": ImageStuck,
     "image-loaded": ImageLoaded,
 }
-"""What an agent calls each of them."""
+"""The word that an agent uses for each kind of report."""
 
 BUSY = "busy"
-"""Sent by an agent while it works on a request: it is there, and reports nothing."""
+"""Sent by an agent while it works on a request: it lives, and has nothing to report."""
 
 
 class Event(NamedTuple):
-    """Something that happened on a host. `size`: about what it takes of this machine's memory, in bytes."""
+    """Something that happened on a host. `size`: about how many bytes of this machine's memory it takes."""
 
     host: str
     report: Report
@@ -267,7 +267,7 @@ class Event(NamedTuple):
 
 
 def room(frame: Frame) -> int:
-    """The bytes that may follow a report: only the output of a command comes so."""
+    """The bytes that may follow a report: only the output of a command follows its report."""
     return MOST_OUTPUT if frame.get("event") == "ran" else 0
 
 

@@ -50,9 +50,9 @@ def facts() -> Frame:
 
 def distribution_version(name: str) -> str | None:
     """The version of an installed Python distribution, None where it is missing."""
-    if found := wheel_version(name):
-        return found
-    import importlib.metadata  # noqa: PLC0415  # it would be a third of what a host's answer costs
+    if version := wheel_version(name):
+        return version
+    import importlib.metadata  # noqa: PLC0415  # it would take a third of the time of the host's answer
 
     try:
         return importlib.metadata.version(name)
@@ -61,7 +61,7 @@ def distribution_version(name: str) -> str | None:
 
 
 def wheel_version(name: str) -> str | None:
-    """The same of one that is in a folder named after it, as wheels and Debian's packages are."""
+    """The version of a distribution whose folder is named after it, as with wheels and Debian's packages."""
     folder = re.compile(rf"{name.replace('-', '[-_.]')}-([^-]+)(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
     for place in sys.path:
         with contextlib.suppress(OSError):
@@ -88,7 +88,10 @@ def find_mpirun() -> str | None:
 
 
 def mpirun_version(mpirun: str | None) -> tuple[str | None, str | None]:
-    """`5.0.7` from `mpirun (Open MPI) 5.0.7`; None for none, or another's. And why it could not be asked."""
+    """The version, `5.0.7` from `mpirun (Open MPI) 5.0.7`, and the error if mpirun could not be asked.
+
+    The version is None without mpirun, and for the mpirun of another MPI.
+    """
     if mpirun is None:
         return None, None
     try:
@@ -116,13 +119,13 @@ def gpu_count() -> int:
 
 def host_addresses() -> list[tuple[str, str]]:
     """(interface, address) of every address of this host beyond loopback, IPv4 before IPv6."""
-    found = [(name, address) for _, name in socket.if_nameindex() for address in ipv4_address(name)]
+    addresses = [(name, address) for _, name in socket.if_nameindex() for address in ipv4_address(name)]
     with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as table:
         for line in table:
             number, _, _, scope, _, name = line.split()
             if scope == "00":  # global
-                found.append((name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(number))))
-    return [(name, address) for name, address in found if not address.startswith("127.")]
+                addresses.append((name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(number))))
+    return [(name, address) for name, address in addresses if not address.startswith("127.")]
 
 
 def ipv4_address(interface: str) -> Iterator[str]:
@@ -140,6 +143,6 @@ def bridge_last(entry: tuple[str, str]) -> bool:
 def interface_of(address: str) -> str | None:
     """The interface that has an address."""
     return next(
-        (name for name, own in host_addresses() if own == address),
+        (name for name, host_address in host_addresses() if host_address == address),
         "lo" if address.startswith("127.") else None,
     )

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# A failing GPU can make nvidia-smi wait for ever: each program has so long, and all of them together.
+# A failing GPU can make nvidia-smi wait for ever: limits for one program, and for all together.
 SMI_SECONDS, ALL_SECONDS = 10.0, 25.0
 PLACES = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
 GPU_FIELDS = (
@@ -30,7 +30,7 @@ DMABUF_KERNEL, DMABUF_DRIVER = (5, 12), (515,)
 
 
 class Said(NamedTuple):
-    """What a program printed, and why that is not all; None for a good end."""
+    """What a program printed, and its error; None for a good end."""
 
     text: str
     error: str | None
@@ -74,7 +74,7 @@ class Machine:
         return shutil.which(name, path=os.pathsep.join(self.root + place for place in places if place))
 
     def run(self, *argv: str) -> Said:
-        """What a program says, as long as there is time."""
+        """What a program prints, in the time that is left."""
         seconds = max(0.0, min(SMI_SECONDS, self._end - time.monotonic()))
         try:
             done = subprocess.run(
@@ -88,7 +88,7 @@ class Machine:
 
 
 def survey(root: str = "/") -> dict[str, Any]:
-    """`gpus` as nvidia-smi has them, `gpu_error` in place of some of them, and `gpu_host` around them."""
+    """`gpus` as nvidia-smi lists them, `gpu_error` if it omits some, `gpu_host`: what they depend on."""
     machine = Machine(root)
     around = gpu_host(machine)
     gpus, error = examine_gpus(machine, is_driven=around["module"] is not None, is_wsl=around["wsl"])
@@ -101,7 +101,7 @@ def survey(root: str = "/") -> dict[str, Any]:
 
 
 def gpu_host(machine: Machine) -> dict[str, Any]:
-    """What of a machine its GPUs depend on, also without a driver."""
+    """The parts of a machine that its GPUs depend on; it needs no driver."""
     functions = pci_functions(machine)
     cards = [
         {"address": place, "device": device, "driver": bound(machine, place)}
@@ -132,13 +132,15 @@ def gpu_host(machine: Machine) -> dict[str, Any]:
 
 
 def pci_functions(machine: Machine) -> list[tuple[str, str, str]]:
-    """(address, device, class) of what NVIDIA made: vendor 10de."""
-    found = []
+    """(address, device, class) of NVIDIA's PCI functions: vendor 10de."""
+    functions = []
     for place in machine.names("/sys/bus/pci/devices"):
         folder = f"/sys/bus/pci/devices/{place}"
         if machine.text(f"{folder}/vendor") == "0x10de":
-            found.append((place.lower(), machine.text(f"{folder}/device"), machine.text(f"{folder}/class")))
-    return found
+            functions.append(
+                (place.lower(), machine.text(f"{folder}/device"), machine.text(f"{folder}/class"))
+            )
+    return functions
 
 
 def bound(machine: Machine, place: str) -> str:
@@ -153,13 +155,13 @@ def module_version(machine: Machine, loaded: str) -> str | None:
 
 
 def fabric_manager(machine: Machine) -> tuple[str, str | None]:
-    """`running`, `stopped` or `missing`, or `unknown` where systemd is out of sight; and its version."""
+    """`running`, `stopped`, `missing`, or `unknown` without systemd; and the Fabric Manager's version."""
     program, systemctl = machine.program("nv-fabricmanager"), machine.program("systemctl")
     version = re.search(r"(\d+(?:\.\d+)+)", machine.run(program, "--version").text) if program else None
     if not systemctl or not machine.has("/run/systemd/system"):
         return "unknown", version.group(1) if version else None
-    said = machine.run(systemctl, "show", "--property=LoadState,ActiveState", "nvidia-fabricmanager").text
-    is_active, is_loaded = "ActiveState=active" in said, "LoadState=loaded" in said
+    answer = machine.run(systemctl, "show", "--property=LoadState,ActiveState", "nvidia-fabricmanager").text
+    is_active, is_loaded = "ActiveState=active" in answer, "LoadState=loaded" in answer
     state = "running" if is_active else "stopped" if is_loaded else "missing"
     return state, version.group(1) if version else None
 
@@ -173,7 +175,7 @@ def peer_memory(machine: Machine, version: str | None, *, is_open: bool) -> str:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """(6, 8, 0) of `6.8.0-60-generic`."""
+    """The numbers of a version: (6, 8, 0) for `6.8.0-60-generic`."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, match.group().split("."))) if match else ()
 
@@ -190,14 +192,14 @@ def has_cdi(machine: Machine) -> bool:
 def examine_gpus(
     machine: Machine, *, is_driven: bool, is_wsl: bool = False
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """The state of every GPU that answers, and what nvidia-smi said in place of the others."""
+    """The state of every GPU that answers, and nvidia-smi's error for the others."""
     smi = machine.program("nvidia-smi")
-    if smi is None or not (is_driven or is_wsl):  # images bring one along; without a driver it only complains
+    if smi is None or not (is_driven or is_wsl):  # an image may have nvidia-smi; it needs a driver
         return [], "there is no nvidia-smi" if is_driven else None
-    said = _ask(machine, smi, f"--query-gpu={GPU_FIELDS}")
-    gpus, other = parse_gpus(said.text)
-    if said.error:
-        other = other or [said.error]
+    answer = _ask(machine, smi, f"--query-gpu={GPU_FIELDS}")
+    gpus, other = parse_gpus(answer.text)
+    if answer.error:
+        other = other or [answer.error]
     if not gpus:
         return [], f"nvidia-smi: {' '.join(other)[-1000:] or 'it found no GPU'}"
     running = parse_gpu_processes(_ask(machine, smi, "--query-compute-apps=gpu_uuid,pid").text)
@@ -215,8 +217,8 @@ def _ask(machine: Machine, smi: str, query: str) -> Said:
 
 
 def parse_gpus(text: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """The GPUs in nvidia-smi's answer to GPU_FIELDS, and its other lines; MiB, and `[N/A]` counts as 0."""
-    found, other = [], []
+    """The GPUs in nvidia-smi's answer to GPU_FIELDS, and its other lines. In MiB; `[N/A]` counts as 0."""
+    gpus, other = [], []
     for line in filter(None, map(str.strip, text.splitlines())):
         words = [word.strip() for word in line.split(",")]
         if len(words) != GPU_FIELDS.count(",") + 1 or not words[0].isdigit():
@@ -227,47 +229,47 @@ def parse_gpus(text: str) -> tuple[list[dict[str, Any]], list[str]]:
         gpu: dict[str, Any] = {name: int(word) if word.isdigit() else 0 for name, word in values.items()}
         gpu |= {"uuid": uuid, "driver": driver, "bus": pci_address(bus), "mig": mig == "Enabled"}
         gpu["persistence"] = {"Enabled": True, "Disabled": False}.get(persistence)
-        found.append(gpu)
-    return found, other
+        gpus.append(gpu)
+    return gpus, other
 
 
-def pci_address(said: str) -> str:
-    """`0000:4e:00.0`, as the kernel writes it, of nvidia-smi's `00000000:4E:00.0`; else empty."""
-    match = re.fullmatch(r"(?:0000)?([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", said.lower())
+def pci_address(text: str) -> str:
+    """The kernel's `0000:4e:00.0` for nvidia-smi's `00000000:4E:00.0`; empty for any other text."""
+    match = re.fullmatch(r"(?:0000)?([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", text.lower())
     return match.group(1) if match else ""
 
 
 def parse_gpu_processes(text: str) -> dict[str, list[int]]:
     """The processes on each GPU in nvidia-smi's answer to `gpu_uuid,pid`."""
-    found: dict[str, list[int]] = {}
+    pids: dict[str, list[int]] = {}
     for line in text.strip().splitlines():
         uuid, _, pid = line.partition(",")
         if pid.strip().isdigit():
-            found.setdefault(uuid.strip(), []).append(int(pid))
-    return found
+            pids.setdefault(uuid.strip(), []).append(int(pid))
+    return pids
 
 
 def parse_remap(text: str) -> dict[str, str]:
-    """`failed` or `pending` by a GPU's address, where rows of its memory are to be replaced by spare ones."""
-    found = {}
+    """`failed` or `pending` by a GPU's address, where spare rows are to replace rows of its memory."""
+    states = {}
     for line in text.strip().splitlines():
         words = [word.strip().lower() for word in line.split(",")]
         if len(words) == 3 and (address := pci_address(words[0])):
             pending, failed = (word in {"1", "yes"} for word in words[1:])
-            found[address] = "failed" if failed else "pending" if pending else ""
-    return found
+            states[address] = "failed" if failed else "pending" if pending else ""
+    return states
 
 
 def mig_instances(text: str) -> dict[str, int]:
     """How many MIG instances each GPU is divided into, by its UUID, in the answer of `nvidia-smi -L`."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     gpu = ""
     for line in text.splitlines():
         if match := re.match(r"GPU \d+: .*\(UUID: (GPU-[^)]+)\)", line):
             gpu = match.group(1)
         elif re.match(r"\s+MIG ", line):
-            found[gpu] = found.get(gpu, 0) + 1
-    return found
+            counts[gpu] = counts.get(gpu, 0) + 1
+    return counts
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How this host is: room, limits, GPUs, its own name, and processes that older jobs left. For `fab check`."""
+"""The state of this host for `fab check`: space, limits, GPUs, its own name, processes of older jobs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Health:
     """An agent's part in a check."""
 
     def do_health(self, request: Frame, payload: bytes) -> Frame:
-        """How this host is."""
+        """The state of this host."""
         return health()
 
 
 def health() -> Frame:
-    """What of this host may fail a job; without importing torch, and without touching a GPU."""
-    found = survey()
+    """What may make a job fail on this host, found without importing torch or touching a GPU."""
+    gpu_survey = survey()
     muster = MusterPaths.of_home(str(Path.home())).root
     return {
         "user": getpass.getuser(),
@@ -47,8 +47,8 @@ def health() -> Frame:
         "nofile": open_files(),
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "rdma": has_rdma(),
-        **found,
-        "driver": next((gpu["driver"] for gpu in found["gpus"]), found["gpu_host"]["module"]),
+        **gpu_survey,
+        "driver": next((gpu["driver"] for gpu in gpu_survey["gpus"]), gpu_survey["gpu_host"]["module"]),
         "driver_cuda": driver_cuda(),
         "torch_cuda": torch_cuda(),
         "nccl": nccl_version(),
@@ -59,27 +59,27 @@ def health() -> Frame:
 
 def own_addresses() -> list[str]:
     """What the host's own name resolves to here; empty if it does not, or not in time."""
-    found: list[str] = []
+    addresses: list[str] = []
 
     def resolve() -> None:
         with contextlib.suppress(OSError):
             for *_, place in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
-                found.append(str(place[0]))
+                addresses.append(str(place[0]))
 
     thread = threading.Thread(target=resolve, daemon=True)
     thread.start()
     thread.join(RESOLVE_SECONDS)
-    return list(found)
+    return list(addresses)
 
 
 # -- room --
 
 
 def examine_folder(path: Path) -> Frame:
-    """What is free where a folder is or would be, and the error of a test write, which shows a quota."""
+    """The free space where a folder is or would be, and the error of a test write, which shows a quota."""
     frame: Frame = {"path": str(path), "free": None, "inodes": None, "noexec": False, "error": None}
     try:
-        place = next(one for one in (path, *path.parents) if os.path.lexists(one))
+        place = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
         frame["free"] = free_bytes(str(place))
         status = os.statvfs(place)
         frame["inodes"] = status.f_favail if status.f_files else None  # btrfs counts none
@@ -94,7 +94,7 @@ def examine_folder(path: Path) -> Frame:
 
 
 def free_bytes(path: str) -> int | None:
-    """What this user may still write to a file system, None if it is not there."""
+    """The bytes that this user may still write to a file system; None if it is not there."""
     with contextlib.suppress(OSError):
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
@@ -133,17 +133,17 @@ def torch_cuda() -> str | None:
 
 
 def nccl_version() -> str | None:
-    """The NCCL that came with torch's wheel; None for a build that links the system's."""
+    """The version of NCCL in torch's wheel; None for a build that links the system's NCCL."""
     names = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
     return next((version for name in names if (version := wheel_version(name))), None)
 
 
 def image() -> dict[str, str]:
-    """What the node image says of itself: flavor, track and versions; empty where this is none."""
+    """What the node image says of itself: flavor, track and versions; empty if this host is no node image."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        said = json.loads(IMAGE.read_text())
-        named = {name: said[name] for name in ("flavor", "track") if name in said}
-        return {str(name): str(value) for name, value in {**said["versions"], **named}.items()}
+        record = json.loads(IMAGE.read_text())
+        named = {name: record[name] for name in ("flavor", "track") if name in record}
+        return {str(name): str(value) for name, value in {**record["versions"], **named}.items()}
     return {}
 
 

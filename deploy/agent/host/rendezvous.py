@@ -21,17 +21,17 @@ from .facts import interface_of
 # Below Linux' default range of ephemeral ports (32768-60999), so that no outgoing connection takes the port.
 PORTS = range(20000, 32000)
 MOST_ANSWERED = 128  # callers that may take their time to close
-OTHERS_SECONDS = 0.3  # for a host's other addresses, once each host is reached at one
+OTHERS_SECONDS = 0.3  # for the other addresses, once every host is reached at one address
 LISTENS = "0A"  # TCP_LISTEN, as the kernel writes it
-STRIDE = 7919  # a prime that does not divide their number: every port has its turn
+STRIDE = 7919  # a prime that does not divide the number of ports: every port has its turn
 
 
 class Rendezvous:
     """A port of this host, reserved for one job, where others can prove that they reach this host.
 
-    Connecting hosts read a nonce: every machine with a container engine has its own 172.17.0.1. The socket
+    Hosts that connect read a nonce: every machine with a container engine has its own 172.17.0.1. The socket
     holds the port as long as this process lives. While it listens, nobody else can bind there. After that,
-    only a socket with SO_REUSEADDR can (as torch's has, and no other Rendezvous).
+    only a socket with SO_REUSEADDR can: torch's socket has it, another Rendezvous does not.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -66,8 +66,8 @@ class Rendezvous:
 
 
 def _reserve() -> tuple[int, socket.socket]:
-    """A port that nobody else of this host has bound, and the socket that listens there."""
-    first = int.from_bytes(os.urandom(4), "big")  # spreads, does not protect
+    """A port that no other process of this host has bound, and the socket that listens there."""
+    first = int.from_bytes(os.urandom(4), "big")  # it spreads the jobs' ports; it is no secret
     for number in range(len(PORTS)):
         port = PORTS[(first + number * STRIDE) % len(PORTS)]
         with contextlib.suppress(OSError):
@@ -78,18 +78,19 @@ def _reserve() -> tuple[int, socket.socket]:
 def _bind_alone(port: int) -> socket.socket:
     """A listening socket on every address, at a port where no other socket is bound, listening or not."""
     both = socket.has_dualstack_ipv6()
-    found = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
+    listener = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
     try:
         if both:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        found.bind(("", port))
-        # Only now: with it, this bind would succeed beside a socket that holds the port for another job.
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.listen(512)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(("", port))
+        # Set after the bind: with it, the bind would succeed beside a socket that holds the port for
+        # another job.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.listen(512)
     except OSError:
-        found.close()
+        listener.close()
         raise
-    return found
+    return listener
 
 
 def listener_at(port: int, tables: Sequence[str] = ("/proc/net/tcp", "/proc/net/tcp6")) -> int | None:
@@ -104,7 +105,7 @@ def listener_at(port: int, tables: Sequence[str] = ("/proc/net/tcp", "/proc/net/
 
 
 class RendezvousPort:
-    """An agent's part in finding the way to the head, and between all hosts."""
+    """The agent's part that finds out how hosts reach the head, and each other."""
 
     def __init__(self) -> None:
         self._rendezvous: Rendezvous | None = None
@@ -115,7 +116,7 @@ class RendezvousPort:
         return {"port": self._rendezvous.port}
 
     def do_try_to_open_port(self, request: Frame, payload: bytes) -> Frame:
-        """The same for a check, to which having no port is an answer."""
+        """The same for a check: there, having no port is an answer and no error."""
         try:
             return self.do_open_port(request, payload)
         except OSError as error:
@@ -135,11 +136,11 @@ class RendezvousPort:
         return {"port": self._rendezvous.port, "user": None if uid is None else _user_name(uid)}
 
     def do_reach(self, request: Frame, payload: bytes) -> Frame:
-        """Which addresses of the head lead there from here."""
+        """The addresses of the head that this host reaches."""
         return {"interfaces": reach_all(request["addresses"], request["port"], request["nonce"])}
 
     def do_reach_hosts(self, request: Frame, payload: bytes) -> Frame:
-        """Which addresses of which hosts lead there from here, and why the others do not."""
+        """The addresses of each host that this host reaches, and why it does not reach the others."""
         return {"reached": reach_hosts(request["targets"])}
 
 
@@ -160,19 +161,19 @@ def listen_everywhere(port: int) -> socket.socket:
 def reach_all(addresses: list[str], port: int, nonce: str, seconds: float = 3.0) -> dict[str, str | None]:
     """Which of the addresses reach the head, and by which interface of this host."""
     head = {"host": "head", "addresses": addresses, "port": port, "nonce": nonce}
-    found: dict[str, str | None] = reach_hosts([head], seconds)["head"]["interfaces"]
-    return found
+    interfaces: dict[str, str | None] = reach_hosts([head], seconds)["head"]["interfaces"]
+    return interfaces
 
 
 def reach_hosts(targets: list[Frame], seconds: float = 3.0) -> Frame:
     """For each host, which of its addresses are reached by which interface, and why the others are not."""
-    found: Frame = {target["host"]: {"interfaces": {}, "refused": {}} for target in targets}
+    reached: Frame = {target["host"]: {"interfaces": {}, "refused": {}} for target in targets}
     deadline = time.monotonic() + seconds
     late = "timed out"
     with selectors.DefaultSelector() as selector:
         for target in targets:
             for address in target["addresses"]:
-                seen = found[target["host"]]
+                seen = reached[target["host"]]
                 with _refused(seen, address):
                     caller = _call(address, target["port"])
                     selector.register(caller, selectors.EVENT_READ, (seen, address, target["nonce"].encode()))
@@ -180,19 +181,19 @@ def reach_hosts(targets: list[Frame], seconds: float = 3.0) -> Frame:
             for key, _ in selector.select(left):
                 selector.unregister(key.fileobj)
                 _hear(key.fileobj, *key.data)
-            if late and all(seen["interfaces"] for seen in found.values()):
-                # Each is reached; other addresses that swallow packets would cost the whole time-out.
+            if late and all(seen["interfaces"] for seen in reached.values()):
+                # Every host is reached; addresses where packets are dropped would cost the whole time-out.
                 deadline, late = min(deadline, time.monotonic() + OTHERS_SECONDS), ""
         for key in list(selector.get_map().values()):
             seen, address, _ = key.data
             if late:
                 seen["refused"][address] = late
             key.fileobj.close()  # type: ignore[union-attr]  # a socket
-    return found
+    return reached
 
 
 def _call(address: str, port: int) -> socket.socket:
-    """A connection that is being made."""
+    """Begin a connection; the socket does not block."""
     family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     caller = socket.socket(family, kind, protocol)
     caller.setblocking(False)
@@ -208,8 +209,8 @@ def _hear(caller: Any, seen: Frame, address: str, nonce: bytes) -> None:
     with caller, _refused(seen, address):
         if caller.recv(len(nonce)) != nonce:
             raise OSError("another machine answers there")
-        own = str(caller.getsockname()[0])
-        seen["interfaces"][address] = _interface(own.replace("::ffff:", ""))
+        local_address = str(caller.getsockname()[0])
+        seen["interfaces"][address] = _interface(local_address.replace("::ffff:", ""))
 
 
 @contextlib.contextmanager
@@ -221,5 +222,5 @@ def _refused(seen: Frame, address: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=64)
-def _interface(own: str) -> str | None:
-    return interface_of(own)
+def _interface(address: str) -> str | None:
+    return interface_of(address)

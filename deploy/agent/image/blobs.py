@@ -1,9 +1,9 @@
-"""Large files by their SHA-256, and their way from host to host while they are still arriving.
+"""Large files by their SHA-256; a host passes a file on to other hosts while it still arrives.
 
-A file is complete under its digest, and `DIGEST.part` before. Whoever wants one connects to a host that has
-it, or will have it, says the driver's secret word of this push, and reads on from where it stopped. So a
-chain of hosts is as fast as its slowest link, and an interrupted transfer goes on. What arrives is believed
-only when its digest is right.
+The name of a complete file is its digest; until then it is `DIGEST.part`. A host that wants a file connects
+to a host that has it, or will have it, sends the driver's secret word of this push, and reads on from where
+it stopped. So a chain of hosts is as fast as its slowest link, and an interrupted transfer goes on. A file is
+accepted only if its digest is right.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import NamedTuple
 from ..host.rendezvous import PORTS, listen_everywhere
 
 CHUNK = 1 << 18
-WAIT_SECONDS = 15.0  # for a byte that a host in between has not got yet
+WAIT_SECONDS = 15.0  # for a byte that the sending host has not received yet
 CONNECT_SECONDS = 5.0
-MOST_UNPROVEN = 64  # callers that have not yet said the word
+MOST_UNPROVEN = 64  # callers that have not sent the secret word yet
 
 
 class Blobs:
@@ -54,7 +54,7 @@ class Blobs:
         return self.path(digest).exists()
 
     def append(self, digest: str, offset: int, content: bytes) -> None:
-        """Put bytes at the end of what is here; ValueError if that is not where they belong."""
+        """Append bytes to what is here; ValueError if `offset` is not the end of that."""
         self.root.mkdir(parents=True, exist_ok=True)
         with open(self._part(digest), "ab") as file:
             if file.tell() != offset:
@@ -64,7 +64,7 @@ class Blobs:
             self._changed.notify_all()
 
     def complete(self, digest: str) -> None:
-        """Believe a file that has arrived; ValueError, and it is gone, if its digest is another."""
+        """Accept a file that has arrived; if its digest is wrong, remove it and raise ValueError."""
         if self.has(digest):
             return
         if sha256(self._part(digest)) != digest:
@@ -103,7 +103,7 @@ class Blobs:
 
 
 class Source(NamedTuple):
-    """A host that gives a file. Its name goes along: each container engine has its own 172.17.0.1."""
+    """A host that serves a file. Requests name the host: each container engine has its own 172.17.0.1."""
 
     host: str
     address: str
@@ -111,13 +111,13 @@ class Source(NamedTuple):
 
 
 class Server:
-    """Gives files to other hosts of this push."""
+    """Serves files to other hosts of this push."""
 
     def __init__(self, blobs: Blobs, host: str, word: str) -> None:
         self.blobs, self.host, self._word = blobs, host, word
         self.port, self._listener = _listen()
         self._unproven: collections.deque[socket.socket] = collections.deque()
-        """Callers that have not said the word; each has a thread."""
+        """Callers that have not sent the secret word; each has a thread."""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -130,7 +130,7 @@ class Server:
                 threading.Thread(target=self._answer, args=(caller,), daemon=True).start()
 
     def _hang_up(self) -> None:
-        """End the oldest caller that has said nothing: who means it says the word at once."""
+        """Disconnect the oldest caller that has sent nothing: a host of this push sends the word at once."""
         with contextlib.suppress(OSError, IndexError):
             self._unproven.popleft().shutdown(socket.SHUT_RDWR)
 
@@ -141,7 +141,7 @@ class Server:
                 asked = json.loads(caller.makefile("rb").readline(4096))
                 caller.settimeout(WAIT_SECONDS)
             finally:
-                with contextlib.suppress(ValueError):  # it was hung up on
+                with contextlib.suppress(ValueError):  # `_hang_up` has removed it
                     self._unproven.remove(caller)
             if hmac.compare_digest(str(asked["word"]), self._word) and asked["host"] == self.host:
                 for content in self.blobs.read(asked["digest"], int(asked["offset"]), int(asked["size"])):
@@ -149,7 +149,7 @@ class Server:
 
 
 class Wanted(NamedTuple):
-    """A file, its size in bytes, and the word that opens other hosts."""
+    """A file, its size in bytes, and the secret word that other hosts ask for."""
 
     digest: str
     size: int
@@ -157,7 +157,7 @@ class Wanted(NamedTuple):
 
 
 def pull(blobs: Blobs, wanted: Wanted, sources: Sequence[Source], tell: Callable[[int], None]) -> None:
-    """Bring a file here from the first source that has more of it; OSError if none has all."""
+    """Fetch the rest of a file, from one source after the other; OSError if none of them has all."""
     reasons = []
     for source in [] if blobs.has(wanted.digest) else sources:
         try:
@@ -194,7 +194,7 @@ def sha256(path: Path) -> str:
 
 
 def _listen() -> tuple[int, socket.socket]:
-    for port in reversed(PORTS):  # jobs meet at random ones of the same range
+    for port in reversed(PORTS):  # the rendezvous of a job takes a random port of the same range
         with contextlib.suppress(OSError):
             return port, listen_everywhere(port)
     raise OSError(f"no free port between {PORTS.start} and {PORTS.stop - 1}")

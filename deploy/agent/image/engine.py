@@ -33,12 +33,12 @@ def socket_path() -> str:
     named = os.environ.get("DOCKER_HOST", "")
     if named.startswith("unix://"):
         return named[len("unix://") :]
-    own = os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/nowhere"), "docker.sock")
-    return own if os.path.exists(own) else "/var/run/docker.sock"
+    user_socket = os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/nowhere"), "docker.sock")
+    return user_socket if os.path.exists(user_socket) else "/var/run/docker.sock"
 
 
 def ask(method: str, path: str, body: Iterable[bytes] | None = None) -> Any:
-    """What the engine answers, from JSON; OSError in its own words if it refuses, or is not there."""
+    """The engine's answer, from JSON; OSError in the engine's words if it refuses, or is not there."""
     place = socket_path()
     connection = _Connection(place)
     try:
@@ -63,9 +63,9 @@ def _message(text: str) -> str:
 
 
 def find(name: str) -> dict[str, Any] | None:
-    """What the engine knows of an image; None if it has none of that name."""
-    found = [one for one in images() if name in (one.get("RepoTags") or ())]
-    return dict(inspect(found[0]["Id"])) if found else None
+    """What the engine knows of the image with a name; None if it has no such image."""
+    matches = [image for image in images() if name in (image.get("RepoTags") or ())]
+    return dict(inspect(matches[0]["Id"])) if matches else None
 
 
 def images() -> list[dict[str, Any]]:
@@ -79,13 +79,13 @@ def inspect(identity: str) -> dict[str, Any]:
 
 
 def layers_in_common(layers: list[str]) -> int:
-    """How many of the lowest layers some image here has: a layer is stored on top of those below it."""
-    stored = [inspect(one["Id"])["RootFS"].get("Layers") or [] for one in images()]
-    return max((_in_common(layers, own) for own in stored), default=0)
+    """How many of the lowest layers an image here has: a layer is stored on top of those below it."""
+    stored = [inspect(image["Id"])["RootFS"].get("Layers") or [] for image in images()]
+    return max((_in_common(layers, image_layers) for image_layers in stored), default=0)
 
 
-def _in_common(layers: list[str], own: list[str]) -> int:
-    same = (one == other for one, other in zip(layers, own))  # of different lengths
+def _in_common(layers: list[str], image_layers: list[str]) -> int:
+    same = (layer == other for layer, other in zip(layers, image_layers))  # the lengths may differ
     return sum(takewhile(bool, same))
 
 
@@ -97,6 +97,6 @@ def needs_every_layer() -> bool:
 
 def load(archive: Iterable[bytes]) -> None:
     """Load an archive as `docker load` does; OSError in the engine's words if it does not take it."""
-    for said in ask("POST", "/images/load?quiet=1", archive):
-        if "error" in said:
-            raise OSError(f"the container engine: {said['error']}")
+    for answer in ask("POST", "/images/load?quiet=1", archive):
+        if "error" in answer:
+            raise OSError(f"the container engine: {answer['error']}")

@@ -1,4 +1,4 @@
-"""An agent's part in `fab image.push`: what image is here, its layers on their way, and loading it."""
+"""The agent's part in `fab image.push`: finds the image, receives and serves its layers, loads it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TELL_SECONDS = 0.25
 
 
 class Images:
-    """Requests about images. What takes long runs beside them, and ends with an event."""
+    """Answers requests about images. Long work runs in a thread, and ends with an event."""
 
     def __init__(self, root: Path, send: Callable[[Frame], None]) -> None:
         self.blobs, self._send = Blobs(root), send
@@ -30,10 +30,11 @@ class Images:
         return {**self._known(request["name"]), "common": common}
 
     def do_image_serve(self, request: Frame, payload: bytes) -> Frame:
-        """Give layers to other hosts of this push; how much of each file is here already."""
+        """Serve layers to other hosts of this push; answers how much of each file is here already."""
         self._word = request["word"]
         server = Server(self.blobs, request["host"], self._word)
-        return {"port": server.port, "have": {one: self.blobs.size(one) for one in request["digests"]}}
+        have = {digest: self.blobs.size(digest) for digest in request["digests"]}
+        return {"port": server.port, "have": have}
 
     def do_image_take(self, request: Frame, payload: bytes) -> Frame:
         """Take a piece of a file from the driver."""
@@ -41,7 +42,7 @@ class Images:
         return {}
 
     def do_image_complete(self, request: Frame, payload: bytes) -> Frame:
-        """Believe a file whose pieces have all come."""
+        """Accept a file whose pieces have all arrived."""
         self.blobs.complete(request["digest"])
         return {}
 
@@ -61,15 +62,15 @@ class Images:
         return {}
 
     def _pull(self, request: Frame) -> None:
-        digest, said = request["digest"], [0.0]
+        digest, last_report = request["digest"], [0.0]
 
         def tell(have: int) -> None:
-            if time.monotonic() - said[0] > TELL_SECONDS:
-                said[0] = time.monotonic()
+            if time.monotonic() - last_report[0] > TELL_SECONDS:
+                last_report[0] = time.monotonic()
                 self._send({"event": "image-have", "digest": digest, "have": have})
 
         try:
-            sources = [Source(*one) for one in request["sources"]]
+            sources = [Source(*source) for source in request["sources"]]
             pull(self.blobs, Wanted(digest, request["bytes"], self._word), sources, tell)
         except (OSError, ValueError) as error:
             have = self.blobs.size(digest)
@@ -80,17 +81,17 @@ class Images:
     def _load(self, request: Frame, payload: bytes) -> None:
         try:
             load(self._archive(request, payload))
-            said = self._known(request["name"])
+            loaded = self._known(request["name"])
         except (OSError, ValueError) as error:
             self._send({"event": "image-loaded", "error": str(error)})
         else:
-            self._send({"event": "image-loaded", **said})
+            self._send({"event": "image-loaded", **loaded})
 
     def _known(self, name: str) -> Frame:
-        found = find(name)
-        if found is None:
+        image = find(name)
+        if image is None:
             return {"id": "", "created": "", "layers": []}
-        return {"id": found["Id"], "created": found["Created"], "layers": found["RootFS"].get("Layers") or []}
+        return {"id": image["Id"], "created": image["Created"], "layers": image["RootFS"].get("Layers") or []}
 
     def _archive(self, request: Frame, configuration: bytes) -> Iterator[bytes]:
         """What `docker save` writes, with compressed layers; the engine checks each again."""

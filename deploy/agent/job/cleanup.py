@@ -1,4 +1,4 @@
-"""Removes what jobs that are over have left on this host."""
+"""Removes what finished jobs have left on this host."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ FRESH_SECONDS = 3600.0
 
 
 class Cleaning:
-    """Removes folders of jobs, and contents of the store that no job's code is made of."""
+    """Removes folders of jobs, and contents of the store that no job's code uses."""
 
     def __init__(self, home: Path) -> None:
         self._paths = MusterPaths(str(home))
 
     def do_clean(self, request: Frame, payload: bytes) -> Frame:
-        """Remove jobs that nobody holds and nothing was written to for so many seconds."""
+        """Remove jobs that no agent or driver holds, and that were not written to for `older` seconds."""
         before = time.time() - request["older"]
         folders = _folders(Path(self._paths.jobs))
         gone = Path(self._paths.root, "gone")
         sizes = {folder.name: _remove(folder, before, gone) for folder in folders}
         removed = {name: size for name, size in sizes.items() if size is not None}
-        shutil.rmtree(gone, ignore_errors=True)  # what an earlier removal left that was cut short, too
+        shutil.rmtree(gone, ignore_errors=True)  # with what an interrupted removal left
         return {
             "removed": list(removed),
             "kept": [folder.name for folder in folders if folder.name not in removed and folder.exists()],
@@ -38,7 +38,7 @@ class Cleaning:
         }
 
     def _clean_store(self, before: float) -> int:
-        """Remove what no job is made of any more; returns its bytes."""
+        """Remove contents that no job's code uses any more; returns their bytes."""
         used = {digest for folder in _folders(Path(self._paths.jobs)) for digest in _digests(folder)}
         freed = 0
         for path in sorted(Path(self._paths.store).glob("??/*")):
@@ -52,9 +52,9 @@ class Cleaning:
 
 
 def _remove(folder: Path, before: float, gone: Path) -> int | None:
-    """Remove the folder of a job; returns its bytes, or None for one in use, too new or not ours.
+    """Remove the folder of a job; returns its bytes, or None for a job that is in use, too new or not ours.
 
-    Hosts that share a home do this at once: the folder goes by one rename, which one of them makes.
+    Hosts that share a home do this at the same time: one rename by one of them takes it.
     """
     with contextlib.suppress(OSError), held_by_nobody(folder):
         if _newest(folder) <= before:
@@ -66,7 +66,7 @@ def _remove(folder: Path, before: float, gone: Path) -> int | None:
 
 
 def _rename_into(gone: Path, folder: Path) -> None:
-    """Move the folder there, again if a host that is done has removed `gone` in between."""
+    """Move the folder into `gone`; try again if another host has removed `gone` in between."""
     for _ in range(100):
         with contextlib.suppress(FileExistsError):
             os.mkdir(gone, 0o700)
@@ -87,7 +87,7 @@ def _digests(folder: Path) -> set[str]:
 
 
 def _newest(folder: Path) -> float:
-    """When something of a job was last written: folders change with what is in them, logs with each line."""
+    """When a job last wrote something: a folder's time changes with its entries, a log's with each line."""
     paths = JobPaths(str(folder))
     logs = [*Path(paths.logs).glob("*"), *Path(paths.run, "logs").glob("*")]
     places = [folder, Path(paths.run), Path(paths.out), *logs]

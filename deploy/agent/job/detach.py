@@ -21,14 +21,14 @@ START = f"import sys; sys.path.insert(0, sys.argv[1]); from {DRIVER} import main
 
 
 class Detaching:
-    """Puts the driver's code into the job's folder, starts it, and passes on its first word."""
+    """Puts the driver's code into the job's folder, starts it, and passes on its first line."""
 
     def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
         self._paths, self.send = MusterPaths(str(home)), send
         self.store = Store(Path(self._paths.store))
 
     def do_detach(self, request: Frame, payload: bytes) -> Frame:
-        """Start a driver for the job, which it reads from its stdin: the environment may hold secrets."""
+        """Start a driver, which reads the job from its stdin: the job's environment may hold secrets."""
         paths = self._paths.job(request["name"])
         make_private(*map(Path, (self._paths.root, self._paths.jobs, paths.folder, paths.run)))
         self.store.check_out(request["code"], Path(paths.driver))
@@ -45,10 +45,10 @@ class Detaching:
         return {}
 
     def _converse(self, process: subprocess.Popen[bytes], job: Frame, paths: JobPaths) -> None:
-        """Hand over the job; the first line that comes back is that it runs, or why it does not.
+        """Hand over the job; the first line that comes back says that it runs, or why it does not.
 
-        The driver leaves this process at once (it forks), so the agent's end is not its own. Until its first
-        line it depends on us all the same: without a reader it gives up.
+        The driver forks at once and leaves this process, so the agent's end does not end it. Until its first
+        line it depends on the agent all the same: without a reader it gives up.
         """
         assert process.stdin is not None and process.stdout is not None  # noqa: S101  # both are pipes
         with contextlib.suppress(OSError):
@@ -56,7 +56,7 @@ class Detaching:
             process.stdin.close()
         line = process.stdout.readline()
         log = Path(paths.run, "driver.log")
-        said = (
+        answer = (
             json.loads(line) if line else {"error": log.read_text(errors="replace") if log.exists() else ""}
         )
-        self.send({"event": "detached", **said})
+        self.send({"event": "detached", **answer})

@@ -1,4 +1,4 @@
-"""The Unix socket of an agent, for ranks, mpirun's remote shell and other agents of this host."""
+"""The local socket of an agent, for ranks, mpirun's remote shell and other agents of this host."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LocalSocket:
                 write_frame(client, {"code": code})
 
     def feed(self, rank: int, part: bytes) -> None:
-        """Hand a rank's wrapper a part of the program's standard input; it reads at once whatever comes."""
+        """Hand a rank's wrapper a part of the program's standard input; the wrapper reads it at once."""
         if wrapper := self._wrappers.get(rank):
             with contextlib.suppress(OSError, ValueError):
                 write_frame(wrapper, {"stdin": len(part)}, part)
@@ -60,12 +60,12 @@ class LocalSocket:
 
     def _rank(self, hello: Frame, stream: Any) -> None:
         rank = hello["rank"]
-        told = ("attempt", "cwd", "env", "folder", "host", "stdin")
-        write_frame(stream, {name: self.job[name] for name in told if name in self.job})
+        fields = ("attempt", "cwd", "env", "folder", "host", "stdin")
+        write_frame(stream, {name: self.job[name] for name in fields if name in self.job})
         self._wrappers[rank] = stream
         self.ranks.started(rank, hello["pid"])
         self._send({**hello, "event": "rank-start"})
-        # rank.py may be killed itself: its program goes with it (PR_SET_PDEATHSIG), so that is its end.
+        # rank.py may be killed itself: its program goes with it (PR_SET_PDEATHSIG), so the rank ends.
         end = {"event": "rank-end", "code": -signal.SIGKILL, "time": None, "tail": []}
         with contextlib.suppress(OSError, ValueError):
             while received := read_frame(stream):
@@ -93,7 +93,7 @@ class LocalSocket:
 
 
 def _explained(frame: Frame) -> Frame:
-    """What a rank reports; why its log on this host ends early is said in words."""
+    """A rank's report; the error number of a log that ends early becomes a sentence."""
     if frame["event"] != "log-ended":
         return frame
     error = OSError(frame["errno"], os.strerror(frame["errno"]), frame["path"])

@@ -12,13 +12,13 @@ V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
 
 
 class OutOfMemory:
-    """Counts the kills since the last one that was explained by them."""
+    """Counts the OOM kills that have not explained the end of a process yet."""
 
     def __init__(self) -> None:
         self._explained = oom_kills()
 
     def explains_a_kill(self) -> bool:
-        """Whether the kernel has killed one more process here; each counts once."""
+        """Whether the kernel has killed another process here; each kill counts once."""
         if oom_kills() <= self._explained:
             return False
         self._explained += 1
@@ -37,16 +37,16 @@ def oom_kills() -> int:
 
 
 def memory_limit() -> int | None:
-    """Bytes that the own group may use; None for no limit."""
+    """Bytes that this process's memory group may use; None for no limit."""
     for path in group_files("memory.max", "memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
-            limit = int(file.read())  # "max" is none
+            limit = int(file.read())  # ValueError for "max": no limit
             return limit if limit < NO_LIMIT else None
     return None
 
 
 def group_files(name_v2: str, name_v1: str) -> Iterator[str]:
-    """Where a file of the own memory group may be; a container sees its own group at the mount's root."""
+    """Where a file of this process's memory group may be; a container sees its group at the mount's root."""
     with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)

@@ -1,7 +1,7 @@
 """Wraps one rank: keeps its output and its end, and works the same under mpirun, torchrun and anything alike.
 
 Usage: ``rank.py ARG ...`` runs ``python ARG ...`` with its own Python. A launcher starts it below the host's
-agent as ``muster-rank``, found on PATH: one word that means the right file on every host. The output goes
+agent as ``muster-rank``, found on PATH: a name that means the right file on every host. The output goes
 byte for byte to ``logs/rank-0007@node2.{out,err}`` on this host, and line by line to the agent; the end,
 with the last lines and the time, to ``logs/rank-0007@node2.json``. Exits as the program does (128 + n for
 signal n).
@@ -29,15 +29,15 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
-TAIL_LINES, TAIL_WIDTH = 40, 2048  # the log has all of them, and all of each
+TAIL_LINES, TAIL_WIDTH = 40, 2048  # the log has every line in full
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 LEFT_BEHIND_SECONDS = 1.0  # for what a program's own children print after its end
-LAST_SECONDS = 10.0  # to pass on what there is then; they may print for ever
+LAST_SECONDS = 10.0  # then, to pass on what there is; those children may print for ever
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def place(environment: Mapping[str, str]) -> dict[str, int]:
-    """Which rank this is; torchrun's word first: its workers inherit what an outer mpirun set."""
+    """Which rank this is. torchrun's variables come first: its workers inherit what an outer mpirun set."""
     if "TORCHELASTIC_RUN_ID" in environment:
         prefix, size = "", "WORLD_SIZE"
     else:
@@ -51,7 +51,7 @@ def place(environment: Mapping[str, str]) -> dict[str, int]:
 
 
 class Agent:
-    """The connection to this host's agent; its end is the end of this rank."""
+    """The connection to this host's agent; this rank ends with it."""
 
     def __init__(self, hello: dict[str, Any]) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -65,13 +65,13 @@ class Agent:
         self.job: dict[str, Any] = json.loads(self._stream.readline())
 
     def send(self, frame: dict[str, Any]) -> None:
-        """One JSON line; an agent that is gone is noticed by `listen`."""
+        """Send one JSON line; `listen` notices when the agent is gone."""
         with self._lock, contextlib.suppress(OSError):
             self._stream.write(json.dumps(frame).encode() + b"\n")
             self._stream.flush()
 
     def listen(self, take: Callable[[bytes], object]) -> None:
-        """Until the agent is gone: hand on each part of the program's standard input."""
+        """Pass on each part of the program's standard input, until the agent is gone."""
         with contextlib.suppress(OSError, ValueError):
             while line := self._stream.readline():
                 take(self._stream.read(json.loads(line).get("size", 0)))
@@ -81,28 +81,28 @@ def environment_of(job: Mapping[str, Any], ranks: Mapping[str, int]) -> dict[str
     """The program's environment: the plan's, and torchrun's names for programs that know only those."""
     names = {name.upper(): str(value) for name, value in ranks.items()}
     environment = {**os.environ, **names, **job["env"]}
-    # `import muster.train` works in every rank; last, so that nothing of ours comes before what the user has.
-    # Only our sitecustomize comes first; it hands on to the user's, and leaves the path.
+    # `import muster.train` works in every rank. Our library comes last: it must not hide the user's modules.
+    # Only our sitecustomize comes first; it runs the user's, and removes its folder from the path.
     hook = os.path.join(os.path.dirname(os.path.abspath(__file__)), "in_rank")
     paths = [hook, environment.get("PYTHONPATH", ""), os.path.join(job["folder"], "lib")]
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def prepare_child(agent: int) -> None:
-    """In the child, before exec: SIGKILL when this wrapper is gone, however it went.
+    """In the child, before exec: have the kernel kill it when this wrapper ends for whatever reason.
 
-    And the agent, with what it starts, may read its stack where Yama would not let it (`fab stacks`).
+    Also let the agent, and what it starts, read the child's stack where Yama restricts that (`fab stacks`).
     """
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    libc.prctl(PR_SET_PTRACER, agent, 0, 0, 0)  # fails without Yama, where nothing stands in the way
+    libc.prctl(PR_SET_PTRACER, agent, 0, 0, 0)  # fails without Yama, where it is not needed
 
 
 class Log:
-    """A file of this host that takes what it can.
+    """A log file on this host, which may end early.
 
-    The program waits for room in its pipe, so a full disk must not keep anybody from reading that: what no
-    longer fits here reaches the driver all the same, which is told why this file ends early.
+    A full disk must not stop the reading of the program's pipe: the program would wait for room in it. What
+    no longer fits here still reaches the driver, and the driver is told why this file ends early.
     """
 
     def __init__(self, path: str, agent: Agent) -> None:
@@ -112,13 +112,13 @@ class Log:
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115  # as long as the rank
 
     def write(self, content: bytes) -> None:
-        """Append; a disk that is nearly full takes a part of it before it says so."""
+        """Append. A disk that is nearly full takes a part of the content before it gives an error."""
         with self._errors():
             while content and self._file:
                 content = content[self._file.write(content) :]
 
     def close(self) -> None:
-        """Close the file; only now some network file systems tell that the quota is used up."""
+        """Close the file; some network file systems report only now that the quota is used up."""
         file, self._file = self._file, None
         if file:
             with self._errors():
@@ -149,10 +149,10 @@ def pump(
 
 
 def chunks(source: BinaryIO, over: int) -> Iterator[bytes]:
-    """What comes, and at the end nothing once.
+    """The chunks of a stream as they come, and one empty chunk at the end.
 
-    `over` can be read once the program has ended. What it printed is there by then, but its children may hold
-    the stream open for ever.
+    `over` can be read once the program has ended. Its output is in the pipe by then, but its children may
+    hold the stream open for ever.
     """
     stream, until, chunk = source.fileno(), 0.0, b"begin"
     while chunk:
@@ -165,7 +165,7 @@ def chunks(source: BinaryIO, over: int) -> Iterator[bytes]:
 
 
 def feed(parts: SimpleQueue[bytes], program: BinaryIO, agent: Agent) -> None:
-    """Write to the program's standard input what comes, and say of each part that it is taken."""
+    """Write each part to the program's standard input, and report when the program has taken it."""
     with contextlib.suppress(OSError):  # the program reads no more, or has ended
         while part := parts.get():
             program.write(part)
@@ -177,7 +177,7 @@ def feed(parts: SimpleQueue[bytes], program: BinaryIO, agent: Agent) -> None:
 
 
 def whole_lines(text: bytes, *, flush: bool) -> tuple[bytes, bytes]:
-    """Split into whole lines and a rest; at the end, or if the rest is too long a line, that goes along."""
+    """Split into whole lines and a rest; at the end, or if the rest is too long, the rest goes along."""
     end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
     if flush or len(text) - end > LONGEST_LINE:
         end = len(text)
@@ -241,7 +241,7 @@ def was_alone(rank: int) -> bool:
 
 
 def finish(agent: Agent, label: str, code: int, tail: list[str], *, alone: bool = False) -> int:
-    """Send the exit record to the agent, and write it here if that can be: the disk may be full or gone."""
+    """Send the exit record to the agent, and write it here if possible: the disk may be full or gone."""
     record = {"code": code, "time": time.time(), "tail": tail, **({"alone": True} if alone else {})}
     agent.send({"event": "rank-end", **record, "time": time.clock_gettime(time.CLOCK_BOOTTIME)})
     with contextlib.suppress(OSError), open(f"{label}.json", "w", encoding="utf-8") as file:
@@ -250,7 +250,7 @@ def finish(agent: Agent, label: str, code: int, tail: list[str], *, alone: bool 
 
 
 def end_with_agent(agent: Agent, child: subprocess.Popen[bytes], parts: SimpleQueue[bytes]) -> None:
-    """End the program when the agent is gone; what the agent says until then is its standard input."""
+    """End the program when the agent is gone; until then pass on its standard input."""
     agent.listen(parts.put)
     child.kill()
 

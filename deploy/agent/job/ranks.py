@@ -10,7 +10,7 @@ from ..process.processes import Stat, below, process_table
 from .memory import OutOfMemory, memory_limit
 
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
-STOPPED = "T"  # proc(5); t, stopped by a tracer, is short
+STOPPED = "T"  # proc(5); t, stopped by a tracer, does not last
 
 
 class Ranks:
@@ -52,7 +52,7 @@ class Ranks:
         """For each rank: seconds of processor time of all its processes, and S, R, D or T."""
         table = process_table()
         return {
-            str(rank): {"cpu": sum(one.ticks for one in stats) * SECONDS_PER_TICK, "state": _state(stats)}
+            str(rank): {"cpu": sum(stat.ticks for stat in stats) * SECONDS_PER_TICK, "state": _state(stats)}
             for rank, wrapper in list(self._wrappers.items())
             if (stats := [table[pid] for pid in [wrapper, *below(wrapper, table)] if pid in table])
         }

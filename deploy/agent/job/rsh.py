@@ -16,15 +16,15 @@ import shlex
 import socket
 import sys
 
-# mpirun passes its own control interface on to every daemon; names differ, so the other host puts in its own.
+# mpirun gives every daemon the name of its own control interface. Names differ: each host puts in its own.
 INTERFACE = re.compile(r'((?:prte_if|oob_tcp_if)_include) "?[^" ]+"?')
 OWN_INTERFACE = r'\1 "$MUSTER_INTERFACE"'
 
 
 def for_sh(command: str, login_shell: str) -> str:
-    """The command for an agent's sh, from mpirun's, which is in the language of its own user's login shell.
+    """mpirun's command, for the agent's sh. mpirun writes it for the login shell of its own user.
 
-    (PRRTE, src/mca/plm/ssh/plm_ssh_module.c, setup_shell: it takes the other hosts' to be the same.)
+    (PRRTE, src/mca/plm/ssh/plm_ssh_module.c, setup_shell: it assumes the same shell on the other hosts.)
     """
     if os.path.basename(login_shell) in ("csh", "tcsh"):
         return f"exec {shlex.quote(login_shell)} -f -c {shlex.quote(command)}"  # -f: without ~/.cshrc

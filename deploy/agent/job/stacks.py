@@ -1,7 +1,7 @@
 """The Python stack of every rank of this host, read from outside by py-spy while the rank runs.
 
-Where Yama restricts ptrace(2) to a process's ancestors, a rank has named its agent as one more that may read
-it, with what the agent starts (rank.py, PR_SET_PTRACER).
+Where Yama restricts ptrace(2) to a process's ancestors, a rank also allows its agent, and what the agent
+starts, to read it (rank.py, PR_SET_PTRACER).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANSWER_SECONDS = 20.0
 
 
 class Stacks:
-    """Answers for every job of this host: each job's agent is asked, also if this is the one."""
+    """Answers for every job of this host: the job's agent is asked, even if it is this agent itself."""
 
     def __init__(self, home: Path) -> None:
         self._paths = MusterPaths(str(home))
@@ -43,11 +43,11 @@ class Stacks:
             return {"stacks": {}}
 
     def _py_spy(self, digest: str | None) -> str:
-        """The host's own py-spy, else the one that the driver has brought."""
+        """The host's own py-spy, else the py-spy that the driver has sent."""
         places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-        own = shutil.which("py-spy", path=os.pathsep.join(places))
-        if own or not digest:
-            return own or "py-spy"
+        installed = shutil.which("py-spy", path=os.pathsep.join(places))
+        if installed or not digest:
+            return installed or "py-spy"
         tools = Path(self._paths.tools, digest)
         if not (tools / "py-spy").exists():
             self._store.check_out([["py-spy", True, digest, None]], tools)
@@ -55,7 +55,7 @@ class Stacks:
 
 
 def _ask_agent(folder: str, tool: str) -> Frame:
-    """What the agent answers that listens there; only it may read its ranks, where Yama restricts that."""
+    """Ask the agent that listens in a folder; where Yama restricts that, only it may read its ranks."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_SECONDS)
         connection.connect(os.path.join(folder, "agent"))
@@ -76,7 +76,7 @@ def take_stacks(tool: str, programs: Mapping[int, tuple[int, str]]) -> Frame:
 
 
 def _take(tool: str, pid: int, state: str) -> Frame:
-    # py-spy pauses a process to read it; one that is stopped, or in the kernel, would keep it waiting.
+    # py-spy pauses a process to read it; it would wait for a process that is stopped, or in the kernel.
     paused = () if state in "RS" else ("--nonblocking",)
     try:
         done = subprocess.run(
@@ -92,12 +92,12 @@ def _take(tool: str, pid: int, state: str) -> Frame:
         return {"error": f"py-spy could not read it within {PY_SPY_SECONDS:.0f} s"}
     except (OSError, ValueError, KeyError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return {"error": said[0] if said else f"py-spy ended with status {done.returncode}"}
+    messages = done.stderr.decode(errors="replace").strip().splitlines()
+    return {"error": messages[0] if messages else f"py-spy ended with status {done.returncode}"}
 
 
 def _main_thread(pid: int, threads: list[dict[str, Any]]) -> list[list[Any]]:
-    """(function, file, line) of the thread that began the program: it has the number of the process."""
+    """(function, file, line) of the main thread: its thread id is the process id."""
     main = next((thread for thread in threads if thread["os_thread_id"] == pid), threads[0])
     return [
         [frame["name"], frame["short_filename"] or frame["filename"], frame["line"]]

@@ -29,8 +29,8 @@ from .ranks import Ranks
 
 # The environment of another launcher, or of this SSH session, must not reach a rank.
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "TORCHELASTIC_", "SSH_", "MUSTER_")
-LONGEST_LINE = 1 << 16  # a longer one is passed on in pieces
-MOST_OUTPUTS = 10_000  # files that are counted: a job's verdict waits for it
+LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
+MOST_OUTPUTS = 10_000  # the most files that are counted: a job's verdict waits for the count
 OPEN_MPI_DAEMONS = {"orted", "prted"}
 SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/launch/watchdogs.py)
 FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
@@ -65,7 +65,7 @@ class Work:
         self._job_lock = os.open(paths.lock(request["host"]), os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._job_lock, fcntl.LOCK_SH)
         self.store.check_out(request["code"], Path(paths.code))
-        Path(request["cwd"]).mkdir(parents=True, exist_ok=True)  # no file may have come from there
+        Path(request["cwd"]).mkdir(parents=True, exist_ok=True)  # the code may have no file in it
         self.store.check_out(request["library"], Path(paths.library))
         write_atomically(Path(paths.code_list), json.dumps(request["code"]).encode(), 0o600)
         for path_name, mode, text in request["files"]:
@@ -105,7 +105,7 @@ class Work:
         return {}
 
     def do_stdin(self, request: Frame, payload: bytes) -> Frame:
-        """Bring a rank of this host a part of its standard input; nothing is its end."""
+        """Pass a rank of this host a part of its standard input; an empty part is the end."""
         if self.local_socket:
             self.local_socket.feed(request["rank"], payload)
         return {}
@@ -120,17 +120,17 @@ class Work:
         return {}
 
     def _mind_silence(self) -> None:
-        """A network that drops packets closes no lifeline: after a silence, close it from this side."""
+        """A network that drops packets closes no lifeline: after a silence, the agent ends itself."""
         while self._heard is not None and time.monotonic() - self._heard < SILENCE_SECONDS:
             time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGTERM)
 
     def do_stop(self, request: Frame, payload: bytes) -> Frame:
-        """End everything that was started here; says what could not be ended."""
+        """End everything that was started here; answers which processes could not be ended."""
         return {"left": end_descendants(self.ranks.are_there)}
 
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:
-        """How much the job has left in its folder for outputs, and whether that is more than is counted."""
+        """The files and bytes in the job's folder for outputs, and whether there is more than was counted."""
         paths = (
             os.path.join(place, name)
             for place, _, names in os.walk(JobPaths(self.job["folder"]).out)
@@ -172,15 +172,15 @@ class Work:
 
     def _environment(self) -> dict[str, str]:
         """The environment of mpirun, torchrun and prted here; ranks get the plan's on top, in `rank.py`."""
-        own = {
+        environment = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(FOREIGN) and name not in FOREIGN_NAMES
         }
-        own["PATH"] = os.pathsep.join(self.job["path"] + [own.get("PATH", os.defpath)])
+        environment["PATH"] = os.pathsep.join(self.job["path"] + [environment.get("PATH", os.defpath)])
         # Temporary files go where the agent removes them: stale session folders break later mpiruns.
         private = {"TMPDIR": str(self.private), "MUSTER_AGENT": str(self.private)}
-        return {**own, **private, **self.job["env"]}
+        return {**environment, **private, **self.job["env"]}
 
     def _pump_launcher(self, stream: IO[bytes]) -> None:
         while line := stream.readline(LONGEST_LINE):
@@ -188,6 +188,6 @@ class Work:
 
 
 def _size(path: str) -> int:
-    with contextlib.suppress(OSError):  # it has gone meanwhile
+    with contextlib.suppress(OSError):  # the file is gone by now
         return os.lstat(path).st_size
     return 0

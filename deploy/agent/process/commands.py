@@ -1,4 +1,4 @@
-"""One command on this host, for `fab run`: its output, its end, and nothing left of it."""
+"""Runs one command on this host, for `fab run`: reports its output and its end, and leaves nothing of it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ...common.frames import Frame
 from .processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_agent, end_descendants, prctl
 
 MOST_OUTPUT = 1 << 20
-DRAIN_SECONDS = 1.0  # what the command started and left behind may hold its output open
+DRAIN_SECONDS = 1.0  # processes that the command left behind may hold its output open
 
 
 class Commands:
-    """Starts commands as they are, without a shell, and reports each one's end."""
+    """Starts commands as they are, without a shell, and reports how each command ended."""
 
     def __init__(self, send: Callable[..., None]) -> None:
         self._send = send
 
     def do_run(self, request: Frame, payload: bytes) -> Frame:
-        """Start a command in the user's home. `limit`: the seconds that it may take, None for any."""
+        """Start a command in the user's home. `limit`: the most seconds that it may take, or None."""
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         run = _Run(self._send, request["limit"])
         try:
@@ -74,6 +74,6 @@ class _Run:
         in_time = self._ended.wait(self._seconds)
         if in_time:
             pump.join(DRAIN_SECONDS)
-        left = end_descendants()  # not what is stuck in the kernel, as df on a file system that is gone
+        left = end_descendants()  # processes stuck in the kernel: df on a file system that is gone
         pump.join(DRAIN_SECONDS)
         self.report(self._code, bytes(self._output), timed_out=not in_time, left=len(left))

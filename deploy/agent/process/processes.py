@@ -19,7 +19,7 @@ GIVE_UP_SECONDS = 6.0  # a process that outlives SIGKILL by this much is stuck i
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2); failing is an error of the platform, not of the job."""
+    """Call prctl(2). A failure is an error of the platform, not of the job."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -30,7 +30,7 @@ def die_with_agent() -> None:
 
 
 class Stat(NamedTuple):
-    """A process in proc(5): state, parent, processor time of it and of children that it has waited for."""
+    """A process as in proc(5): state, parent, processor time with that of children it has waited for."""
 
     state: str
     parent: int
@@ -57,32 +57,32 @@ def below(pid: int, table: Mapping[int, Stat]) -> list[int]:
     children: dict[int, list[int]] = {}
     for child, stat in sorted(table.items()):
         children.setdefault(stat.parent, []).append(child)
-    found: list[int] = []
+    pids: list[int] = []
     level = children.get(pid, [])
     while level:
-        found += level
+        pids += level
         level = [grandchild for child in level for grandchild in children.get(child, [])]
-    return found
+    return pids
 
 
 def descendants() -> list[int]:
     """Every living process below this one. As subreaper, that is everything the job started here."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # not even one that has ended: a look at all processes of the host is saved
+    except ChildProcessError:  # no child, not even an ended one: the process table need not be read
         return []
     return below(os.getpid(), process_table())
 
 
 def end_descendants(is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
-    """SIGTERM, then SIGKILL to everything below; what is still there after GIVE_UP_SECONDS is returned.
+    """Send SIGTERM, then SIGKILL, to every process below; returns those alive after GIVE_UP_SECONDS.
 
-    The grace period lets ranks save something. It ends early when `is_wanted` says that no rank is left: then
-    only a launcher is, which may wait for a long time for nothing (torchrun: 30 s).
+    The grace period lets ranks save something. It ends early when `is_wanted` says that no rank is left:
+    only a launcher runs then, which may wait for a long time for nothing (torchrun: 30 s).
     """
     started = time.monotonic()
     grace = GRACE_SECONDS
-    told: set[int] = set()
+    signalled: set[int] = set()
     while True:
         living = descendants()
         elapsed = time.monotonic() - started
@@ -94,8 +94,8 @@ def end_descendants(is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if elapsed > grace:
                     os.kill(pid, signal.SIGKILL)
-                elif pid not in told:
-                    told.add(pid)
+                elif pid not in signalled:
+                    signalled.add(pid)
                     os.kill(pid, signal.SIGTERM)
                     os.kill(pid, signal.SIGCONT)  # a stopped process handles nothing
         time.sleep(0.02)
@@ -111,7 +111,7 @@ def name_of(pid: int) -> str:
 
 
 class Reaper:
-    """Starts children, waits for every one, also the adopted, and calls back at their end."""
+    """Starts children, waits for them and for adopted processes, and calls back at the end of each."""
 
     def __init__(self, on_adopted_killed: Callable[[str, int], None]) -> None:
         self._on_adopted_killed = on_adopted_killed
@@ -133,7 +133,7 @@ class Reaper:
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-                name = name_of(ended.si_pid) if ended else ""  # it has one until it is reaped
+                name = name_of(ended.si_pid) if ended else ""  # a process has its name until it is reaped
                 pid, status = os.waitpid(ended.si_pid if ended else -1, 0)
             except ChildProcessError:
                 with self._changed:

@@ -1,4 +1,4 @@
-"""A Fabric connection with pinned trust: host keys are known before use, or refused.
+"""A Fabric connection with pinned trust: a host key that is not known already is refused.
 
 Fabric's own Connection trusts any host key (fabric#2071).
 """
@@ -42,7 +42,7 @@ class RevokedHostKey(SSHException):
 
 
 class _Judge(paramiko.MissingHostKeyPolicy):
-    """Judges every host key; paramiko is given none, because it would heed but one of each type."""
+    """Judges every host key. paramiko gets no known keys: it would use only one key of each type."""
 
     def __init__(self, route: Route, known: KnownKeys) -> None:
         self._route, self._known = route, known
@@ -55,7 +55,7 @@ class _Judge(paramiko.MissingHostKeyPolicy):
         if key in known.trusted:
             return
         if known.trusted:
-            same = [one for one in known.trusted if one.get_name() == key.get_name()]
+            same = [trusted for trusted in known.trusted if trusted.get_name() == key.get_name()]
             raise BadHostKeyException(hostname, key, (same or known.trusted)[0])
         raise (CertifiedHostKey if known.certified else UnknownHostKey)(shown)
 
@@ -70,7 +70,7 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has n
             port=route.port,
             connect_timeout=route.connect_seconds,
             gateway=route.proxy_command,
-            # One for each: Invoke makes it anew at each look, and two threads would see it half made.
+            # One Config per connection: Invoke remakes it at each access; two threads would see it half made.
             config=fabric.Config(overrides={"load_ssh_configs": False}),
             connect_kwargs={
                 "auth_strategy": Login(route),
@@ -93,12 +93,12 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has n
         return transport
 
     def open_gateway(self) -> socket.socket:
-        """Start the proxy command of a route that has one; what Fabric then connects through."""
+        """Start the route's proxy command; returns the socket that Fabric connects through."""
         self._proxy = Proxy(self._route)
         return self._proxy.socket
 
     def proxys_last_words(self) -> str | None:
-        """What the proxy command said last, if there is one and it has ended."""
+        """The last line of the proxy command, if there is such a command and it has ended."""
         return self._proxy.last_words() if self._proxy else None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What known_hosts files say of a host (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT): whom to trust."""
+"""The keys to trust for a host, from known_hosts files (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _lines_for(host: str, path: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _are_names_of(host: str, names: str) -> bool:
-    """Whether the names of a line mean the host: hashed, or patterns of which none with `!` fits."""
+    """Whether the names of a line mean the host: a hashed name, or patterns; none with `!` may fit."""
     if names.startswith("|1|"):
         with contextlib.suppress(ValueError):
             return paramiko.HostKeys.hash_host(host, names) == names
@@ -94,9 +94,8 @@ def _are_names_of(host: str, names: str) -> bool:
 
 def _fits(host: str, pattern: str) -> bool:
     """Whether a pattern of `*` and `?` means the host; the brackets of [host]:port stand for themselves."""
-    if (
-        "*" not in pattern and "?" not in pattern
-    ):  # most lines, of which a large cluster has many for each host
+    # Most lines have no pattern, and a large cluster has many of them for each host.
+    if "*" not in pattern and "?" not in pattern:
         return host == pattern
     parts = (
         ".*" if part == "*" else "." if part == "?" else re.escape(part)

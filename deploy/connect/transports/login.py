@@ -28,7 +28,7 @@ _CERTIFICATE = "-cert-v01@openssh.com"
 
 
 class KeyAgent(AgentSSH):
-    """The agent at a socket; without keys if none answers there."""
+    """The agent for keys at a socket; it has no keys if nothing answers there."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -75,8 +75,10 @@ class Login:
                 self._agent.close()
 
     def _keys(self) -> Iterator[paramiko.PKey | SSHException]:
-        """Every key, with its certificates first; or why a file's cannot be used."""
-        certificates = [found for path in self._route.certificate_files if (found := _certificate(path))]
+        """Every key, with its certificates first; or why the key of a file cannot be used."""
+        certificates = [
+            certificate for path in self._route.certificate_files if (certificate := _certificate(path))
+        ]
         for path in self._route.identity_files:
             key = _private_key(path)
             if isinstance(key, paramiko.PKey):
@@ -138,7 +140,7 @@ def _certificate(path: str) -> tuple[bytes, str] | None:
 
 
 def _public_keys(path: str) -> Iterator[bytes]:
-    """What an identity file, or the one beside it, has as a public key."""
+    """The public keys in an identity file, and in the `.pub` file beside it."""
     for public in (Path(path), Path(f"{path}.pub")):
         yield from (content for _, content in _key_in(public))
 

@@ -25,7 +25,7 @@ class ProcessPipe:
 
     @property
     def pid(self) -> int:
-        """The child."""
+        """The process id of the child."""
         return self._process.pid
 
     @property

@@ -1,7 +1,7 @@
 """A ProxyCommand (ssh_config(5)), which talks through a socket.
 
-paramiko's own talks through pipes: it reads on for ever where the command has ended, and waits with
-select(2), which knows no file above number 1023.
+paramiko's own talks through pipes: it reads for ever after the command has ended, and waits with select(2),
+which takes no file descriptor above 1023.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAST_BYTES = 4096
 
 
 class Proxy:
-    """The command of a route, running, and `socket`, behind which it is."""
+    """The running proxy command of a route; `socket` leads to it."""
 
     def __init__(self, route: Route) -> None:
         self.socket, theirs = socket.socketpair()
@@ -35,18 +35,18 @@ class Proxy:
             )
 
     def last_words(self) -> str | None:
-        """What it said last if it has ended, or is just ending; None if it runs."""
+        """The command's last line if it has ended, or is just ending; None if it runs."""
         try:
             status = self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             return None
         end = os.fstat(self._errors.fileno()).st_size
-        said = os.pread(self._errors.fileno(), LAST_BYTES, max(0, end - LAST_BYTES))
-        lines = said.decode(errors="replace").strip().splitlines()
+        tail = os.pread(self._errors.fileno(), LAST_BYTES, max(0, end - LAST_BYTES))
+        lines = tail.decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else f"exit status {status}"
 
     def close(self) -> None:
-        """End it."""
+        """End the command."""
         self.socket.close()
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -39,7 +39,7 @@ WINDOW_BYTES = 1 << 19
 
 
 class _Incoming(io.RawIOBase):
-    """What a paramiko channel receives, as a raw stream (its own files write when they are collected)."""
+    """What a paramiko channel receives, as a raw stream (paramiko's files write when they are collected)."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
@@ -55,7 +55,7 @@ class _Incoming(io.RawIOBase):
 
 
 class _Outgoing:
-    """What is sent through a paramiko channel, at once."""
+    """Sends through a paramiko channel, at once."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
@@ -138,7 +138,7 @@ class SshPipe:
 
 
 def _explain(error: Exception, route: Route, proxy: str | None = None) -> HostError:
-    """What failed between here and a host, and what to do; `proxy`: the last words of one that has ended."""
+    """What failed between here and a host, and what to do; `proxy`: an ended proxy command's last line."""
     if proxy is not None:
         text = f"the way there has ended: {proxy} ({route.proxy_command})"
         return HostError("ssh.proxy-ended", text, f"try: ssh {route.name}")
@@ -250,7 +250,7 @@ def _other(error: Any, route: Route) -> HostError:
     return HostError("ssh.failed", text, f"try: ssh {route.name}")
 
 
-# The first that fits; several of these are OSErrors, or paramiko's SSHException, of a narrower kind.
+# The first match counts: several of these are subclasses of OSError, or of paramiko's SSHException.
 _CAUSES: tuple[tuple[type[Exception], Callable[[Any, Route], HostError]], ...] = (
     (BadHostKeyException, _key_changed),
     (RevokedHostKey, _key_revoked),

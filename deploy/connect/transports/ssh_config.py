@@ -31,7 +31,7 @@ class Route:
     identities_only: bool
     certificate_files: tuple[str, ...]
     identity_agent: str | None
-    """The socket of the agent for keys, if one is to be asked."""
+    """The socket of the agent for keys, if an agent is to be asked."""
     known_hosts_files: tuple[str, ...]
     revoked_host_keys: str | None
     host_key_alias: str | None
@@ -69,46 +69,48 @@ def resolve(host: Host, ssh_config: Path | None) -> Route:
 
 
 def _route(name: str, answer: str, configuration: tuple[str, ...]) -> Route:
-    said: dict[str, list[str]] = {}
+    settings: dict[str, list[str]] = {}
     for line in answer.splitlines():
         key, _, value = line.partition(" ")
-        said.setdefault(key, []).append(value)
+        settings.setdefault(key, []).append(value)
 
-    def one(key: str) -> str | None:
-        value = said.get(key, ["none"])[0]
+    def setting(key: str) -> str | None:
+        value = settings.get(key, ["none"])[0]
         return None if value == "none" else value
 
-    proxy = one("proxycommand")
-    if jump := one("proxyjump"):
+    proxy = setting("proxycommand")
+    if jump := setting("proxyjump"):
         *before, last = jump.split(",")
         through = ("-J", ",".join(before)) if before else ()
         # As a URI it may have a user and a port.
         gate = last if last.startswith("ssh://") else f"ssh://{last}"
         proxy = shlex.join(["ssh", *configuration, *through, "-W", "[%h]:%p", gate])
-    known = " ".join(said.get("userknownhostsfile", []) + said.get("globalknownhostsfile", []))
-    seconds = one("connecttimeout")
-    hostname, user, port = one("hostname") or name, one("user") or "", one("port") or "22"
+    known = " ".join(settings.get("userknownhostsfile", []) + settings.get("globalknownhostsfile", []))
+    seconds = setting("connecttimeout")
+    hostname, user, port = setting("hostname") or name, setting("user") or "", setting("port") or "22"
     tokens = {"d": str(Path.home()), "u": getpass.getuser(), "i": str(os.getuid()), "%": "%"}
-    tokens |= {"n": name, "h": hostname, "r": user, "p": port, "k": one("hostkeyalias") or name}
+    tokens |= {"n": name, "h": hostname, "r": user, "p": port, "k": setting("hostkeyalias") or name}
 
     def paths(written: list[str]) -> list[str]:
         return [_expanded(path, tokens) for path in written if path != "none"]
 
-    revoked = paths(said.get("revokedhostkeys", []))
+    revoked = paths(settings.get("revokedhostkeys", []))
     return Route(
         name=name,
         hostname=hostname,
         user=user,
         port=int(port),
         identity_files=tuple(
-            path for path in paths(said.get("identityfile", [])) if _is_file(path) or _is_file(f"{path}.pub")
+            path
+            for path in paths(settings.get("identityfile", []))
+            if _is_file(path) or _is_file(f"{path}.pub")
         ),
-        identities_only=one("identitiesonly") == "yes",
-        certificate_files=tuple(filter(_is_file, paths(said.get("certificatefile", [])))),
-        identity_agent=_agent_socket(said.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
+        identities_only=setting("identitiesonly") == "yes",
+        certificate_files=tuple(filter(_is_file, paths(settings.get("certificatefile", [])))),
+        identity_agent=_agent_socket(settings.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
         known_hosts_files=tuple(filter(_is_file, paths(shlex.split(known)))),
         revoked_host_keys=revoked[0] if revoked else None,
-        host_key_alias=one("hostkeyalias"),
+        host_key_alias=setting("hostkeyalias"),
         proxy_command=proxy,
         connect_seconds=int(seconds) if seconds else DEFAULT_CONNECT_SECONDS,
     )

@@ -1,14 +1,14 @@
 """Python imports this at the start of every rank (PYTHONPATH, `rank.py`). It acts once, at the rank's end.
 
-Two ends of a program that uses MPI look well, or like no end at all, from outside:
+Two failures of a program that uses MPI look like success, or like no end, from outside:
 
-* A rank under torchrun is no rank to MPI: each is a world of one. N models are trained, and all end with 0.
-  Such a rank leaves a file for `rank.py`, by which the rank has failed.
+* A rank under torchrun is no rank to MPI: each has a world of size 1. N models are trained, and all end with
+  0. Such a rank leaves a file, by which `rank.py` knows that the rank has failed.
 * A rank that fails waits in MPI_Finalize for the others, which wait for it. `python -m mpi4py` makes that an
   MPI_Abort for programs that import mpi4py. For those that do not, as with torch's own MPI backend, the rank
   ends here without MPI_Finalize.
 
-MPI is asked where its library is loaded (Open MPI's), through ctypes. Standard library only, Python 3.9.
+If Open MPI's library is loaded, it is asked through ctypes. Standard library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ STARTED_BY_MPI = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}  # what a lau
 
 
 class _End:
-    """Looks at the rank when its program, with all that it registered for its exit, is through."""
+    """Looks at the rank when its program, and all that it registered for its exit, have ended."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        # As they are now: the program may change them, and MPI does.
+        # Read now: the program may change the environment, and MPI does.
         world = environment.get("WORLD_SIZE", "")
         self._world = int(world) if world.isdecimal() else 1
         self._marker = os.path.join(environment.get("MUSTER_AGENT", ""), f"{ALONE}-{environment.get('RANK')}")
@@ -45,7 +45,7 @@ class _End:
         self._status = (status & 0xFF) if isinstance(status, int) else int(status is not None)
 
     def judge(self) -> None:
-        """Called last of all that Python calls at exit."""
+        """Python calls this last of all at exit: it is registered first."""
         library = _loaded_mpi()
         if library is None or not _flag(library, "MPI_Initialized"):
             return
@@ -61,7 +61,7 @@ class _End:
                 pass
 
     def _is_alone(self, library: Any, *, finalized: bool) -> bool:
-        """Whether MPI_COMM_WORLD has one rank; a world that is finalized can no longer be asked."""
+        """Whether MPI_COMM_WORLD has one rank; after MPI_Finalize, MPI can no longer be asked."""
         if finalized:
             return not self._in_mpi_job
         import ctypes  # noqa: PLC0415  # most ranks need none
@@ -97,7 +97,7 @@ def _flag(library: Any, function: str) -> bool:
 def _met_by_torch() -> bool:
     """Whether torch has brought the ranks together without MPI, which was initialised for something else.
 
-    A group that was destroyed has left no size. It was MPI's own where torch has MPI and nothing else has it.
+    A destroyed group has left no size. It was MPI's if torch has an MPI backend and mpi4py is not loaded.
     """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None or c10d._default_pg_init_method is None:
@@ -108,22 +108,22 @@ def _met_by_torch() -> bool:
 
 
 def _hear_mpi4py(end: _End) -> None:
-    """Under `python -m mpi4py`: be told the status of a program that ends by SystemExit, as mpi4py is."""
+    """Under `python -m mpi4py`, note the status of a program that ends by SystemExit, as mpi4py does."""
     with open("/proc/self/cmdline", "rb") as file:
         if file.read().split(b"\0")[1:3] != [b"-m", b"mpi4py"]:
             return
     run = import_module("mpi4py.run")
-    told = run.set_abort_status
+    original = run.set_abort_status
 
     def set_abort_status(status: Any) -> None:
         end.note_status(status)
-        told(status)
+        original(status)
 
     run.set_abort_status = set_abort_status  # type: ignore[attr-defined]
 
 
 def _leave_the_path(folder: str) -> None:
-    """What the program starts is no rank; and it finds the path as if this were not there."""
+    """Remove this folder from the path: what the program starts is no rank, and must not import this file."""
     sys.path[:] = [path for path in sys.path if path != folder]
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     left = os.pathsep.join(path for path in paths if path != folder)
@@ -134,7 +134,7 @@ def _leave_the_path(folder: str) -> None:
 
 
 def _run_next() -> None:
-    """The `sitecustomize` of the user or the system, whose place this takes."""
+    """Run the `sitecustomize` of the user or the system, which this file hides."""
     spec: ModuleSpec | None = PathFinder.find_spec("sitecustomize")
     if spec and spec.loader:
         sys.modules["sitecustomize"] = module = module_from_spec(spec)
