@@ -54,7 +54,7 @@ class Cleaning:
 def _remove(folder: Path, before: float, gone: Path) -> int | None:
     """Remove the folder of a job; returns its bytes, or None for a job that is in use, too new or not ours.
 
-    Hosts that share a home do this at the same time: one rename by one of them takes it.
+    Hosts that share a home do this at the same time: only one of them succeeds in renaming the folder.
     """
     with contextlib.suppress(OSError), held_by_nobody(folder):
         if _newest(folder) <= before:
