@@ -87,11 +87,11 @@ def main(rounds: int) -> None:
 
 def document(measured: Sequence[dict[str, Any]]) -> str:
     """The document of what was measured."""
-    counts = {(one["name"], one["launcher"]): 0 for one in measured}
-    for one in measured:
-        counts[one["name"], one["launcher"]] += 1
+    counts = {(entry["name"], entry["launcher"]): 0 for entry in measured}
+    for entry in measured:
+        counts[entry["name"], entry["launcher"]] += 1
     rounds = sorted(set(counts.values()))
-    load = statistics.median(one["load"] for one in measured if "load" in one)
+    load = statistics.median(entry["load"] for entry in measured if "load" in entry)
     return TEXT.format(
         rounds=f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else f"{rounds[0]} rounds",
         machine=f"{os.cpu_count()} cores at a load of {load:.0f}",
@@ -141,20 +141,20 @@ def titles() -> Iterable[tuple[str, str]]:
 
 def seconds(measured: Iterable[dict[str, Any]], name: str, launcher: str) -> str:
     """`0.7 / 1.0`: the medians of the verdict and of the end; empty if it was not measured."""
-    own = [one for one in measured if (one["name"], one["launcher"]) == (name, launcher)]
+    entries = [entry for entry in measured if (entry["name"], entry["launcher"]) == (name, launcher)]
     kinds = ("verdict",) if name in START_FAULTS else ("verdict", "clean")
-    return " / ".join(median(own, kind) for kind in kinds) if own else ""
+    return " / ".join(median(entries, kind) for kind in kinds) if entries else ""
 
 
 def median(measured: Iterable[dict[str, Any]], kind: str) -> str:
     """In seconds; a dash where there is none: a driver that is gone says nothing."""
-    known = [one[kind] for one in measured if one[kind] is not None]
+    known = [entry[kind] for entry in measured if entry[kind] is not None]
     return f"{statistics.median(known):.1f}" if known else "-"
 
 
 def said(measured: Iterable[dict[str, Any]], name: str) -> str:
-    """What a verdict said of the fault, without what is another one each time."""
-    text = next((one["named"] for one in measured if one["name"] == name and one["named"]), "")
+    """What a verdict said of the fault, without what differs each time."""
+    text = next((entry["named"] for entry in measured if entry["name"] == name and entry["named"]), "")
     for pattern, short in ((r"/\S+/(?=known_hosts)", ""), (r"SHA256:[\w+/]+", "SHA256:…"), (r"\|", r"\|")):
         text = re.sub(pattern, short, text)
     return text if len(text) <= LONGEST_SAYING else f"{text[:LONGEST_SAYING]}…"

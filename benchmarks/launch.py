@@ -129,8 +129,8 @@ def report(times: Mapping[str, Sequence[Times]]) -> str:
         "|---|---|---|---|---|",
     ]
     for name, row in times.items():
-        cells = [_spread([getattr(one, field) for one in row]) for field in ("first", "last", "end")]
-        peak = statistics.median(one.peak_mib for one in row)
+        cells = [_spread([getattr(timing, field) for timing in row]) for field in ("first", "last", "end")]
+        peak = statistics.median(timing.peak_mib for timing in row)
         lines.append(f"| {name} | {' | '.join(cells)} | {peak:.0f} |")
     launches = [name for name in times if "launch --launcher" in name]
     lines += ["", *(_compare(times, name) for name in launches)]

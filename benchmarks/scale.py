@@ -88,8 +88,8 @@ class Lab:
 
     def cpu(self) -> float:
         """Seconds of processor time that the hosts have used."""
-        said = _docker("exec", self.container, "sh", "-c", CPU_USED, check=True).split()
-        return int(said[-1]) / (1e9 if len(said) == 1 else 1e6)
+        counters = _docker("exec", self.container, "sh", "-c", CPU_USED, check=True).split()
+        return int(counters[-1]) / (1e9 if len(counters) == 1 else 1e6)
 
     def only(self, count: int) -> None:
         """Have the hosts files name the first so many hosts."""
@@ -223,8 +223,8 @@ def measure(words: Sequence[str], made: Lab) -> Cost:
     """One command to its end, which must be a good one."""
     used, began = made.cpu(), time.perf_counter()
     log = made.folder / "said"
-    with log.open("w") as said:
-        process = subprocess.Popen(words, cwd=made.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    with log.open("w") as out:
+        process = subprocess.Popen(words, cwd=made.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - began
     if status:
@@ -283,7 +283,7 @@ def report(costs: Mapping[int, Mapping[str, Mapping[str, Sequence[Cost]]]], roun
 
 def _medians(costs: Sequence[Cost]) -> str:
     fields = (field.name for field in dataclasses.fields(Cost))
-    return " / ".join(f"{statistics.median(getattr(one, name) for one in costs):.1f}" for name in fields)
+    return " / ".join(f"{statistics.median(getattr(cost, name) for cost in costs):.1f}" for name in fields)
 
 
 def main() -> None:

@@ -129,9 +129,9 @@ def measure(folder: Path, count: int, rounds: int) -> list[Round]:
 
 def report(count: int, rounds: list[Round]) -> str:
     """A line of the table: medians, and the tasks that take most of the wall time."""
-    wall, cpu = (statistics.median(getattr(one, name) for one in rounds) for name in ("wall", "cpu"))
-    spread = f"{min(one.wall for one in rounds):.1f}-{max(one.wall for one in rounds):.1f}"
-    tasks = sum((one.tasks for one in rounds), Counter[str]())
+    wall, cpu = (statistics.median(getattr(timing, name) for timing in rounds) for name in ("wall", "cpu"))
+    spread = f"{min(timing.wall for timing in rounds):.1f}-{max(timing.wall for timing in rounds):.1f}"
+    tasks = sum((timing.tasks for timing in rounds), Counter[str]())
     most = ", ".join(f"{name} {100 * share / tasks.total():.0f} %" for name, share in tasks.most_common(4))
     return f"| {count} | {wall:.1f} ({spread}) | {cpu:.1f} | {cpu / count:.2f} | {most} |"
 

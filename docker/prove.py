@@ -58,15 +58,15 @@ def python(program: str) -> str:
 
 def found_versions() -> dict[str, str]:
     """The versions that are really there."""
-    found = {"python": ".".join(map(str, sys.version_info[:2]))}
+    actual = {"python": ".".join(map(str, sys.version_info[:2]))}
     for component, name in (("pytorch", "torch"), ("mpi4py", "mpi4py"), ("torchvision", "torchvision")):
         try:
-            found[component] = re.split(r"[+]", version(name))[0]
+            actual[component] = re.split(r"[+]", version(name))[0]
         except PackageNotFoundError:
             continue
-    found["openmpi"] = _search(r"Open MPI\) (\S+)", run("mpirun", "--version"))
-    found["cuda"] = python("import torch; print(torch.version.cuda or '')")
-    return {name: text for name, text in found.items() if text}
+    actual["openmpi"] = _search(r"Open MPI\) (\S+)", run("mpirun", "--version"))
+    actual["cuda"] = python("import torch; print(torch.version.cuda or '')")
+    return {name: text for name, text in actual.items() if text}
 
 
 def _search(pattern: str, text: str) -> str:
@@ -76,9 +76,9 @@ def _search(pattern: str, text: str) -> str:
 
 def versions(expected: Mapping[str, str]) -> Iterator[tuple[str, Result]]:
     """Whether each expected version is the one that is there; CUDA's in its first two numbers."""
-    found = found_versions()
+    actual = found_versions()
     for name, wanted in expected.items():
-        have = found.get(name, "missing")
+        have = actual.get(name, "missing")
         same = wanted.split(".")[:2] == have.split(".")[:2] if name == "cuda" else have == wanted
         yield f"{name} {wanted}", (same, have)
 
@@ -86,8 +86,8 @@ def versions(expected: Mapping[str, str]) -> Iterator[tuple[str, Result]]:
 def capabilities(promised: Mapping[str, bool]) -> Iterator[tuple[str, Result]]:
     """Whether the image can do what its flavour promises, and nothing that it must not have."""
     for backend in ("mpi", "gloo", "nccl"):
-        said = python(f"import torch.distributed as dist; print(dist.is_{backend}_available())")
-        yield f"torch backend {backend}", (said == str(promised[backend]), said)
+        answer = python(f"import torch.distributed as dist; print(dist.is_{backend}_available())")
+        yield f"torch backend {backend}", (answer == str(promised[backend]), answer)
     aware = "mpi_built_with_cuda_support:value:true" in run("ompi_info", "--parsable", "--all")
     yield "Open MPI is CUDA-aware", (aware == promised["cuda-aware"], str(aware))
     compilers = [name for name in COMPILERS if shutil.which(name)]
@@ -110,9 +110,9 @@ def behaviour() -> Iterator[tuple[str, Result]]:
             ),
         }
         for name, launch in launchers.items():
-            said = launch()
-            ranks = sorted(re.findall(r"\d of 2: 2", said))
-            yield name, (ranks == ["0 of 2: 2", "1 of 2: 2"], f"{len(ranks)} ranks" if ranks else said)
+            output = launch()
+            ranks = sorted(re.findall(r"\d of 2: 2", output))
+            yield name, (ranks == ["0 of 2: 2", "1 of 2: 2"], f"{len(ranks)} ranks" if ranks else output)
     compiled = python(
         "import torch; print(torch.compile(lambda x: x + 1, backend='aot_eager')(torch.ones(1)).item())"
     )
@@ -122,7 +122,7 @@ def behaviour() -> Iterator[tuple[str, Result]]:
 def prove(flavor: str, expected: Mapping[str, str]) -> list[tuple[str, bool, str]]:
     """Every check with what was found."""
     checks = [*versions(expected), *capabilities(PROMISES[flavor]), *behaviour()]
-    return [(name, kept, found) for name, (kept, found) in checks]
+    return [(name, kept, detail) for name, (kept, detail) in checks]
 
 
 def main(argv: list[str]) -> int:
@@ -132,14 +132,14 @@ def main(argv: list[str]) -> int:
     else:
         names = ("PYTHON", "OPENMPI", "PYTORCH", "MPI4PY", "TORCHVISION", "CUDA")
         expected = {name.lower(): os.environ.get(f"{name}_VERSION", "") for name in names}
-        named = {name: one for name, one in expected.items() if one}
+        named = {name: wanted for name, wanted in expected.items() if wanted}
         record = {"flavor": argv[0], "track": os.environ.get("TRACK", ""), "versions": named}
     proved = prove(record["flavor"], record["versions"])
     if "--json" in argv:
         print(json.dumps({**record, "checks": proved}))
     else:
-        for name, kept, found in proved:
-            print(f"{'kept  ' if kept else 'BROKEN'}  {name}: {found}")
+        for name, kept, detail in proved:
+            print(f"{'kept  ' if kept else 'BROKEN'}  {name}: {detail}")
     broken = [name for name, kept, _ in proved if not kept]
     if not broken and "--record" in argv:
         RECORD.write_text(json.dumps(record) + "\n")

@@ -44,9 +44,9 @@ def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Turn a skip into a failure with its reason where every test must run."""
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if said := refused(reason):
+        if refusal := refused(reason):
             report.outcome = "failed"
-            report.longrepr = said
+            report.longrepr = refusal
 
 
 @pytest.hookimpl(wrapper=True)
@@ -63,7 +63,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.passed and load.taken and not {"soak", "timed"} & {mark.name for mark in item.iter_markers()}:
         report.outcome = "failed"
         report.longrepr = f"mark it timed: make soak would never hold the limit of {load.taken[0].what!r}"
-    report.user_properties.extend((FIGURE, dataclasses.asdict(one)) for one in load.taken)
+    report.user_properties.extend((FIGURE, dataclasses.asdict(figure)) for figure in load.taken)
     load.taken.clear()
     if report.when == "call":
         report.user_properties.append((DURATION, os.getloadavg()[0]))
@@ -123,12 +123,13 @@ class Figures:
                 self.durations.append((report.nodeid, report.outcome, report.duration, cast(float, value)))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        shown = [(test, one) for test, one in self.rows if one.bound > one.limit]
+        shown = [(test, figure) for test, figure in self.rows if figure.bound > figure.limit]
         if shown:
             terminalreporter.section("limits that the load stretched")
-            for test, one in shown:
-                terminalreporter.line(f"{test}: {line(one)}")
-        over = [one for _, one in self.rows if one.seconds is not None and one.seconds > one.limit]
+            for test, figure in shown:
+                terminalreporter.line(f"{test}: {line(figure)}")
+        measured = [(figure.seconds, figure.limit) for _, figure in self.rows if figure.seconds is not None]
+        over = [seconds for seconds, limit in measured if seconds > limit]
         if over and not load.SOAK:
             terminalreporter.line(f"{len(over)} figures are over their limit, which only make soak holds")
         if load.SOAK and self.durations:
@@ -139,9 +140,9 @@ class Figures:
     def table(self) -> str:
         """Every figure that has a limit, then every test with its seconds; the load is that of its end."""
         lines = ["# Limits: seconds, limit, as stretched, load, what, test"]
-        for test, one in self.rows:
-            seconds = "-" if one.seconds is None else f"{one.seconds:.2f}"
-            what = f"{seconds:>8} {one.limit:>7g} {one.bound:>7.1f} {one.load:>6.1f}  {one.what}"
+        for test, figure in self.rows:
+            seconds = "-" if figure.seconds is None else f"{figure.seconds:.2f}"
+            what = f"{seconds:>8} {figure.limit:>7g} {figure.bound:>7.1f} {figure.load:>6.1f}  {figure.what}"
             lines.append(f"{what}  [{test}]")
         lines += ["", "# Tests: seconds, load, outcome, test"]
         for test, outcome, took, at in self.durations:
@@ -149,11 +150,11 @@ class Figures:
         return "\n".join(lines) + "\n"
 
 
-def line(one: load.Figure) -> str:
+def line(figure: load.Figure) -> str:
     """One figure in words."""
-    took = "" if one.seconds is None else f"{one.seconds:.2f} s, "
-    what = one.what or "a limit"
-    return f"{what}: {took}limit {one.limit:g} s is {one.bound:.1f} s at a load of {one.load:.1f}"
+    took = "" if figure.seconds is None else f"{figure.seconds:.2f} s, "
+    what = figure.what or "a limit"
+    return f"{what}: {took}limit {figure.limit:g} s is {figure.bound:.1f} s at a load of {figure.load:.1f}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

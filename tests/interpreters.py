@@ -23,8 +23,8 @@ def interpreter(version: str) -> str | None:
 
 
 def _candidates(version: str) -> Iterator[str]:
-    if found := shutil.which(f"python{version}"):
-        yield found
+    if path := shutil.which(f"python{version}"):
+        yield path
     pyenv = Path(os.environ.get("PYENV_ROOT", Path("~/.pyenv").expanduser()))
     yield from map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}")))
     if uv := shutil.which("uv"):

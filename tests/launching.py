@@ -54,9 +54,9 @@ class Launched:
 
     @property
     def job(self) -> str:
-        found = re.search(r"job (\S+):", self.output)
-        assert found, self.output
-        return found.group(1)
+        match = re.search(r"job (\S+):", self.output)
+        assert match, self.output
+        return match.group(1)
 
     @property
     def folder(self) -> Path:
@@ -147,7 +147,7 @@ def copy_checkout(to: Path) -> Path:
 
 def processes_of(job: str) -> Sequence[str]:
     """Every process on this machine that has the job's name in its environment or arguments."""
-    found = []
+    commands = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and folder.name != str(os.getpid()):
             try:
@@ -156,8 +156,8 @@ def processes_of(job: str) -> Sequence[str]:
             except OSError:  # it has ended between two looks
                 continue
             if job.encode() in environ + words and stat.rpartition(")")[2].split()[0] not in "ZX":
-                found.append(words.replace(b"\0", b" ").decode(errors="replace"))
-    return found
+                commands.append(words.replace(b"\0", b" ").decode(errors="replace"))
+    return commands
 
 
 def wait_until_clean(job: str, seconds: float | None = None, *, excludes: float = math.inf) -> float:

@@ -69,8 +69,8 @@ class Installed:
     @property
     def package(self) -> Path:
         """The installed folder that is the package `muster`."""
-        (found,) = self.folder.glob("lib/python*/site-packages/muster")
-        return found
+        (package,) = self.folder.glob("lib/python*/site-packages/muster")
+        return package
 
     @property
     def env(self) -> dict[str, str]:
@@ -78,8 +78,8 @@ class Installed:
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL"))
         }
-        own = Path(sys.executable).parent
-        places = [place for place in kept.get("PATH", os.defpath).split(os.pathsep) if Path(place) != own]
+        own_bin = Path(sys.executable).parent
+        places = [place for place in kept.get("PATH", os.defpath).split(os.pathsep) if Path(place) != own_bin]
         return {**kept, "PATH": os.pathsep.join(places), "HOME": str(self.home)}
 
     def muster(
@@ -119,8 +119,8 @@ def install(wheel: Path, folder: Path) -> Installed:
     pip = [sys.executable, "-m", "pip", "--python", str(made.bin / "python"), "--quiet"]
     subprocess.run([*pip, "install", "--no-deps", "--no-index", str(wheel)], check=True, env=made.env)
     for name in PROGRAMS:
-        if (there := Path(sys.executable).parent / name).exists():
-            (made.bin / name).symlink_to(there)
+        if (program := Path(sys.executable).parent / name).exists():
+            (made.bin / name).symlink_to(program)
     for name, call in ENTRIES.items():
         script = made.bin / name
         # Read by sh and then by Python, as pip's scripts are where the interpreter's path is long.

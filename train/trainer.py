@@ -225,13 +225,13 @@ class Trainer:
     def state(self, writers: Sequence[int]) -> dict[str, Any]:
         """Return everything that the next step depends on, complete on the ranks `writers`; a collective."""
         self.strategy.share_buffers()
-        own = {"random": random_state(self.group.device), "loss_sum": self.loss_sum.item()}
+        of_this_rank = {"random": random_state(self.group.device), "loss_sum": self.loss_sum.item()}
         return {
             **consolidated(self.strategy.model, self.strategy.optimizer, writers),
             "epoch": self.epoch,
             "batch": self.batch,
             "order": self.sampler.order,
-            "ranks": self.group.all_gather(own),
+            "ranks": self.group.all_gather(of_this_rank),
         }
 
     def restore(self, state: dict[str, Any]) -> None:

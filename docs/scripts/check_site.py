@@ -53,12 +53,12 @@ def problems(text: str) -> Iterator[str]:
 def main(site: Path) -> int:
     """Print the problems of every page; the exit status."""
     pages = sorted(site.rglob("*.html"))
-    found = [
+    lines = [
         f"{path.relative_to(site)}: {problem}" for path in pages for problem in problems(path.read_text())
     ]
-    sys.stdout.write("".join(f"{line}\n" for line in found))
-    sys.stdout.write(f"{len(pages)} pages, {len(found)} problems\n")
-    return 1 if found or not pages else 0
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.write(f"{len(pages)} pages, {len(lines)} problems\n")
+    return 1 if lines or not pages else 0
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def floors_of(imports: Imports) -> list[list[str]]:
     for room, name in group.items():
         below[name] |= {group[other] for other in closure[room]} - {name}
     level: dict[str, int] = {}
-    for name in sorted(below, key=lambda one: len(below[one])):
+    for name in sorted(below, key=lambda room: len(below[room])):
         level[name] = 1 + max((level[other] for other in below[name]), default=-1)
     floors: list[list[str]] = [[] for _ in range(1 + max(level.values(), default=-1))]
     for room in sorted(imports):

@@ -93,10 +93,10 @@ class Cluster:
     def others(self, node: str) -> list[str]:
         """The other addresses of the node's network: its gateway's and the other nodes'."""
         networks = "{{range .NetworkSettings.Networks}}{{.Gateway}} {{.IPAddress}} {{end}}"
-        words = ("docker", "inspect", "--format", networks, *(self.container(one) for one in self.nodes))
-        found = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-        own = found.pop(self.nodes.index(node)).split()
-        return sorted(set(" ".join(found).split()) - set(own[1:]))
+        words = ("docker", "inspect", "--format", networks, *(self.container(name) for name in self.nodes))
+        addresses = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        own_addresses = addresses.pop(self.nodes.index(node)).split()
+        return sorted(set(" ".join(addresses).split()) - set(own_addresses[1:]))
 
     def beside(self, node: str, command: str) -> str:
         """Run a shell command in the node's network, as one who may change it, which the nodes may not."""
@@ -145,13 +145,13 @@ class Cluster:
 
 
 def _of_jobs(listing: str) -> list[Process]:
-    found = []
+    processes = []
     for line in listing.splitlines():
         pid, parent, state, name, args = line.split(maxsplit=4)
         this_listing = name == "ps" and parent == "0"  # `docker exec` enters from outside: no parent here
         if not (state.startswith("Z") or name in SSHD or args in HEALTH_CHECK or this_listing):
-            found.append(Process(int(pid), args))
-    return found
+            processes.append(Process(int(pid), args))
+    return processes
 
 
 def _missing_engine() -> str | None:

@@ -76,7 +76,7 @@ class Fault:
 
 def kill_on(node: str, name: str, struck: Struck) -> float:
     """kill -9 of the last process of the node whose command begins so; returns when."""
-    (*_, pid) = (one.pid for one in struck.cluster.processes(node) if one.args.startswith(name))
+    (*_, pid) = (process.pid for process in struck.cluster.processes(node) if process.args.startswith(name))
     return now_and(struck.cluster, node, f"kill -9 {pid}")
 
 

@@ -108,9 +108,9 @@ class Group:
             [losses.detach().sum(dtype=torch.float64), losses.new_tensor(losses.numel()).double()]
         )
         dist.all_reduce(both)
-        own = losses.sum() * (self.world_size / both[1]).to(losses.dtype)
+        scaled_sum = losses.sum() * (self.world_size / both[1]).to(losses.dtype)
         # The value is that of all ranks, the gradient that of this rank's part.
-        return own + ((both[0] / both[1]).to(losses.dtype) - own.detach())
+        return scaled_sum + ((both[0] / both[1]).to(losses.dtype) - scaled_sum.detach())
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,8 @@ class MpiProcessGroup(BaseGroup):
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
         reduction = Reduction.of(opts.reduceOp, tensors[0].dtype)
-        one = partial(dense.reduce, self._comm, reduction=reduction, root=opts.rootRank)
-        run, meaning = partial(_each, tensors, one), f"{reduction.name} root {opts.rootRank}"
+        reduce_tensor = partial(dense.reduce, self._comm, reduction=reduction, root=opts.rootRank)
+        run, meaning = partial(_each, tensors, reduce_tensor), f"{reduction.name} root {opts.rootRank}"
         return self._start("reduce", run, tensors, tensors, opts, meaning, same_size=tensors)
 
     def allgather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> Work:
@@ -126,8 +126,8 @@ class MpiProcessGroup(BaseGroup):
 
     def _reduce_scatter(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Work:
         reduction = Reduction.of(opts.reduceOp, outputs[0].dtype)
-        one = partial(dense.reduce_scatter_single, self._comm, reduction=reduction)
-        run = partial(_pairs, outputs, tensors, one)
+        reduce_scatter_pair = partial(dense.reduce_scatter_single, self._comm, reduction=reduction)
+        run = partial(_pairs, outputs, tensors, reduce_scatter_pair)
         return self._start(
             "reduce_scatter_tensor", run, tensors, list(outputs), opts, reduction.name, same_size=tensors
         )

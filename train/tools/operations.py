@@ -92,7 +92,7 @@ def _broadcast(world: World) -> Pairs:
 def _all_gather(world: World) -> Pairs:
     got = [world.space() for _ in range(world.size)]
     dist.all_gather(got, world.own())
-    return [(one, world.tensor(moved(rank))) for rank, one in enumerate(got)]
+    return [(received, world.tensor(moved(rank))) for rank, received in enumerate(got)]
 
 
 def _all_gather_into_tensor(world: World) -> Pairs:
@@ -110,7 +110,7 @@ def _named(new: str, old: str) -> Callable[..., object]:
 def _gather(world: World) -> Pairs:
     got = [world.space() for _ in range(world.size)] if world.rank == 0 else None
     dist.gather(world.own(), got, dst=0)
-    return [(one, world.tensor(moved(rank))) for rank, one in enumerate(got or [])]
+    return [(received, world.tensor(moved(rank))) for rank, received in enumerate(got or [])]
 
 
 def _scatter(world: World) -> Pairs:
@@ -144,7 +144,7 @@ def _column_sum(world: World) -> int:
 def _all_to_all(world: World) -> Pairs:
     got = [world.space() for _ in range(world.size)]
     dist.all_to_all(got, [world.tensor(number) for number in _table(world, world.rank)])
-    return [(one, world.tensor(_table(world, row)[world.rank])) for row, one in enumerate(got)]
+    return [(received, world.tensor(_table(world, row)[world.rank])) for row, received in enumerate(got)]
 
 
 def _all_to_all_single(world: World) -> Pairs:

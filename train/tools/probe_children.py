@@ -122,10 +122,10 @@ def go_through(pipe: Connection, child: Child, cells: list[Cell]) -> None:
     pipe.send(None)
     server.set_timeout(child.patience)
     for number, cell in enumerate(cells):
-        own = child.measure(cell, rank, size, child.ranks.local_rank)
+        measured = child.measure(cell, rank, size, child.ranks.local_rank)
         if store.check([f"{number}/given up"]):
             return  # another child has left: this rank only saw the consequence
-        store.set(f"{number}/{rank}", json.dumps(own))
+        store.set(f"{number}/{rank}", json.dumps(measured))
         try:  # over the store, as the group may be out of step now
             results = [json.loads(store.get(f"{number}/{other}")) for other in range(size)]
         except dist.DistStoreError:

@@ -24,8 +24,8 @@ def measure_inside(group: Group, cells: list[Cell]) -> list[Measured]:
         watchdog = threading.Timer(PATIENCE, _give_up, (group, cell))
         watchdog.daemon = True
         watchdog.start()
-        own = measure(cell, group.rank, group.world_size, group.ranks.local_rank)
-        done.append(Measured(cell, *together(group.all_gather(own))))
+        outcome = measure(cell, group.rank, group.world_size, group.ranks.local_rank)
+        done.append(Measured(cell, *together(group.all_gather(outcome))))
         watchdog.cancel()
         if done[-1].outcome == BROKEN:
             break

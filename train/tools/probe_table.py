@@ -21,21 +21,23 @@ def as_text(group: Group, tables: Tables) -> str:
     """Return a table for each backend and device, then the cells that are neither right nor refused."""
     lines = [f"{headline(group)}, torch {torch.__version__}"]
     for backend, measured in tables.items():
-        for device in dict.fromkeys(one.cell.device for one in measured):
+        for device in dict.fromkeys(result.cell.device for result in measured):
             lines += ["", f"{backend} on {device}    + right    - refused in so many words", ""]
-            lines += _table([one for one in measured if one.cell.device == device])
-        for one in measured:
-            if one.outcome not in {RIGHT, REFUSED}:
-                lines.append(f"{one.cell.operation} of {one.cell.dtype}: {one.outcome}: {one.said}")
+            lines += _table([result for result in measured if result.cell.device == device])
+        for result in measured:
+            if result.outcome not in {RIGHT, REFUSED}:
+                cell = result.cell
+                lines.append(f"{cell.operation} of {cell.dtype}: {result.outcome}: {result.said}")
     return "\n".join(lines) + "\n"
 
 
 def _table(measured: Sequence[Measured]) -> list[str]:
-    symbols = {(one.cell.operation, one.cell.dtype): SYMBOLS[one.outcome] for one in measured}
-    operations = list(dict.fromkeys(one.cell.operation for one in measured))
+    symbols = {(result.cell.operation, result.cell.dtype): SYMBOLS[result.outcome] for result in measured}
+    operations = list(dict.fromkeys(result.cell.operation for result in measured))
     width = max(map(len, operations))
     columns = {
-        name: max(len(name), *(len(symbols.get((one, name), "")) for one in operations)) for name in DTYPES
+        name: max(len(name), *(len(symbols.get((operation, name), "")) for operation in operations))
+        for name in DTYPES
     }
     lines = [" " * width + "".join(f"  {name:>{columns[name]}}" for name in DTYPES)]
     for operation in operations:
@@ -47,9 +49,9 @@ def _table(measured: Sequence[Measured]) -> list[str]:
 def as_json(group: Group, tables: Tables) -> str:
     """Return every cell, with the message of the backend."""
     cells = [
-        {"backend": backend, **asdict(one.cell), "outcome": one.outcome, "said": one.said}
+        {"backend": backend, **asdict(result.cell), "outcome": result.outcome, "said": result.said}
         for backend, measured in tables.items()
-        for one in measured
+        for result in measured
     ]
     about = {"torch": torch.__version__, "ranks": group.world_size, "hosts": group.host_count}
     return json.dumps({**about, "cells": cells}, indent=1) + "\n"

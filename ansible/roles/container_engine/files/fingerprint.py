@@ -60,19 +60,19 @@ def fingerprints(content: bytes) -> list[str]:
     if not keys or any(body[:1] != b"\x04" for body in keys):
         raise ValueError("not a public key of version 4")
     framed = [b"\x99" + len(body).to_bytes(2, "big") + body for body in keys]
-    return [hashlib.sha1(one, usedforsecurity=False).hexdigest().upper() for one in framed]
+    return [hashlib.sha1(packet, usedforsecurity=False).hexdigest().upper() for packet in framed]
 
 
 def main() -> int:
     """Compare the key in a file with an expected fingerprint."""
     path, expected = sys.argv[1], sys.argv[2].replace(" ", "").upper()
     try:
-        found = " and ".join(fingerprints(Path(path).read_bytes()))
+        actual = " and ".join(fingerprints(Path(path).read_bytes()))
     except (OSError, ValueError) as error:
-        found = str(error)
-    if found == expected:
+        actual = str(error)
+    if actual == expected:
         return 0
-    print(f"the key in {path} has the fingerprint {found}, and {expected} was expected", file=sys.stderr)
+    print(f"the key in {path} has the fingerprint {actual}, and {expected} was expected", file=sys.stderr)
     return 1
 
 

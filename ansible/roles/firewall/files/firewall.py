@@ -63,11 +63,11 @@ def plain(wanted: Wanted) -> Wanted:
 def networks(addresses: list[str]) -> list[str]:
     """Each address once, in its order; a network stands for the addresses in it."""
     given = [ipaddress.ip_network(address, strict=False) for address in addresses]
-    four = ipaddress.collapse_addresses(one for one in given if isinstance(one, ipaddress.IPv4Network))
-    six = ipaddress.collapse_addresses(one for one in given if isinstance(one, ipaddress.IPv6Network))
+    four = ipaddress.collapse_addresses(net for net in given if isinstance(net, ipaddress.IPv4Network))
+    six = ipaddress.collapse_addresses(net for net in given if isinstance(net, ipaddress.IPv6Network))
     return [
-        re.sub(r"/(32|128)$", "", str(one)) if one.prefixlen == one.max_prefixlen else str(one)
-        for one in (*four, *six)
+        re.sub(r"/(32|128)$", "", str(net)) if net.prefixlen == net.max_prefixlen else str(net)
+        for net in (*four, *six)
     ]
 
 
@@ -89,26 +89,26 @@ def nft_chains(ruleset: Wanted) -> list[Chain]:
     """The chains of `nft -j list ruleset` that turn away what comes in, by policy or by their last rule."""
     entries = ruleset["nftables"]
     rules = [entry["rule"] for entry in entries if "rule" in entry]
-    found = []
+    refusing = []
     for chain in (entry["chain"] for entry in entries if "chain" in entry):
         place = [chain[key] for key in ("family", "table", "name")]
-        own = [rule for rule in rules if [rule[key] for key in ("family", "table", "chain")] == place]
-        jumps = [rule for rule in own if {"jump": {"target": CHAIN}} in rule["expr"]]
+        chain_rules = [rule for rule in rules if [rule[key] for key in ("family", "table", "chain")] == place]
+        jumps = [rule for rule in chain_rules if {"jump": {"target": CHAIN}} in rule["expr"]]
         if (
             chain.get("hook") != "input"
             or chain.get("type") != "filter"
             or chain["family"] not in {"ip", "ip6", "inet"}
         ):
             continue
-        if chain.get("policy") == "drop" or (own and is_end(own[-1])):
+        if chain.get("policy") == "drop" or (chain_rules and is_end(chain_rules[-1])):
             handle, mark = (jumps[0]["handle"], jumps[0].get("comment", "")) if jumps else (None, "")
-            found.append(Chain(*place, handle, mark))
-    return found
+            refusing.append(Chain(*place, handle, mark))
+    return refusing
 
 
 def is_end(rule: Wanted) -> bool:
     """Whether a rule turns everything away."""
-    kinds = {next(iter(one)) for one in rule["expr"]}
+    kinds = {next(iter(statement)) for statement in rule["expr"]}
     return bool(kinds & {"drop", "reject"}) and not kinds - ONLY_LOOK - {"drop", "reject"}
 
 
@@ -131,7 +131,7 @@ def nft_rules(wanted: Wanted, family: str) -> Iterator[str]:
     """What is let in, of the addresses that a table of this family sees."""
     for rule in wanted["rules"]:
         for kind, six in (("ip", False), ("ip6", True)):
-            addresses = [one for one in rule["addresses"] if is_v6(one) == six]
+            addresses = [address for address in rule["addresses"] if is_v6(address) == six]
             if addresses and family in {kind, "inet"}:
                 where, ports = ", ".join(addresses), ", ".join(rule["ports"])
                 yield f"{kind} saddr {{ {where} }} {rule['protocol']} dport {{ {ports} }}"
@@ -140,8 +140,10 @@ def nft_rules(wanted: Wanted, family: str) -> Iterator[str]:
 def nft_removal(chains: list[Chain]) -> str:
     """The same for taking it back."""
     jumps = [chain for chain in chains if chain.handle is not None]
-    lines = [f"delete rule {one.family} {one.table} {one.name} handle {one.handle}" for one in jumps]
-    for family, table in dict.fromkeys((one.family, one.table) for one in jumps):
+    lines = [
+        f"delete rule {chain.family} {chain.table} {chain.name} handle {chain.handle}" for chain in jumps
+    ]
+    for family, table in dict.fromkeys((chain.family, chain.table) for chain in jumps):
         lines += [f"flush chain {family} {table} {CHAIN}", f"delete chain {family} {table} {CHAIN}"]
     return "".join(f"{line}\n" for line in lines)
 
@@ -184,23 +186,23 @@ def firewalld(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
 
 def iptables(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
     """A chain of ours, and a jump to it first of all."""
-    found: list[tuple[str, ...]] = []
+    argvs: list[tuple[str, ...]] = []
     has_six = any(is_v6(address) for rule in wanted["rules"] for address in rule["addresses"])
     for program, six in (("iptables", False), *([("ip6tables", True)] if has_six else [])):
         jump = ("INPUT", "-j", CHAIN.upper())
         chain = CHAIN.upper()
         if removal:
-            found += [(program, "-D", *jump), (program, "-F", chain), (program, "-X", chain)]
+            argvs += [(program, "-D", *jump), (program, "-F", chain), (program, "-X", chain)]
             continue
-        found += [(program, "-N", chain)]
-        found += [
+        argvs += [(program, "-N", chain)]
+        argvs += [
             (program, "-A", chain, "-s", address, "-p", rule["protocol"], *multiport(rule["ports"]))
             for rule in wanted["rules"]
             for address in rule["addresses"]
             if is_v6(address) == six
         ]
-        found += [(program, "-I", *jump)]
-    return found
+        argvs += [(program, "-I", *jump)]
+    return argvs
 
 
 def multiport(ports: list[str]) -> tuple[str, ...]:
@@ -214,10 +216,10 @@ def multiport(ports: list[str]) -> tuple[str, ...]:
 def recorded() -> Wanted | None:
     """What was applied before."""
     try:
-        said = json.loads(RECORD.read_text())
+        record = json.loads(RECORD.read_text())
     except (OSError, ValueError):
         return None
-    return dict(said)
+    return dict(record)
 
 
 def is_there(wanted: Wanted) -> bool:

@@ -23,10 +23,10 @@ from muster.deploy.hosts.gpus import GpuReport  # noqa: E402
 from muster.deploy.image.versions import load, targets  # noqa: E402
 
 
-def gpu_findings(said: str, host: str, needs: Mapping[str, Any]) -> list[dict[str, str]]:
+def gpu_findings(probe_output: str, host: str, needs: Mapping[str, Any]) -> list[dict[str, str]]:
     """What is wrong with a host's GPUs, as its probe saw them."""
     try:
-        report = from_json(GpuReport, json.loads(said))
+        report = from_json(GpuReport, json.loads(probe_output))
     except NONSENSE as error:
         raise AnsibleFilterError(f"{host}: what its probe of GPUs said makes no sense: {error}") from None
     wanted = Needs(
@@ -34,7 +34,7 @@ def gpu_findings(said: str, host: str, needs: Mapping[str, Any]) -> list[dict[st
         architecture=str(needs.get("architecture", "")) or None,
         containers=bool(needs["containers"]),
     )
-    return [asdict(one) | {"line": line(one)} for one in of_gpus(host, report, wanted)]
+    return [asdict(finding) | {"line": line(finding)} for finding in of_gpus(host, report, wanted)]
 
 
 def line(finding: Finding) -> str:

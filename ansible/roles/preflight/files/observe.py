@@ -82,8 +82,8 @@ def addresses() -> list[str]:
         links = json.loads(said("ip", "-json", "address"))
     except ValueError:
         links = []
-    found = [link["addr_info"] for link in links if INNER.fullmatch(link["ifname"])]
-    inner = {info.get("local") for infos in found for info in infos}
+    bridge_infos = [link["addr_info"] for link in links if INNER.fullmatch(link["ifname"])]
+    inner = {info.get("local") for infos in bridge_infos for info in infos}
     return [address for address in said("hostname", "--all-ip-addresses").split() if address not in inner]
 
 
@@ -140,14 +140,14 @@ def host_keys() -> dict[str, str]:
 
 def hard_limits() -> dict[str, int]:
     """How far a limit can be raised here; -1 for as far as one likes."""
-    found = {}
+    limits = {}
     for name, label in (("memlock", "Max locked memory"), ("nofile", "Max open files")):
         match = re.search(rf"^{label}\s+\S+\s+(\S+)", text("/proc/1/limits"), re.MULTILINE)
         value = match.group(1) if match else "unlimited"
-        found[name] = -1 if value == "unlimited" else int(value)
+        limits[name] = -1 if value == "unlimited" else int(value)
     if may(SYS_RESOURCE):  # then all that the kernel has; no one gets more files than nr_open
         return {"memlock": -1, "nofile": int(text("/proc/sys/fs/nr_open") or 1 << 20)}
-    return found
+    return limits
 
 
 def may(capability: int) -> bool:
@@ -265,12 +265,12 @@ def nvidia_cards(root: str = "/") -> int:
 
 def running_jobs(homes: list[str]) -> list[str]:
     """The jobs that run here: an agent, or a detached job's driver, holds a lock in the job's folder."""
-    found = set()
+    jobs = set()
     for lock in (path for home in homes for path in Path(home, ".muster/jobs").glob("*/lock.*")):
-        found |= {lock.parent.name} if is_locked(lock, fcntl.LOCK_EX) else set()
+        jobs |= {lock.parent.name} if is_locked(lock, fcntl.LOCK_EX) else set()
     for lock in (path for home in homes for path in Path(home, ".muster/jobs").glob("*/run/lock.driver")):
-        found |= {lock.parent.parent.name} if is_locked(lock, fcntl.LOCK_SH) else set()
-    return sorted(found)
+        jobs |= {lock.parent.parent.name} if is_locked(lock, fcntl.LOCK_SH) else set()
+    return sorted(jobs)
 
 
 def is_locked(lock: Path, kind: int) -> bool:

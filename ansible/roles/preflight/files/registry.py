@@ -62,8 +62,8 @@ def token(challenge: str, words: str) -> str:
     if words:
         request.add_header("Authorization", f"Basic {words}")
     with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
-        said = json.load(answer)
-    return f"Bearer {said.get('token') or said.get('access_token')}"
+        reply = json.load(answer)
+    return f"Bearer {reply.get('token') or reply.get('access_token')}"
 
 
 def problem(image: str) -> str:

@@ -42,13 +42,13 @@ def pairs(user: str, names: list[str]) -> list[str]:
     """The hosts that do not let us in."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outcomes = list(pool.map(lambda name: ssh(user, name), names))
-    return [f"{name}: {said}" for name, (status, said) in zip(names, outcomes) if status]  # 3.9
+    return [f"{name}: {message}" for name, (status, message) in zip(names, outcomes) if status]  # 3.9
 
 
 def refusal(user: str, expected: str, *argv: str) -> list[str]:
     """Nothing, if ssh was refused for this reason."""
-    status, said = ssh(user, *argv)
-    return [] if status == 255 and expected in said else [f"status {status}: {said or 'let in'}"]
+    status, message = ssh(user, *argv)
+    return [] if status == 255 and expected in message else [f"status {status}: {message or 'let in'}"]
 
 
 def refuses_wrong_key(user: str, target: dict[str, Any]) -> list[str]:

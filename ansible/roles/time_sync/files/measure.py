@@ -56,8 +56,8 @@ def compare(head: str) -> float | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"System clock wrong by (\S+) seconds", done.stdout)
-    return -float(found.group(1)) if found else None  # as above
+    match = re.search(r"System clock wrong by (\S+) seconds", done.stdout)
+    return -float(match.group(1)) if match else None  # as above
 
 
 def is_good(

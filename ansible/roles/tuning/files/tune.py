@@ -46,8 +46,8 @@ class Host:
         places = {path: sorted(self.root.glob(path.lstrip("/"))) for path in wanted}
         return {
             f"/{place.relative_to(self.root)}": value(wanted[path])
-            for path, found in places.items()
-            for place in found
+            for path, matches in places.items()
+            for place in matches
         }
 
     def recorded(self) -> dict[str, Any]:

@@ -55,18 +55,18 @@ def words(argv: list[str], environment: dict[str, str], stdin: str = "") -> str:
     except OSError as error:
         raise Failed(f"{argv[0]}: {error.strerror}") from None
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise Failed("\n".join(said[-WORDS:]) or f"{argv[0]} ended with status {done.returncode}")
+        last_lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise Failed("\n".join(last_lines[-WORDS:]) or f"{argv[0]} ended with status {done.returncode}")
     return done.stdout
 
 
 def surroundings(asked: dict[str, Any], cache: Path) -> dict[str, str]:
     """The environment of uv: its certificates are the host's, and so is what the host's owner has set."""
-    own = {"HOME": str(home()), "UV_CACHE_DIR": str(cache), "UV_NO_PROGRESS": "1"}
+    fixed = {"HOME": str(home()), "UV_CACHE_DIR": str(cache), "UV_NO_PROGRESS": "1"}
     kept = {"UV_PYTHON_INSTALL_DIR": str(home() / FOLDER / "python"), "UV_HTTP_TIMEOUT": "120"}
     if CERTIFICATES.exists():  # a site's own may be there; without them uv has those of the public indexes
         kept["UV_SYSTEM_CERTS"] = "1"
-    return {**os.environ, **kept, **asked["environment"], **own}
+    return {**os.environ, **kept, **asked["environment"], **fixed}
 
 
 def sources(asked: dict[str, Any], index: str) -> list[str]:
@@ -104,16 +104,16 @@ def make(asked: dict[str, Any]) -> dict[str, Any]:
         folder = next(path for path in names(root, asked["digest"]) if not path.exists())
         try:
             build(folder, asked)
-            said = trial(folder, asked)
+            versions = trial(folder, asked)
         except Failed:
             clear(root)
             raise
         shutil.copy2(asked["uv"], folder / "bin" / "uv")  # for what its users install besides
-        (folder / MARK).write_text(json.dumps({"digest": asked["digest"], **said}) + "\n")
+        (folder / MARK).write_text(json.dumps({"digest": asked["digest"], **versions}) + "\n")
         os.sync()  # a link that survives a power failure leads to files that do
         put_in_use(root, folder)
         clear(root)
-    return {"changed": True, **said}
+    return {"changed": True, **versions}
 
 
 @contextmanager
@@ -170,14 +170,14 @@ def build(folder: Path, asked: dict[str, Any]) -> None:
 
 def trial(folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
     """Its versions, as a program in it sees them; `Failed` where torch, mpi4py or mpirun does not start."""
-    own = {**os.environ, "HOME": str(home())}
-    said: dict[str, Any] = json.loads(words([str(folder / "bin" / "python"), "-I", "-c", TRIAL], own))
-    if asked["cuda"] and not said["cuda"]:
+    environment = {**os.environ, "HOME": str(home())}
+    versions: dict[str, Any] = json.loads(words([str(folder / "bin" / "python"), "-I", "-c", TRIAL], environment))
+    if asked["cuda"] and not versions["cuda"]:
         raise Failed(
-            f"torch {said['torch']} finds no GPU it can use: is the driver too old for it? see nvidia-smi; "
+            f"torch {versions['torch']} finds no GPU it can use: is the driver too old for it? see nvidia-smi; "
             "venv_torch_index names wheels for another CUDA, and -e venv_gpus=no leaves the GPUs alone"
         )
-    return said
+    return versions
 
 
 def remove(asked: dict[str, Any]) -> dict[str, Any]:

@@ -46,15 +46,15 @@ def choose(asked: dict[str, Any]) -> dict[str, Any]:
 def wheels(folder: Path, pins: list[str], python_version: str, architecture: str) -> list[str]:
     """The files that have these packages for this Python and machine, in the order of their names."""
     wanted = {(normal(name), version) for name, _, version in (pin.partition("==") for pin in pins)}
-    own = "cp" + python_version.replace(".", "")
-    found = []
+    tag = "cp" + python_version.replace(".", "")
+    files = []
     for path in sorted(folder.glob("*.whl")):
         name, version, *_, python, abi, platform = path.stem.split("-")
-        fits = own in python.split(".") or "py3" in python.split(".") or "abi3" in abi
+        fits = tag in python.split(".") or "py3" in python.split(".") or "abi3" in abi
         runs = "any" in platform.split(".") or architecture in platform
         if (normal(name), version) in wanted and fits and runs:
-            found.append(str(path))
-    return found
+            files.append(str(path))
+    return files
 
 
 def normal(name: str) -> str:
