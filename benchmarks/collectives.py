@@ -4,10 +4,10 @@
     mpirun -np 2 --bind-to none .venv/bin/python benchmarks/collectives.py --rounds 9 --ddp
     mpirun -np 2 --bind-to none .venv/bin/python benchmarks/collectives.py --smallest 1048576 --busy 1
 
-All run in one job, in turn (A B C A B C ...), one thread a rank, in place, float32. A round is many calls of
-one size; its time is the median call's, of the slower rank. `--busy 1` runs a busy loop beside the ranks.
-Bus bandwidth is as nccl-tests define it (doc/PERFORMANCE.md): for all_reduce of S bytes over n ranks in t
-seconds, S/t * 2(n-1)/n.
+All contestants run in one job, in turn (A B C A B C ...), with one thread for each rank, in place, in
+float32. A round is many calls of one size; its time is that of the median call on the slowest rank.
+`--busy 1` runs a busy loop beside the ranks. Bus bandwidth is as nccl-tests define it (doc/PERFORMANCE.md):
+for all_reduce of S bytes over n ranks in t seconds, S/t * 2(n-1)/n.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BUSY = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end:
 
 
 def contestants() -> dict[str, Call]:
-    """Each as a function that adds up a tensor in place; all over the same ranks."""
+    """Return each contestant as a function that sums a tensor in place over all ranks."""
     groups = {"ours": dist.new_group(backend=mpi_backend.register()), "Gloo": dist.group.WORLD}
     if dist.is_mpi_available():
         groups["built-in MPI"] = dist.new_group(backend="mpi")
@@ -56,14 +56,14 @@ def contestants() -> dict[str, Call]:
 
 
 def calls_per_round(size: int) -> int:
-    """Enough for some 20 ms, which is above what the clock and the scheduler add."""
+    """Return how many calls take about 20 ms, long enough that clock and scheduler do not matter."""
     return max(5, min(500, 2**24 // size))
 
 
 def measure(
     calls: Mapping[str, Call], sizes: Sequence[int], rounds: int
 ) -> dict[tuple[str, int], list[float]]:
-    """Return the seconds of a call: of each contestant and size in bytes, in each round."""
+    """Return the seconds of a call in each round, by contestant and size in bytes."""
     taken: dict[tuple[str, int], list[float]] = {}
     for round_number in range(rounds + 1):
         for size in sizes:
@@ -78,7 +78,7 @@ def measure(
 def timed(call: Callable[[], object], times: int) -> float:
     """Return the seconds of the median call, of the slowest rank.
 
-    Of the mean, the calls in which a busy machine took a core away, for milliseconds, would be the most part.
+    Calls in which a busy machine took the core away for milliseconds would dominate the mean.
     """
     MPI.COMM_WORLD.Barrier()
     clock = [time.perf_counter()]
@@ -110,7 +110,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def networks() -> dict[str, nn.Module]:
-    """The contestants of a DDP step: copies of one network of 25 million parameters; one is without DDP."""
+    """Return the contestants of a DDP step: copies of a network of 25 million parameters, one without DDP."""
     made = {}
     for name in ("ours", "Gloo", "no communication"):
         torch.manual_seed(0)
@@ -155,7 +155,7 @@ def ddp_table(taken: Mapping[str, Sequence[float]]) -> list[str]:
 
 @contextmanager
 def other_work(loops: int) -> Iterator[None]:
-    """Keep as many cores busy for the block, with processes of their own."""
+    """Keep `loops` cores busy during the block, each with a process."""
     processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(loops)]
     try:
         yield
@@ -195,7 +195,7 @@ def main() -> None:
 
 
 def about(rounds: int, ranks: Ranks) -> str:
-    """Say what was measured where."""
+    """Describe the measurement and the machine."""
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, {ranks.world_size} ranks, torch {torch.__version__}, "
         f"load {os.getloadavg()[0]:.1f} at the end; {rounds} rounds, contestants in turn, medians"

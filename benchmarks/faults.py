@@ -86,7 +86,7 @@ def main(rounds: int) -> None:
 
 
 def document(measured: Sequence[dict[str, Any]]) -> str:
-    """The document of what was measured."""
+    """Return the text of docs/faults.md for these measurements."""
     counts = {(entry["name"], entry["launcher"]): 0 for entry in measured}
     for entry in measured:
         counts[entry["name"], entry["launcher"]] += 1
@@ -134,26 +134,26 @@ def document(measured: Sequence[dict[str, Any]]) -> str:
 
 
 def titles() -> Iterable[tuple[str, str]]:
-    """Every fault and what it is called."""
+    """Yield the name and the title of every fault."""
     yield from ((name, fault.title) for name, fault in FAULTS.items())
     yield from ((name, fault.title) for name, fault in START_FAULTS.items())
 
 
 def seconds(measured: Iterable[dict[str, Any]], name: str, launcher: str) -> str:
-    """`0.7 / 1.0`: the medians of the verdict and of the end; empty if it was not measured."""
+    """Return the medians of the verdict and of the end, `0.7 / 1.0`; "" if the fault was not measured."""
     entries = [entry for entry in measured if (entry["name"], entry["launcher"]) == (name, launcher)]
     kinds = ("verdict",) if name in START_FAULTS else ("verdict", "clean")
     return " / ".join(median(entries, kind) for kind in kinds) if entries else ""
 
 
 def median(measured: Iterable[dict[str, Any]], kind: str) -> str:
-    """In seconds; a dash where there is none: a driver that is gone says nothing."""
+    """Return the median in seconds; a dash without measurements, as a killed driver gives no verdict."""
     known = [entry[kind] for entry in measured if entry[kind] is not None]
     return f"{statistics.median(known):.1f}" if known else "-"
 
 
 def said(measured: Iterable[dict[str, Any]], name: str) -> str:
-    """What a verdict said of the fault, without what differs each time."""
+    """Return the words of a verdict on the fault, without the parts that differ each time."""
     text = next((entry["named"] for entry in measured if entry["name"] == name and entry["named"]), "")
     for pattern, short in ((r"/\S+/(?=known_hosts)", ""), (r"SHA256:[\w+/]+", "SHA256:…"), (r"\|", r"\|")):
         text = re.sub(pattern, short, text)
@@ -161,7 +161,7 @@ def said(measured: Iterable[dict[str, Any]], name: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """In Markdown."""
+    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

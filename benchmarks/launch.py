@@ -2,12 +2,13 @@
 
     make cluster && .venv/bin/python benchmarks/launch.py --rounds 9
 
-On the nodes of a hosts file, in one run, the contestants in turn (A B C D A B C D ...), medians and ratios.
-Each starts the same program: a line at once, without torch. By hand means: the code is there already, and
-one `ssh` to the first host runs mpirun, or one to each host runs torchrun. Times are from the command to the
-first line of the first rank, to that of the last, and to the end of the command; `fab launch` runs with
-unchanged files, so it sends nothing, after one round that is not counted. With `--before FOLDER`, a folder
-that holds another checkout under the name `muster`, that one's `fab launch` takes part too.
+It runs on the nodes of a hosts file, in one run, with the contestants in turn (A B C D A B C D ...), and
+prints medians and ratios. Each starts the same program, which prints a line at once and does not import
+torch. By hand means: the code is on the hosts already, and one `ssh` to the first host runs mpirun, or one
+`ssh` to each host runs torchrun. Times are from the command to the first line of the first rank, to that of
+the last, and to the end of the command; `fab launch` runs with unchanged files, so it sends nothing, after
+one round that is not counted. `--before FOLDER` names a folder that holds another checkout under the
+name `muster`; the `fab launch` of that checkout takes part too.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Commands = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds from the command to the first line of the first rank, of the last rank, and to the end."""
+    """Seconds from the command to the first rank's first line, the last rank's first line, and the end."""
 
     first: float
     last: float
@@ -49,7 +50,7 @@ class Times:
 
 
 def measure(commands: Commands, ranks: int, place: Path) -> Times:
-    """Start the commands together, and time the lines `started` that come back."""
+    """Start the commands together, and time the arrival of the lines `started`."""
     began = time.perf_counter()
     processes = [
         subprocess.Popen(command, cwd=place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
@@ -74,7 +75,7 @@ def measure(commands: Commands, ranks: int, place: Path) -> Times:
 
 
 def contestants(hosts_file: Path, ssh: Sequence[str], before: Path | None) -> dict[str, Commands]:
-    """The commands of each contestant; the port of torchrun by hand is drawn anew each round."""
+    """Return the commands of each contestant; torchrun by hand gets a new random port each round."""
     hosts = hostfile.load(hosts_file)
     ranks = sum(host.slots for host in hosts)
     by_hand = (
@@ -118,7 +119,7 @@ def prepare(hosts_file: Path, ssh: Sequence[str], place: Path) -> None:
 
 
 def report(times: Mapping[str, Sequence[Times]]) -> str:
-    """A table of medians with minimum and maximum, and what `fab launch` adds to each launcher by hand."""
+    """Return a table of medians with their range, and the time that `fab launch` adds to each launcher."""
     cores = os.cpu_count()
     load = os.getloadavg()[0]
     lines = [

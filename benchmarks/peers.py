@@ -1,4 +1,4 @@
-"""What six launchers do in the same faults (docs/faults.md says how that was measured)."""
+"""How six other launchers behave in the same faults (docs/faults.md says how that was measured)."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
     .venv/bin/python benchmarks/scale.py --sizes 3 64 256 --rounds 3
 
-The hosts are simulated: one container of the node image, whose sshd answers at an address for each of them,
-for a user with a home of its own. So all of them have the cores of this machine, and its client with them:
-wall time is the sum of what is done at both ends, and client CPU is what tells of many real hosts. In one
-run, the contestants in turn (A B C A B C ...), medians. Each makes new connections, with the same keys and
-configuration. pdsh and clush are left out where they are not installed.
+The hosts are simulated: one container of the node image, whose sshd has an address for each host and a user
+with its own home. All hosts and the client share the cores of this machine, so wall time contains the work of
+both ends, and client CPU is the figure that carries over to real hosts. The contestants run in turn (A B C A
+B C ...) in one run; figures are medians. Each makes new connections, with the same keys and configuration.
+pdsh and clush are left out where they are not installed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FAB = Path(sys.executable).parent / "fab"
 NAME = "muster-scale"
 SUBNET = "10.88"
 AT_ONCE = "64"
-# What one types to learn some of what `fab check` says.
+# Commands that show some of what `fab check` reports.
 QUESTIONS = "hostname; nproc; ulimit -n; df -k . /dev/shm; date +%s.%N; python3 -V; mpirun --version"
 # A home and an address for each host; sshd takes all logins at once, from one address.
 SERVE = f"""
@@ -66,7 +66,7 @@ CPU_USED = "cat /sys/fs/cgroup/cpuacct/cpuacct.usage || grep usage_usec /sys/fs/
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds: from the command to its end, of processors at this end, and of processors at the hosts."""
+    """Seconds of wall time, of the client's processors, and of the hosts' processors."""
 
     wall: float
     client: float
@@ -75,7 +75,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Lab:
-    """So many simulated hosts, and a folder from which `ssh -F .muster/ssh_config h001` reaches them."""
+    """Simulated hosts, and a folder from which `ssh -F .muster/ssh_config h001` reaches them."""
 
     folder: Path
     container: str
@@ -83,7 +83,7 @@ class Lab:
 
     @property
     def ssh_config(self) -> Path:
-        """How everyone reaches the hosts."""
+        """The SSH configuration that all contestants use."""
         return self.folder / ".muster" / "ssh_config"
 
     def cpu(self) -> float:
@@ -92,7 +92,7 @@ class Lab:
         return int(counters[-1]) / (1e9 if len(counters) == 1 else 1e6)
 
     def only(self, count: int) -> None:
-        """Have the hosts files name the first so many hosts."""
+        """Limit the hosts files to the first `count` hosts."""
         (self.folder / "hosts.txt").write_text("".join(f"{name} slots=1\n" for name in self.names[:count]))
         (self.folder / "names.txt").write_text("\n".join(self.names[:count]))
 
@@ -106,7 +106,7 @@ def _docker(*words: str, check: bool = False) -> str:
 
 @contextlib.contextmanager
 def lab(folder: Path, count: int, image: str) -> Iterator[Lab]:
-    """Simulated hosts, as long as the context lasts."""
+    """Provide simulated hosts for the block."""
     place = folder / ".muster"
     place.mkdir()
     key = place / "id_ed25519"
@@ -143,7 +143,7 @@ def _remove() -> None:
 
 
 def _trust(made: Lab, key: Path) -> None:
-    """Write the SSH configuration with a pinned key for each host, when its sshd is up."""
+    """Wait for sshd, then write the SSH configuration with a pinned key for each host."""
     deadline = time.monotonic() + 60
     while not (host_key := _docker("exec", made.container, "cat", "/etc/bench/host_key.pub")):
         if time.monotonic() > deadline:
@@ -167,7 +167,7 @@ def _trust(made: Lab, key: Path) -> None:
 
 
 def contestants(made: Lab, count: int) -> dict[str, dict[str, tuple[str, ...]]]:
-    """The commands of each task, by who does it."""
+    """Return the commands of each task, by contestant."""
     config, hosts = str(made.ssh_config), ",".join(made.names[:count])
     pdsh = ("env", f"PDSH_SSH_ARGS=-F {config} %h", "pdsh", "-S", "-R", "ssh", "-f", AT_ONCE, "-w", hosts)
     scp = (
@@ -220,7 +220,7 @@ def contestants(made: Lab, count: int) -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def measure(words: Sequence[str], made: Lab) -> Cost:
-    """One command to its end, which must be a good one."""
+    """Run one command to its end, and measure its cost; a failure ends the benchmark."""
     used, began = made.cpu(), time.perf_counter()
     log = made.folder / "said"
     with log.open("w") as out:
@@ -233,7 +233,7 @@ def measure(words: Sequence[str], made: Lab) -> Cost:
 
 
 def fresh(made: Lab, code: Path) -> None:
-    """Take away what an earlier round has brought, and change the code: every round has to bring it all."""
+    """Remove what an earlier round delivered, and change the code, so that every round delivers all of it."""
     _docker("exec", made.container, "sh", "-c", "rm -rf /home/h*/code* /home/h*/.muster", check=True)
     shutil.rmtree(made.folder / "code", ignore_errors=True)
     shutil.copytree(code, made.folder / "code")
@@ -241,7 +241,7 @@ def fresh(made: Lab, code: Path) -> None:
 
 
 def deliver_here() -> None:
-    """Bring the folder `code` to every host as a launch does, and go."""
+    """Deliver the folder `code` to every host as a launch does, and exit."""
     from muster.deploy.cli import options as request  # noqa: PLC0415  # only this process needs them
     from muster.deploy.connect.cluster import Cluster  # noqa: PLC0415
     from muster.deploy.connect.opener import opener  # noqa: PLC0415
@@ -265,7 +265,7 @@ def deliver_here() -> None:
 
 
 def report(costs: Mapping[int, Mapping[str, Mapping[str, Sequence[Cost]]]], rounds: int) -> str:
-    """A table for each task: medians of wall, client CPU and the hosts' CPU, by the number of hosts."""
+    """Return a table for each task: medians of wall, client and host CPU time, by number of hosts."""
     sizes = list(costs)
     lines = [
         f"{platform.machine()}, {os.cpu_count()} cores for client and hosts together, load "

@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/setup.py --hosts 3 16 64 --rounds 5
 
-The hosts are containers with systemd on this machine, copies of one that was set up (tests/ansible/node), so
-their own work is in the wall time too: client CPU is the firm figure. Every round opens its connections anew.
-Each systemd holds at least three inotify instances, of which a kernel's default allows root 128: beyond some
-30 hosts, sysctl fs.inotify.max_user_instances=1024.
+The hosts are containers with systemd on this machine, copies of one container that was set up
+(tests/ansible/node). Wall time therefore contains the hosts' own work; client CPU does not. Every round opens
+new connections. Each systemd holds at least three inotify instances, and the kernel's default allows root
+128: beyond about 30 hosts, set sysctl fs.inotify.max_user_instances=1024.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ PROJECT = "muster-bare-bench"
 COPY = f"{PROJECT}:copy"
 BOOT = ("--tmpfs=/run", "--tmpfs=/run/lock", "--tmpfs=/tmp:exec", "--volume=/sys/fs/cgroup:/sys/fs/cgroup:ro")
 FORGET = "rm -f /etc/ssh/ssh_host_* /var/lib/chrony/*; rm -rf /etc/muster"
-# Each would hold inotify instances, and no one here needs it.
+# Units that hold inotify instances and are not needed here.
 MASK = "systemctl mask user@.service systemd-ask-password-console.path systemd-ask-password-wall.path"
 
 
 @dataclass(frozen=True)
 class Round:
-    """One run of setup.yml in seconds, and of each task in microseconds."""
+    """One run of setup.yml: its seconds, and the microseconds of each task."""
 
     wall: float
     cpu: float
@@ -46,7 +46,7 @@ class Round:
 
 
 class Copies(Hosts):
-    """Many copies of one host."""
+    """Many copies of a host."""
 
     def boot(self, image: str, *names: str) -> None:
         """Start containers at once, and pin their host keys."""
@@ -92,7 +92,7 @@ class Copies(Hosts):
 
 
 def docker(*args: str) -> str:
-    """What a command of docker prints; its failure ends the benchmark."""
+    """Return what a docker command prints; a failure ends the benchmark."""
     done = run("docker", *args, timeout=120)
     if done.returncode:
         sys.exit(done.stderr)
@@ -100,7 +100,7 @@ def docker(*args: str) -> str:
 
 
 def remove() -> None:
-    """Take away every container, the network and the image of the benchmark."""
+    """Remove all containers, the network and the image of the benchmark."""
     names = docker("ps", "--all", "--quiet", "--filter", f"name={PROJECT}-").split()
     if names:
         docker("rm", "--force", *names)
@@ -109,7 +109,7 @@ def remove() -> None:
 
 
 def copies(folder: Path, count: int, image: str) -> Copies:
-    """Hosts of one kind in a folder of their own."""
+    """Return hosts from one image, with their own folder."""
     folder.mkdir()
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "operator"))
     hosts = Copies(folder, [f"h{number:02}" for number in range(1, count + 1)])
@@ -119,7 +119,7 @@ def copies(folder: Path, count: int, image: str) -> Copies:
 
 
 def measure(folder: Path, count: int, rounds: int) -> list[Round]:
-    """Rounds over copies that the first setup, which is not counted, has made a cluster."""
+    """Measure rounds over copies; the first setup, which makes them a cluster, is not counted."""
     hosts = copies(folder / f"n{count}", count, COPY)
     hosts.timed()
     taken = [hosts.timed() for _ in range(rounds)]
@@ -128,7 +128,7 @@ def measure(folder: Path, count: int, rounds: int) -> list[Round]:
 
 
 def report(count: int, rounds: list[Round]) -> str:
-    """A line of the table: medians, and the tasks that take most of the wall time."""
+    """Return a row of the table: medians, and the tasks that take most of the wall time."""
     wall, cpu = (statistics.median(getattr(timing, name) for timing in rounds) for name in ("wall", "cpu"))
     spread = f"{min(timing.wall for timing in rounds):.1f}-{max(timing.wall for timing in rounds):.1f}"
     tasks = sum((timing.tasks for timing in rounds), Counter[str]())

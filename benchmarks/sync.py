@@ -3,8 +3,8 @@
     mpirun -n 2 --bind-to none .venv/bin/python benchmarks/sync.py --rounds 9
 
 All strategies train in one job, in turn (A B C A B C ...), each a copy of the network, with one thread per
-rank. A round of a strategy is some steps, after one that does not count. Its time is the slowest rank's.
-"polling" is mpi4py without the sleep of train/sync/reducer.py.
+rank. A round of a strategy is a few steps after an uncounted step. Its time is the slowest rank's. "polling"
+is mpi4py without the sleep of train/sync/reducer.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Faults of docs/faults.md whose test asks what is said and what is left, and not how soon."""
+"""Faults of docs/faults.md whose tests check messages and what remains, without measuring time."""
 
 from __future__ import annotations
 
-# What breaks, what is said or happens, the file of the test.
+# Each: what breaks, what Muster says or does, and the file of the test.
 UNTIMED = (
     (
         "a host's disk fills under a rank",

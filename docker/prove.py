@@ -1,6 +1,6 @@
-"""Proves what an image can do, in its build and by `fab image.check`; ends with 1 if a promise is not kept.
+"""Tests what an image can do, in its build and by `fab image.check`; exits with 1 if a promise is broken.
 
-`prove.py FLAVOR [--json]`. The versions that it must find come in the environment, as the build's arguments.
+`prove.py FLAVOR [--json]`. The expected versions come from the environment, as arguments of the build.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Result = tuple[bool, str]
 
 
 def run(*argv: str, seconds: int = 120) -> str:
-    """What a command says, on either stream; its failure is part of it."""
+    """Return a command's output from both streams, with its failure if it fails."""
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(
         argv,
@@ -52,12 +52,12 @@ def run(*argv: str, seconds: int = 120) -> str:
 
 
 def python(program: str) -> str:
-    """What a Python program prints, last line."""
+    """Return the last line that a Python program prints."""
     return (run(sys.executable, "-c", program).strip().splitlines() or [""])[-1]
 
 
 def found_versions() -> dict[str, str]:
-    """The versions that are really there."""
+    """Return the installed versions."""
     actual = {"python": ".".join(map(str, sys.version_info[:2]))}
     for component, name in (("pytorch", "torch"), ("mpi4py", "mpi4py"), ("torchvision", "torchvision")):
         try:
@@ -75,7 +75,7 @@ def _search(pattern: str, text: str) -> str:
 
 
 def versions(expected: Mapping[str, str]) -> Iterator[tuple[str, Result]]:
-    """Whether each expected version is the one that is there; CUDA's in its first two numbers."""
+    """Compare each expected version with the installed one; CUDA by major and minor version."""
     actual = found_versions()
     for name, wanted in expected.items():
         have = actual.get(name, "missing")
@@ -84,7 +84,7 @@ def versions(expected: Mapping[str, str]) -> Iterator[tuple[str, Result]]:
 
 
 def capabilities(promised: Mapping[str, bool]) -> Iterator[tuple[str, Result]]:
-    """Whether the image can do what its flavour promises, and nothing that it must not have."""
+    """Check that the image has what its flavour promises, and nothing that it must not have."""
     for backend in ("mpi", "gloo", "nccl"):
         answer = python(f"import torch.distributed as dist; print(dist.is_{backend}_available())")
         yield f"torch backend {backend}", (answer == str(promised[backend]), answer)
@@ -95,7 +95,7 @@ def capabilities(promised: Mapping[str, bool]) -> Iterator[tuple[str, Result]]:
 
 
 def behaviour() -> Iterator[tuple[str, Result]]:
-    """What works when it is tried, without a GPU and without a network."""
+    """Run what can be run without a GPU and without a network."""
     library = python(ONE_LIBRARY)
     yield "torch and mpi4py share one libmpi", (library.count("libmpi.so") == 1, library)
     with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
@@ -120,13 +120,13 @@ def behaviour() -> Iterator[tuple[str, Result]]:
 
 
 def prove(flavor: str, expected: Mapping[str, str]) -> list[tuple[str, bool, str]]:
-    """Every check with what was found."""
+    """Run every check; return its name, whether it passed, and the details."""
     checks = [*versions(expected), *capabilities(PROMISES[flavor]), *behaviour()]
     return [(name, kept, detail) for name, (kept, detail) in checks]
 
 
 def main(argv: list[str]) -> int:
-    """In a build, says and records what was asked for; in an image, proves it again."""
+    """In a build, check and record the requested versions; in an image, check the recorded ones."""
     if RECORD.exists():
         record = json.loads(RECORD.read_text())
     else:

@@ -1,6 +1,6 @@
-"""What each package of an image takes, in MB: `docker run --rm -i muster:cpu python3 - <docker/sizes.py`.
+"""Prints the MB of each package of an image: `docker run --rm -i muster:cpu python3 - <docker/sizes.py`.
 
-dpkg's own figure counts files that were left out, and not the bytecode that was compiled after the install.
+dpkg's own figure includes files that the image leaves out, and excludes bytecode compiled after the install.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ROOTS = ("/etc", "/home", "/opt", "/usr", "/var")
 
 
 def owners() -> dict[Path, str]:
-    """The package of each installed file."""
+    """Return the package of each installed file."""
     lists = Path("/var/lib/dpkg/info").glob("*.list")
     installed = ((Path(line), file) for file in lists for line in file.read_text().splitlines())
     return {
@@ -24,14 +24,14 @@ def owners() -> dict[Path, str]:
 
 
 def source_of(path: Path) -> Path:
-    """The module whose bytecode this is; any other file as it is."""
+    """Return the module that a bytecode file was compiled from; other paths unchanged."""
     if path.parent.name == "__pycache__":
         return path.parent.parent / (path.name.partition(".")[0] + ".py")
     return path
 
 
 def measure() -> Counter[str]:
-    """Bytes of each package."""
+    """Return the bytes of each package."""
     package_of, total = owners(), Counter[str]()
     for root in ROOTS:
         for folder, _, names in os.walk(root):
@@ -43,7 +43,7 @@ def measure() -> Counter[str]:
 
 
 def main() -> None:
-    """Print MB and package, the largest first, those below 2 MB in one line."""
+    """Print MB and package, the largest first; packages below 2 MB share one line."""
     total = measure()
     large = [(name, size) for name, size in total.most_common() if size >= 2e6]
     rest = sum(total.values()) - sum(size for _, size in large)

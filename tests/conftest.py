@@ -1,6 +1,6 @@
-"""What holds for every test: nothing is skipped in silence, no limit is stretched in silence.
+"""Rules for every test: skips and stretched limits are always reported.
 
-With pytest-xdist, tests that share hosts, or what a module made, run in one worker.
+With pytest-xdist, tests that share hosts or module fixtures run in one worker.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from tests import load
 
 HERE = Path(__file__).parent
 SOAK_TABLE = HERE.parent / "build" / "soak.txt"
-FIGURE, DURATION = "figure", "duration"  # properties of a report, which also come from xdist's workers
+FIGURE, DURATION = "figure", "duration"  # properties of a report, which xdist's workers pass on
 
-# With REQUIRE_CLUSTER=1 a skipped test fails, but for these reasons: what only a person can ask for.
+# With REQUIRE_CLUSTER=1 a skipped test fails, except for these reasons.
 MAY_BE_SKIPPED = (
     r"no Python 3\.\d+ here",  # ruff holds the files of the hosts to 3.9 wherever it runs
     r"no nft here",  # hosts with nftables prove it in tests/ansible/test_firewall.py, marked soak
 )
 ORDER = ("cluster", "ansible", "conformance", "train", "local", "node", "unit")  # the longest first
-SHARED = {"cluster", "ansible"}  # whose tests all use the same hosts
+SHARED = {"cluster", "ansible"}  # folders whose tests share hosts
 
 
 # ---- skips ------------------------------------------------------------------------------------------------
 
 
 def refused(reason: str) -> str | None:
-    """Why a skip is no answer here, if it is none."""
+    """Return why a skip with this reason is a failure; None if it is allowed."""
     allowed = any(re.search(pattern, reason) for pattern in MAY_BE_SKIPPED)
     if os.environ.get("REQUIRE_CLUSTER") != "1" or allowed:
         return None
@@ -41,7 +41,7 @@ def refused(reason: str) -> str | None:
 
 
 def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Turn a skip into a failure with its reason where every test must run."""
+    """Turn a skip into a failure, with its reason, if every test must run."""
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if refusal := refused(reason):
@@ -74,13 +74,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def folder_of(nodeid: str) -> str:
-    """`cluster` for tests/cluster/test_faults.py::test_x."""
+    """Return the folder of a test: `cluster` for tests/cluster/test_faults.py::test_x."""
     return nodeid.split("/")[1] if nodeid.startswith("tests/") else ""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
+    """Order the tests by folder, the longest first."""
 
     def tier(item: pytest.Item) -> int:
         folder = item.path.relative_to(HERE).parts[0]
@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep together what shares something: the tests of the same hosts, else those of a file.
+    """Run tests that share hosts in one worker, and otherwise the tests of a file in one worker.
 
     Not `--dist loadgroup`: xdist 3.8 puts the group into `Item._nodeid`, which pytest 9.2 no longer reads.
     """
@@ -138,7 +138,7 @@ class Figures:
             terminalreporter.line(f"figures, limits and loads: {SOAK_TABLE}")
 
     def table(self) -> str:
-        """Every figure that has a limit, then every test with its seconds; the load is that of its end."""
+        """Return every figure that has a limit, then every test with its seconds and the load at its end."""
         lines = ["# Limits: seconds, limit, as stretched, load, what, test"]
         for test, figure in self.rows:
             seconds = "-" if figure.seconds is None else f"{figure.seconds:.2f}"
@@ -151,7 +151,7 @@ class Figures:
 
 
 def line(figure: load.Figure) -> str:
-    """One figure in words."""
+    """Return one figure as a line of text."""
     took = "" if figure.seconds is None else f"{figure.seconds:.2f} s, "
     what = figure.what or "a limit"
     return f"{what}: {took}limit {figure.limit:g} s is {figure.bound:.1f} s at a load of {figure.load:.1f}"

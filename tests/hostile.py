@@ -1,12 +1,12 @@
-"""A project whose files have the names of ours, of the standard library and of torch."""
+"""A project whose files have the names of Muster's packages, of the standard library and of torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# Their own names: whoever asks for them gets the project's.
+# Packages of the project that have the names of Muster's folders: imports get the project's.
 THEIRS = ("deploy", "docker", "tests")
-# What only the project's own program could want of its folder: no launcher and no tool of ours may load them.
+# Modules of the project that no launcher and no tool of Muster may load.
 TRAPS = ("ansible", "fabric", "invoke", "json", "logging", "numpy", "paramiko", "torch")
 PROGRAM = """
 import importlib, os, sys
@@ -19,7 +19,7 @@ print("library", os.path.relpath(muster.train.__file__, os.getcwd()))
 
 
 def make_hostile(path: Path) -> None:
-    """Fill a folder with them, and a train.py that prints where its modules come from."""
+    """Fill a folder with these modules, and a train.py that prints where its modules come from."""
     for name in THEIRS:
         (path / name).mkdir()
         (path / name / "__init__.py").write_text("")

@@ -1,4 +1,4 @@
-"""Other versions of Python on this machine, for what must run on them."""
+"""Finds other versions of Python on this machine, for tests of code that must run on them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 @cache
 def interpreter(version: str) -> str | None:
-    """Return a Python of this version (`3.9`) that runs: on PATH, of pyenv, or of uv; else None."""
+    """Return a working Python of this version (`3.9`) from PATH, pyenv or uv; else None."""
     ask = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
     for path in _candidates(version):
         done = subprocess.run([path, "-c", ask], capture_output=True, text=True, timeout=60, check=False)
-        if done.stdout.strip() == version:  # what pyenv puts on PATH may be a name for nothing
+        if done.stdout.strip() == version:  # a shim of pyenv on PATH may have no Python behind it
             return path
     return None
 

@@ -1,4 +1,4 @@
-"""Launches for tests: a project with a program that knows nothing of Muster, and `fab` to start it."""
+"""Launches for tests: a project whose program does not use Muster, and `fab` to start it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 FAB = Path(sys.executable).parent / "fab"
 MUSTER = Path(sys.executable).parent / "muster"
 
-# A program that knows nothing of Muster: says who and where it is, then does what its first argument says.
+# A program that does not use Muster: it prints its rank and host, then does what its first argument says.
 PROGRAM = """
 import json, os, signal, sys, time
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MUSTER_JOB", "GREETING")
@@ -68,7 +68,7 @@ class Launched:
         return loaded
 
     def said(self, rank: int, host: str = "localhost") -> dict[str, Any]:
-        """What the rank of PROGRAM printed first."""
+        """Return the first line that a rank of PROGRAM printed, decoded."""
         log = self.folder / "logs" / f"rank-{rank:04d}@{host}.out"
         loaded: dict[str, Any] = json.loads(log.read_text().splitlines()[0])
         return loaded
@@ -82,7 +82,7 @@ class Project:
     env: dict[str, str]
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start `fab launch` with these words; Ctrl-C works, whatever the test runner did with it."""
+        """Start `fab launch` with these words; SIGINT works even if the test runner ignores it."""
         return subprocess.Popen(
             [str(FAB), "launch", *words],
             cwd=self.path,
@@ -111,7 +111,7 @@ class Project:
         )
 
     def detach(self, *words: str) -> str:
-        """Launch a job that goes on by itself; its id."""
+        """Launch a detached job; return its id."""
         launched = self.launch("--detach", *words)
         assert launched.status == 0, launched.output
         return launched.job
@@ -131,7 +131,7 @@ def make_project(path: Path) -> Project:
 
 
 def copy_checkout(to: Path) -> Path:
-    """Copy the files of this checkout, with its environment: what runs there leaves the checkout alone."""
+    """Copy the files of this checkout, with its environment, so that tests do not change the checkout."""
     listing = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0"):
         if name and (ROOT / name).is_file():
@@ -146,14 +146,14 @@ def copy_checkout(to: Path) -> Path:
 
 
 def processes_of(job: str) -> Sequence[str]:
-    """Every process on this machine that has the job's name in its environment or arguments."""
+    """Return every process on this machine that has the job's name in its environment or arguments."""
     commands = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and folder.name != str(os.getpid()):
             try:
                 stat = (folder / "stat").read_text()
                 environ, words = (folder / "environ").read_bytes(), (folder / "cmdline").read_bytes()
-            except OSError:  # it has ended between two looks
+            except OSError:  # the process has ended meanwhile
                 continue
             if job.encode() in environ + words and stat.rpartition(")")[2].split()[0] not in "ZX":
                 commands.append(words.replace(b"\0", b" ").decode(errors="replace"))

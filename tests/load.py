@@ -1,7 +1,7 @@
-"""Limits of time: what each came to, how far the load stretched it, and when it is held.
+"""Limits of time: the measured seconds, how far the load stretches a limit, and when a limit is enforced.
 
-`make test` must not depend on how fast or busy the machine is: there a figure is written down, no more.
-`make soak`, on a quiet machine, holds every limit (SOAK=1). tests/conftest.py shows and keeps the figures.
+`make test` must not depend on how fast or busy the machine is, so it only records figures. `make soak`, on a
+quiet machine, enforces every limit (SOAK=1). tests/conftest.py shows and keeps the figures.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 from dataclasses import dataclass
 
 SOAK = os.environ.get("SOAK") == "1"
-MOST = 2.0  # times a limit, however busy the machine is
+MOST = 2.0  # largest factor by which load stretches a limit
 
 
 @dataclass(frozen=True)
 class Figure:
-    """How long something took, its limit, and the limit as the load stretched it; all in seconds."""
+    """The seconds that something took, its limit, and the limit stretched by the load."""
 
     what: str
     seconds: float | None
@@ -26,7 +26,7 @@ class Figure:
 
 
 taken: list[Figure] = []
-"""The figures of the test that runs; tests/conftest.py empties it after each."""
+"""The figures of the running test; tests/conftest.py empties the list after each test."""
 
 
 def stretched(
@@ -34,8 +34,9 @@ def stretched(
 ) -> float:
     """Return the limit for this machine's load, at most twice as long.
 
-    With more than two processes waiting for each core, nothing is in time. `excludes` is the time that a
-    fallback takes which the limit rules out: a bound that reaches it would prove nothing, and fails the test.
+    With more than two processes waiting for each core, no limit can be met. `excludes` is the time that the
+    fallback takes which the limit must rule out: a stretched limit that reaches it proves nothing, and fails
+    the test.
     """
     load = os.getloadavg()[0]
     bound = limit * min(MOST, max(1.0, load / (2 * (os.cpu_count() or 1))))
@@ -48,7 +49,7 @@ def stretched(
 
 
 def hold(what: str, seconds: float, limit: float, *, excludes: float = math.inf) -> None:
-    """Write down what took how long; in `make soak`, fail if that is over its limit."""
+    """Record how long `what` took; in `make soak`, fail if that is over the limit."""
     if not SOAK:
         taken.append(Figure(what, seconds, limit, limit, os.getloadavg()[0]))
         return

@@ -1,4 +1,4 @@
-"""Whether a process of this machine lives; for the tests that demand that none is left."""
+"""Tells whether a process of this machine is alive, for tests that require that no process is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.waiting import wait_until
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs: a zombie has ended. It may vanish between any two looks, so there is one look only."""
+    """Whether the process runs (a zombie does not). One read decides, as it may end between two reads."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -19,7 +19,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int, seconds: float | None = None) -> None:
-    """Wait for the end of a process; on a quiet machine that takes at most so many seconds, if given."""
+    """Wait for the end of a process; on a quiet machine it must come within `seconds`, if given."""
     began = time.monotonic()
     wait_until(lambda: not is_alive(pid), f"the end of process {pid}", patience=50.0, pause=0.02)
     if seconds is not None:

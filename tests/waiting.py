@@ -1,4 +1,4 @@
-"""Waiting for an event. The bound is for hangs alone: no test passes or fails by it on a slow machine."""
+"""Waits for events. The bound only catches hangs: on a slow machine no test result depends on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-PATIENCE = 100.0  # seconds; what a test starts to be ended would live longer than that
+PATIENCE = 100.0  # seconds; processes that tests start in order to end them live longer
 
 
 def wait_until(
@@ -18,7 +18,7 @@ def wait_until(
     patience: float = PATIENCE,
     pause: float = 0.05,
 ) -> T:
-    """Look again and again until what is seen is true, and return it; fail with `what` did not come."""
+    """Call `look` until its result is true, and return the result; on time-out the failure names `what`."""
     deadline = time.monotonic() + patience
     while not (seen := look()):
         if time.monotonic() > deadline:
@@ -28,7 +28,7 @@ def wait_until(
 
 
 def read_until(process: subprocess.Popen[str], word: str, times: int) -> list[str]:
-    """Read what a process prints until so many lines have the word in them; returns the lines."""
+    """Read a process's output until `times` lines contain the word; return the lines."""
     assert process.stdout is not None
     lines: list[str] = []
     while sum(word in line for line in lines) < times:

@@ -1,4 +1,4 @@
-"""Muster as a user without the checkout has it: a wheel, installed where nothing of the checkout is."""
+"""Muster as users without a checkout have it: a wheel, installed outside the checkout."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ENTRIES = {
 
 
 def tracked(*under: str) -> list[str]:
-    """The project's files, as git has them, also those that are not committed yet."""
+    """The files that git tracks or would add, committed or not."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate", "--", *under]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """The wheel and the sdist of the tracked files; what lies about in the checkout is in neither."""
+    """The wheel and the sdist of the tracked files; other files of the checkout are in neither."""
     source, out = folder / "source", folder / "dist"
     for name in tracked():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def _backend(source: Path, hook: str, out: Path) -> Path:
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment that has Muster's wheel, and a home of its own."""
+    """An environment with Muster's wheel, and its own home folder."""
 
     folder: Path
     home: Path
@@ -68,13 +68,13 @@ class Installed:
 
     @property
     def package(self) -> Path:
-        """The installed folder that is the package `muster`."""
+        """The installed folder of the package `muster`."""
         (package,) = self.folder.glob("lib/python*/site-packages/muster")
         return package
 
     @property
     def env(self) -> dict[str, str]:
-        """Nothing leads to the checkout; the environment is not active."""
+        """Variables that do not lead to the checkout; the virtual environment is not activated."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL"))
         }
@@ -109,12 +109,12 @@ class Installed:
 
 
 def install(wheel: Path, folder: Path) -> Installed:
-    """Install the wheel into a new environment; what it depends on is of this one: nothing is downloaded."""
+    """Install the wheel into a new environment, with this environment's packages; download nothing."""
     made = Installed(folder / "venv", folder / "home")
     made.home.mkdir()
     venv.create(made.folder, symlinks=True)
     site = next(made.folder.glob("lib/python*/site-packages"))
-    # A path in a .pth file brings the packages there, not its own .pth files: the editable Muster stays away.
+    # A path in a .pth file adds its packages but not its .pth files, so the editable Muster is not found.
     (site / "third_party.pth").write_text(sysconfig.get_path("purelib") + "\n")
     pip = [sys.executable, "-m", "pip", "--python", str(made.bin / "python"), "--quiet"]
     subprocess.run([*pip, "install", "--no-deps", "--no-index", str(wheel)], check=True, env=made.env)
@@ -123,7 +123,7 @@ def install(wheel: Path, folder: Path) -> Installed:
             (made.bin / name).symlink_to(program)
     for name, call in ENTRIES.items():
         script = made.bin / name
-        # Read by sh and then by Python, as pip's scripts are where the interpreter's path is long.
+        # sh reads it first, then Python, like pip's scripts for an interpreter with a long path.
         script.write_text(f"""#!/bin/sh\n'''exec' "{made.bin}/python" "$0" "$@"\n' '''\n{call}\n""")
         script.chmod(0o755)
     return made

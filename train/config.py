@@ -200,7 +200,7 @@ class TrainConfig(RankOptions):
 
 
 def parse(config: type[T], program: str, argv: Sequence[str], **defaults: object) -> T:
-    """Build `config`, a dataclass of options, from a command line; a default of None is none."""
+    """Build `config`, a dataclass of options, from a command line; a default of None means no default."""
     parser = _Parser(prog=program, description=config.__doc__, allow_abbrev=False)
     declared = {each.metadata["section"] for each in fields(config)}  # type: ignore[arg-type]  # a dataclass
     groups = {title: parser.add_argument_group(*title) for title in SECTIONS if title in declared}

@@ -19,7 +19,7 @@ from .reporting.steps import StepLog
 from .reporting.terminal import Terminal
 from .trainer import Step, Trainer
 
-# They decide the order of the samples and the steps: changed, a position in the training means nothing.
+# These options decide the order of the samples and the steps; with others, a resumed position is meaningless.
 SAME_WHEN_RESUMED = ("data", "seed", "batch_size", "limit", "dtype")
 
 
@@ -43,7 +43,7 @@ def fit(trainer: Trainer, evaluate: Callable[[], float], config: TrainConfig, te
     """
     group = trainer.group
     checkpoints = Checkpoints(group, config.out, keep=config.keep, say=terminal.line)
-    # Before anything of an earlier run is set aside: the package may be missing.
+    # Before setting aside an earlier run's files, because the package may be missing.
     tensorboard = TensorBoard(config.out / "tensorboard") if config.tensorboard and group.rank == 0 else None
     resumed = where_to_begin(config, checkpoints, terminal)
     if resumed:
@@ -116,7 +116,7 @@ class AfterStep:
     asked: bool = False
 
     def __call__(self, step: Step) -> None:
-        """Take it from the trainer, on every rank."""
+        """Handle a step; the trainer calls this on every rank."""
         self._write(step)
         self.profiled()
         show(step, self.trainer.epoch, self.config.epochs, self.terminal)
@@ -128,7 +128,7 @@ class AfterStep:
         self.log.restart()
 
     def _write(self, step: Step) -> None:
-        """Write the figures of the step, when they are due; a collective then."""
+        """Write the figures of the step when they are due; that call is a collective."""
         if self.config.log_every and self.trainer.steps % self.config.log_every == 0:
             loss = self.trainer.group.all_reduce_sum(step.loss_sum.item())[0] / step.batch_size
             self.log.step(
@@ -140,7 +140,7 @@ class AfterStep:
             )
 
     def leave_if_asked(self) -> None:
-        """End, if a signal asked for it and the checkpoint is saved."""
+        """End the rank if a signal asked for it and the checkpoint is saved."""
         if self.asked:
             self.preemption.leave(f"saved step {self.trainer.steps}")
 
@@ -156,7 +156,7 @@ def show(step: Step, epoch: int, epochs: int, terminal: Terminal) -> None:
 
 
 def where_to_begin(config: TrainConfig, checkpoints: Checkpoints, terminal: Terminal) -> Resumed | None:
-    """Return the checkpoint to continue from, None to start afresh; prints which.
+    """Return the checkpoint to continue from, None to start afresh; prints the choice.
 
     A restarted job resumes from its own newest checkpoint, or, if it has none yet, from `--resume`.
     """

@@ -4,7 +4,7 @@
     mean_loss = trainer.run_epoch()
     accuracy = trainer.evaluate(held_out, metric)
 
-main.py brings its own in the same way.
+main.py uses it in the same way.
 """
 
 from __future__ import annotations

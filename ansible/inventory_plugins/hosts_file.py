@@ -1,4 +1,4 @@
-"""hosts.txt as Ansible's inventory: groups and variables by the one parser, muster.deploy.hosts.hostfile."""
+"""Reads hosts.txt as Ansible's inventory, with Muster's own parser, muster.deploy.hosts.hostfile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ansible.inventory.data import InventoryData
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
 
-# The folder that holds ansible/ is the package `muster`, in a checkout and in an installation. So any Ansible
-# will do, not only one that was installed beside Muster.
+# The folder that holds ansible/ is the package `muster`, in a checkout and in an installation. With it on the
+# path any Ansible works, not only an Ansible that was installed beside Muster.
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[2])]
 
@@ -40,11 +40,11 @@ class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  # Ansible has
     NAME = "hosts_file"
 
     def verify_file(self, path: str) -> bool:
-        """Every path is a hosts file: one that is missing gets the parser's own message."""
+        """Accept every path: for a missing file the parser has its own message."""
         return bool(path)
 
     def parse(self, inventory: InventoryData, loader: DataLoader, path: str, cache: bool = True) -> None:
-        """Fill the inventory from the hosts file, or say all that is wrong with it."""
+        """Fill the inventory from the hosts file; an error lists everything that is wrong with the file."""
         super().parse(inventory, loader, path, cache)
         try:
             hosts = hostfile.load(Path(path))

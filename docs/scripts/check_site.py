@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 NOT_FETCHED = {"canonical", "next", "prev"}
-"""Values of `rel` with which a browser fetches nothing."""
+"""Values of `rel` for which a browser fetches nothing."""
 
 
 class Page(HTMLParser):
@@ -37,7 +37,7 @@ class Page(HTMLParser):
 
 
 def problems(text: str) -> Iterator[str]:
-    """What is wrong with a page, a line each."""
+    """Yield the problems of a page, one line each."""
     page = Page(text)
     for address in page.fetched:
         if urlsplit(address).netloc:
@@ -51,7 +51,7 @@ def problems(text: str) -> Iterator[str]:
 
 
 def main(site: Path) -> int:
-    """Print the problems of every page; the exit status."""
+    """Print the problems of every page; return the exit status."""
     pages = sorted(site.rglob("*.html"))
     lines = [
         f"{path.relative_to(site)}: {problem}" for path in pages for problem in problems(path.read_text())

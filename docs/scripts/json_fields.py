@@ -1,4 +1,4 @@
-"""What each field of the JSON output means, for docs/scripts/reference.py.
+"""Describes each field of the JSON output, for docs/scripts/reference.py.
 
 `MEANINGS` has an entry for each field of the dataclasses that are written out, as `Class.field`, and for each
 field of the documents themselves, by its path. A field without an entry stops the script.

@@ -58,7 +58,7 @@ Times are seconds since the epoch and sizes are bytes, unless a row says otherwi
 
 
 def pages() -> dict[Path, str]:
-    """Every page that this script writes, by its path."""
+    """Return every page that this script writes, by path."""
     return {
         REFERENCE / "commands.md": COMMANDS.replace("\n", "\n\n" + GENERATED.strip() + "\n", 1)
         + "\n".join(_command(name, task) for name, task in tasks(namespace)),
@@ -68,7 +68,7 @@ def pages() -> dict[Path, str]:
 
 
 def tasks(commands: Collection, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command by its name, those of a group as `image.build`."""
+    """Yield every command with its name; commands of a group as `image.build`."""
     for task in commands.tasks.values():
         yield prefix + task.name.replace("_", "-"), task
     for name, group in commands.collections.items():
@@ -76,7 +76,7 @@ def tasks(commands: Collection, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _command(name: str, task: Any) -> str:
-    """A command with its flags, in the order of its parameters."""
+    """Return the text of a command with its flags, in the order of its parameters."""
     parameters = list(inspect.signature(task.body).parameters.values())[1:]
     rows = [
         f"| {_flag(parameter, task)} | {_default(parameter.default)} | {_cell(_help(task, parameter.name))} |"
@@ -95,13 +95,13 @@ def _help(task: Any, parameter: str) -> str:
 
 
 def _indented(text: str) -> str:
-    """A docstring whose lines of examples stand in a code block."""
+    """Indent the example lines of a docstring, so that they become a code block."""
     lines = [f"    {line}" if line.startswith("muster ") else line for line in text.splitlines()]
     return "\n".join(lines)
 
 
 def _flag(parameter: inspect.Parameter, task: Any) -> str:
-    """A flag as it is written, with its other spellings."""
+    """Return a flag with its other spellings."""
     flag = f"--{parameter.name.replace('_', '-')}"
     value = ""
     if not isinstance(parameter.default, bool):
@@ -119,7 +119,7 @@ def _cell(text: str) -> str:
 
 
 def _document(title: str, text: str, rows: Sequence[tuple[str, str]]) -> str:
-    """A JSON document: its fields as paths, with type and meaning."""
+    """Return the section of a JSON document: its fields as paths, with type and meaning."""
     classes = dataclasses_of(ROOT / "deploy")
     table = [
         f"| `{path}` | {kind} | {_cell(meaning)} |"
@@ -134,9 +134,9 @@ def _document(title: str, text: str, rows: Sequence[tuple[str, str]]) -> str:
 def fields(
     path: str, written: str, classes: Mapping[str, Mapping[str, str]], owner: str = ""
 ) -> Iterator[tuple[str, str, str]]:
-    """Path, type and meaning of a field, and of those inside it where its type is one of our dataclasses.
+    """Yield path, type and meaning of a field, and of its inner fields if its type is one of our dataclasses.
 
-    `written`: its type as Python spells it.
+    `written` is its type as Python spells it.
     """
     inner = next((name for name in classes if name in _words(written)), "")
     meaning = MEANINGS.get(owner or path, "")
@@ -164,7 +164,7 @@ class _WithoutBounds(ast.NodeTransformer):
 
 
 def _bounded(module: Path) -> dict[str, ast.expr]:
-    """The types that a module names by `Name = Annotated[type, bounds]`."""
+    """Return the types that a module defines as `Name = Annotated[type, bounds]`."""
     return {
         node.targets[0].id: node.value.slice.elts[0]
         for node in ast.parse(module.read_text()).body
@@ -176,12 +176,12 @@ def _bounded(module: Path) -> dict[str, ast.expr]:
 
 
 def _words(annotation: str) -> set[str]:
-    """The names in a type."""
+    """Return the names in a type."""
     return {node.id for node in ast.walk(ast.parse(annotation)) if isinstance(node, ast.Name)}
 
 
 def _json_type(written: str, inner: str) -> str:
-    """A type as JSON has it."""
+    """Return the JSON type of a Python type."""
     optional = " or null" if "None" in written else ""
     plain = {"str": "string", "int": "number", "float": "number", "bool": "true or false"}
     if written.startswith("tuple"):
@@ -194,7 +194,7 @@ def _json_type(written: str, inner: str) -> str:
 
 
 def dataclasses_of(package: Path) -> dict[str, dict[str, str]]:
-    """The fields of each dataclass in WRITTEN_OUT with their types, by the name of the class."""
+    """Return the fields, with types, of each dataclass in WRITTEN_OUT, by class name."""
     plain = _WithoutBounds(_bounded(package / "hosts" / "bounds.py"))
     return {
         node.name: {

@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
 PACKAGES = ("deploy", "train")
-MOST_BESIDE = 8  # rooms beside each other; a floor with more continues in a second row
+MOST_BESIDE = 8  # rooms in a row; a floor with more rooms has a second row
 
 # Units of the drawing, as pixels at its natural size.
 WIDTH, HEIGHT, ACROSS, BETWEEN, MARGIN = 112, 32, 20, 48, 16
@@ -46,7 +46,7 @@ class Room:
 
 
 def rooms_of(package: Path) -> dict[str, list[Path]]:
-    """The modules of each room of a package; `__init__` and `__main__` of the package are in none."""
+    """Return the modules of each room of a package; its `__init__` and `__main__` are in no room."""
     rooms: dict[str, list[Path]] = {}
     for path in sorted(package.rglob("*.py")):
         inside = path.relative_to(package)
@@ -58,7 +58,7 @@ def rooms_of(package: Path) -> dict[str, list[Path]]:
 
 
 def imports_of(package: Path) -> dict[str, frozenset[str]]:
-    """Which rooms each room of a package imports from."""
+    """Return the rooms that each room of a package imports from."""
     rooms = rooms_of(package)
     return {
         room: frozenset(
@@ -72,7 +72,7 @@ def imports_of(package: Path) -> dict[str, frozenset[str]]:
 
 
 def _imported_rooms(path: Path, package: Path) -> set[str]:
-    """The first name below the package in every import of a module, relative and absolute ones."""
+    """Return the first name below the package in every relative or absolute import of a module."""
     folder = (package.name, *path.relative_to(package).parts[:-1])
     names: list[tuple[str, ...]] = []
     for node in ast.walk(ast.parse(path.read_text())):
@@ -87,7 +87,7 @@ def _imported_rooms(path: Path, package: Path) -> set[str]:
 
 
 def reachable(imports: Imports) -> dict[str, set[str]]:
-    """Every room that a room imports from, directly or through others."""
+    """Return, for each room, every room that it imports from, directly or through others."""
     closure = {room: set(below) for room, below in imports.items()}
     for through in imports:
         for room, below in closure.items():
@@ -97,9 +97,9 @@ def reachable(imports: Imports) -> dict[str, set[str]]:
 
 
 def floors_of(imports: Imports) -> list[list[str]]:
-    """The rooms from the ground floor up: each above everything that it imports from, in alphabetical order.
+    """Return the floors from the ground up: each room is above all rooms that it imports from.
 
-    Rooms that reach each other count as one, and share a floor.
+    Rooms that reach each other share a floor. The rooms of a floor are in alphabetical order.
     """
     closure = reachable(imports)
     group = {
@@ -119,7 +119,7 @@ def floors_of(imports: Imports) -> list[list[str]]:
 
 
 def drawn_arrows(imports: Imports) -> list[tuple[str, str]]:
-    """The imports without those that a longer way shows as well: of a > b, b > c and a > c the last."""
+    """Return the imports without those that a longer path implies: a > c is left out beside a > b > c."""
     closure = reachable(imports)
     arrows = []
     for room in sorted(imports):
@@ -132,7 +132,7 @@ def drawn_arrows(imports: Imports) -> list[tuple[str, str]]:
 
 
 def place(package: Path) -> list[Room]:
-    """The boxes of a package, top floor first, each row centred."""
+    """Return the boxes of a package, top floor first, each row centred."""
     imports = imports_of(package)
     closure = reachable(imports)
     rows = [
@@ -156,7 +156,7 @@ def place(package: Path) -> list[Room]:
 
 
 def _untangled(rows: list[list[str]], imports: Imports) -> list[list[str]]:
-    """Each row sorted by where its neighbours stand, down and up again: fewer arrows cross."""
+    """Sort each row by the positions of its neighbours, downwards and upwards, so that fewer arrows cross."""
     users = {name: {other for other in imports if name in imports[other]} for name in imports}
     for sweep in range(6):
         seen: dict[str, float] = {}
@@ -170,7 +170,7 @@ def _untangled(rows: list[list[str]], imports: Imports) -> list[list[str]]:
 
 
 def draw(package: Path) -> str:
-    """The picture of a package as SVG."""
+    """Return the picture of a package as SVG."""
     rooms = {room.name: room for room in place(package)}
     width = max((room.x for room in rooms.values()), default=0) + WIDTH + MARGIN
     height = max((room.y for room in rooms.values()), default=0) + HEIGHT + MARGIN
@@ -212,7 +212,7 @@ def _box(room: Room) -> str:
 
 
 def pictures() -> dict[Path, str]:
-    """Every picture that this script makes, by its path."""
+    """Return every picture that this script makes, by path."""
     return {IMAGES / f"rooms-{package}.svg": draw(ROOT / package) for package in PACKAGES}
 
 

@@ -1,4 +1,4 @@
-"""What mkdocs runs while it builds the site: links that leave docs/ are shown as the file's name.
+"""Hooks of mkdocs for the build of the site: they replace links that leave docs/ by the file's name.
 
 A page links to files of the checkout, such as `../train/main.py`, for readers of the repository. The site has
 no such files, so it shows their names; with `repo_url` in mkdocs.yml it links to them there.
@@ -15,7 +15,7 @@ _LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(((?:\.\./)+[^)#\s]*)(#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """The text of a page as mkdocs gets it."""
+    """Return the text of a page for mkdocs."""
     folder = PurePosixPath("docs", page.file.src_uri).parent
     return replace_outside_links(markdown, folder, config.get("repo_url") or "")
 

@@ -36,7 +36,7 @@ RECORDINGS = {
     "launch": "fab launch --hosts hosts.txt --args='--epochs 5'",
     "failure": "fab launch --hosts hosts.txt --launcher torchrun --script broken.py",
 }
-# rich's own frame, less the font that it would fetch from another site.
+# rich's frame, without the font that it would fetch from another site.
 FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
 <style>
 .{unique_id}-matrix {{ font: {char_height}px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
@@ -61,12 +61,12 @@ FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}
 
 
 def pictures() -> dict[Path, str]:
-    """Every picture that this script makes, by its path."""
+    """Return every picture that this script makes, by path."""
     return {IMAGES / f"{name}.svg": draw((RECORDED / f"{name}.ansi").read_text()) for name in RECORDINGS}
 
 
 def draw(recording: str) -> str:
-    """A recording as SVG."""
+    """Return a recording as SVG."""
     console = Console(
         record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
@@ -76,7 +76,7 @@ def draw(recording: str) -> str:
 
 
 def _styled(line: str) -> Text:
-    """A line with its colours; a prompt and a verdict stand out, as eyes find them."""
+    """Return a line with its colours; prompts and verdicts are highlighted."""
     text = Text.from_ansi(line)
     text.highlight_regex(r"^\$ .*", "bold")
     text.highlight_regex(r"^DONE", "bold green")
@@ -85,13 +85,13 @@ def _styled(line: str) -> Text:
 
 
 def settled(shown: str) -> str:
-    """What remains on a terminal: of each line what was written after its last return."""
+    """Return what remains visible: the text of each line after its last carriage return."""
     lines = [line.rstrip("\r").split("\r")[-1] for line in shown.split("\n")]
     return "\n".join(re.sub(r"\x1b\[K", "", line).rstrip() for line in lines).strip() + "\n"
 
 
 def record(name: str) -> None:
-    """Run a command of RECORDINGS in a project with two slots, on a terminal, and keep what it showed."""
+    """Run a command of RECORDINGS on a terminal, in a project with two slots, and save its output."""
     with tempfile.TemporaryDirectory(prefix="muster-") as folder:
         project = Path(folder) / "project"
         project.mkdir()
@@ -104,7 +104,7 @@ def record(name: str) -> None:
 
 
 def _on_a_terminal(words: list[str], folder: Path, env: Mapping[str, str]) -> str:
-    """What a command writes to a terminal of COLUMNS columns; the programs of this environment come first."""
+    """Return what a command writes to a terminal of COLUMNS columns, with this environment first on PATH."""
     ours, theirs = pty.openpty()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     size = {"COLUMNS": str(COLUMNS), "LINES": "50", "PATH": path}
@@ -120,7 +120,7 @@ def _on_a_terminal(words: list[str], folder: Path, env: Mapping[str, str]) -> st
 
 
 def _read(terminal: int) -> bytes:
-    """The next bytes; none when the last program has closed the terminal, which Linux reports as EIO."""
+    """Return the next bytes; b"" when the last program has closed the terminal (Linux: EIO)."""
     try:
         return os.read(terminal, 65536)
     except OSError:

@@ -25,7 +25,7 @@ def missing() -> str | None:
 
 @pytest.fixture(scope="session")
 def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the operator's own key, whose public half every bare host has."""
+    """A folder with the operator's SSH key; every bare host has its public half."""
     if reason := missing():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("bare")
@@ -41,7 +41,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def clock(operator: Path) -> str:
-    """The site's clock, for hosts that ask one: a container with chronyd that nobody sets up."""
+    """The site's time server: a container with chronyd, which setup does not manage."""
     hosts = Hosts(operator)
     hosts.compose("up", "--detach", "--no-deps", "--force-recreate", "--timeout", "0", "clock")
     hosts.await_start("clock")
@@ -55,7 +55,7 @@ def clock(operator: Path) -> str:
 
 @pytest.fixture(scope="session")
 def hosts(operator: Path, clock: str) -> Hosts:
-    """Three bare hosts, which the tests that follow make a cluster, and bare again."""
+    """Three bare hosts; the tests make them a cluster, and then bare again."""
     hosts = Hosts(operator)
     hosts.start(*hosts.names)
     return hosts
@@ -69,8 +69,8 @@ def bare(hosts: Hosts) -> dict[str, set[str]]:
 
 @pytest.fixture(scope="session")
 def set_up(hosts: Hosts, bare: dict[str, set[str]]) -> Outcome:
-    """The setup that made the hosts a cluster: a test that needs one works alone as well."""
-    assert len(bare) == len(hosts.names)  # their traces were taken before
+    """The setup that made the hosts a cluster; with it a test that needs a cluster also runs alone."""
+    assert len(bare) == len(hosts.names)  # the traces were recorded before setup
     done = hosts.play("setup")
     assert done.status == 0, done.text
     return done
@@ -78,7 +78,7 @@ def set_up(hosts: Hosts, bare: dict[str, set[str]]) -> Outcome:
 
 @pytest.fixture(scope="module")
 def newcomer(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Hosts:
-    """One bare host of a cluster of its own, whose operator is an ordinary user that may use sudo."""
+    """One bare host in its own cluster; its operator is an ordinary user with sudo."""
     hosts = Hosts(tmp_path_factory.mktemp("newcomer"), ["node5"])
     for name in ("operator", "operator.pub"):
         (hosts.folder / name).symlink_to(operator / name)
@@ -86,7 +86,7 @@ def newcomer(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactor
     return hosts
 
 
-# The order in which one cluster serves them all; each file works alone too, by the fixture `set_up`.
+# The order in which the files can share one cluster; each file also runs alone, through the fixture `set_up`.
 LIFE = ["test_inventory", "test_setup", "test_clocks", "test_rotation", "test_teardown"]
 
 

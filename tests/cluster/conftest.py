@@ -1,4 +1,4 @@
-"""The practice cluster of compose.yaml as a fixture, with a project, keys and ports of its own."""
+"""The practice cluster of compose.yaml as a fixture, with its own project, keys and ports."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 NODES = ("node1", "node2", "node3")
-KEEP = os.environ.get("MUSTER_KEEP_CLUSTER") == "1"  # for work on the tests: up in 1 s instead of 6
-NUMBER = int(os.environ.get("MUSTER_TEST_CLUSTER", "0"))  # for a second run beside the first: its own nodes
+KEEP = os.environ.get("MUSTER_KEEP_CLUSTER") == "1"  # while writing tests: start in 1 s instead of 6
+NUMBER = int(os.environ.get("MUSTER_TEST_CLUSTER", "0"))  # gives a second, parallel run its own nodes
 
-# What is on a node without a job: the way in, and the container's health check, which logs in as well.
+# Processes of a node without a job: sshd, and the container's health check, which logs in too.
 SSHD = {"tini", "sshd", "sshd-session", "sshd-auth"}
 HEALTH_CHECK = {"runc init", "true", "bash -c true", "hostname", 'sh -c exec ssh "$(hostname)" true'}
 HEALTH_CHECK |= {f"ssh {node} true" for node in NODES}
@@ -35,7 +35,7 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True)
 class Cluster:
-    """Three nodes that `ssh -F {ssh_config}` reaches by name, and what can happen to them."""
+    """Three nodes that `ssh -F {ssh_config}` reaches by name, and ways to make them fail."""
 
     muster_dir: Path
     hosts_file: Path
@@ -56,7 +56,7 @@ class Cluster:
         return done.stdout
 
     def container(self, node: str) -> str:
-        """The id of a node's container, asked for once: Compose takes a fifth of a second to say it."""
+        """Return the id of a node's container, cached because Compose takes 0.2 s to answer."""
         if node not in self._containers:
             self._containers[node] = self.compose("ps", "--all", "--quiet", node).strip()
             assert self._containers[node], f"no container of {node}"
@@ -65,7 +65,7 @@ class Cluster:
     def exec(
         self, node: str, argv: Sequence[str], user: str = "muster", stdin: str = "", timeout: float = 200
     ) -> subprocess.CompletedProcess[str]:
-        """Run argv on a node without SSH. Its environment is the image's, not that of a login."""
+        """Run argv on a node without SSH, in the image's environment, not that of a login."""
         command = ("docker", "exec", "--interactive", "--user", user, self.container(node), *argv)
         return subprocess.run(
             command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
@@ -79,19 +79,19 @@ class Cluster:
         )
 
     def processes(self, node: str) -> list[Process]:
-        """Everything alive on a node that belongs to a job; zombies are not alive."""
+        """Return the living processes of jobs on a node, without zombies."""
         listing = self.exec(node, ("ps", "-e", "-o", "pid=,ppid=,stat=,comm=,args="), user="root")
         assert listing.returncode == 0, listing.stderr
         return _of_jobs(listing.stdout)
 
     def glance(self, container: str) -> list[Process]:
-        """The same of a container, in a tenth of the time; the numbers are those of the engine's host."""
+        """Return the same for a container, ten times as fast; the PIDs are those of the engine's host."""
         words = ("docker", "top", container, "-e", "-o", "pid,ppid,stat,comm,args")
         listing = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
         return _of_jobs(listing.stdout.partition("\n")[2])
 
     def others(self, node: str) -> list[str]:
-        """The other addresses of the node's network: its gateway's and the other nodes'."""
+        """Return the other addresses in the node's network: those of its gateway and of the other nodes."""
         networks = "{{range .NetworkSettings.Networks}}{{.Gateway}} {{.IPAddress}} {{end}}"
         words = ("docker", "inspect", "--format", networks, *(self.container(name) for name in self.nodes))
         addresses = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -99,7 +99,7 @@ class Cluster:
         return sorted(set(" ".join(addresses).split()) - set(own_addresses[1:]))
 
     def beside(self, node: str, command: str) -> str:
-        """Run a shell command in the node's network, as one who may change it, which the nodes may not."""
+        """Run a shell command in the node's network namespace, with the right to change it."""
         container = self.container(node)
         words = ["docker", "run", "--rm", f"--network=container:{container}", "--cap-add=NET_ADMIN"]
         words += [
@@ -112,15 +112,15 @@ class Cluster:
         return subprocess.run(words, capture_output=True, text=True, timeout=200, check=True).stdout
 
     def kill(self, node: str) -> None:
-        """Power off, with no goodbye."""
+        """Power the node off without a shutdown."""
         self.compose("kill", node)
 
     def stop(self, node: str) -> None:
-        """Shut down: sshd gets SIGTERM."""
+        """Shut the node down: sshd gets SIGTERM."""
         self.compose("stop", "--timeout", "2", node)
 
     def pause(self, node: str) -> None:
-        """Freeze every process; the kernel still answers for them."""
+        """Freeze every process; the kernel still acknowledges packets."""
         self.compose("pause", node)
 
     def unpause(self, node: str) -> None:
@@ -131,11 +131,11 @@ class Cluster:
         return subprocess.run(inspect, capture_output=True, text=True, check=True).stdout.strip()
 
     def start(self, *nodes: str) -> None:
-        """Bring nodes (all of them by default) up, healthy, whatever happened to them; keys are kept."""
+        """Start nodes (by default all) from any state, and wait until they are healthy; keys are kept."""
         paused = self.compose("ps", "--status", "paused", "--format", "{{.Service}}").split()
         for node in [node for node in nodes or self.nodes if node in paused]:
             self.unpause(node)
-            # A paused container counts as unhealthy until its next check, and `up` would not wait for that.
+            # A paused container stays unhealthy until its next check, and `up` would not wait for that check.
             wait_until(partial(self.is_no_longer_unhealthy, node), f"a check of {node}'s health", pause=0.2)
         self.compose("up", "--detach", "--wait", *nodes, timeout=300)
         self._containers.clear()  # Compose makes a new container where its description has changed
@@ -169,7 +169,7 @@ def _missing_engine() -> str | None:
 def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Cluster]:
     if missing := _missing_engine():
         pytest.skip(f"no container engine with compose answers: {missing}")
-    # Nodes are kept only as long as their keys' folder is the same one.
+    # Nodes are kept only while they use the same folder of keys.
     folder = pytestconfig.cache.mkdir("muster") if KEEP else tmp_path_factory.mktemp("muster")
     muster_dir = folder / ".muster"
     muster_dir.mkdir(exist_ok=True)
@@ -179,8 +179,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
     name = f"muster-test{NUMBER or ''}"
     env = os.environ | ports | {"COMPOSE_PROJECT_NAME": name, "MUSTER_DIR": str(muster_dir)}
     cluster = Cluster(muster_dir, hosts_file, env)
-    # Compose writes the project's name into the image: built under the tests' own name it would be another
-    # image, and have the user's nodes replaced at their next `up`.
+    # Compose writes the project's name into the image. Under the name of the tests it would build another
+    # image, and the user's next `up` would replace the user's nodes.
     build = ("docker", "compose", "build", "--quiet")
     subprocess.run(build, cwd=ROOT, check=True, timeout=1500, stdin=subprocess.DEVNULL)
     try:
@@ -201,7 +201,7 @@ def project(tmp_path: Path, cluster: Cluster) -> Project:
     return made
 
 
-@pytest.hookimpl(trylast=True)  # when only those are left that will run
+@pytest.hookimpl(trylast=True)  # after deselection, so that only tests that will run are left
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [item for item in items if Path(__file__).parent in item.path.parents]
     for item in here:

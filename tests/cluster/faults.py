@@ -1,7 +1,7 @@
-"""Every fault that a launch must survive, as one table: the tests and docs/faults.md are made from it.
+"""The table of faults that a launch must survive; the tests and docs/faults.md are made from it.
 
-Six ranks on three hosts that only sleep, so no collective tells them of each other: what is noticed, the
-agents noticed. A fault is done to the job by `strike`, or by rank 4 itself (`deed`).
+Six ranks sleep on three hosts. They call no collective, so only the agents can notice a fault. `strike` does
+the fault to the job, or rank 4 does it itself (`deed`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ os.kill(os.getpid(), {{"kill": signal.SIGKILL, "stop": signal.SIGSTOP}}[deed])
 
 @dataclass(frozen=True)
 class Struck:
-    """A running job, to be struck."""
+    """A running job that a fault is done to."""
 
     cluster: Cluster
     driver: subprocess.Popen[str]
@@ -59,9 +59,9 @@ class Fault:
 
     title: str
     within: float
-    """Seconds from the fault to the verdict, and until nothing of the job is left on any reachable host."""
+    """Seconds from the fault to the verdict, and until no reachable host has a process of the job."""
     says: str | tuple[str, ...]
-    """What the verdict begins with, or one of these."""
+    """The beginning of the verdict; of several, any matches."""
     status: int
     deed: str = "wait"
     strike: Callable[[Struck], object] = lambda struck: struck.cluster.exec("node3", ["touch", STRIKE])
@@ -71,17 +71,17 @@ class Fault:
     mend: Callable[[Cluster], object] = lambda cluster: None
 
 
-# ---- what is done -----------------------------------------------------------------------------------------
+# ---- the strikes ------------------------------------------------------------------------------------------
 
 
 def kill_on(node: str, name: str, struck: Struck) -> float:
-    """kill -9 of the last process of the node whose command begins so; returns when."""
+    """Kill (SIGKILL) the node's last process whose command begins with `name`; return the time."""
     (*_, pid) = (process.pid for process in struck.cluster.processes(node) if process.args.startswith(name))
     return now_and(struck.cluster, node, f"kill -9 {pid}")
 
 
 def now_and(cluster: Cluster, node: str, command: str) -> float:
-    """Run a shell command on a node; returns when: it takes a while to get there."""
+    """Run a shell command on a node; return the time at which it began there."""
     return float(cluster.exec(node, ["sh", "-c", f"date +%s.%N; {command}"]).stdout)
 
 
@@ -121,7 +121,7 @@ def network(cluster: Cluster, action: str, *alias: str) -> None:
 
 
 def lose_packets(struck: Struck) -> float:
-    """Send what node3 says to a card that nobody has: to all others it is silent, and no error tells it."""
+    """Send node3's packets to a MAC address that nobody has: node3 falls silent, without any error."""
     command = for_each_other(struck.cluster, f"ip neigh replace $one lladdr {NOBODY} nud permanent dev $card")
     return float(struck.cluster.beside("node3", f"{command}; date +%s.%N"))
 
@@ -131,7 +131,7 @@ def find_packets(cluster: Cluster) -> None:
 
 
 def for_each_other(cluster: Cluster, command: str) -> str:
-    """A shell loop over the other addresses; the card has another name after a disconnection."""
+    """Return a shell loop over the other addresses; the interface's name changes after a disconnection."""
     card = "card=$(ip route show default | cut -d ' ' -f 5)"
     return f"set -e; {card}; for one in {' '.join(cluster.others('node3'))}; do {command}; done"
 
@@ -309,7 +309,7 @@ FAULTS: Mapping[str, Fault] = {
 }
 CASES = [(name, launcher) for name, fault in FAULTS.items() for launcher in fault.launchers]
 
-# What every run of the tests shows, without its seconds; the other rows are for `make soak`.
+# The rows that `make test` runs, without limits of time; the other rows are for `make soak`.
 IN_EVERY_TEST = {
     *(("kill", "mpirun"), ("memory", "mpirun"), ("daemon", "mpirun"), ("agent", "torchrun")),
     *(("sigint", "torchrun"), ("sigkill", "mpirun"), ("power", "mpirun"), ("frozen", "torchrun")),

@@ -1,4 +1,4 @@
-"""Real launches on this machine, with the wheels, in a home of their own."""
+"""Real launches on this machine, with the wheels, in their own home folder."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture
 def checkout(project: Project) -> Path:
-    """A copy of this checkout: `make` and launches of train/ write into the folder that they run in."""
+    """A copy of this checkout, because `make` and launches of train/ write into their working folder."""
     return copy_checkout(project.path.parent / "checkout")

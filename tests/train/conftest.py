@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = str(Path(__file__).parents[2])  # of this checkout, whichever is installed
-# Each of pytest-xdist's workers takes ports of its own.
+ROOT = str(Path(__file__).parents[2])  # this checkout, even if another one is installed
+# Each worker of pytest-xdist has its own ports.
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 TIME_LIMIT = 540.0  # seconds, for a busy machine; a job that hangs is ended, and its test fails
@@ -27,7 +27,7 @@ TIME_LIMIT = 540.0  # seconds, for a busy machine; a job that hangs is ended, an
 
 @dataclass(frozen=True)
 class Job:
-    """A job that has ended, and when."""
+    """A job that has ended, and the time of its end."""
 
     status: int
     stdout: str
@@ -63,7 +63,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
         try:
             stdout, stderr = process.communicate(timeout=TIME_LIMIT)
         except subprocess.TimeoutExpired:
-            process.terminate()  # mpirun and torchrun end their ranks on SIGTERM; on SIGKILL they could not
+            process.terminate()  # on SIGTERM mpirun and torchrun end their ranks, on SIGKILL not
             process.communicate()
             pytest.fail(f"{launcher} with {ranks} ranks hung for {TIME_LIMIT} s")
         return Job(process.returncode, stdout, stderr, time.time(), out)
@@ -81,7 +81,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def _prefix(launcher: str, ranks: int) -> list[str]:
-    if launcher in {"single", "spawn"}:  # --spawn is the program's own
+    if launcher in {"single", "spawn"}:  # --spawn is an option of the program
         return [sys.executable]
     if launcher == "torch.distributed.launch":
         standalone = ["--standalone", "--nproc-per-node", str(ranks)]

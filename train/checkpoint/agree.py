@@ -48,7 +48,7 @@ def agree(group: Group, mine: list[Path], say: Callable[[str], None]) -> Agreeme
     """Return the newest checkpoint that is complete on any rank; None if there is none.
 
     `mine` are the checkpoints of this rank. Every rank must call it. The ranks verify one step at a time,
-    the latest first; `say` gets a line for each that is damaged.
+    the latest first; `say` gets a line for each damaged checkpoint.
     """
     of_step = {step_of(path): path for path in mine}
     for step in sorted(set().union(*group.all_gather(set(of_step))), reverse=True):
@@ -64,7 +64,7 @@ def agree(group: Group, mine: list[Path], say: Callable[[str], None]) -> Agreeme
 
 
 def examine(path: Path | None) -> Finding:
-    """Verify the checkpoint at `path`, if there is one."""
+    """Verify the checkpoint at `path`; None means that this rank has none."""
     if path is None:
         return Finding()
     try:

@@ -39,7 +39,7 @@ class Checkpoints:
     def __init__(
         self, group: Group, out: Path, *, keep: int = 3, say: Callable[[str], None] | None = None
     ) -> None:
-        """`say` gets a line where something is found or set aside; by default rank 0 prints it."""
+        """Call `say` with a line when a checkpoint is damaged or set aside; by default rank 0 prints it."""
         self.group, self.folder, self.keep = group, out / FOLDER, keep
         self.say = say or Terminal(group.ranks, os.environ).line
         self.writer = _lowest_rank_that_sees(self.folder, group)
@@ -51,7 +51,7 @@ class Checkpoints:
         return self.writer == self.group.rank
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Keep `state` as that of `step`; raises TrainError, and leaves the earlier ones, if it cannot."""
+        """Write `state` as the checkpoint of `step`; on failure raise TrainError and keep earlier ones."""
         with others_wait(self.group):
             if self.writes:
                 files.save(self.folder, step, state)
@@ -64,7 +64,7 @@ class Checkpoints:
     def chosen(self, path: Path) -> Resumed:
         """Return the checkpoint at `path`, or the newest of that folder or run.
 
-        Raises TrainError if no host has a complete one there.
+        Raises TrainError if no host has a complete checkpoint there.
         """
         here = path.resolve()
         own = self.folder.resolve() in (here, here.parent, here / FOLDER)
@@ -74,7 +74,7 @@ class Checkpoints:
         return resumed
 
     def begin(self) -> None:
-        """Begin a new run: the checkpoints of an earlier one are set aside."""
+        """Begin a new run: set the checkpoints of an earlier run aside."""
         self._set_aside(after=-1)
 
     def _continue_from(self, candidates: list[Path], *, own: bool) -> Resumed | None:
@@ -121,9 +121,8 @@ def checkpoints_at(path: Path) -> list[Path]:
 def _lowest_rank_that_sees(folder: Path, group: Group) -> int:
     """Return the first of all ranks for which `folder` is the same folder as here.
 
-    Paths and host names do not tell: a disk may be shared, or mounted elsewhere. So every rank creates a
-    file, and looks for the files of the others. It asks for each by name: a listing may be seconds old on
-    NFS.
+    Paths and host names do not show it: a disk may be shared, or mounted elsewhere. So every rank creates a
+    file and looks for the files of the others, each by name, because a listing on NFS may be seconds old.
     """
     run = group.broadcast(uuid.uuid4().hex)
     marks = [folder / f".rank-{rank}-{run}" for rank in range(group.rank + 1)]

@@ -26,8 +26,8 @@ from ..job.failure import TrainError
 
 STATE = "state.pt"
 CHECKSUM = "state.pt.sha256"
-BESIDE = ".new"  # the suffix of a checkpoint that is being written
-REMOVED = ".old"  # and of one that is being removed
+BESIDE = ".new"  # suffix of a checkpoint that is being written
+REMOVED = ".old"  # suffix of a checkpoint that is being removed
 
 
 class Damaged(Exception):
@@ -132,7 +132,7 @@ def _sync(file: BinaryIO) -> None:
 
 def _commit(beside: Path, path: Path) -> None:
     _sync_folder(beside)
-    if path.exists():  # of the same step, but damaged or another run's
+    if path.exists():  # a damaged checkpoint of this step, or one of another run
         _remove(path)
     beside.rename(path)
     _sync_folder(path.parent)
@@ -147,7 +147,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def verify(path: Path) -> str:
-    """Return the SHA-256 of the checkpoint at `path`; raises Damaged if its bytes have another."""
+    """Return the SHA-256 of the checkpoint at `path`; raises Damaged if its bytes do not match it."""
     try:
         record = (path / CHECKSUM).read_text(errors="replace").split()
         with (path / STATE).open("rb") as file:
@@ -171,11 +171,11 @@ def load(path: Path) -> dict[str, Any]:
     """Read the verified checkpoint at `path`; data only, so that a foreign one runs no code here.
 
     Its tensors are on the CPU, mapped from the file: memory holds only the pages that are in use, and one
-    copy for all ranks of a host. Raises TrainError if it cannot be read here, or is not of this program.
+    copy for all ranks of a host. Raises TrainError if it cannot be read here, or another program wrote it.
     """
     try:
         state = torch.load(path / STATE, map_location="cpu", weights_only=True, mmap=True)
-    except OSError as error:  # this folder's writer has seen it, but another host may not
+    except OSError as error:  # the folder's writer has read it, but this rank may be on another host
         raise TrainError(
             f"cannot read {path / STATE} on {socket.gethostname()}: {error.strerror}\n"
             "ranks that share --out read it at the same path"

@@ -1,7 +1,7 @@
 """Copies a checkpoint to the hosts that lack it: in pieces, from host to host, along a chain.
 
 Each host passes a piece on as soon as it has it, so a chain of any length takes about as long as one copy,
-and no host sends more than one. Only send and recv are needed, which every backend has.
+and no host sends more than one copy. Only send and recv are needed, which every backend has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contents of a checkpoint: collected from all ranks, and distributed to them again.
 
-Parameters and the optimizer's state of them go by the names of the parameters, and are complete, however they
-were sharded. So a checkpoint fits another number of ranks, and another strategy.
+Parameters and their optimizer state are stored by parameter name, and complete, however they were sharded.
+So a checkpoint fits any number of ranks and any strategy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def consolidated(
     if not hasattr(optimizer, "consolidate_state_dict"):
         return _gathered(model, optimizer, keep=not dist.is_initialized() or dist.get_rank() in writers)
     state: dict[str, Any] = {}
-    for writer in writers:  # it consolidates on one rank at a time, and forgets it at the next
+    for writer in writers:  # it consolidates on one rank at a time, and drops the result at the next call
         optimizer.consolidate_state_dict(to=writer)
         if writer == dist.get_rank():
             state = _gathered(model, optimizer, keep=True)
@@ -92,7 +92,7 @@ def _rebuilt(tree: Any) -> Any:
 
 
 def _copy_tensors(optimizer: torch.optim.Optimizer) -> None:
-    """Give the optimizer tensors of its own: load_state_dict takes those that it is given."""
+    """Give the optimizer copies of the tensors: load_state_dict keeps the tensors that it is given."""
     for of_parameter in optimizer.state.values():
         for name, value in of_parameter.items():
             if isinstance(value, torch.Tensor) and not isinstance(value, DTensor):

@@ -1,4 +1,4 @@
-"""The data sets, `--data`, and who gets which sample; a run never downloads anything."""
+"""The data sets of `--data`, and which rank gets which samples; a run never downloads anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from ..job.failure import TrainError
 from .samples import Samples
 
-# The module of this package that has the function `images` of each.
+# For each data set, the module of this package whose function `images` reads it.
 MODULES = {"digits": "digits", "mnist5k": "mnist5k", "synthetic": "synthetic", "folder": "image_folder"}
 FORMS = "digits, mnist5k, synthetic or folder:PATH"
 

@@ -29,7 +29,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
     smaller, and a rank's share of it smaller than another's, or empty. (torch's DistributedSampler repeats
     samples to make the shares equal, so there the training depends on the number of ranks.) Every rank gets
     `len(sampler)` shares, so that all take part in the same collectives. `shuffle=False` keeps the samples'
-    own order. `drop_last` leaves out a last batch that is smaller, another one in each epoch.
+    own order. `drop_last` leaves out a smaller last batch, with other samples in each epoch.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int, *, skip: int = 0) -> None:
         """Choose the order: a function of seed and epoch alone, so that a resumed run continues with it.
 
-        The first `skip` batches of the epoch are left out: they are done already.
+        The first `skip` batches of the epoch, which are done already, are left out.
         """
         self.epoch, self.skip = epoch, skip
 
@@ -96,6 +96,6 @@ class GlobalBatchSampler(Sampler[list[int]]):
             yield Share(batch[self.rank :: self.world_size], len(batch))
 
     def _permutation(self) -> torch.Tensor:
-        """Return the epoch's order; seed and epoch are mixed, so that no two pairs have one order."""
+        """Return the epoch's order; it mixes seed and epoch, so that no two pairs share an order."""
         mixed = np.random.SeedSequence((self.seed, self.epoch)).generate_state(1, np.uint64)
         return torch.randperm(self.samples, generator=torch.Generator().manual_seed(int(mixed[0])))

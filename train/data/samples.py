@@ -38,7 +38,7 @@ class Samples:
 
     @property
     def classes(self) -> int:
-        """Return how many classes a model needs to tell apart: at least the ten of the digits."""
+        """Return the number of classes of a model for these samples: at least ten, as for digits."""
         return max(10, int(self.labels.max()) + 1)
 
     def split(self) -> tuple[Samples, Samples]:

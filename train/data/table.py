@@ -10,7 +10,7 @@ import torch
 
 
 def in_package(package: str, file: str) -> Path | None:
-    """Return where `file` of an installed package would be, without importing that; None if there is none."""
+    """Return the path of `file` in a package, without importing it; None if it is not installed."""
     spec = find_spec(package)
     folders = (spec.submodule_search_locations if spec else None) or ()
     return next((Path(folder, file) for folder in folders), None)

@@ -55,7 +55,7 @@ def exchange(store: Store, identity: Identity, timeout: timedelta) -> list[Ident
     keys = [f"muster/identity/{number}" for number in range(1, identity.world_size + 1)]
     try:
         store.wait(keys, timeout)
-    except RuntimeError as error:  # DistStoreError of a TCPStore is one, a FileStore raises it bare
+    except RuntimeError as error:  # a TCPStore raises the subclass DistStoreError, a FileStore RuntimeError
         raise TrainError(_who_arrived(store, keys, identity, timeout)) from error
     identities = [Identity(**json.loads(store.get(key))) for key in keys]
     _leave_together(store, identity)

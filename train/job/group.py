@@ -29,9 +29,9 @@ from .rendezvous import rendezvous_store
 T = TypeVar("T")
 # How long a rank waits for the others, to join and in each collective; torch's own default is 30 minutes.
 TIMEOUT = timedelta(minutes=5)
-# Where files go if the launcher does not say.
+# Where files go if the launcher names no folder.
 OUT = Path("runs/alone")
-# Who counts restarts: muster launch --max-restarts, and torchrun --max-restarts.
+# Variables with the number of restarts: of muster launch --max-restarts, and of torchrun --max-restarts.
 RESTARTS = ("MUSTER_RESTART", "TORCHELASTIC_RESTART_COUNT")
 
 
@@ -102,20 +102,20 @@ class Group:
 
         `losses`, of any shape, has one number for each of this rank's samples or tokens; ranks may have
         unequally many. The gradients that DistributedDataParallel or FSDP then averages over the ranks are
-        those of this mean. The mean of each rank's own mean is not: it weights samples unequally.
+        those of this mean. The mean of the ranks' means would weight samples unequally.
         """
         both = torch.stack(
             [losses.detach().sum(dtype=torch.float64), losses.new_tensor(losses.numel()).double()]
         )
         dist.all_reduce(both)
         scaled_sum = losses.sum() * (self.world_size / both[1]).to(losses.dtype)
-        # The value is that of all ranks, the gradient that of this rank's part.
+        # The value is the mean over all ranks; the gradient is that of this rank's part.
         return scaled_sum + ((both[0] / both[1]).to(losses.dtype) - scaled_sum.detach())
 
 
 @dataclass(frozen=True, slots=True)
 class Job(Group):
-    """The job that this process is a rank of: its group, and what the launcher said besides.
+    """The job that this process is a rank of: its group, and what else the launcher set.
 
     `out` is the folder for files to keep, $MUSTER_OUT or runs/alone. `restart` is the number of the restart,
     0 at first: a program that finds more continues from its newest checkpoint.

@@ -27,7 +27,7 @@ def others_wait(group: Group) -> Iterator[None]:
     """Let each rank work in the block as long as it needs; then wait until all have left theirs.
 
     Every rank must call it. Raises TrainError if for the time-out of the group no rank shows that it works.
-    If the block raises, nothing is waited for: the job ends, or the exception is handled on every rank.
+    If the block raises, this does not wait: the job ends, or every rank handles the exception.
     """
     round_number = next(group.long_works)
     name = f"muster/long-work/{round_number}"
@@ -53,13 +53,13 @@ def _forget(store: Store, name: str) -> None:
 
 
 def _beat(store: Store, name: str, timeout: timedelta, left: threading.Event) -> None:
-    """Count up a number at the store while this rank works; short work never does."""
+    """Count up a number at the store while this rank works; short work ends before the first count."""
     while not left.wait(timeout.total_seconds() / BEATS):
         store.add(f"{name}/alive", 1)
 
 
 def _wait(store: Store, name: str, timeout: timedelta) -> None:
-    """Wait for the last rank, as long as another rank counts up; ask less and less often."""
+    """Wait for the last rank while other ranks still count; ask less and less often."""
     pause, seen, seen_at = SHORTEST, -1, time.monotonic()
     while not store.check([f"{name}/all-done"]):
         alive = store.add(f"{name}/alive", 0)

@@ -37,7 +37,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Preemption:
-    """Handles SIGNALS in the block; elsewhere than in the main thread it leaves them alone."""
+    """Handles SIGNALS in the block; outside the main thread it does nothing."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -55,7 +55,7 @@ class Preemption:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._answer and error is None:
-            self._answer[1].wait()  # nothing may be under way when the group is left
+            self._answer[1].wait()  # no collective may be under way when the group is destroyed
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -68,7 +68,7 @@ class Preemption:
     def asked(self) -> bool:
         """Return whether a rank has got a signal, the same on every rank; call it once after each step.
 
-        The answer is that of the previous call: so the ranks' question travels while they compute.
+        The answer is one call late, so that the ranks communicate it while they compute.
         """
         if self.group.world_size == 1:
             return self._signalled

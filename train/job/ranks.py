@@ -157,7 +157,7 @@ def _place(ranks: Ranks) -> tuple[int, int, int]:
 
 
 def remark(environ: Mapping[str, str], ranks: Ranks) -> str | None:
-    """Return a line about what a user may not expect of `ranks` in this environment; None if all is plain."""
+    """Return a line about a surprise in `ranks` for this environment; None if there is none."""
     if ranks.launcher == "single" and environ.get("SLURM_JOB_ID"):
         return "one process: a Slurm batch script is no step of its job; use srun or mpirun to start more"
     inherited = [name for name in (*MPI_FAMILIES, "srun") if _is_whole(environ, name)]

@@ -6,8 +6,8 @@
     mpi://              on rank 0, at a free port, which the others learn over MPI
     auto                env:// where those two are set, else by what started the ranks: MPI, or Slurm
 
-Debian builds torch without libuv, which torch's stores use by default. The older server is as good below
-some thousands of ranks, so every store here is of that kind.
+Debian builds torch without libuv, which torch's stores use by default. The older server is as good below a
+few thousand ranks, so every store here uses it.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _tcp(host: str, port: int, ranks: Ranks, timeout: timedelta) -> TCPStore:
 def _wait_for_listener(host: str, port: int, ranks: Ranks, timeout: timedelta) -> None:
     """Wait until rank 0, which may start later than this one, listens there.
 
-    torch's store would wait as well; but if rank 0 never comes, it writes a page of C++ stack to stderr.
+    torch's store would wait too, but if rank 0 never comes, it writes a page of C++ stack to stderr.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     while True:
@@ -260,7 +260,7 @@ def _wait_for_listener(host: str, port: int, ranks: Ranks, timeout: timedelta) -
 def address_of(ranks: Ranks) -> str:
     """Return the address at which other hosts reach this one: that of the default route, if it has one.
 
-    Connecting a datagram socket sends nothing, it asks the routing table. 192.0.2.1 is nobody's (RFC 5737).
+    Connecting a datagram socket sends nothing; it only looks up the route. 192.0.2.1 is nobody's (RFC 5737).
     """
     if ranks.local_world_size == ranks.world_size:
         return "127.0.0.1"

@@ -26,7 +26,7 @@ def spawn(function: Callable[..., None], count: int, *arguments: Any) -> int:
     if ranks.world_size > 1:
         raise TrainError(f"--spawn starts ranks of its own, but {ranks.launcher} started this as {ranks}")
     store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, use_libuv=False)
-    context = start_processes(  # type: ignore[no-untyped-call]  # torch's own
+    context = start_processes(  # type: ignore[no-untyped-call]  # untyped in torch
         _be_a_rank, (count, store.port, function, arguments), count, join=False, start_method="spawn"
     )
     try:

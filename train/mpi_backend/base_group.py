@@ -1,4 +1,4 @@
-"""The part of the process group beside its collectives: identity, time-out, how one starts, the end."""
+"""The process group without its collectives: identity, time-out, the start of a collective, the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the caller of a collective blocks until it is complete, and so may run it in its own thread."""
+"""Tells whether the caller of a collective blocks until it is complete, and may run it in its own thread."""
 
 from __future__ import annotations
 

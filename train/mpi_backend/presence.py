@@ -42,7 +42,7 @@ class Presence:
         return self._without_entry(number, [rank for rank in range(self.size) if rank != self.rank])
 
     def _without_entry(self, number: int, ranks: list[int]) -> list[int]:
-        """Ask for all at once, and if one lacks, for each half: a store checks many keys in one request."""
+        """Ask for all keys in one request, and if any is missing, for each half separately."""
         if not ranks or self._store.check([self._waiting(number, rank) for rank in ranks]):
             return []
         if len(ranks) == 1:

@@ -76,7 +76,7 @@ class MpiProcessGroup(BaseGroup):
         return self._start("all_gather", run, tensors, list(outputs[0]), opts, same_type=tensors)
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> Work:
-        """`outputs[rank][i]` is for rank's `tensors[i]`."""
+        """Gather several tensors: `outputs[rank][i]` receives that rank's `tensors[i]`."""
 
         def run() -> None:
             for number, tensor in enumerate(tensors):
@@ -195,7 +195,7 @@ class MpiProcessGroup(BaseGroup):
         group_desc: str | None = None,
         devices: Any = None,
     ) -> MpiProcessGroup | None:
-        """Return the group of `ranks` of this group, on those; every rank of this group calls it."""
+        """Return, on `ranks`, the new group of these ranks; every rank of this group calls it."""
         inside = self.rank() in ranks
         comm: MPI.Intracomm = self._comm.Split(
             0 if inside else MPI.UNDEFINED, list(ranks).index(self.rank()) if inside else 0

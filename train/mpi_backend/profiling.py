@@ -19,7 +19,7 @@ def event(name: str, tensors: Sequence[torch.Tensor]) -> Callable[[], None] | No
     handle = _autograd._record_function_with_args_enter(f"mpi:{name}", *shown)
 
     def end() -> None:
-        # torch records an event as asynchronous, as this is, only if another thread ends it.
+        # torch records an event as asynchronous, which this one is, only if another thread ends it.
         ending = threading.Thread(target=_autograd._record_function_with_args_exit, args=(handle,))
         ending.start()
         ending.join()

@@ -62,7 +62,7 @@ class Watchdog:
                     watched.visit_in_background(now)
 
     def _chain_excepthook(self) -> None:
-        """Notice an exception that nobody catches, after the other hooks, of which one prints the report."""
+        """Notice an uncaught exception, after the other hooks, one of which prints the report."""
         others = sys.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -108,7 +108,7 @@ class Watched:
         )
 
     def _absent(self, running: Running) -> str:
-        """Say who did not come, as far as the store answers and every rank has had its turn to write."""
+        """Name the absent ranks, if the store answers and every rank has had its turn to write."""
         absent: list[int] = []
         presence = self.presence
         if presence is not None and running.seconds >= self.period + PATIENCE:

@@ -41,7 +41,7 @@ class CollectiveWork(Work):
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Perform it in the calling thread; `wait` raises what goes wrong."""
+        """Perform the collective in the calling thread; `wait` raises its error."""
         try:
             self._run()
         except BaseException as error:
@@ -54,7 +54,7 @@ class CollectiveWork(Work):
                 self._when_done()
 
     def fail(self, error: BaseException) -> None:
-        """Make `error` the outcome."""
+        """End the work with `error`."""
         self._error = with_name(self.name, error)
         self._error.__cause__ = error
 
@@ -67,7 +67,7 @@ class CollectiveWork(Work):
             self._resolve(future)
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
-        """Return when it is done; raises what went wrong, or TimedOutError after `timeout`, if one is given.
+        """Return when the work is done; raises its error, or TimedOutError after `timeout`, if one is given.
 
         After TimedOutError the collective is still under way: MPI cannot take it back.
         """
@@ -132,7 +132,7 @@ class Finished(Work):
 
 
 class Coalesced(Work):
-    """One handle for several."""
+    """One handle for several collectives."""
 
     def __init__(self, works: list[Work]) -> None:
         super().__init__()

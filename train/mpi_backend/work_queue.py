@@ -114,7 +114,7 @@ class WorkQueue:
                 (self._perform if in_callback else self._run)(head)
 
     def look(self) -> Running | None:
-        """Return what runs; this takes no lock."""
+        """Return the running collective; this takes no lock."""
         return self._running
 
     def _wait_for_change(self, work: CollectiveWork, seconds: float, deadline: float | None) -> None:
@@ -159,7 +159,7 @@ class WorkQueue:
         self._running = Running(name, seconds, time.monotonic(), self.begun)
 
     def _note(self, error: BaseException | None) -> None:
-        """After an error inside MPI the group is unusable."""
+        """Mark the group as unusable after an error inside MPI."""
         if error is not None and breaks_group(error):
             self.broken = error
             self._drop()
@@ -180,7 +180,7 @@ class WorkQueue:
             self._run(head)
 
     def _drop(self) -> None:
-        """Fail everything in the queue."""
+        """Fail every queued collective."""
         while self._queue:
             work = self._queue.popleft()
             work.fail(MpiBackendError(f"not started: this group is unusable after: {self.broken}"))
@@ -188,7 +188,7 @@ class WorkQueue:
             work.publish()
 
     def abort(self, reason: BaseException) -> None:
-        """Start nothing more; what runs in MPI cannot be stopped."""
+        """Start no further collective; one that runs in MPI cannot be stopped."""
         with self._lock:
             self.broken = self.broken or reason
             self._drop()

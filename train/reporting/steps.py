@@ -77,7 +77,7 @@ class StepLog:
         self._at = now
 
     def restart(self) -> None:
-        """Leave out the time since the last lap: that of an evaluation or a checkpoint, between two steps."""
+        """Leave out the time since the last lap, which an evaluation or a checkpoint took."""
         self._seconds, self._at = {}, time.perf_counter()
 
     def step(

@@ -33,8 +33,8 @@ class Fsdp:
     def __init__(
         self, model: nn.Module, group: Group, optimizer: type[Optimizer], options: dict[str, Any]
     ) -> None:
-        # Before, Gloo and torch's own MPI have no reduce_scatter, and fully_shard of torch 2.6 asks even a
-        # CPU for a stream's event.
+        # In earlier versions Gloo and torch's own MPI have no reduce_scatter, and fully_shard of torch 2.6
+        # asks even a CPU for a stream's event.
         if group.device.type == "cpu" and _older_than(2, 8):
             raise TrainError(
                 f"--sync fsdp on a CPU needs torch 2.8 or later, this is {torch.__version__}\n"
@@ -61,7 +61,7 @@ class Fsdp:
         pass  # the backward pass ends with the last gradient reduced
 
     def clip(self, max_norm: float) -> float:
-        """Clip by the norm over all shards: each rank has a part of it, until full_tensor sums the parts."""
+        """Clip by the norm over all shards: full_tensor combines the parts that the ranks hold."""
         parameters = list(self.model.parameters())
         norm = get_total_norm([each.grad for each in parameters if each.grad is not None])
         whole = norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -1,4 +1,4 @@
-"""Strategies that keep the whole model on every rank: what they share, and the one that does no more."""
+"""The base of strategies that keep the whole model on every rank, and `--sync none`, which does no more."""
 
 from __future__ import annotations
 

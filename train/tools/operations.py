@@ -154,7 +154,7 @@ def _all_to_all_single(world: World) -> Pairs:
 
 
 def _barrier(world: World) -> Pairs:
-    """The last rank is late: no rank may leave the barrier before it, less half of that for clock skew."""
+    """The last rank comes LATE: no rank may leave before that, with half of LATE allowed for clock skew."""
     if world.rank == world.last:
         time.sleep(LATE)
     came = torch.tensor([_milliseconds()], device=world.device)

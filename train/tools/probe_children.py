@@ -76,12 +76,12 @@ def _one_attempt(context: ForkServerContext, group: Group, child: Child, cells: 
     process.start()
     theirs.close()
     outcomes = _listen(mine, child.patience)
-    process.join(child.patience.total_seconds())  # a child that died must be reported as that
+    process.join(child.patience.total_seconds())  # gives a child that died time to be reported as dead
     died = process.exitcode is not None and process.exitcode < 0
     process.kill()
     process.join()
     signals = group.all_gather(-(process.exitcode or 0) if died else 0)
-    outcomes = max(group.all_gather(outcomes), key=len)  # all ranks saw the same, slow ones less of it
+    outcomes = max(group.all_gather(outcomes), key=len)  # the same on all ranks; slow ranks saw fewer
     measured = [Measured(cell, *outcome) for cell, outcome in zip(cells, outcomes, strict=False)]
     if len(measured) < len(cells) and not (measured and measured[-1].outcome == BROKEN):
         measured.append(_culprit(cells[len(measured)], signals, child.patience))

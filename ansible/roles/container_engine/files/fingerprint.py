@@ -1,7 +1,7 @@
-"""Whether a file has one OpenPGP key, the one expected: run by `python3 -` with FILE and FINGERPRINT.
+"""Checks that a file holds exactly the expected OpenPGP key: `python3 -` runs it with FILE and FINGERPRINT.
 
-Enough of RFC 9580 for a public key of version 4, so that no host needs GnuPG. apt trusts every key of the
-file, so it must have no other.
+It implements the part of RFC 9580 that public keys of version 4 need, so that no host needs GnuPG. apt trusts
+every key in the file, so the file must hold no other key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PUBLIC_KEY = 6
 
 
 def dearmor(content: bytes) -> bytes:
-    """The bytes of a key, also of one in ASCII armor; ValueError if there is more than one block of it."""
+    """Return the bytes of a key, binary or in ASCII armor; ValueError for several armored blocks."""
     if not content.startswith(b"-----BEGIN PGP"):
         return content
     if content.count(b"-----BEGIN") != 1:
@@ -26,7 +26,7 @@ def dearmor(content: bytes) -> bytes:
 
 
 def packets(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """The tag and body of each packet; ValueError where the rest is none of a known length."""
+    """Yield the tag and body of each packet; ValueError where the rest is no packet of known length."""
     while content:
         tag, start, length = header(content)
         if len(content) < start + length:
@@ -36,7 +36,7 @@ def packets(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def header(content: bytes) -> tuple[int, int, int]:
-    """A packet's tag, where its body starts, and how long that is."""
+    """Return a packet's tag, the offset of its body, and the length of the body."""
     if len(content) < 6 or not content[0] & 0x80:
         raise ValueError("not an OpenPGP key")
     if not content[0] & 0x40:  # the older format
@@ -55,7 +55,7 @@ def header(content: bytes) -> tuple[int, int, int]:
 
 
 def fingerprints(content: bytes) -> list[str]:
-    """The fingerprint of each key (not of its subkeys), 40 hexadecimal digits in capitals."""
+    """Return the fingerprint of each primary key (not of subkeys): 40 hexadecimal digits in capitals."""
     keys = [body for tag, body in packets(dearmor(content)) if tag == PUBLIC_KEY]
     if not keys or any(body[:1] != b"\x04" for body in keys):
         raise ValueError("not a public key of version 4")

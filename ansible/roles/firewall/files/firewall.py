@@ -1,7 +1,8 @@
-"""Lets a cluster's own addresses through this host's firewall: `python3 - MODE [WANTED]`, WANTED as JSON.
+"""Lets the cluster's own addresses through this host's firewall: `python3 - MODE [WANTED]`, WANTED as JSON.
 
-MODE `look` says whether that is to be done, `apply` does it, `again` does it as the record says (at each
-start of the host), `remove` undoes what the record says. Only what accepts is added; the owner's rules stay.
+MODE `look` says whether rules have to change, `apply` adds the rules, `again` adds the recorded rules (at
+each start of the host), `remove` removes the recorded rules. It adds only rules that accept, and changes none
+of the owner's rules.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Wanted = dict[str, Any]
 
 
 class Chain(NamedTuple):
-    """A chain of nftables that turns away; the handle and the mark of our jump in it, if there is one."""
+    """An nftables chain that refuses packets; handle and mark of its jump to our chain, if it has one."""
 
     family: str
     table: str
@@ -34,7 +35,7 @@ class Chain(NamedTuple):
 
 
 def run(*argv: str, stdin: str = "") -> str:
-    """What a command prints; its own words end this program where it fails."""
+    """Return what a command prints; if it fails, its own message ends this program."""
     done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(argv[:6])}: {(done.stderr or done.stdout).strip()}")
@@ -42,17 +43,17 @@ def run(*argv: str, stdin: str = "") -> str:
 
 
 def is_v6(address: str) -> bool:
-    """Whether it is an address of IPv6."""
+    """Whether this is an IPv6 address."""
     return ":" in address
 
 
 def digest(wanted: Wanted) -> str:
-    """What tells one set of rules from another."""
+    """Return a digest that tells sets of rules apart."""
     return hashlib.sha256(json.dumps(wanted["rules"], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def plain(wanted: Wanted) -> Wanted:
-    """The same without addresses that lie in others' networks, and without ports that are named twice."""
+    """Return `wanted` without addresses that another network contains, and without repeated ports."""
     rules = [
         {**rule, "addresses": networks(rule["addresses"]), "ports": ranges(rule["ports"])}
         for rule in wanted["rules"]
@@ -61,7 +62,7 @@ def plain(wanted: Wanted) -> Wanted:
 
 
 def networks(addresses: list[str]) -> list[str]:
-    """Each address once, in its order; a network stands for the addresses in it."""
+    """Return each address once, sorted; a network replaces the addresses that it contains."""
     given = [ipaddress.ip_network(address, strict=False) for address in addresses]
     four = ipaddress.collapse_addresses(net for net in given if isinstance(net, ipaddress.IPv4Network))
     six = ipaddress.collapse_addresses(net for net in given if isinstance(net, ipaddress.IPv6Network))
@@ -72,7 +73,7 @@ def networks(addresses: list[str]) -> list[str]:
 
 
 def ranges(ports: list[str]) -> list[str]:
-    """Ranges that touch no other: `22`, `20000-31999`."""
+    """Merge ports into ranges that neither overlap nor adjoin: `22`, `20000-31999`."""
     merged: list[list[int]] = []
     for first, last in sorted((int(port.split("-")[0]), int(port.split("-")[-1])) for port in ports):
         if merged and first <= merged[-1][1] + 1:
@@ -86,7 +87,7 @@ def ranges(ports: list[str]) -> list[str]:
 
 
 def nft_chains(ruleset: Wanted) -> list[Chain]:
-    """The chains of `nft -j list ruleset` that turn away what comes in, by policy or by their last rule."""
+    """Return the chains of `nft -j list ruleset` that refuse incoming packets by policy or last rule."""
     entries = ruleset["nftables"]
     rules = [entry["rule"] for entry in entries if "rule" in entry]
     refusing = []
@@ -107,13 +108,13 @@ def nft_chains(ruleset: Wanted) -> list[Chain]:
 
 
 def is_end(rule: Wanted) -> bool:
-    """Whether a rule turns everything away."""
+    """Whether a rule drops or rejects every packet."""
     kinds = {next(iter(statement)) for statement in rule["expr"]}
     return bool(kinds & {"drop", "reject"}) and not kinds - ONLY_LOOK - {"drop", "reject"}
 
 
 def nft_script(wanted: Wanted, chains: list[Chain]) -> str:
-    """What `nft -f` is told: a chain of ours in each of the tables, and a jump to it first of all."""
+    """Return the script for `nft -f`: a chain of ours in each table, and a jump to it as the first rule."""
     lines = []
     for family, table in dict.fromkeys((chain.family, chain.table) for chain in chains):
         place = f"{family} {table} {CHAIN}"
@@ -128,7 +129,7 @@ def nft_script(wanted: Wanted, chains: list[Chain]) -> str:
 
 
 def nft_rules(wanted: Wanted, family: str) -> Iterator[str]:
-    """What is let in, of the addresses that a table of this family sees."""
+    """Yield the conditions of the rules that accept, for the addresses that a table of this family sees."""
     for rule in wanted["rules"]:
         for kind, six in (("ip", False), ("ip6", True)):
             addresses = [address for address in rule["addresses"] if is_v6(address) == six]
@@ -138,7 +139,7 @@ def nft_rules(wanted: Wanted, family: str) -> Iterator[str]:
 
 
 def nft_removal(chains: list[Chain]) -> str:
-    """The same for taking it back."""
+    """Return the script for `nft -f` that removes our chains and the jumps to them."""
     jumps = [chain for chain in chains if chain.handle is not None]
     lines = [
         f"delete rule {chain.family} {chain.table} {chain.name} handle {chain.handle}" for chain in jumps
@@ -152,12 +153,12 @@ def nft_removal(chains: list[Chain]) -> str:
 
 
 def commands(wanted: Wanted, *, removal: bool = False) -> list[tuple[str, ...]]:
-    """The commands that bring the rules of a firewall of this kind, or take them back."""
+    """Return the commands that add the rules to a firewall of this kind, or remove them."""
     return {"ufw": ufw, "firewalld": firewalld, "iptables": iptables}[wanted["kind"]](wanted, removal)
 
 
 def ufw(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
-    """ufw keeps them itself, also through restarts."""
+    """Return the commands for ufw, which itself keeps the rules through restarts."""
     begin = ("ufw", "--force", "delete", "allow") if removal else ("ufw", "prepend", "allow")
     return [
         (*begin, "proto", rule["protocol"], "from", address, "to", "any", "port", ports, "comment", "Muster")
@@ -168,7 +169,7 @@ def ufw(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
 
 
 def firewalld(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
-    """For now and for later: a reload would end what its owner has set for now alone."""
+    """Set each rule twice, at runtime and permanently: a reload would drop the owner's runtime-only rules."""
     option = "--remove-rich-rule" if removal else "--add-rich-rule"
     rules = [
         f'{option}=rule family="{"ipv6" if is_v6(address) else "ipv4"}" source address="{address}" '
@@ -185,7 +186,7 @@ def firewalld(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
 
 
 def iptables(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
-    """A chain of ours, and a jump to it first of all."""
+    """Return the commands for iptables: a chain of ours, and a jump to it as the first rule."""
     argvs: list[tuple[str, ...]] = []
     has_six = any(is_v6(address) for rule in wanted["rules"] for address in rule["addresses"])
     for program, six in (("iptables", False), *([("ip6tables", True)] if has_six else [])):
@@ -206,15 +207,15 @@ def iptables(wanted: Wanted, removal: bool) -> list[tuple[str, ...]]:
 
 
 def multiport(ports: list[str]) -> tuple[str, ...]:
-    """iptables' words for several ports, and what becomes of what comes there."""
+    """Return the arguments of iptables that match several ports and accept the packets."""
     return ("-m", "multiport", "--dports", ",".join(ports).replace("-", ":"), "-j", "ACCEPT")
 
 
-# -- what is done --
+# -- the modes --
 
 
 def recorded() -> Wanted | None:
-    """What was applied before."""
+    """Return what an earlier run applied; None without a record."""
     try:
         record = json.loads(RECORD.read_text())
     except (OSError, ValueError):
@@ -233,21 +234,21 @@ def is_there(wanted: Wanted) -> bool:
         return f"-j {CHAIN.upper()}" in run("iptables", "-S", "INPUT")
     if wanted["kind"] == "ufw":
         return "Muster" in run("ufw", "status")
-    return True  # firewalld keeps what it was told
+    return True  # firewalld keeps permanent rules itself
 
 
 def ruleset() -> Wanted:
-    """nftables' rules, all of them."""
+    """Return the whole ruleset of nftables."""
     return dict(json.loads(run("nft", "-j", "list", "ruleset")))
 
 
 def bring(wanted: Wanted) -> None:
-    """Have the firewall let the cluster in, and write down what that was."""
+    """Add the rules that let the cluster in, and record them."""
     before = recorded()
     if before and (before["kind"], wanted["kind"]) != ("nftables", "nftables"):
-        remove(before)  # nftables does both in one step
+        remove(before)  # nftables replaces its rules in one step
     RECORD.parent.mkdir(mode=0o755, exist_ok=True)
-    RECORD.write_text(json.dumps(wanted, indent=4) + "\n")  # first: what is cut short can be taken back
+    RECORD.write_text(json.dumps(wanted, indent=4) + "\n")  # first, so that an interrupted run can be undone
     if wanted["kind"] == "nftables":
         run("nft", "-f", "-", stdin=nft_script(wanted, nft_chains(ruleset())))
     else:
@@ -256,7 +257,7 @@ def bring(wanted: Wanted) -> None:
 
 
 def remove(before: Wanted) -> None:
-    """Take back what the record says; what is not there any more is passed over."""
+    """Remove the recorded rules; skip those that are gone already."""
     if before["kind"] == "nftables":
         run("nft", "-f", "-", stdin=nft_removal(nft_chains(ruleset())))
     else:
@@ -268,7 +269,7 @@ def remove(before: Wanted) -> None:
 
 
 def main() -> None:
-    """Say `changed` where something was, or would be."""
+    """Run the mode; print `changed` if rules changed or would change."""
     mode = sys.argv[1]
     before = recorded()
     if mode == "remove":

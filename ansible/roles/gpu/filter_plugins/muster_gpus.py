@@ -1,4 +1,4 @@
-"""The rules of `fab check` about GPUs, for the role `gpu`: what its probe said in, findings out."""
+"""Applies the GPU rules of `fab check` in the role `gpu`: it turns the probe's output into findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from muster.deploy.image.versions import load, targets  # noqa: E402
 
 
 def gpu_findings(probe_output: str, host: str, needs: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What is wrong with a host's GPUs, as its probe saw them."""
+    """Return the findings about a host's GPUs, from the output of its probe."""
     try:
         report = from_json(GpuReport, json.loads(probe_output))
     except NONSENSE as error:
@@ -38,12 +38,12 @@ def gpu_findings(probe_output: str, host: str, needs: Mapping[str, Any]) -> list
 
 
 def line(finding: Finding) -> str:
-    """A finding as setup prints it."""
+    """Return a finding as the line that setup prints."""
     return f"{finding.severity}: {finding.text} [{finding.id}]; {finding.remedy}"
 
 
 def image_cuda(labels: Mapping[str, str], image: str) -> str:
-    """The CUDA of an image, by its label or its tag's target in docker/versions.json; empty for none."""
+    """Return an image's CUDA, from its label or its tag's target in docker/versions.json; "" for none."""
     if labels.get("muster.cuda") or labels.get("muster.flavor", "").startswith("cpu"):
         return labels.get("muster.cuda", "")
     _, track = targets(load().values()).get(image.rpartition(":")[2], ("", None))
@@ -51,8 +51,8 @@ def image_cuda(labels: Mapping[str, str], image: str) -> str:
 
 
 class FilterModule:
-    """Ansible finds filters by this name."""
+    """Ansible finds the filters through this class name."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        """Each by its name."""
+        """Return each filter by its name."""
         return {"muster_gpu_findings": gpu_findings, "muster_image_cuda": image_cuda}

@@ -1,6 +1,6 @@
-"""What a host is, in one question: run by `python3 -` on it with the question as JSON.
+"""Collects the facts of a host in one probe: `python3 -` runs it on the host, with the question as JSON.
 
-It only reads. One question instead of ten is what makes a run over hosts that are right already a short one.
+It only reads. One probe instead of ten tasks keeps a run short where the hosts are set up already.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-# The rest of a chain whose last rule is for all that came so far, as nft writes it.
+# The end of a chain whose last rule refuses every packet that no earlier rule accepted, as nft prints it.
 LAST_RULE = r".*(?:\n\t\t.*)*?\n\t\t(?:counter packets \d+ bytes \d+ )?(?:drop|reject)\b.*\n\t}"
 SYS_RESOURCE, SYS_TIME = 24, 25  # capabilities(7)
-# Bridges between what runs on a host: of Docker, Podman, CNI, libvirt and LXC.
+# Bridges that connect containers or virtual machines inside a host: Docker, Podman, CNI, libvirt, LXC.
 INNER = re.compile(r"docker\d+|br-[0-9a-f]{12}|podman\d+|cni\d+|virbr\d+|lxcbr\d+")
 
 
 def said(*argv: str) -> str:
-    """What a command printed; nothing, where it is missing."""
+    """Return what a command printed; "" if there is no such command."""
     try:
         return subprocess.run(
             argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20, check=False
@@ -41,7 +41,7 @@ def said(*argv: str) -> str:
 
 
 def text(path: str) -> str:
-    """A file's text; nothing, where it is missing."""
+    """Return a file's text; "" if there is no such file."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -49,13 +49,13 @@ def text(path: str) -> str:
 
 
 def release() -> dict[str, str]:
-    """/etc/os-release."""
+    """Return the fields of /etc/os-release."""
     pairs = (line.partition("=") for line in text("/etc/os-release").splitlines())
     return {key: value.strip('"') for key, _, value in pairs}
 
 
 def operator() -> dict[str, str]:
-    """Who logged in, from where and to which port: from our parents' environment, for sudo hides it."""
+    """Return who logged in, from where and to which port, from our parents' environment, as sudo hides it."""
     process = os.getpid()
     while process > 1:
         entries = text(f"/proc/{process}/environ").split("\0")
@@ -69,7 +69,7 @@ def operator() -> dict[str, str]:
 
 
 def resolved(name: str) -> list[str]:
-    """The addresses that a name has on this host."""
+    """Return the addresses to which this host resolves a name."""
     try:
         return sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
     except OSError:
@@ -77,7 +77,7 @@ def resolved(name: str) -> list[str]:
 
 
 def addresses() -> list[str]:
-    """The host's addresses, but for those of inner bridges: they lead nowhere, and setup brings one."""
+    """Return the host's addresses, without those of inner bridges, which no other host reaches."""
     try:
         links = json.loads(said("ip", "-json", "address"))
     except ValueError:
@@ -88,7 +88,7 @@ def addresses() -> list[str]:
 
 
 def sshd_without(dropin: str, config: str = "/etc/ssh/sshd_config") -> dict[str, Any]:
-    """sshd's settings without Muster's drop-in, OpenSSH's defaults, and whether it reads drop-ins."""
+    """Return sshd's settings without Muster's drop-in, OpenSSH's defaults, and whether it reads drop-ins."""
     lines, reads = [], False
     for line in text(config).splitlines():
         match = re.match(r"\s*include\s+(.*)", line, re.IGNORECASE)
@@ -101,7 +101,7 @@ def sshd_without(dropin: str, config: str = "/etc/ssh/sshd_config") -> dict[str,
 
 
 def sshd_says(configuration: str) -> dict[str, str]:
-    """The settings of sshd with a configuration, by `sshd -T`; of several of one name, the words of all."""
+    """Return sshd's settings under a configuration, from `sshd -T`; values of a repeated name are joined."""
     argv = ("/usr/sbin/sshd", "-T", "-f", "/dev/stdin")
     try:
         done = subprocess.run(
@@ -116,7 +116,7 @@ def sshd_says(configuration: str) -> dict[str, str]:
 
 
 def firewalls() -> list[str]:
-    """The firewalls here that turn away what nobody allowed."""
+    """Return the active firewalls that refuse packets which no rule allows."""
     asked = {
         "ufw": (("ufw", "status"), r"^Status: active"),
         "firewalld": (("firewall-cmd", "--state"), r"^running"),
@@ -127,43 +127,43 @@ def firewalls() -> list[str]:
 
 
 def clock_is_kept() -> bool:
-    """Whether a chronyd here has a source that it believes."""
+    """Whether a chronyd runs here and has selected a source."""
     fields = said("chronyc", "-c", "tracking").strip().split(",") if shutil.which("chronyc") else []
     return len(fields) > 13 and fields[13] != "Not synchronised"
 
 
 def host_keys() -> dict[str, str]:
-    """Public host keys by type."""
+    """Return the public host keys by type."""
     lines = (text(str(path)).split() for path in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")))
     return {words[0]: words[1] for words in lines if len(words) > 1}
 
 
 def hard_limits() -> dict[str, int]:
-    """How far a limit can be raised here; -1 for as far as one likes."""
+    """Return how far each limit can be raised here; -1 means without bound."""
     limits = {}
     for name, label in (("memlock", "Max locked memory"), ("nofile", "Max open files")):
         match = re.search(rf"^{label}\s+\S+\s+(\S+)", text("/proc/1/limits"), re.MULTILINE)
         value = match.group(1) if match else "unlimited"
         limits[name] = -1 if value == "unlimited" else int(value)
-    if may(SYS_RESOURCE):  # then all that the kernel has; no one gets more files than nr_open
+    if may(SYS_RESOURCE):  # then only the kernel bounds them: nr_open for open files
         return {"memlock": -1, "nofile": int(text("/proc/sys/fs/nr_open") or 1 << 20)}
     return limits
 
 
 def may(capability: int) -> bool:
-    """Whether init could ever have this capability."""
+    """Whether init has this capability in its bounding set."""
     match = re.search(r"^CapBnd:\s*(\S+)", text("/proc/1/status"), re.MULTILINE)
     return bool(match and int(match.group(1), 16) >> capability & 1)
 
 
 def installed(packages: list[str]) -> list[str]:
-    """Those of the packages that are installed."""
+    """Return which of the packages are installed."""
     answer = said("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}${binary:Package}\n", *packages)
     return sorted({line[3:].partition(":")[0] for line in answer.splitlines() if line.startswith("ii ")})
 
 
 def account(name: str) -> dict[str, object]:
-    """The account that jobs run as (without a name, ours), if it is there, and whether setup made it."""
+    """Describe the account that jobs run as (ours if `name` is empty), and whether setup made it."""
     try:
         entry = pwd.getpwnam(name or pwd.getpwuid(os.getuid()).pw_name)
     except KeyError:
@@ -181,7 +181,7 @@ def account(name: str) -> dict[str, object]:
 
 
 def holds_data(home: str) -> bool:
-    """Whether a home has more in it than a new one."""
+    """Whether a home folder holds more than a new home folder does."""
     try:
         names = {path.name for path in Path(home).iterdir()}
         skeleton = {path.name for path in Path("/etc/skel").iterdir()}
@@ -191,11 +191,11 @@ def holds_data(home: str) -> bool:
 
 
 def environment(home: str) -> dict[str, object]:
-    """The environment of the stack `venv` in a home: its digest, once it is complete, and free space."""
+    """Return the digest of a home's environment of the stack `venv`, if it is complete, and free space."""
     folder = Path(home, ".muster-venv")
     mark, digest = folder / "current" / "muster.json", ""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        if mark.is_file() and mark.stat().st_size < 1 << 16:  # the account can put there what it likes
+        if mark.is_file() and mark.stat().st_size < 1 << 16:  # the account may have written the file
             digest = str(json.loads(mark.read_text())["digest"])
     place = next(path for path in (folder, *folder.parents) if path.is_dir())
     free = shutil.disk_usage(place).free >> 20
@@ -203,7 +203,7 @@ def environment(home: str) -> dict[str, object]:
 
 
 def works(*argv: str) -> bool:
-    """Whether a command ends well within 20 s."""
+    """Whether a command succeeds within 20 s."""
     try:
         done = subprocess.run(
             argv,
@@ -219,10 +219,10 @@ def works(*argv: str) -> bool:
 
 
 def engine(image: str) -> dict[str, object]:
-    """The container engine behind the command `docker`, which podman has too, if there is one.
+    """Describe the container engine behind the command `docker`, which podman provides too.
 
-    `cdi`: whether it takes devices by the Container Device Interface. `image`: the labels of the node's
-    image, or None where it has none of this name.
+    `cdi`: whether the engine supports the Container Device Interface. `image`: the labels of the node
+    image, or None if the engine has no image of this name.
     """
     command = shutil.which("docker", path=f"{os.environ.get('PATH', os.defpath)}:/snap/bin")
     if not command:
@@ -243,7 +243,7 @@ def engine(image: str) -> dict[str, object]:
 
 
 def labels(command: str, image: str) -> dict[str, str] | None:
-    """The labels of an image, if the engine has it."""
+    """Return the labels of an image; None if the engine does not have it."""
     answer = said(command, "image", "inspect", "--format", "{{json .Config.Labels}}", image)
     with contextlib.suppress(ValueError):
         return dict(json.loads(answer) or {})
@@ -251,20 +251,20 @@ def labels(command: str, image: str) -> dict[str, str] | None:
 
 
 def nvidia_devices(root: str = "/") -> list[str]:
-    """The device files of the GPUs: a container is given each by its name where its engine has no CDI."""
+    """Return the device files of the GPUs, which a container gets by name if its engine has no CDI."""
     paths = [*Path(root, "dev").glob("nvidia*"), *Path(root, "dev/nvidia-caps").glob("*")]
     return sorted("/" + str(path.relative_to(root)) for path in paths if path.is_char_device())
 
 
 def nvidia_cards(root: str = "/") -> int:
-    """How many GPUs of NVIDIA the PCI bus has, also without a driver: vendor 10de, a class of displays."""
+    """Count NVIDIA's GPUs on the PCI bus, with or without a driver: vendor 10de, a display class."""
     places = Path(root, "sys/bus/pci/devices").glob("*")
     pairs = ((text(f"{place}/vendor").strip(), text(f"{place}/class").strip()) for place in places)
     return sum(vendor == "0x10de" and kind.startswith("0x03") for vendor, kind in pairs)
 
 
 def running_jobs(homes: list[str]) -> list[str]:
-    """The jobs that run here: an agent, or a detached job's driver, holds a lock in the job's folder."""
+    """Return the jobs that run here: their agent or detached driver holds a lock in the job's folder."""
     jobs = set()
     for lock in (path for home in homes for path in Path(home, ".muster/jobs").glob("*/lock.*")):
         jobs |= {lock.parent.name} if is_locked(lock, fcntl.LOCK_EX) else set()
@@ -284,7 +284,7 @@ def is_locked(lock: Path, kind: int) -> bool:
 
 
 def is_group(name: str) -> bool:
-    """Whether there is such a group."""
+    """Whether a group of this name exists."""
     try:
         grp.getgrnam(name)
     except KeyError:
@@ -293,7 +293,7 @@ def is_group(name: str) -> bool:
 
 
 def file(path: str) -> str:
-    """A file's owner, mode and digest, so that a role passes over what is right; nothing if missing."""
+    """Return a file's owner, mode and digest, so that a role can skip a correct file; "" if it is missing."""
     try:
         status = Path(path).stat()
         content = Path(path).read_bytes()
@@ -303,7 +303,7 @@ def file(path: str) -> str:
 
 
 def owner(path: str) -> str:
-    """The number of whom a file or folder belongs to; nothing if missing."""
+    """Return the UID of the owner of a file or folder; "" if it is missing."""
     try:
         return str(Path(path).stat().st_uid)
     except OSError:
@@ -311,12 +311,12 @@ def owner(path: str) -> str:
 
 
 def private(folder: str) -> bool:
-    """Whether it is a folder that only its owner may enter."""
+    """Whether this is a folder that only its owner may enter."""
     return Path(folder).is_dir() and not Path(folder).stat().st_mode & 0o077
 
 
 def pinned_host_keys() -> str:
-    """The digest of Muster's block in the file of known hosts; nothing if there is none."""
+    """Return the digest of Muster's block in the known_hosts file; "" without such a block."""
     block = re.search(
         r"^# BEGIN .* Muster cluster\n(.*?)^# END ", text("/etc/ssh/ssh_known_hosts"), re.M | re.S
     )
@@ -324,12 +324,12 @@ def pinned_host_keys() -> str:
 
 
 def new_packages() -> dict[str, object]:
-    """What the role `packages` wrote down, by the role that asked for it."""
+    """Return what the role `packages` recorded, by the role that asked for the packages."""
     return {path.stem: json.loads(path.read_text()) for path in Path("/var/lib/muster").glob("*.json")}
 
 
 def units(asked: dict[str, dict[str, Any]]) -> dict[str, dict[str, bool]]:
-    """What systemd says of each unit; one question for all, which it answers in their order."""
+    """Return the state of each unit, from one `systemctl show`, which answers in the order of the units."""
     wanted = "ActiveState,UnitFileState,ActiveEnterTimestampMonotonic"
     answers = said("systemctl", "show", f"--property={wanted}", *asked).split("\n\n")
     return {name: unit(answer, **watched) for (name, watched), answer in zip(asked.items(), answers)}  # 3.9
@@ -350,7 +350,7 @@ def unit(answer: str, files: list[str], stamp: str) -> dict[str, bool]:
 
 
 def main() -> None:
-    """Print it all as JSON."""
+    """Print the facts as JSON."""
     asked = json.loads(sys.argv[1])
     system = release()
     user = account(asked["user"])

@@ -1,6 +1,7 @@
-"""Whether this host could pull an image: run by `python3 -` on it with the image's name. Nothing is pulled.
+"""Tests whether this host could pull an image: `python3 -` runs it there with the image's name.
 
-The registry is asked for the image's manifest, as an engine would, with the login that root has for it.
+It pulls nothing. It asks the registry for the image's manifest, as an engine would, with root's login for
+that registry.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SECONDS = 15
 
 
 def parse(image: str) -> tuple[str, str, str]:
-    """Registry, repository, and tag or digest, as an engine reads a name."""
+    """Split an image name as an engine does: into registry, repository, and tag or digest."""
     first, slash, rest = image.partition("/")
     if not slash or not (re.search(r"[.:]", first) or first == "localhost"):
         first, rest = "docker.io", image if slash else f"library/{image}"
@@ -34,7 +35,7 @@ def parse(image: str) -> tuple[str, str, str]:
 
 
 def login(registry: str) -> str:
-    """The words of a login that `docker login` left for a registry; nothing if it left none here."""
+    """Return the credentials that `docker login` stored for a registry; "" if it stored none here."""
     try:
         known = json.loads(LOGINS.read_text()).get("auths", {})
     except (OSError, ValueError):
@@ -45,7 +46,7 @@ def login(registry: str) -> str:
 
 
 def ask(address: str, authorization: str) -> None:
-    """One question for the headers alone; raises what urllib raises."""
+    """Send one HEAD request; raises what urllib raises."""
     request = urllib.request.Request(address, method="HEAD", headers={"Accept": MANIFESTS})  # noqa: S310
     if authorization:
         request.add_header("Authorization", authorization)
@@ -53,7 +54,7 @@ def ask(address: str, authorization: str) -> None:
 
 
 def token(challenge: str, words: str) -> str:
-    """What a registry wants to be given: a token from where its challenge says, or the login itself."""
+    """Return the Authorization header: a token from the address in the challenge, or the login itself."""
     fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     if not challenge.lower().startswith("bearer") or not fields.get("realm", "").startswith("https://"):
         return f"Basic {words}" if words else ""
@@ -67,7 +68,7 @@ def token(challenge: str, words: str) -> str:
 
 
 def problem(image: str) -> str:
-    """Why the image cannot be pulled; nothing if it can."""
+    """Return why the image cannot be pulled; "" if it can."""
     registry, name, reference = parse(image)
     host = "registry-1.docker.io" if registry == "docker.io" else registry
     scheme = "http" if re.match(r"(localhost|127\.)", host) else "https"
@@ -88,7 +89,7 @@ def problem(image: str) -> str:
 
 
 def main() -> None:
-    """Print it as JSON."""
+    """Print the problem as JSON."""
     print(json.dumps({"problem": problem(sys.argv[1])}))
 
 

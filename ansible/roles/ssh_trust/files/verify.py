@@ -1,7 +1,7 @@
-"""Whether trust is what it should be, seen from one host: run by `python3 -` on it, as root, with JSON.
+"""Tests SSH trust from one host: `python3 -` runs it there, as root, with JSON.
 
-Every host of the cluster lets us in, with strict checking; and the next one refuses a wrong key and a
-password, and is refused by us when its host key is not known.
+Every host of the cluster accepts our login under strict host key checking. The next host refuses a wrong key
+and a password, and ssh refuses that host when its host key is not known.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def ssh(user: str, *argv: str) -> tuple[int, str]:
-    """Log in somewhere as the cluster's account; the status and the last line of what ssh says."""
+    """Log in to a host as the cluster's account; return the status and the last line of ssh's stderr."""
     done = run("runuser", "-u", user, "--", "ssh", "-n", "-o", "ConnectTimeout=10", *argv, "true")
     return done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
 
 
 def check(name: str, problems: list[str]) -> dict[str, Any]:
-    """The outcome of one check."""
+    """Return the outcome of one check."""
     return {"id": f"ssh_trust.{name}", "ok": not problems, "detail": "; ".join(problems)}
 
 
 def pairs(user: str, names: list[str]) -> list[str]:
-    """The hosts that do not let us in."""
+    """Return the hosts that refuse our login, each with ssh's message."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outcomes = list(pool.map(lambda name: ssh(user, name), names))
     return [f"{name}: {message}" for name, (status, message) in zip(names, outcomes) if status]  # 3.9
 
 
 def refusal(user: str, expected: str, *argv: str) -> list[str]:
-    """Nothing, if ssh was refused for this reason."""
+    """Return no problem if ssh was refused for the expected reason."""
     status, message = ssh(user, *argv)
     return [] if status == 255 and expected in message else [f"status {status}: {message or 'let in'}"]
 
 
 def refuses_wrong_key(user: str, target: dict[str, Any]) -> list[str]:
-    """Nothing, if a key that is not the cluster's is of no use."""
+    """Return no problem if the host refuses a key that is not the cluster's."""
     folder = Path(tempfile.mkdtemp(prefix="muster-verify-"))
     try:
         key = str(folder / "key")
@@ -68,7 +68,7 @@ def refuses_wrong_key(user: str, target: dict[str, Any]) -> list[str]:
 
 
 def server(user: str, expected: dict[str, str]) -> list[str]:
-    """Settings of sshd that are not what the drop-in says, as an earlier file would cause."""
+    """Return the settings of sshd that differ from the drop-in, because an earlier file set them."""
     done = run("/usr/sbin/sshd", "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1")
     real = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
     return [

@@ -1,10 +1,10 @@
-"""How far a host's clock is from its source and from the head's: run by `python3 -` on it.
+"""Measures the offset of a host's clock from its source and from the head's clock: `python3 -` runs it there.
 
 Arguments: SECONDS to wait, the bound, HEAD (the first host of the cluster, empty on that host itself), and
-`follows` where the head is the host's source.
+`follows` if the head is the host's source.
 
-What chronyd says of its source is not enough: two hosts whose sources differ are both close to their own. So
-the clock is compared with the head's at this moment, by a chronyd that asks once and sets nothing. Where the
+chronyd's offset from its source is not enough: two hosts with different sources can each be close to their
+own source. So this compares the clock with the head's, by a chronyd that asks once and sets nothing. If the
 head does not answer, the source's own uncertainty counts.
 """
 
@@ -21,7 +21,7 @@ TRIES = 3
 
 
 def tracking() -> list[str]:
-    """The fields of `chronyc -c tracking`; none while chronyd does not answer."""
+    """Return the fields of `chronyc -c tracking`; an empty list while chronyd does not answer."""
     argv = ["chronyc", "-c", "tracking"]
     try:
         done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=10, check=False)
@@ -31,9 +31,9 @@ def tracking() -> list[str]:
 
 
 def measure() -> dict[str, Any]:
-    """The clock against its source: `offset` in seconds, positive if it is ahead, give or take `margin`.
+    """Compare the clock with its source: `offset` in seconds, positive if ahead, and its error `margin`.
 
-    The margin is root dispersion + half the root delay: the source is no further from the true time.
+    The margin is root dispersion + half the root delay: the source is at most that far from the true time.
     """
     fields = tracking()
     if len(fields) < 14:
@@ -48,7 +48,7 @@ def measure() -> dict[str, Any]:
 
 
 def compare(head: str) -> float | None:
-    """How far the clock is ahead of the head's at this moment; None where the head does not answer."""
+    """Return how far the clock is ahead of the head's now; None if the head does not answer."""
     argv = ["/usr/sbin/chronyd", "-Q", "-t", "3", f"server {head} iburst maxsamples 1"]
     try:
         done = subprocess.run(
@@ -63,7 +63,7 @@ def compare(head: str) -> float | None:
 def is_good(
     clock: dict[str, Any], apart: float | None, bound: float, tries: int, *, is_head: bool, follows: bool
 ) -> bool:
-    """Whether no more waiting is needed. Who follows the head needs its answer, others 3 tries."""
+    """Whether waiting can end. A host that follows the head needs its answer; others try 3 times."""
     if not clock["synchronised"]:
         return False
     if is_head:
@@ -74,10 +74,10 @@ def is_good(
 
 
 def main() -> None:
-    """Print it as JSON: once it is within half the bound, or as it is when the time is over.
+    """Print the measurement as JSON once the offset is within half the bound, or when the time is over.
 
-    Two hosts that are no further from the head, one ahead and one behind, are within the bound. A head that
-    is too busy to answer is asked again.
+    Two hosts within half the bound of the head, one ahead and one behind, are within the bound of each other.
+    If the head is too busy to answer, it is asked again.
     """
     seconds, bound, head, follows = (
         float(sys.argv[1]),

@@ -1,8 +1,8 @@
-"""Sets the kernel's values for training, and takes them back: `python3 - MODE ROOT [WANTED]`, WANTED as JSON.
+"""Sets kernel parameters for training, and restores them: `python3 - MODE ROOT [WANTED]`, WANTED as JSON.
 
-WANTED has a value for each file, `*` in whose path stands for all that are there. MODE `look` says whether
-there is something to do, `apply` does it, `again` does it as the record says (at each start of the host),
-`remove` puts back what was there before. ROOT is `/`, or a folder that stands for it.
+WANTED has a value for each file; `*` in a path matches all existing files. MODE `look` says whether values
+have to change, `apply` sets them, `again` sets the recorded values (at each start of the host), `remove`
+restores the values from before. ROOT is `/`, or a folder in its place.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from typing import Any
 
 RECORD = Path("/var/lib/muster/tuning.json")
 Values = dict[str, str]
-"""Values by the path of their file, from `/`."""
+"""Values by the absolute path of their file."""
 
 
 def value(content: str) -> str:
-    """What a file says: words with single spaces, and of several the one that is chosen, `[madvise]`."""
+    """Return the value in a file's content: with single spaces, and of several choices the `[chosen]` one."""
     chosen = re.search(r"\[(\S+)\]", content)
     return chosen.group(1) if chosen else " ".join(content.split())
 
 
 class Host:
-    """The values below a root, and the record of what was set."""
+    """The kernel parameters below a root, and the record of what setup changed."""
 
     def __init__(self, root: str, record: Path = RECORD) -> None:
         self.root, self.record = Path(root), record
 
     def read(self, path: str) -> str:
-        """The value of a file."""
+        """Return the value of a file."""
         return value((self.root / path.lstrip("/")).read_text())
 
     def write(self, path: str, new: str) -> None:
-        """Set it; what the kernel refuses ends this program."""
+        """Set the value of a file; this program ends if the kernel refuses it."""
         try:
             (self.root / path.lstrip("/")).write_text(f"{new}\n")
         except OSError as error:
             sys.exit(f"{path}: cannot be set to {new}: {error.strerror}; take it out of the role's variables")
 
     def expanded(self, wanted: Values) -> Values:
-        """The files that are there: a host without cpufreq has no governor."""
+        """Return the values of the files that exist: a host without cpufreq has no governor."""
         places = {path: sorted(self.root.glob(path.lstrip("/"))) for path in wanted}
         return {
             f"/{place.relative_to(self.root)}": value(wanted[path])
@@ -51,20 +51,20 @@ class Host:
         }
 
     def recorded(self) -> dict[str, Any]:
-        """`wanted` of an earlier run, what it `set`, and what was there `before`; each empty without one."""
+        """Return the record: `wanted` of the last run, what it `set`, the values `before`; or empty ones."""
         try:
             return dict(json.loads(self.record.read_text()))
         except (OSError, ValueError):
             return {"wanted": {}, "set": {}, "before": {}}
 
     def differs(self, wanted: Values) -> bool:
-        """Whether a value is another than the wanted one, or one is set that is not wanted any more."""
+        """Whether a value differs from the wanted value, or an earlier run set a file that WANTED lacks."""
         now = self.expanded(wanted)
         before = self.recorded()
         return before["set"].keys() != now.keys() or any(self.read(path) != new for path, new in now.items())
 
     def apply(self, wanted: Values) -> None:
-        """Set the values; first of all it is written down what was there before setup ever came."""
+        """Record the values from before the first setup, then set the wanted values."""
         record, now = self.recorded(), self.expanded(wanted)
         gone = {path: record["set"][path] for path in record["set"].keys() - now.keys()}
         before = {path: record["before"].get(path, self.read(path)) for path in now}
@@ -81,7 +81,7 @@ class Host:
         self.record.write_text(json.dumps(record, indent=4) + "\n")
 
     def put_back(self, current: Values, before: Values) -> None:
-        """Restore values, but for those that somebody else has changed since."""
+        """Restore values, except those that somebody else has changed since."""
         for path, new in current.items():
             if not (self.root / path.lstrip("/")).exists() or path not in before:
                 continue
@@ -91,14 +91,14 @@ class Host:
                 print(f"{path} stays {self.read(path)}: it was changed since setup set it to {new}")
 
     def remove(self) -> None:
-        """Put back what was there before, and forget it."""
+        """Restore the recorded values, and delete the record."""
         record = self.recorded()
         self.put_back(record["set"], record["before"])
         self.record.unlink()
 
 
 def main() -> None:
-    """Say `changed` where something was, or would be."""
+    """Run the mode; print `changed` if values changed or would change."""
     mode, host = sys.argv[1], Host(sys.argv[2])
     if mode == "remove":
         if host.record.exists():

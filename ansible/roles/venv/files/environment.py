@@ -1,7 +1,8 @@
-"""The jobs' environment in the home of whoever runs this: `python3 -` gets this text, and a call of main at its end.
+"""Builds the jobs' virtual environment in the home of the account that runs this.
 
-An environment is built beside the one in use, tried, and comes into use by the rename of one link. So a run that is
-cut short leaves the one in use as it was; what it left behind, the next run removes.
+`python3 -` reads this text, with a call of main appended. A new environment is built beside the current one,
+tried, and put in use by renaming one link. An interrupted run leaves the current environment unchanged, and
+the next run removes what it left behind.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = ".muster-venv"
-MARK = "muster.json"  # of an environment that is complete
+MARK = "muster.json"  # in an environment that is complete
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-WORDS = 12  # lines of a program that has failed
+WORDS = 12  # lines of a failed program's output in the error
 
-# Without a look at this account's own settings of Python.
+# Run with -I, which ignores this account's own settings of Python.
 TRIAL = """
 import json, subprocess, sys
 from importlib.metadata import version
@@ -38,16 +39,16 @@ print(json.dumps(said))
 
 
 class Failed(Exception):
-    """What went wrong, in the words of whoever said it."""
+    """The message of what failed."""
 
 
 def home() -> Path:
-    """The home of this account; HOME may be another's, as under runuser(1)."""
+    """Return the home of this account; HOME may be another account's, as under runuser(1)."""
     return Path(pwd.getpwuid(os.getuid()).pw_dir)
 
 
 def words(argv: list[str], environment: dict[str, str], stdin: str = "") -> str:
-    """What a program printed; `Failed` with its last lines where it failed."""
+    """Return what a program printed; raises `Failed` with its last lines if it failed."""
     try:
         done = subprocess.run(
             argv, input=stdin, env=environment, cwd=home(), capture_output=True, text=True, check=False
@@ -61,23 +62,23 @@ def words(argv: list[str], environment: dict[str, str], stdin: str = "") -> str:
 
 
 def surroundings(asked: dict[str, Any], cache: Path) -> dict[str, str]:
-    """The environment of uv: its certificates are the host's, and so is what the host's owner has set."""
+    """Return the environment variables of uv: the host's own, and the host's certificates."""
     fixed = {"HOME": str(home()), "UV_CACHE_DIR": str(cache), "UV_NO_PROGRESS": "1"}
     kept = {"UV_PYTHON_INSTALL_DIR": str(home() / FOLDER / "python"), "UV_HTTP_TIMEOUT": "120"}
-    if CERTIFICATES.exists():  # a site's own may be there; without them uv has those of the public indexes
+    if CERTIFICATES.exists():  # they may include a site's own; uv itself brings only public ones
         kept["UV_SYSTEM_CERTS"] = "1"
     return {**os.environ, **kept, **asked["environment"], **fixed}
 
 
 def sources(asked: dict[str, Any], index: str) -> list[str]:
-    """Where uv finds packages: wheels alone, for nothing is compiled on a host."""
+    """Return uv's options for finding packages: only wheels, because nothing is compiled on a host."""
     if asked["wheels"]:
         return ["--only-binary", ":all:", "--no-index", "--find-links", asked["wheels"]]
     return ["--only-binary", ":all:", *(["--default-index", index] if index else [])]
 
 
 def plan(asked: dict[str, Any]) -> dict[str, Any]:
-    """What would be installed, as uv reads it from the index now; nothing stays of the question."""
+    """Return what uv would install from the index as it is now; leaves no files behind."""
     with tempfile.TemporaryDirectory() as cache:
         environment = surroundings(asked, Path(cache))
         ask = [asked["uv"], "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"]
@@ -93,11 +94,11 @@ def plan(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def make(asked: dict[str, Any]) -> dict[str, Any]:
-    """Have the environment that is asked for in use, and no other beside it."""
+    """Put the requested environment in use, and remove all others."""
     root = home() / FOLDER
     root.mkdir(mode=0o700, exist_ok=True)
     with alone(root):
-        if in_use(root) == asked["digest"]:  # made meanwhile by a run that seemed to be cut short
+        if in_use(root) == asked["digest"]:  # an earlier run, which seemed interrupted, has finished it
             return {"changed": False}
         clear(root)
         (root / "envs").mkdir(exist_ok=True)
@@ -108,9 +109,9 @@ def make(asked: dict[str, Any]) -> dict[str, Any]:
         except Failed:
             clear(root)
             raise
-        shutil.copy2(asked["uv"], folder / "bin" / "uv")  # for what its users install besides
+        shutil.copy2(asked["uv"], folder / "bin" / "uv")  # for packages that users add by hand
         (folder / MARK).write_text(json.dumps({"digest": asked["digest"], **versions}) + "\n")
-        os.sync()  # a link that survives a power failure leads to files that do
+        os.sync()  # the files must survive a power failure if the link does
         put_in_use(root, folder)
         clear(root)
     return {"changed": True, **versions}
@@ -118,14 +119,14 @@ def make(asked: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def alone(root: Path) -> Iterator[None]:
-    """One at a time: what a run that was cut short has started here may still be going on."""
+    """Lock the folder for the block: a program that an interrupted run started may still run here."""
     with (root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def in_use(root: Path) -> str:
-    """The digest of the environment in use; nothing where there is none, or one that is not complete."""
+    """Return the digest of the environment in use; "" if there is none or it is not complete."""
     try:
         return str(json.loads((root / "current" / MARK).read_text())["digest"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -133,13 +134,13 @@ def in_use(root: Path) -> str:
 
 
 def names(root: Path, digest: str) -> Iterator[Path]:
-    """Where it may be built: a folder of its name may be in use, and not complete."""
+    """Yield two folders for a new environment: an incomplete one may be in use in the first."""
     yield root / "envs" / digest
     yield root / "envs" / f"{digest}-again"
 
 
 def clear(root: Path) -> None:
-    """Remove whatever is not in use."""
+    """Remove every environment that is not in use, and the cache."""
     used = (root / "current").resolve()
     for path in (root / "envs").glob("*"):
         if path.resolve() != used:
@@ -148,14 +149,14 @@ def clear(root: Path) -> None:
 
 
 def put_in_use(root: Path, folder: Path) -> None:
-    """By one rename."""
+    """Put an environment in use, by one rename."""
     (root / "next").unlink() if (root / "next").is_symlink() else None
     (root / "next").symlink_to(folder.relative_to(root))
     (root / "next").replace(root / "current")
 
 
 def build(folder: Path, asked: dict[str, Any]) -> None:
-    """A new environment with all that is asked for. torch first, and alone: it has an index of its own."""
+    """Build an environment with all requested packages; torch first and alone, as it has its own index."""
     root = home() / FOLDER
     environment = surroundings(asked, root / "cache")
     words([asked["uv"], "venv", "--quiet", "--python", asked["python"], str(folder)], environment)
@@ -169,19 +170,21 @@ def build(folder: Path, asked: dict[str, Any]) -> None:
 
 
 def trial(folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """Its versions, as a program in it sees them; `Failed` where torch, mpi4py or mpirun does not start."""
+    """Return the versions that it has; raises `Failed` if torch, mpi4py or mpirun does not start."""
     environment = {**os.environ, "HOME": str(home())}
-    versions: dict[str, Any] = json.loads(words([str(folder / "bin" / "python"), "-I", "-c", TRIAL], environment))
+    output = words([str(folder / "bin" / "python"), "-I", "-c", TRIAL], environment)
+    versions: dict[str, Any] = json.loads(output)
     if asked["cuda"] and not versions["cuda"]:
         raise Failed(
-            f"torch {versions['torch']} finds no GPU it can use: is the driver too old for it? see nvidia-smi; "
-            "venv_torch_index names wheels for another CUDA, and -e venv_gpus=no leaves the GPUs alone"
+            f"torch {versions['torch']} finds no GPU it can use: is the driver too old for it? "
+            "see nvidia-smi; venv_torch_index names wheels for another CUDA, "
+            "and -e venv_gpus=no leaves the GPUs alone"
         )
     return versions
 
 
 def remove(asked: dict[str, Any]) -> dict[str, Any]:
-    """Take all of it away."""
+    """Remove all environments."""
     root = home() / FOLDER
     if not root.is_dir():
         return {"changed": False}
@@ -191,12 +194,12 @@ def remove(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(asked: dict[str, Any]) -> dict[str, Any]:
-    """What the environment in use is."""
+    """Describe the environment in use."""
     return trial(home() / FOLDER / "current", asked)
 
 
 def main(question: str) -> int:
-    """Do what is asked, and print the answer as JSON; on failure the reason is on stderr."""
+    """Do what `question` asks, and print the answer as JSON; on failure print the reason to stderr."""
     asked = json.loads(question)
     try:
         print(json.dumps({"plan": plan, "make": make, "check": check, "remove": remove}[asked["do"]](asked)))

@@ -1,6 +1,7 @@
-"""Wheels of a folder here, for hosts that reach no index: run by `python3 -` on this machine, the question as JSON.
+"""Chooses wheels from a local folder for hosts that reach no index.
 
-uv chooses, as it would on the host. So what is missing is known before anything is changed.
+`python3 -` runs it on this machine, with the question as JSON. uv chooses as it would on the host, so a
+missing wheel is known before anything is changed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ OLDEST, NEWEST = 5, 28  # manylinux_2_N: wheels for this C library and older one
 
 
 def said(argv: list[str], stdin: str = "") -> str:
-    """What a program printed; ValueError in its words if it failed."""
+    """Return what a program printed; raises ValueError with its message if it failed."""
     done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ValueError(" ".join(done.stderr.split()))
@@ -26,7 +27,7 @@ def said(argv: list[str], stdin: str = "") -> str:
 
 
 def resolve(asked: dict[str, Any], *more: str) -> list[str]:
-    """`name==version` of each package that a host needs, as uv would install them there."""
+    """Return `name==version` of each package that uv would install on the host."""
     argv = [asked["uv"], "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"]
     argv += ["--find-links", asked["folder"], "--only-binary", ":all:", "--constraint", asked["constraints"]]
     argv += ["--python-version", asked["python_version"], "--python-platform", asked["platform"], *more]
@@ -34,7 +35,7 @@ def resolve(asked: dict[str, Any], *more: str) -> list[str]:
 
 
 def choose(asked: dict[str, Any]) -> dict[str, Any]:
-    """The files of the folder that a host needs, and what stands in the way."""
+    """Return the files of the folder that a host needs, and the problem if some are missing."""
     try:
         pins = resolve(asked, "--no-index", "--no-cache", "--no-config")
     except (OSError, ValueError) as error:
@@ -44,7 +45,7 @@ def choose(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def wheels(folder: Path, pins: list[str], python_version: str, architecture: str) -> list[str]:
-    """The files that have these packages for this Python and machine, in the order of their names."""
+    """Return the wheels of these packages for this Python and machine, sorted by name."""
     wanted = {(normal(name), version) for name, _, version in (pin.partition("==") for pin in pins)}
     tag = "cp" + python_version.replace(".", "")
     files = []
@@ -58,12 +59,12 @@ def wheels(folder: Path, pins: list[str], python_version: str, architecture: str
 
 
 def normal(name: str) -> str:
-    """A package's name as indexes compare it (PEP 503)."""
+    """Normalise a package's name as indexes do (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def fill(asked: dict[str, Any]) -> dict[str, Any]:
-    """Download what a host needs. uv says what, since pip reads conditions as of its own Python; pip brings it."""
+    """Download what a host needs. uv resolves, as pip would apply its own Python's markers; pip downloads."""
     folder = Path(asked["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.iterdir())
@@ -79,7 +80,7 @@ def fill(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def download(asked: dict[str, Any], packages: list[str], index: list[str]) -> None:
-    """These packages and no others, as wheels for the host's Python and machine."""
+    """Download exactly these packages, as wheels for the host's Python and machine."""
     machine = asked["architecture"]
     names = [f"manylinux_2_{minor}_{machine}" for minor in range(NEWEST, OLDEST - 1, -1)]
     names += [f"{old}_{machine}" for old in ("manylinux2014", "manylinux2010", "manylinux1")]
@@ -93,7 +94,7 @@ def download(asked: dict[str, Any], packages: list[str], index: list[str]) -> No
 
 
 def pack(asked: dict[str, Any]) -> dict[str, Any]:
-    """These wheels as one file, which is there whole or not at all."""
+    """Pack the wheels into one file, which exists complete or not at all."""
     archive = Path(asked["archive"])
     if not archive.exists():
         part = archive.with_suffix(".part")
