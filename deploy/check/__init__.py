@@ -29,22 +29,28 @@ def check(
 ) -> tuple[Finding, ...]:
     """Everything that is wrong with the hosts, in their order, errors first. `tracks`: versions.json's."""
     examined = {host: examination.hosts[host.name] for host in hosts if host.name in examination.hosts}
-    found = [of_error(name, error) for name, error in examination.errors.items()]
+    findings = [of_error(name, error) for name, error in examination.errors.items()]
     ranks = sum(host.slots for host in hosts)
-    for host, one in examined.items():
-        found += of_host(host, one, launcher, ranks)
+    for host, measured in examined.items():
+        findings += of_host(host, measured, launcher, ranks)
         if len(hosts) > 1:
-            found += own_name(host, one)
-    by_name = {host.name: one for host, one in examined.items()}
+            findings += own_name(host, measured)
+    by_name = {host.name: measured for host, measured in examined.items()}
     apart = list(differences(by_name, launcher))
-    found += apart
-    found += images(by_name, tracks or {}, {(one.host, one.id) for one in apart})
-    found += clocks({name: one.clock for name, one in by_name.items()})
-    found += ports(hosts[0].name, by_name)
-    found += network(hosts, by_name)
+    findings += apart
+    findings += images(by_name, tracks or {}, {(finding.host, finding.id) for finding in apart})
+    findings += clocks({name: measured.clock for name, measured in by_name.items()})
+    findings += ports(hosts[0].name, by_name)
+    findings += network(hosts, by_name)
     order = [host.name for host in hosts]
     return tuple(
-        sorted(found, key=lambda one: (order.index(one.host) if one.host in order else -1, one.severity))
+        sorted(
+            findings,
+            key=lambda finding: (
+                order.index(finding.host) if finding.host in order else -1,
+                finding.severity,
+            ),
+        )
     )
 
 

@@ -28,18 +28,18 @@ class _Same(NamedTuple):
 
 
 _ALIKE = (
-    _Same("torch.version-differs", "error", "torch", lambda one: one.facts.torch),
-    _Same("nccl.version-differs", "error", "NCCL", lambda one: one.health.nccl),
-    _Same("cuda.version-differs", "warning", "torch for CUDA", lambda one: one.health.torch_cuda),
-    _Same("driver.version-differs", "warning", "NVIDIA driver", lambda one: one.health.driver),
-    _Same("python.version-differs", "warning", "Python", lambda one: minor(one.facts.python)),
+    _Same("torch.version-differs", "error", "torch", lambda host: host.facts.torch),
+    _Same("nccl.version-differs", "error", "NCCL", lambda host: host.health.nccl),
+    _Same("cuda.version-differs", "warning", "torch for CUDA", lambda host: host.health.torch_cuda),
+    _Same("driver.version-differs", "warning", "NVIDIA driver", lambda host: host.health.driver),
+    _Same("python.version-differs", "warning", "Python", lambda host: minor(host.facts.python)),
     _Same("image.differs", "warning", "image", image_name, "muster image push brings one image to all hosts"),
-    _Same("user.differs", "warning", "user", lambda one: one.health.user, "set user= in the hosts file"),
+    _Same("user.differs", "warning", "user", lambda host: host.health.user, "set user= in the hosts file"),
 )
 # Daemons of different versions do not understand each other.
 _ALIKE_FOR_MPI = (
-    _Same("mpi.version-differs", "error", "Open MPI", lambda one: one.facts.mpi),
-    _Same("mpi4py.version-differs", "warning", "mpi4py", lambda one: one.facts.mpi4py),
+    _Same("mpi.version-differs", "error", "Open MPI", lambda host: host.facts.mpi),
+    _Same("mpi4py.version-differs", "warning", "mpi4py", lambda host: host.facts.mpi4py),
 )
 
 
@@ -47,15 +47,17 @@ def differences(examined: Mapping[str, Examined], launcher: LauncherName) -> Ite
     """Where hosts differ from the majority; a tie goes to the first host."""
     uses_mpi = launcher_of(launcher).uses_mpi
     for same in (*_ALIKE, *(_ALIKE_FOR_MPI if uses_mpi else ())):
-        values = {name: value for name, one in examined.items() if (value := same.read(one)) is not None}
+        values = {
+            name: value for name, measured in examined.items() if (value := same.read(measured)) is not None
+        }
         most, among = Counter(values.values()).most_common(1)[0] if values else ("", 0)
         for name, value in values.items():
             if value != most:
                 text = f"{same.what} {value}, where {count(among, 'host')} {have(among)} {most}"
                 yield Finding(same.id, name, same.severity, text, same.remedy)
-    if uses_mpi and any(one.facts.mpi4py for one in examined.values()):
-        for name, one in examined.items():
-            if not one.facts.mpi4py:
+    if uses_mpi and any(measured.facts.mpi4py for measured in examined.values()):
+        for name, measured in examined.items():
+            if not measured.facts.mpi4py:
                 yield Finding(
                     "mpi4py.missing",
                     name,
@@ -63,9 +65,9 @@ def differences(examined: Mapping[str, Examined], launcher: LauncherName) -> Ite
                     "no mpi4py, which others have: an exception in one rank will not end MPI in the others",
                     "install it, or live without it",
                 )
-    if any(one.facts.gpus for one in examined.values()):
-        for name, one in examined.items():
-            if not one.facts.gpus:
+    if any(measured.facts.gpus for measured in examined.values()):
+        for name, measured in examined.items():
+            if not measured.facts.gpus:
                 text = "no GPU, where others have: they would wait for it in NCCL"
                 yield Finding("gpu.missing", name, "error", text, "--exclude it, or take --backend gloo")
 

@@ -102,10 +102,10 @@ class _Judge:
         """Those on the PCI bus that nvidia-smi does not list, or names as the reason of its failure."""
         if self.host.container or self.host.module is None:
             return  # a container may have been given only some
-        known, said = {gpu.bus for gpu in self.gpus}, (self.error or "").lower()
+        known, message = {gpu.bus for gpu in self.gpus}, (self.error or "").lower()
         for card in self.cards:
             if card.driver in {"nvidia", ""} and (
-                card.address in said or (known and card.address not in known)
+                card.address in message or (known and card.address not in known)
             ):
                 yield card
 

@@ -23,22 +23,22 @@ SHM_PER_RANK = 128 * MIB
 NOFILE_LEAST, NOFILE_PER_RANK = 1024, 8
 
 
-def of_host(host: Host, one: Examined, launcher: LauncherName, ranks: int) -> Iterator[Finding]:
+def of_host(host: Host, measured: Examined, launcher: LauncherName, ranks: int) -> Iterator[Finding]:
     """Everything that is wrong with this host, whatever the others are."""
-    yield from _software(host, one, launcher)
-    yield from _slots(host, one)
-    yield from _room(host, one, ranks)
-    yield from _gpus(host, one)
-    yield from _jobs(host, one)
+    yield from _software(host, measured, launcher)
+    yield from _slots(host, measured)
+    yield from _room(host, measured, ranks)
+    yield from _gpus(host, measured)
+    yield from _jobs(host, measured)
 
 
-def _software(host: Host, one: Examined, launcher: LauncherName) -> Iterator[Finding]:
-    errors = (launcher_of(launcher).unfit(one.facts), unfit_for_torch(one.facts))
+def _software(host: Host, measured: Examined, launcher: LauncherName) -> Iterator[Finding]:
+    errors = (launcher_of(launcher).unfit(measured.facts), unfit_for_torch(measured.facts))
     yield from {error.kind: of_error(host.name, error) for error in errors if error}.values()
 
 
-def _slots(host: Host, one: Examined) -> Iterator[Finding]:
-    cores, gpus = one.facts.cores, one.facts.gpus
+def _slots(host: Host, measured: Examined) -> Iterator[Finding]:
+    cores, gpus = measured.facts.cores, measured.facts.gpus
     if host.slots > cores:
         yield Finding(
             "slots.above-cores",
@@ -57,9 +57,9 @@ def _slots(host: Host, one: Examined) -> Iterator[Finding]:
         )
 
 
-def _room(host: Host, one: Examined, ranks: int) -> Iterator[Finding]:
-    health = one.health
-    yield from _start(host, one)
+def _room(host: Host, measured: Examined, ranks: int) -> Iterator[Finding]:
+    health = measured.health
+    yield from _start(host, measured)
     for folder in health.folders:
         if folder.inodes is not None and folder.inodes < LEAST_INODES:
             text = f"{count(folder.inodes, 'more file')} at most can be made for {folder.path}"
@@ -107,9 +107,9 @@ def _room(host: Host, one: Examined, ranks: int) -> Iterator[Finding]:
         )
 
 
-def _start(host: Host, one: Examined) -> Iterator[Finding]:
+def _start(host: Host, measured: Examined) -> Iterator[Finding]:
     """What the agent would refuse to start a job with (deploy/common/limits.py)."""
-    health = one.health
+    health = measured.health
     muster, temporary = health.folders
     if muster.noexec:
         text = f"{muster.path} is on a file system that starts no programs (noexec)"
@@ -123,19 +123,19 @@ def _start(host: Host, one: Examined) -> Iterator[Finding]:
         yield Finding("tmpdir.too-long", host.name, "error", text, "set a shorter TMPDIR for that login")
 
 
-def _gpus(host: Host, one: Examined) -> Iterator[Finding]:
-    health = one.health
+def _gpus(host: Host, measured: Examined) -> Iterator[Finding]:
+    facts, health = measured.facts, measured.health
     report = GpuReport(health.gpus, health.gpu_error, health.gpu_host)
     # Where libcuda does not say what it runs, the module's version tells.
     needs = Needs(cuda=health.torch_cuda if health.driver_cuda is None else None)
-    yield from of_gpus(host.name, report, needs, one.facts.gpus)
+    yield from of_gpus(host.name, report, needs, facts.gpus)
     torch, driver = health.torch_cuda, health.driver_cuda
-    if one.facts.gpus and one.facts.torch and torch is None:
+    if facts.gpus and facts.torch and torch is None:
         yield Finding(
             "torch.without-cuda",
             host.name,
             "warning",
-            f"torch {one.facts.torch} was built without CUDA, for a host with {count(one.facts.gpus, 'GPU')}",
+            f"torch {facts.torch} was built without CUDA, for a host with {count(facts.gpus, 'GPU')}",
             "install a CUDA build of torch, or take --backend gloo",
         )
     if torch and driver and not driver_runs(driver, torch):
@@ -148,29 +148,30 @@ def _gpus(host: Host, one: Examined) -> Iterator[Finding]:
         )
 
 
-def own_name(host: Host, one: Examined) -> Iterator[Finding]:
+def own_name(host: Host, measured: Examined) -> Iterator[Finding]:
     """A host that other hosts must not find by its own name, or cannot."""
-    name, own = one.facts.hostname, one.health.own_addresses
-    if not own:
+    name, addresses = measured.facts.hostname, measured.health.own_addresses
+    if not addresses:
         yield Finding(
             "name.unknown",
             host.name,
             "warning",
             f"its own name {name} is not known there",
-            f"add it to /etc/hosts there: {_an_address(one)} {name}",
+            f"add it to /etc/hosts there: {_an_address(measured)} {name}",
         )
-    elif all(address.startswith("127.") or address == "::1" for address in own):
+    elif all(address.startswith("127.") or address == "::1" for address in addresses):
         yield Finding(
             "name.loopback",
             host.name,
             "warning",
-            f"its own name {name} is {', '.join(own)} there: programs that publish it cannot be reached",
-            f"in /etc/hosts there: {_an_address(one)} {name}",
+            f"its own name {name} is {', '.join(addresses)} there: "
+            "programs that publish it cannot be reached",
+            f"in /etc/hosts there: {_an_address(measured)} {name}",
         )
 
 
-def _jobs(host: Host, one: Examined) -> Iterator[Finding]:
-    for job in one.health.jobs:
+def _jobs(host: Host, measured: Examined) -> Iterator[Finding]:
+    for job in measured.health.jobs:
         pids = " ".join(map(str, job.pids))
         if job.kept:
             text = f"job {job.job} is running there ({_processes(job.pids)})"
@@ -184,5 +185,5 @@ def _processes(pids: Sequence[int]) -> str:
     return "1 process" if len(pids) == 1 else f"{len(pids)} processes"
 
 
-def _an_address(one: Examined) -> str:
-    return one.addresses[0] if one.addresses else "its address"
+def _an_address(measured: Examined) -> str:
+    return measured.addresses[0] if measured.addresses else "its address"

@@ -9,9 +9,9 @@ from .finding import Finding
 from .measurements import Examined
 
 
-def name(one: Examined) -> str | None:
+def name(measured: Examined) -> str | None:
     """An image as it records itself: `cpu of track cpu`; None for a host that runs none of Muster's."""
-    image = one.health.image
+    image = measured.health.image
     return f"{image['flavor']} of track {image.get('track', 'unknown')}" if "flavor" in image else None
 
 
@@ -24,22 +24,22 @@ _APART = {
 
 
 def images(
-    examined: Mapping[str, Examined], tracks: Mapping[str, Track], said: Collection[tuple[str, str]] = ()
+    examined: Mapping[str, Examined], tracks: Mapping[str, Track], reported: Collection[tuple[str, str]] = ()
 ) -> Iterator[Finding]:
     """What hosts have otherwise than the track of their image says; without tracks nothing is compared.
 
-    `said`: host and id of the findings that there are.
+    `reported`: host and id of the findings that there are.
     """
     known = targets(tracks.values())
-    for host, one in examined.items():
-        image = one.health.image
+    for host, measured in examined.items():
+        image = measured.health.image
         if "flavor" in image and tracks:
             target, track = _track(image, known)
             if track is None:
-                text = f"its image is {name(one)}, which docker/versions.json here does not have"
+                text = f"its image is {name(measured)}, which docker/versions.json here does not have"
                 yield Finding("image.unknown", host, "warning", text, _build(next(iter(known))))
             else:
-                yield from _differences(host, one, target, track, said)
+                yield from _differences(host, measured, target, track, reported)
 
 
 def _track(image: Mapping[str, str], known: Mapping[str, tuple[str, Track]]) -> tuple[str, Track | None]:
@@ -51,18 +51,20 @@ def _track(image: Mapping[str, str], known: Mapping[str, tuple[str, Track]]) -> 
 
 
 def _differences(
-    host: str, one: Examined, target: str, track: Track, said: Collection[tuple[str, str]]
+    host: str, measured: Examined, target: str, track: Track, reported: Collection[tuple[str, str]]
 ) -> Iterator[Finding]:
-    facts, image = one.facts, one.health.image
-    found = {"pytorch": facts.torch, "openmpi": facts.mpi, "mpi4py": facts.mpi4py}
-    for component, version in found.items():
+    facts, image = measured.facts, measured.health.image
+    installed = {"pytorch": facts.torch, "openmpi": facts.mpi, "mpi4py": facts.mpi4py}
+    for component, version in installed.items():
         wanted, have = track.version(component), (version or "").partition("+")[0]
-        if have and wanted and have != wanted and (host, _APART[component]) not in said:
-            own = image.get(component) == have
+        if have and wanted and have != wanted and (host, _APART[component]) not in reported:
+            from_image = image.get(component) == have
             text = f"{component} {have}, where track {track.name} of docker/versions.json has {wanted}: " + (
-                "its image was built from other versions" if own else "it was installed beside its image's"
+                "its image was built from other versions"
+                if from_image
+                else "it was installed beside its image's"
             )
-            remedy = _build(target) if own else "remove it, or have it in docker/versions.json"
+            remedy = _build(target) if from_image else "remove it, or have it in docker/versions.json"
             yield Finding("image.versions-differ", host, "warning", text, remedy)
 
 

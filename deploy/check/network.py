@@ -18,13 +18,13 @@ PORTS = "20000-31999"
 
 def ports(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
     """Hosts that have no free port where others could meet them."""
-    for name, one in examined.items():
-        if isinstance(one.rendezvous, HostError):
+    for name, measured in examined.items():
+        if isinstance(measured.rendezvous, HostError):
             yield Finding(
-                one.rendezvous.kind,
+                measured.rendezvous.kind,
                 name,
                 "error" if name == head else "warning",
-                one.rendezvous.text,
+                measured.rendezvous.text,
                 f"free a port of {PORTS} there: ss -ltnp",
             )
 
@@ -34,8 +34,8 @@ def network(hosts: Sequence[Host], examined: Mapping[str, Examined]) -> Iterator
     given = {host.name: host.addr for host in hosts}
     wrong = {
         name
-        for name, one in examined.items()
-        if given[name] and name in one.reached and not one.reached[name].interfaces
+        for name, measured in examined.items()
+        if given[name] and name in measured.reached and not measured.reached[name].interfaces
     }
     for name in sorted(wrong):
         yield Finding(
@@ -48,9 +48,9 @@ def network(hosts: Sequence[Host], examined: Mapping[str, Examined]) -> Iterator
     head = hosts[0].name
     places = rank_addresses(
         head,
-        {name: one.facts for name, one in examined.items()},
-        {name: one.addresses for name, one in examined.items()},
-        {name: one.reached for name, one in examined.items()},
+        {name: measured.facts for name, measured in examined.items()},
+        {name: measured.addresses for name, measured in examined.items()},
+        {name: measured.reached for name, measured in examined.items()},
     )
     pairs = [
         (source, target)
@@ -69,7 +69,7 @@ def _unreached(pairs: Sequence[tuple[str, str]], examined: Mapping[str, Examined
     lonely = {source for source, times in outgoing.items() if times == tried[source] > 1}
     for source in outgoing:
         if source in lonely:
-            target = next(target for one, target in pairs if one == source)
+            target = next(target for origin, target in pairs if origin == source)
             yield Finding(
                 "pair.unreachable",
                 source,
@@ -102,23 +102,29 @@ def rank_addresses(
     """
     to_head = {name: seen[head].interfaces for name, seen in reached.items() if head in seen}
     chosen = _chosen(addresses.get(head, ()), to_head)
-    found: dict[str, tuple[str, ...]] = {head: (chosen,)} if chosen else {}
+    listening: dict[str, tuple[str, ...]] = {head: (chosen,)} if chosen else {}
     for name, seen in to_head.items():
         if chosen and name != head and (interface := seen[chosen]):
-            own = facts[name].interfaces
-            places = [one for one in addresses.get(name, ()) if own.get(one) == interface]
-            found[name] = tuple(one for one in places if (":" in one) == (":" in chosen)) or tuple(places)
-    return {name: places for name, places in found.items() if places}
+            interfaces = facts[name].interfaces
+            places = [address for address in addresses.get(name, ()) if interfaces.get(address) == interface]
+            listening[name] = tuple(
+                address for address in places if (":" in address) == (":" in chosen)
+            ) or tuple(places)
+    return {name: places for name, places in listening.items() if places}
 
 
 def _chosen(addresses: Sequence[str], reached: Mapping[str, Mapping[str, str | None]]) -> str:
     """The choice that a launch makes: the first address of the head that all hosts reach, if there is one."""
-    common = (one for one in addresses if all(one in seen for seen in reached.values()))
+    common = (address for address in addresses if all(address in seen for seen in reached.values()))
     return next(common, "") if reached else ""
 
 
 def _data_network(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
-    reached = {name: one.reached[head].interfaces for name, one in examined.items() if head in one.reached}
+    reached = {
+        name: measured.reached[head].interfaces
+        for name, measured in examined.items()
+        if head in measured.reached
+    }
     chosen = _chosen(examined[head].addresses, reached)
     if reached and not chosen:
         yield Finding(
@@ -140,14 +146,14 @@ def _data_network(head: str, examined: Mapping[str, Examined]) -> Iterator[Findi
             )
 
 
-def _reaches(one: Examined, target: str, places: Mapping[str, Sequence[str]]) -> bool:
+def _reaches(measured: Examined, target: str, places: Mapping[str, Sequence[str]]) -> bool:
     """Whether a host reaches another where its ranks will be; also one that has no port to try."""
-    if target not in one.reached:
+    if target not in measured.reached:
         return True
-    seen = one.reached[target].interfaces
+    seen = measured.reached[target].interfaces
     return any(place in seen for place in places[target]) if target in places else bool(seen)
 
 
-def _reason(one: Examined, target: str) -> str:
-    refused = one.reached[target].refused
+def _reason(measured: Examined, target: str) -> str:
+    refused = measured.reached[target].refused
     return "; ".join(f"{address}: {reason}" for address, reason in refused.items()) or "no answer in time"

@@ -39,14 +39,14 @@ def as_json(
     }
 
 
-def _host_json(one: Examined | None) -> dict[str, Any]:
-    if one is None:
+def _host_json(measured: Examined | None) -> dict[str, Any]:
+    if measured is None:
         return {"facts": None, "health": None, "clock": None, "reached": None}
     return {
-        "facts": asdict(one.facts),
-        "health": asdict(one.health),
-        "clock": {"ahead_s": one.clock.ahead, "uncertainty_s": one.clock.uncertainty},
-        "reached": {name: asdict(reached) for name, reached in one.reached.items()},
+        "facts": asdict(measured.facts),
+        "health": asdict(measured.health),
+        "clock": {"ahead_s": measured.clock.ahead, "uncertainty_s": measured.clock.uncertainty},
+        "reached": {name: asdict(reached) for name, reached in measured.reached.items()},
     }
 
 
@@ -60,10 +60,10 @@ def _table(hosts: Sequence[Host], examination: Examination, findings: Sequence[F
     ]
 
 
-def _row(host: Host, one: Examined | None) -> tuple[str, ...]:
-    if one is None:
+def _row(host: Host, measured: Examined | None) -> tuple[str, ...]:
+    if measured is None:
         return (host.name, str(host.slots), *["-"] * (len(COLUMNS) - 2))
-    facts, health = one.facts, one.health
+    facts, health = measured.facts, measured.health
     return (
         host.name,
         str(host.slots),
@@ -72,7 +72,7 @@ def _row(host: Host, one: Examined | None) -> tuple[str, ...]:
         facts.mpi or "none",
         facts.torch or "none",
         facts.python,
-        f"{one.clock.ahead * 1e3:+.2f} ms",
+        f"{measured.clock.ahead * 1e3:+.2f} ms",
         _gibibytes(health.folders[0].free),
         _gibibytes(health.shm_free),
     )
@@ -84,15 +84,19 @@ def _gibibytes(number: int | None) -> str:
 
 def _verdict(name: str, findings: Sequence[Finding]) -> str:
     """`fit`, `fit, 1 warning` or `2 errors, 1 warning`."""
-    own = [finding.severity for finding in findings if finding.host == name]
-    said = [count(own.count(severity), severity) for severity in ("error", "warning") if own.count(severity)]
-    return ", ".join(said if "error" in own else ["fit", *said])
+    severities = [finding.severity for finding in findings if finding.host == name]
+    counts = [
+        count(severities.count(severity), severity)
+        for severity in ("error", "warning")
+        if severities.count(severity)
+    ]
+    return ", ".join(counts if "error" in severities else ["fit", *counts])
 
 
 def _explained(findings: Sequence[Finding]) -> list[str]:
     """Errors before warnings; hosts with the same text and remedy share a line."""
     folded: dict[tuple[str, str, str, str], list[str]] = {}
-    for finding in sorted(findings, key=lambda one: one.severity):
+    for finding in sorted(findings, key=lambda item: item.severity):
         key = (finding.severity, finding.id, finding.text, finding.remedy)
         folded.setdefault(key, []).append(finding.host)
     lines = []

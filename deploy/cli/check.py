@@ -51,9 +51,9 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
             examination = examine(cluster)
         findings = judge(chosen, examination, named, load())
         if json:
-            said = dumps(check_report.as_json(chosen, examination, findings, named), indent=2) + "\n"
+            text = dumps(check_report.as_json(chosen, examination, findings, named), indent=2) + "\n"
         else:
-            said = check_report.as_text(chosen, examination, findings)
-        sys.stdout.write(said)
+            text = check_report.as_text(chosen, examination, findings)
+        sys.stdout.write(text)
         if unfit(findings):
             raise Exit(code=UnfitError.exit_status)

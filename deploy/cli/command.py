@@ -50,7 +50,10 @@ class Command(Task[Any]):
         Not from Invoke's own contexts: to make them takes the help texts away from the task (Task.arg_opts).
         """
         parameters = list(inspect.signature(self.body).parameters.values())[1:]
-        return {one.name: list if one.name in self.iterable else type(one.default) for one in parameters}
+        return {
+            parameter.name: list if parameter.name in self.iterable else type(parameter.default)
+            for parameter in parameters
+        }
 
     @property
     def usage(self) -> str:

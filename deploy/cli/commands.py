@@ -37,12 +37,12 @@ NAMES = tuple(name for names in MODULES.values() for name in names)
 def collection(first: str = "") -> Collection:
     """The commands that may be meant by a line whose first word is `first`: its module's, else all."""
     wanted = [module for module, names in MODULES.items() if first in names] or [*MODULES]
-    found = (_load(module, name) for module in wanted for name in MODULES[module])
-    return Collection(*found)
+    tasks = (_load(module, name) for module in wanted for name in MODULES[module])
+    return Collection(*tasks)
 
 
 def _load(module: str, name: str) -> Task[Any] | Collection:
     """A command, or a group, by its name on the command line."""
     loaded = import_module(f".{module}", __package__)
-    found: Task[Any] | Collection = getattr(loaded, name.replace("-", "_"))
-    return found
+    task: Task[Any] | Collection = getattr(loaded, name.replace("-", "_"))
+    return task

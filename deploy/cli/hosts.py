@@ -53,10 +53,10 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
             raise UsageError("what to run? muster run COMMAND")
         with _reached(hosts, include, exclude, python) as (cluster, errors):
             ran = fanout.run(cluster, argv, timeout or None) if cluster.channels else {}
-        for names, one in fold(ran.items()):
-            sys.stdout.write(_shown(fold_names(names), one))
+        for names, ended in fold(ran.items()):
+            sys.stdout.write(_shown(fold_names(names), ended))
         sys.stderr.write("".join(f"{name}: {harmless(error)}\n" for name, error in errors.items()))
-        status = max([*(one.status for one in ran.values()), UnfitError.exit_status if errors else 0])
+        status = max([*(ended.status for ended in ran.values()), UnfitError.exit_status if errors else 0])
         if status:
             raise Exit(code=status)
 
@@ -148,13 +148,15 @@ def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
 ) -> None:
     """Remove the folders of old jobs on the hosts, with all that is in them; never that of a running one."""
     with explained(context), _reached(hosts, include, exclude, python) as (cluster, errors):
-        found = fanout.clean(cluster, older_than * DAY)
+        cleanups = fanout.clean(cluster, older_than * DAY)
         if json:
-            sys.stdout.write(dumps({host: asdict(one) for host, one in found.items()}, indent=2) + "\n")
+            sys.stdout.write(
+                dumps({host: asdict(cleanup) for host, cleanup in cleanups.items()}, indent=2) + "\n"
+            )
         else:
-            for host, one in found.items():
-                jobs = f"{len(one.removed)} jobs removed, {len(one.kept)} kept"
-                sys.stdout.write(f"{host}: {jobs}, {one.freed / 2**20:.1f} MiB freed\n")
+            for host, cleanup in cleanups.items():
+                jobs = f"{len(cleanup.removed)} jobs removed, {len(cleanup.kept)} kept"
+                sys.stdout.write(f"{host}: {jobs}, {cleanup.freed / 2**20:.1f} MiB freed\n")
         if errors:
             raise UnfitError(errors.items())
 
@@ -172,10 +174,10 @@ def _reached(hosts: str, include: str, exclude: str, python: str) -> Iterator[tu
         yield cluster, errors
 
 
-def _shown(names: str, one: fanout.Ended) -> str:
+def _shown(names: str, ended: fanout.Ended) -> str:
     """`node[1-3]: one line`, or the lines below the names; with how it ended, if not well."""
-    head = f"{names} ({one.end})" if one.end else names
-    lines = [harmless(line) for line in one.output.rstrip("\n").split("\n")]
+    head = f"{names} ({ended.end})" if ended.end else names
+    lines = [harmless(line) for line in ended.output.rstrip("\n").split("\n")]
     if len(lines) == 1:
         return f"{head}: {lines[0]}".rstrip() + "\n"
     return "".join([f"{head}:\n", *(f"    {line}\n" for line in lines)])

@@ -84,10 +84,10 @@ def check(context: Context, image: str = "muster:cpu", json: bool = False) -> No
     """Run the image's own proof: versions, backends, one libmpi, mpirun and torchrun with two ranks."""
     with explained(context):
         engine = Engine()
-        found = engine.image(image)
-        _, said = engine.run(found, PROVE)
-        proof = capabilities.parse(said, image)
-        text = said if json else capabilities.as_text(image, found.size, found.labels, proof)
+        inspected = engine.image(image)
+        _, output = engine.run(inspected, PROVE)
+        proof = capabilities.parse(output, image)
+        text = output if json else capabilities.as_text(image, inspected.size, inspected.labels, proof)
         sys.stdout.write(text)
         if proof.broken:
             raise Exit(code=1)
@@ -116,14 +116,14 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
         if ssh_config and not Path(ssh_config).is_file():
             raise UsageError(f"--ssh-config: no file {ssh_config}")
         engine = Engine()
-        found, archive, began = engine.image(image), Archive(cache_folder() / "images"), time.monotonic()
+        inspected, archive, began = engine.image(image), Archive(cache_folder() / "images"), time.monotonic()
         with Cluster(chosen, opener_with(Path(ssh_config) if ssh_config else None, python)) as cluster:
-            lacking = survey(cluster, found)
-            configuration = prepare(engine, found, archive, lacking)
+            lacking = survey(cluster, inspected)
+            configuration = prepare(engine, inspected, archive, lacking)
             with Progress(sys.stdout) as progress:
-                pushed = Push(cluster, found, archive, configuration, progress.show).carry(lacking)
-        archive.sweep([found.id, *found.layers])
-        sys.stdout.write(report.as_text(found, pushed, time.monotonic() - began))
+                pushed = Push(cluster, inspected, archive, configuration, progress.show).carry(lacking)
+        archive.sweep([inspected.id, *inspected.layers])
+        sys.stdout.write(report.as_text(inspected, pushed, time.monotonic() - began))
         if pushed.failed:
             raise Exit(code=UnfitError.exit_status)
 

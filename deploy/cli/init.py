@@ -63,11 +63,11 @@ def _write(path: Path, text: str) -> bool:
 def _ignore(path: Path) -> list[str]:
     """The lines that were missing, and are there now."""
     try:
-        there = path.read_text() if path.exists() else ""
-        missing = [line for line in IGNORED if not {line, line.rstrip("/")} & {*there.split()}]
+        content = path.read_text() if path.exists() else ""
+        missing = [line for line in IGNORED if not {line, line.rstrip("/")} & {*content.split()}]
         if missing:
             with path.open("a") as file:
-                file.write("\n" if there and not there.endswith("\n") else "")
+                file.write("\n" if content and not content.endswith("\n") else "")
                 file.writelines(f"{line}\n" for line in missing)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be changed: {error}") from None

@@ -47,8 +47,8 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
 ) -> None:
     """The jobs of this machine and of the hosts."""
     with explained(context), _known(hosts, runs, python, until=job) as (known, silent):
-        found = [jobs.only(known, job, _looked(silent))] if job else known
-        states = [one.state for one in found]
+        shown = [jobs.only(known, job, _looked(silent))] if job else known
+        states = [entry.state for entry in shown]
         if json:
             sys.stdout.write(dumps([asdict(state) for state in states], indent=2) + "\n")
         else:
@@ -132,7 +132,9 @@ def _known(hosts: str, runs: str, python: str, *, until: str = "") -> Iterator[t
     here = Here(Path(runs))
     known = jobs.known_to([here])
     hosts_file = Path(hosts or "hosts.txt")
-    if (until and any(one.state.job.endswith(until) for one in known)) or not (hosts or hosts_file.is_file()):
+    if (until and any(entry.state.job.endswith(until) for entry in known)) or not (
+        hosts or hosts_file.is_file()
+    ):
         yield known, []
         return
     cluster = Cluster(hostfile.load(hosts_file), opener(hosts_file, python), facts=False)

@@ -33,9 +33,9 @@ def new_job() -> str:
 
 def one_of(option: str, word: str, allowed: Sequence[_Word]) -> _Word:
     """The word, if it is one of those allowed."""
-    for one in allowed:
-        if one == word:
-            return one
+    for choice in allowed:
+        if choice == word:
+            return choice
     raise UsageError(f"{option} {word}: must be one of {', '.join(allowed)}")
 
 
@@ -93,19 +93,19 @@ def _script(tree: Tree, place: Path, script: str) -> str:
     return f"./{named}" if named.startswith("-") else named  # Python would take it for an option
 
 
-def environment(settings: Iterable[str], own: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def environment(settings: Iterable[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """`K=V` as it stands, and `K` with the driver's own value: a secret need not be on the command line."""
-    found = []
+    pairs = []
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UsageError(f"--env {setting}: write NAME=value, or NAME to take its value from here")
-        if not equals and name not in own:
+        if not equals and name not in environ:
             raise UsageError(f"--env {name}: not set here; write {name}=value")
-        if "\0" in (value := value if equals else own[name]):
+        if "\0" in (value := value if equals else environ[name]):
             raise UsageError(f"--env {name}: a value cannot hold a NUL character")
-        found.append((name, value))
-    return tuple(found)
+        pairs.append((name, value))
+    return tuple(pairs)
 
 
 def taken_from_here(settings: Iterable[str]) -> tuple[str, ...]:
@@ -148,15 +148,15 @@ def size(option: str, text: str) -> int:
 
 def ranks(text: str) -> frozenset[int] | None:
     """The ranks of `0,4-7`; None, for all, if nothing is given."""
-    found: set[int] = set()
+    chosen: set[int] = set()
     for part in text.split(",") if text else ():
         if not (match := re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)):
             raise UsageError(f"--rank {text}: write numbers and ranges of ranks: 0,4-7")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UsageError(f"--rank {text}: {part} is no range; write {last}-{first}")
-        found |= set(range(first, last + 1))
-    return frozenset(found) if text else None
+        chosen |= set(range(first, last + 1))
+    return frozenset(chosen) if text else None
 
 
 def network(text: str) -> str:

@@ -72,9 +72,9 @@ def _play(book: str, context: Context, hosts: str, more: str) -> None:
 def _ansible() -> str:
     """ansible-playbook of PATH, or beside this Python: a virtual environment need not be active."""
     beside = Path(sys.executable).parent
-    found = shutil.which(str(beside / "ansible-playbook")) or shutil.which("ansible-playbook")
-    if not found:
+    path = shutil.which(str(beside / "ansible-playbook")) or shutil.which("ansible-playbook")
+    if not path:
         raise UsageError(
             "no ansible-playbook here; pip install 'muster-cluster[ansible]' (with Python 3.11 or newer)"
         )
-    return found
+    return path

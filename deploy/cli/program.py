@@ -29,8 +29,8 @@ HIDDEN = {"list-format", "list-depth", "write-pyc"}
 
 def commands(namespace: Collection | None = None) -> dict[str, Command]:
     """Every command, or those of a collection, by the name on the command line: launch, image.build."""
-    found = namespace or collection()
-    return {name: task for name in found.task_names if isinstance(task := found[name], Command)}
+    group = namespace or collection()
+    return {name: task for name in group.task_names if isinstance(task := group[name], Command)}
 
 
 class Muster(Program):
@@ -42,7 +42,7 @@ class Muster(Program):
 
     def core_args(self) -> list[Argument]:
         """The options that are not of one command."""
-        return [one for one in super().core_args() if one.name in KEPT | HIDDEN]
+        return [argument for argument in super().core_args() if argument.name in KEPT | HIDDEN]
 
     def normalize_argv(self, argv: list[str] | None) -> None:
         """Spell out what the user wrote; a shell that asks for completions is given what it wrote."""
@@ -71,8 +71,8 @@ class Muster(Program):
     def parse_tasks(self) -> None:
         """What `spelled_out` lets pass and Invoke does not is what the user wrote, too."""
         if self.args.complete.value:
-            found = candidates(self.core.remainder, commands(self.namespace))
-            sys.stdout.writelines(f"{one}\n" for one in found)
+            offered = candidates(self.core.remainder, commands(self.namespace))
+            sys.stdout.writelines(f"{word}\n" for word in offered)
             raise Exit
         with _own_words():
             super().parse_tasks()

@@ -42,14 +42,14 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
             errors = cluster.connect()
-            there = cluster.channels
-            known = jobs.known_to([jobs.Here(Path(runs)), *there.values()])
+            channels = cluster.channels
+            known = jobs.known_to([jobs.Here(Path(runs)), *channels.values()])
             name = jobs.only(known, job, "here or on these hosts").state.job
-            found = gather(name, there)
-        sys.stdout.write(harmless_lines(str(found)))
+            gathered = gather(name, channels)
+        sys.stdout.write(harmless_lines(str(gathered)))
         if errors:
             raise Exit(
                 harmless_lines("\n".join(f"{host}: {error.reason}" for host, error in errors.items())), 3
             )
-        if not found.frames and not found.problems:
+        if not gathered.frames and not gathered.problems:
             raise Exit(f"no rank of {name} is running on these hosts", 1)

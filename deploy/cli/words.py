@@ -84,8 +84,8 @@ class _Line:
     def _take_word(self, word: str, left: list[str]) -> None:
         """A word without a flag, and the rest if it begins here."""
         command = self._command
-        named = {command.spellings.get(one) for one in command.ends_options} & {*self._given}
-        free = [] if named else [f"--{one}" for one in command.words if f"--{one}" not in self._given]
+        named = {command.spellings.get(spelling) for spelling in command.ends_options} & {*self._given}
+        free = [] if named else [f"--{name}" for name in command.words if f"--{name}" not in self._given]
         if free:
             self._give(free[0], word)
         elif command.rest_after_words:
@@ -149,18 +149,18 @@ class _Line:
 
     def _unknown(self, flag: str) -> str:
         """What to say to an option that there is not."""
-        said = f"{self._called}: unknown option {flag}"
+        message = f"{self._called}: unknown option {flag}"
         if hint := self._command.hints.get(flag.replace("_", "-")):
-            return f"{said}: {hint}"
-        said += _nearest(flag, [*self._command.flags, *self._command.spellings])
+            return f"{message}: {hint}"
+        message += _nearest(flag, [*self._command.flags, *self._command.spellings])
         if self._command.rest_after_words:
             name = " ".join(self._command.words).upper() or "COMMAND"
-            said += f"\nwhat is for the program follows its name: {self._called} {name} {flag}"
+            message += f"\nwhat is for the program follows its name: {self._called} {name} {flag}"
         elif self._command.rest:
-            said += f"\nwhat is for {self._command.rest_name} follows --: {self._called} -- {flag}"
-        return f"{said}\nall of them: {self._called} --help"
+            message += f"\nwhat is for {self._command.rest_name} follows --: {self._called} -- {flag}"
+        return f"{message}\nall of them: {self._called} --help"
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
-    return f"; did you mean {found[0]}?" if found else ""
+    matches = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    return f"; did you mean {matches[0]}?" if matches else ""

@@ -133,7 +133,9 @@ class Screen:
     def _as_text(self, group: list[Line]) -> str:
         first = group[0]
         label = (
-            f"[{first.rank} {first.host}]" if len(group) == 1 else f"[{ranges([one.rank for one in group])}]"
+            f"[{first.rank} {first.host}]"
+            if len(group) == 1
+            else f"[{ranges([line.rank for line in group])}]"
         )
         if self.coloured and len(group) == 1:
             label = f"\x1b[{_COLOURS[first.rank % len(_COLOURS)]}m{label}\x1b[0m"

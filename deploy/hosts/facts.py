@@ -36,9 +36,9 @@ class Facts:
 def on_network(facts: Facts, network: str) -> tuple[str, ...]:
     """The host's addresses in a network such as 10.1.0.0/16, or on the interface of that name."""
     if "/" not in network:
-        return tuple(one for one in facts.addresses if facts.interfaces.get(one) == network)
+        return tuple(address for address in facts.addresses if facts.interfaces.get(address) == network)
     wanted = ipaddress.ip_network(network)
-    return tuple(one for one in facts.addresses if ipaddress.ip_address(one) in wanted)
+    return tuple(address for address in facts.addresses if ipaddress.ip_address(address) in wanted)
 
 
 @dataclass(frozen=True)

@@ -66,15 +66,15 @@ def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
     text, problems = hostfile_text.without_comments(text, source)
     first: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        found, complaints = _parse_line(line)
-        for host in found:
+        line_hosts, complaints = _parse_line(line)
+        for host in line_hosts:
             # A name server, and most of what reads names, makes no difference between Node1 and node1.
             here = (number, host.name)
             if (earlier := first.setdefault(host.name.lower(), here)) is not here:
                 spelled = f", as {earlier[1]}" if earlier[1] != host.name else ""
                 column = len(line) - len(line.lstrip()) + 1
                 complaints.append((column, f"{host.name} is already on line {earlier[0]}{spelled}"))
-        hosts += found
+        hosts += line_hosts
         problems += [Problem(source, number, column, complaint) for column, complaint in complaints]
         if len(hosts) > MAX_HOSTS:
             problems.append(Problem(source, number, 1, f"more than {MAX_HOSTS} hosts; no more are supported"))
@@ -243,11 +243,11 @@ def _user(text: str) -> str:
 
 
 def _addresses(text: str) -> list[str]:
-    found = _expand(text) if not _is_address(text) else [text]
-    for address in found:
+    addresses = _expand(text) if not _is_address(text) else [text]
+    for address in addresses:
         if not (_is_address(address) or _NAME.fullmatch(address)):
             raise _Invalid(f"addr must be an IP address or a name, got {address!r}")
-    return found
+    return addresses
 
 
 _VALUES: dict[str, Callable[[str], object]] = {

@@ -57,5 +57,5 @@ def words(line: str) -> list[tuple[int, str]]:
 
 def undecoded(line: str) -> tuple[int, str] | None:
     """The first byte of a line that is not UTF-8: its column and its number."""
-    found = _UNDECODED.search(line)
-    return (found.start() + 1, f"0x{ord(found[0]) - 0xDC00:02x}") if found else None
+    match = _UNDECODED.search(line)
+    return (match.start() + 1, f"0x{ord(match[0]) - 0xDC00:02x}") if match else None

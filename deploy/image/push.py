@@ -71,13 +71,15 @@ class Pushed:
 def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:
     """The layers that each host lacks (diff IDs); None where the image is. `UnfitError` names all."""
     words = {"name": image.name, "layers": list(image.layers)}
-    there = ask_every(cluster.channels, IMAGE, ANSWER_SECONDS, lambda host: words).require_all()
-    return {host: None if _same(image, held) else image.layers[held.common :] for host, held in there.items()}
+    answers = ask_every(cluster.channels, IMAGE, ANSWER_SECONDS, lambda host: words).require_all()
+    return {
+        host: None if _same(image, held) else image.layers[held.common :] for host, held in answers.items()
+    }
 
 
-def _same(image: Image, there: ImageThere | ImageLoaded) -> bool:
+def _same(image: Image, answer: ImageThere | ImageLoaded) -> bool:
     """Whether a host has the image. Engines with containerd's store have ids of their own for it."""
-    return there.id == image.id or (there.created == image.created and there.layers == image.layers)
+    return answer.id == image.id or (answer.created == image.created and answer.layers == image.layers)
 
 
 def prepare(

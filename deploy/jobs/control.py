@@ -91,21 +91,21 @@ def known_to(
     else:
         for host, error in asked.errors.items():
             on_error(host, error)
-    found: dict[str, Known] = {}
+    by_job: dict[str, Known] = {}
     for host, answer in asked.results.items():
         for state in answer.jobs:
-            found.setdefault(state.job, Known(state, by_host[host]))
-    return sorted(found.values(), key=lambda known: (known.state.started, known.state.job))
+            by_job.setdefault(state.job, Known(state, by_host[host]))
+    return sorted(by_job.values(), key=lambda known: (known.state.started, known.state.job))
 
 
 def only(known: Sequence[Known], job: str, looked: str) -> Known:
     """The job of this id, or the only one whose id ends so; `UsageError` lists what there is."""
-    matching = [one for one in known if one.state.job == job] or [
-        one for one in known if job and one.state.job.endswith(job)
+    matching = [entry for entry in known if entry.state.job == job] or [
+        entry for entry in known if job and entry.state.job.endswith(job)
     ]
     if len(matching) == 1:
         return matching[0]
-    listed = ", ".join(f"{one.state.job} ({one.state.state})" for one in (matching or known)[-LISTED:])
+    listed = ", ".join(f"{entry.state.job} ({entry.state.state})" for entry in (matching or known)[-LISTED:])
     if matching:
         raise UsageError(f"several jobs end in {job}: {listed}")
     raise UsageError(f"no job {job} {looked}; there {'are: ' + listed if listed else 'is none at all'}")
@@ -113,10 +113,10 @@ def only(known: Sequence[Known], job: str, looked: str) -> Known:
 
 def state_of(known: Known) -> JobState:
     """How the job is going now."""
-    found = known.place.ask(JOBS, job=known.state.job).jobs
-    if not found:
+    states = known.place.ask(JOBS, job=known.state.job).jobs
+    if not states:
         raise MusterError(f"{known.state.job}: its folder {known.state.folder} is gone")
-    return found[0]
+    return states[0]
 
 
 def printed(known: Known, *, rank: int | None, follow: bool, skip: bool = False) -> Iterator[Line]:
@@ -176,8 +176,8 @@ def fetch(known: Known, runs: Path) -> Path:
 def _files(known: Known, room: int) -> list[tuple[PurePosixPath, int]]:
     """The files of a run with their sizes, in bytes; `MusterError` for what cannot be brought here."""
     host = known.place.host
-    told = known.place.ask(FILES, job=known.state.job).files
-    files = [(_inside(name), size) for name, size in told]
+    listed = known.place.ask(FILES, job=known.state.job).files
+    files = [(_inside(name), size) for name, size in listed]
     total = sum(size for _, size in files)
     if total > min(MOST_BYTES, room):
         raise MusterError(
@@ -200,10 +200,10 @@ def _bring(known: Known, name: PurePosixPath, size: int, path: Path) -> None:
 
 
 def _line(name: str, text: str) -> Line:
-    found = _LOG.fullmatch(name)
-    if found is None:
+    match = _LOG.fullmatch(name)
+    if match is None:
         return Line(None, "", name, text)
-    return Line(int(found["rank"]), found["host"], found["stream"], text)
+    return Line(int(match["rank"]), match["host"], match["stream"], text)
 
 
 def _inside(name: str) -> PurePosixPath:

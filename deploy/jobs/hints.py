@@ -17,8 +17,8 @@ _MISSING = re.compile(r"(?:FileNotFoundError|No such file or directory)\b.*?: (b
 def left_behind(result: LaunchResult) -> str:
     """The file that a rank did not find, if it is here and did not travel; else nothing."""
     for line in reversed(result.failure.tail if result.failure else ()):
-        if found := _MISSING.search(line):
-            return _explain(_text(found[1]), result.plan)
+        if match := _MISSING.search(line):
+            return _explain(_text(match[1]), result.plan)
     return ""
 
 
@@ -38,7 +38,7 @@ def _explain(name: str, plan: LaunchPlan) -> str:
     travelled = {file.path for file in plan.tree.files}
     for path in (inner, str(PurePosixPath(inner).parent)):
         here = _is_here(plan.tree.root, path)
-        if here and not any(one == path or one.startswith(f"{path}/") for one in travelled):
+        if here and not any(sent == path or sent.startswith(f"{path}/") for sent in travelled):
             return (
                 f"the {here} {harmless(path)} is here, but did not travel: a launch leaves out what git "
                 "ignores, and empty folders; bring it with muster put, or take it out of .gitignore"

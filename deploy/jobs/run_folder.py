@@ -153,7 +153,7 @@ class RunFolder:
         with contextlib.suppress(OSError):
             (self.path / RESERVE).unlink()
         self._write("verdict.txt", f"{verdict}\n")
-        content = {**result.as_json(), "earlier_attempts": [one.as_json() for one in earlier]}
+        content = {**result.as_json(), "earlier_attempts": [attempt.as_json() for attempt in earlier]}
         self._replace("result.json", json.dumps(content, indent=2) + "\n")
 
     def _write(self, name: str, text: str) -> None:

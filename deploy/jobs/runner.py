@@ -176,8 +176,8 @@ class Attempts:
         self._again = False
         self._results.append(result)  # what follows is extra: no error of it may cost the verdict
         try:
-            found = head.ask(FETCH, path="out/metrics.jsonl", most=MOST_METRICS, seconds=5)
-            self._metrics = joined(self._metrics, found.payload.decode(errors="replace") or None)
+            fetched = head.ask(FETCH, path="out/metrics.jsonl", most=MOST_METRICS, seconds=5)
+            self._metrics = joined(self._metrics, fetched.payload.decode(errors="replace") or None)
         except MusterError:
             self._unfetched.append(head.host)
         self._record(head, "result.json", result.as_json(), wait=True)

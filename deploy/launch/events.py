@@ -125,8 +125,8 @@ class Reports:
         rank, text = report.rank, report.text
         self.state.require_own(host, rank)  # it becomes part of a path here
         self.stall.printed()
-        if rank == 0 and report.stream == "out" and (said := text.rstrip().rpartition("\n")[2]):
-            self.state.last_line = said.rpartition("\r")[2]
+        if rank == 0 and report.stream == "out" and (last_line := text.rstrip().rpartition("\n")[2]):
+            self.state.last_line = last_line.rpartition("\r")[2]
         for watcher in self.watchers:
             watcher.output(rank, host, report.stream, text)
 
@@ -233,10 +233,10 @@ class Reports:
             return
         host, code = max(state.launcher_codes.items(), key=lambda item: item[1] != 0)
         unstarted = [rank for rank in state.missing if rank not in state.started]
-        said = (
+        awaited = (
             f"a start of {state.name(unstarted)}" if unstarted else f"an end of {state.name(state.missing)}"
         )
-        self._launcher_failed(host, code, f" without {said}")
+        self._launcher_failed(host, code, f" without {awaited}")
 
     def _launcher_failed(self, host: str, code: int, circumstance: str, at: float | None = None) -> None:
         what = f"{self.state.plan.spec.launcher} ended with"

@@ -96,7 +96,7 @@ class Run:
 
     @property
     def _first_failure(self) -> Failure | None:
-        return self.suspension.explain(min(self.state.failures, key=lambda one: one.at, default=None))
+        return self.suspension.explain(min(self.state.failures, key=lambda failure: failure.at, default=None))
 
     def _result(self, stacks: Stacks | None, left: dict[str, int]) -> LaunchResult:
         failure = self._first_failure
@@ -114,8 +114,12 @@ class Run:
 
     def _also_lost(self, first: Failure | None) -> list[str]:
         """Other hosts that were lost at the same time: a switch, a rack."""
-        lost = [one for one in self.state.failures if one.kind == "host" and first and first.kind == "host"]
-        others = {one.headline: None for one in lost if first and one.host != first.host}
+        lost = [
+            failure
+            for failure in self.state.failures
+            if failure.kind == "host" and first and first.kind == "host"
+        ]
+        others = {failure.headline: None for failure in lost if first and failure.host != first.host}
         return [f"also lost: {headline}" for headline in others]
 
     def _start(self) -> None:

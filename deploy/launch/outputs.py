@@ -16,12 +16,12 @@ def outputs(cluster: Cluster) -> Mapping[str, Outputs]:
     """Of each host that answers in time, and has any; the job is over, and its verdict does not wait long."""
     began = time.monotonic()
     asked = {name: channel.post(OUTPUTS) for name, channel in cluster.channels.items()}
-    found = {}
+    by_host = {}
     for name, future in asked.items():
         try:
             left = cluster.channels[name].wait(future, OUTPUTS_SECONDS, since=began)
         except MusterError:
             continue
         if left.files:
-            found[name] = left
-    return found
+            by_host[name] = left
+    return by_host

@@ -63,11 +63,11 @@ def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
     """Ask every host at once."""
     tool = _own_py_spy()
     asked = on_every(channels, lambda host: _ask(job, channels[host], tool))
-    found = {int(rank): stack for stacks in asked.results.values() for rank, stack in stacks.items()}
+    by_rank = {int(rank): stack for stacks in asked.results.values() for rank, stack in stacks.items()}
     return Stacks(
-        {rank: _frames(stack) for rank, stack in found.items()},
+        {rank: _frames(stack) for rank, stack in by_rank.items()},
         {host: error.reason for host, error in asked.errors.items()},
-        frozenset(rank for rank, stack in found.items() if stack.error),
+        frozenset(rank for rank, stack in by_rank.items() if stack.error),
     )
 
 
@@ -81,16 +81,16 @@ def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:
 
 def _frames(stack: Stack) -> tuple[str, ...]:
     if stack.error:
-        said = harmless(stack.error)
-        return (": ".join([said, *(remedy for sign, remedy in _REMEDIES.items() if sign in said)]),)
+        error = harmless(stack.error)
+        return (": ".join([error, *(remedy for sign, remedy in _REMEDIES.items() if sign in error)]),)
     program = takewhile(lambda frame: frame.file != "<frozen runpy>", stack.frames)  # that is `python -m`
     return tuple(harmless(f"{frame.function} ({frame.file}:{frame.line})") for frame in program)
 
 
 def _own_py_spy() -> bytes | None:
     """py-spy of this environment; a program for Linux is of no use if this is none."""
-    found = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
-    return Path(found).read_bytes() if found and sys.platform == "linux" else None
+    path = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    return Path(path).read_bytes() if path and sys.platform == "linux" else None
 
 
 def _archive(digest: str, content: bytes) -> bytes:

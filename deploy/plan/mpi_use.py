@@ -49,5 +49,5 @@ def _asks(node: ast.AST) -> bool:
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     backends = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "backend")]
     return name == "init_process_group" and any(
-        isinstance(one, ast.Constant) and one.value == "mpi" for one in backends
+        isinstance(backend, ast.Constant) and backend.value == "mpi" for backend in backends
     )

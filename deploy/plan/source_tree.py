@@ -139,7 +139,9 @@ def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
 def _git_root(place: Path) -> Path | None:
     """The work tree that `place` is in; None if there is no repository here."""
     here = place.resolve()
-    if "GIT_DIR" not in os.environ and not any((one / ".git").exists() for one in (here, *here.parents)):
+    if "GIT_DIR" not in os.environ and not any(
+        (folder / ".git").exists() for folder in (here, *here.parents)
+    ):
         return None
     return Path(os.fsdecode(_git(place, "rev-parse", "--show-toplevel")).rstrip("\n"))
 
@@ -171,12 +173,12 @@ def _git(place: Path, *arguments: str) -> bytes:
     try:
         done = subprocess.run(["git", "-C", str(place), *arguments], capture_output=True, check=False)
     except OSError as error:
-        said, status = f"git: {error.strerror}", 1
+        text, status = f"git: {error.strerror}", 1
     else:
-        said, status = done.stderr.decode(errors="replace").strip(), done.returncode
+        text, status = done.stderr.decode(errors="replace").strip(), done.returncode
     if status:
         raise UsageError(
-            f"{place} is in a git repository, and git has to say which files belong to it, but fails:\n{said}"
+            f"{place} is in a git repository, and git has to say which files belong to it, but fails:\n{text}"
         )
     return done.stdout
 
