@@ -1,8 +1,8 @@
-"""Whether hosts are fit, from what is known of them. Pure: hosts and an examination in, findings out.
+"""Judges whether hosts are fit. Pure: hosts and an examination in, findings out.
 
-An error: `fab launch` of the training program with this launcher would be refused, or could not work. A
-warning: it works, but slowly, or not with every program. The ids are for programs and stay the same;
-docs/check.md lists them.
+A finding is an error if `fab launch` of the training program with this launcher would be refused or could not
+work. It is a warning if the launch works, but slowly or not with every program. Programs read the ids of
+findings, so an id never changes; docs/check.md lists them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check(
     launcher: LauncherName,
     tracks: Mapping[str, Track] | None = None,
 ) -> tuple[Finding, ...]:
-    """Everything that is wrong with the hosts, in their order, errors first. `tracks`: versions.json's."""
+    """All findings, in the order of the hosts, errors first. `tracks`: the tracks of docker/versions.json."""
     examined = {host: examination.hosts[host.name] for host in hosts if host.name in examination.hosts}
     findings = [of_error(name, error) for name, error in examination.errors.items()]
     ranks = sum(host.slots for host in hosts)

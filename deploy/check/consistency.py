@@ -13,12 +13,12 @@ from .finding import Finding, Severity, have, minor
 from .image import name as image_name
 from .measurements import Clock, Examined
 
-# Makefiles, file times and people who compare logs notice a tenth of a second; NTP keeps a hundredth of it.
+# Makefiles, file times and readers of logs notice a tenth of a second. NTP keeps a hundredth of that.
 CLOCK_SECONDS = 0.1
 
 
 class _Same(NamedTuple):
-    """Something that all hosts should have alike; None is passed over."""
+    """A value that should be the same on all hosts. A host whose value is None is skipped."""
 
     id: str
     severity: Severity
@@ -44,7 +44,7 @@ _ALIKE_FOR_MPI = (
 
 
 def differences(examined: Mapping[str, Examined], launcher: LauncherName) -> Iterator[Finding]:
-    """Where hosts differ from the majority; a tie goes to the first host."""
+    """Findings for hosts that differ from the majority. A tie goes to the value of the first host."""
     uses_mpi = launcher_of(launcher).uses_mpi
     for same in (*_ALIKE, *(_ALIKE_FOR_MPI if uses_mpi else ())):
         values = {
@@ -73,7 +73,7 @@ def differences(examined: Mapping[str, Examined], launcher: LauncherName) -> Ite
 
 
 def clocks(clocks: Mapping[str, Clock]) -> Iterator[Finding]:
-    """Clocks that are apart from the median of all, the driver's included."""
+    """Findings for clocks that differ from the median of all clocks, which include the driver's."""
     ahead = {"": 0.0, **{name: clock.ahead for name, clock in clocks.items()}}
     middle = median(sorted(ahead.values()))
     for name, seconds in ahead.items():

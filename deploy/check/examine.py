@@ -1,4 +1,4 @@
-"""Asks every host how it is, all at once; a host that fails meanwhile is left out and explained."""
+"""Asks all hosts at once about their state. A host that fails is left out, and its error is kept."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .network import rank_addresses
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0
-# An agent gives up an address after 3 s; so many hosts it tries at most.
+# An agent gives up an address after 3 s. It tries at most MOST_PEERS hosts.
 REACH_SECONDS = 15.0
 MOST_PEERS = 64
 
 
 def examine(cluster: Cluster) -> Examination:
-    """Connect, and learn everything about every host that answers; leaves the cluster connected."""
+    """Connect and examine every host that answers. The cluster stays connected."""
     asked = _Asked(cluster)
     asked.connect()
     health = asked.all(HEALTH, HEALTH_SECONDS)
@@ -46,7 +46,7 @@ def examine(cluster: Cluster) -> Examination:
 
 
 class _Asked:
-    """Questions to all hosts; one that does not answer, or not with sense, is asked nothing more."""
+    """Asks all hosts. A host that gives no answer, or one that makes no sense, is not asked again."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -55,7 +55,7 @@ class _Asked:
 
     @property
     def names(self) -> list[str]:
-        """The hosts that have answered everything so far."""
+        """The names of the hosts that have answered every question so far."""
         return [host.name for host in self.cluster.hosts if host.name not in self.errors]
 
     def connect(self) -> None:
@@ -68,17 +68,17 @@ class _Asked:
         seconds: float,
         words: Callable[[str], Mapping[str, Any]] = lambda host: {},
     ) -> dict[str, Answer]:
-        """What all hosts answer to one request."""
+        """The answer of each host to a request."""
         channels = {name: self.cluster.channels[name] for name in self.names}
         return self._note(ask_every(channels, request, seconds, words))
 
     def ports(self) -> dict[str, int | HostError]:
-        """A port of each host where the others may try to reach it, or why it has none."""
+        """For each host, a port where the others can try to reach it, or the error that it has none."""
         answers = self.all(TRY_TO_OPEN_PORT, REACH_SECONDS, lambda name: {"nonce": self._nonces[name]})
         return {name: _port(answer) for name, answer in answers.items()}
 
     def clocks(self) -> dict[str, Clock]:
-        """The clock of every host; not all at once."""
+        """Measure the clock of every host, only some hosts at a time."""
         channels = self.cluster.channels
         measured = on_every(
             self.names, lambda name: Clock(*channels[name].measure_clock()), at_once=CLOCKS_AT_ONCE
@@ -86,7 +86,7 @@ class _Asked:
         return self._note(measured)
 
     def reach(self, ports: Mapping[str, int | HostError]) -> dict[str, dict[str, Reached]]:
-        """For every host, how it reaches the others that have a port, and itself: all, or `peers` of many."""
+        """How each host reaches itself and the other hosts that have a port; of many hosts, its `peers`."""
         targets = [
             {
                 "host": host.name,
@@ -110,9 +110,9 @@ class _Asked:
     def _again(
         self, targets: Sequence[dict[str, Any]], reached: dict[str, dict[str, Reached]]
     ) -> dict[str, dict[str, Reached]]:
-        """The same, with a second try at the addresses of ranks that were not reached.
+        """The same, after a second try at the addresses of ranks that were not reached.
 
-        A host that is reached at one address is given little time at its others.
+        The first try gives the other addresses of a host little time once one of them was reached.
         """
         places = rank_addresses(
             self.cluster.hosts[0].name,
@@ -140,13 +140,13 @@ class _Asked:
         return reached
 
     def _note(self, outcome: Outcome[Result]) -> dict[str, Result]:
-        """The results; a host with an error is asked nothing more."""
+        """Return the results, and keep the errors: a host with an error is not asked again."""
         self.errors |= {name: _as_host_error(name, error) for name, error in outcome.errors.items()}
         return outcome.results
 
 
 def _is_open(reached: Mapping[str, Reached], target: str, places: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a host was reached, but neither reached nor refused where its ranks will be."""
+    """Whether a host was reached, but the addresses of its ranks neither answered nor refused."""
     seen = reached.get(target)
     if seen is None or not seen.interfaces:
         return False
@@ -154,10 +154,11 @@ def _is_open(reached: Mapping[str, Reached], target: str, places: Mapping[str, S
 
 
 def peers(number: int, hosts: int) -> list[int]:
-    """Which of so many hosts one of them tries to reach, itself among them: all, as long as they are few.
+    """The indices of the hosts that host `number` tries to reach, its own among them.
 
-    Of many: the head, those that follow in the list, and others all over it. So each is tried by as many, and
-    what a rack or a network cuts off shows; a single pair may not. All pairs would be too many.
+    Up to MOST_PEERS hosts, these are all hosts. Above that, trying all pairs would take too long. Then a host
+    tries the head, the hosts after it in the list, and hosts spread over the whole list. Each host is tried
+    by equally many others, so a rack or network that is cut off shows; a single broken pair may not.
     """
     if hosts <= MOST_PEERS:
         return list(range(hosts))

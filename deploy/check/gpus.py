@@ -1,6 +1,6 @@
 """What is wrong with the GPUs of one host, from the PCI bus to nvidia-smi, and what to do about it.
 
-`fab check` judges by this, and Ansible's role `gpu` too (ansible/roles/gpu/filter_plugins/gpu_findings.py).
+`fab check` uses this, and so does Ansible's role `gpu` (ansible/roles/gpu/filter_plugins/gpu_findings.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IDLE_MIB = 1024  # the driver itself keeps some hundred MiB
 
 @dataclass(frozen=True)
 class Needs:
-    """What GPUs are wanted for: a CUDA version, an image's architecture (None: not compared), containers."""
+    """What the GPUs must run: a CUDA version, an image's architecture (None: not compared), containers."""
 
     cuda: str | None = None
     architecture: str | None = None
@@ -38,14 +38,14 @@ class _Judge:
     def __init__(self, name: str, report: GpuReport, needs: Needs) -> None:
         self.name, self.needs = name, needs
         self.gpus, self.error, self.host = report.gpus, report.gpu_error, report.gpu_host
-        # One that is given to a virtual machine is not this host's.
+        # A GPU that is passed to a virtual machine is not available to this host.
         self.cards = [card for card in self.host.cards if card.driver != "vfio-pci"]
 
     def _says(self, kind: str, severity: Severity, text: str, remedy: str) -> Finding:
         return Finding(kind, self.name, severity, text, remedy)
 
     def driver(self) -> Iterator[Finding]:
-        """The driver as a whole."""
+        """Findings about the driver as a whole."""
         host, cards = self.host, self.cards
         held = [card for card in cards if card.driver == "nouveau"]
         if held:
@@ -71,7 +71,7 @@ class _Judge:
             yield self._says("driver.too-old", "error", text, remedy)
 
     def missing(self, expected: int) -> Iterator[Finding]:
-        """GPUs that do not answer."""
+        """Findings for GPUs that do not answer."""
         host = self.host
         if host.container and host.module and not (host.devices or self.gpus):
             if self.cards:
@@ -99,9 +99,9 @@ class _Judge:
             yield self._says("gpu.failing", "error", text, LOOK)
 
     def _lost(self) -> Iterator[Card]:
-        """Those on the PCI bus that nvidia-smi does not list, or names as the reason of its failure."""
+        """GPUs on the PCI bus that nvidia-smi does not list, or names as the reason of its failure."""
         if self.host.container or self.host.module is None:
-            return  # a container may have been given only some
+            return  # a container may have only some of the GPUs
         known, message = {gpu.bus for gpu in self.gpus}, (self.error or "").lower()
         for card in self.cards:
             if card.driver in {"nvidia", ""} and (
@@ -110,7 +110,7 @@ class _Judge:
                 yield card
 
     def each(self) -> Iterator[Finding]:
-        """Every GPU that answers."""
+        """Findings for each GPU that answers."""
         for gpu in self.gpus:
             yield from self._memory(gpu)
             if gpu.mig:
@@ -145,7 +145,7 @@ class _Judge:
             yield self._says("gpu.busy", "warning", text, "wait for them, or end them if they are left over")
 
     def around(self) -> Iterator[Finding]:
-        """What GPUs need besides their driver."""
+        """Findings about what GPUs need besides their driver."""
         host = self.host
         if host.module and host.switches:
             yield from self._fabric()

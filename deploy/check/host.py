@@ -15,16 +15,16 @@ from .finding import GIB, MIB, Finding, of_error, size
 from .gpus import Needs, of_gpus
 from .measurements import Examined
 
-# A launch brings up to 1 GiB of code, and a copy of it; below this not even logs have room.
+# A launch brings up to 1 GiB of code and a copy of it. Below DISK_FULL there is no room even for logs.
 DISK_FULL, DISK_LOW = 64 * MIB, 2 * GIB
 # NCCL, Open MPI and data loaders share memory there; 64 MiB, a container's default, is too little.
 SHM_PER_RANK = 128 * MIB
-# Sockets and log pipes of a rank and its launcher, on top of one to each other rank.
+# A rank and its launcher need sockets and log pipes, and a rank needs one socket to each other rank.
 NOFILE_LEAST, NOFILE_PER_RANK = 1024, 8
 
 
 def of_host(host: Host, measured: Examined, launcher: LauncherName, ranks: int) -> Iterator[Finding]:
-    """Everything that is wrong with this host, whatever the others are."""
+    """All findings about this host that do not depend on other hosts."""
     yield from _software(host, measured, launcher)
     yield from _slots(host, measured)
     yield from _room(host, measured, ranks)
@@ -108,7 +108,7 @@ def _room(host: Host, measured: Examined, ranks: int) -> Iterator[Finding]:
 
 
 def _start(host: Host, measured: Examined) -> Iterator[Finding]:
-    """What the agent would refuse to start a job with (deploy/common/limits.py)."""
+    """Findings for which the agent would refuse to start a job (deploy/common/limits.py)."""
     health = measured.health
     muster, temporary = health.folders
     if muster.noexec:
@@ -126,7 +126,7 @@ def _start(host: Host, measured: Examined) -> Iterator[Finding]:
 def _gpus(host: Host, measured: Examined) -> Iterator[Finding]:
     facts, health = measured.facts, measured.health
     report = GpuReport(health.gpus, health.gpu_error, health.gpu_host)
-    # Where libcuda does not say what it runs, the module's version tells.
+    # Where libcuda does not say which CUDA it runs, the version of the kernel module is compared.
     needs = Needs(cuda=health.torch_cuda if health.driver_cuda is None else None)
     yield from of_gpus(host.name, report, needs, facts.gpus)
     torch, driver = health.torch_cuda, health.driver_cuda
@@ -149,7 +149,7 @@ def _gpus(host: Host, measured: Examined) -> Iterator[Finding]:
 
 
 def own_name(host: Host, measured: Examined) -> Iterator[Finding]:
-    """A host that other hosts must not find by its own name, or cannot."""
+    """Findings for a host whose own name is unknown there, or resolves to loopback only."""
     name, addresses = measured.facts.hostname, measured.health.own_addresses
     if not addresses:
         yield Finding(

@@ -1,4 +1,4 @@
-"""Whether a host has what its image is made of here: docker/versions.json against what was found there."""
+"""Compares the versions found on a host with the track of its image in docker/versions.json."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .measurements import Examined
 
 
 def name(measured: Examined) -> str | None:
-    """An image as it records itself: `cpu of track cpu`; None for a host that runs none of Muster's."""
+    """The image of a host as it records itself: `cpu of track cpu`. None if it is not an image of Muster."""
     image = measured.health.image
     return f"{image['flavor']} of track {image.get('track', 'unknown')}" if "flavor" in image else None
 
 
-# A host that differs from the others in a component is named for that already, by this finding.
+# The finding that already names a host whose version of a component differs from the other hosts.
 _APART = {
     "pytorch": "torch.version-differs",
     "openmpi": "mpi.version-differs",
@@ -26,9 +26,9 @@ _APART = {
 def images(
     examined: Mapping[str, Examined], tracks: Mapping[str, Track], reported: Collection[tuple[str, str]] = ()
 ) -> Iterator[Finding]:
-    """What hosts have otherwise than the track of their image says; without tracks nothing is compared.
+    """Findings for versions that differ from the track of a host's image. Without tracks: no comparison.
 
-    `reported`: host and id of the findings that there are.
+    `reported`: host and id of the findings that exist already.
     """
     known = targets(tracks.values())
     for host, measured in examined.items():
@@ -43,7 +43,7 @@ def images(
 
 
 def _track(image: Mapping[str, str], known: Mapping[str, tuple[str, Track]]) -> tuple[str, Track | None]:
-    """The target that makes such an image, and its track; images of older builds name their target alone."""
+    """The target that builds such an image, and its track. Images of older builds record no track."""
     for target, (flavor, track) in known.items():
         if image["flavor"] == flavor and image.get("track", track.name) == track.name:
             return target, track

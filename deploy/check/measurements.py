@@ -1,4 +1,4 @@
-"""What `fab check` knows of the hosts. Pure: gathered by `examine`, judged by `check`."""
+"""What `fab check` has measured on the hosts. Pure: `examine` gathers it, `check` judges it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..hosts.facts import Facts
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds that a host's clock is ahead of the driver's, and by how much that may be wrong."""
+    """By how many seconds a host's clock is ahead of the driver's, and the uncertainty of that."""
 
     ahead: float
     uncertainty: float
@@ -20,22 +20,22 @@ class Clock:
 
 @dataclass(frozen=True)
 class Examined:
-    """One host that answered."""
+    """What was measured on a host that answered."""
 
     facts: Facts
     health: Health
     clock: Clock
     addresses: tuple[str, ...]
-    """Where other hosts tried to reach it."""
+    """The addresses where other hosts tried to reach it."""
     rendezvous: int | HostError
-    """The port where they tried, or why it could give none."""
+    """The port where they tried, or the error that it could open none."""
     reached: Mapping[str, Reached]
-    """Itself and every other host, as reached from here."""
+    """How this host reaches itself and the other hosts."""
 
 
 @dataclass(frozen=True)
 class Examination:
-    """Every host: what it is, or why it could not be asked."""
+    """What was measured on each host, or the error of a host that could not be asked."""
 
     hosts: Mapping[str, Examined]
     errors: Mapping[str, HostError]

@@ -1,4 +1,4 @@
-"""Which hosts reach each other where their ranks will be, and whether all reach the head at one address."""
+"""Whether hosts reach each other at the addresses of their ranks, and all reach the head at one address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PORTS = "20000-31999"
 
 
 def ports(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
-    """Hosts that have no free port where others could meet them."""
+    """Findings for hosts without a free port where others could connect."""
     for name, measured in examined.items():
         if isinstance(measured.rendezvous, HostError):
             yield Finding(
@@ -30,7 +30,7 @@ def ports(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
 
 
 def network(hosts: Sequence[Host], examined: Mapping[str, Examined]) -> Iterator[Finding]:
-    """Pairs that do not reach each other, and the address where ranks would meet."""
+    """Findings for pairs of hosts that do not reach each other, and about the address of the rendezvous."""
     given = {host.name: host.addr for host in hosts}
     wrong = {
         name
@@ -96,9 +96,9 @@ def rank_addresses(
     addresses: Mapping[str, Sequence[str]],
     reached: Mapping[str, Mapping[str, Reached]],
 ) -> dict[str, tuple[str, ...]]:
-    """Where the ranks of each host will listen: on the interface that leads it to the rendezvous.
+    """The addresses where the ranks of each host will listen: those of its interface towards the rendezvous.
 
-    No entry for a host of which that is not known, as where `addr=` names another address.
+    A host has no entry if that interface is not known, for example if `addr=` names another address.
     """
     to_head = {name: seen[head].interfaces for name, seen in reached.items() if head in seen}
     chosen = _chosen(addresses.get(head, ()), to_head)
@@ -114,7 +114,7 @@ def rank_addresses(
 
 
 def _chosen(addresses: Sequence[str], reached: Mapping[str, Mapping[str, str | None]]) -> str:
-    """The choice that a launch makes: the first address of the head that all hosts reach, if there is one."""
+    """The address that a launch chooses: the first one of the head that all hosts reach; empty if none."""
     common = (address for address in addresses if all(address in seen for seen in reached.values()))
     return next(common, "") if reached else ""
 
@@ -147,7 +147,7 @@ def _data_network(head: str, examined: Mapping[str, Examined]) -> Iterator[Findi
 
 
 def _reaches(measured: Examined, target: str, places: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a host reaches another where its ranks will be; also one that has no port to try."""
+    """Whether a host reaches the addresses of another's ranks. True if the other has no port to try."""
     if target not in measured.reached:
         return True
     seen = measured.reached[target].interfaces

@@ -17,7 +17,7 @@ COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clo
 
 
 def as_text(hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding]) -> str:
-    """One line a host, then every finding with what to do, equal ones of several hosts as one."""
+    """A line for each host, then each finding with what to do. Equal findings of several hosts are one."""
     lines = [*_table(hosts, examination, findings), *_explained(findings), "", _summary(hosts, findings)]
     return "\n".join(harmless(line) for line in lines) + "\n"
 
@@ -25,7 +25,7 @@ def as_text(hosts: Sequence[Host], examination: Examination, findings: Sequence[
 def as_json(
     hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding], launcher: str
 ) -> dict[str, Any]:
-    """The same for programs; `findings` as they are, not folded."""
+    """The same for programs, with every single finding, not folded."""
     bad = unfit(findings)
     return {
         "fit": not bad,

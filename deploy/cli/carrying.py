@@ -1,6 +1,6 @@
-"""What becomes of a launch that was asked for: shown, handed over, or carried out to its verdict.
+"""The three ways to handle a launch: show its plan, hand it over to its head, or run it to its verdict.
 
-Loaded while the connections to the hosts are made (launch.py).
+launch.py loads this module while it connects to the hosts.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ STDIN = 0  # file descriptor
 
 
 def show(job: Job, open_pipe: OpenPipe, timings: Timings) -> None:
-    """The plan, and nothing is touched."""
+    """Print the plan, and change nothing on the hosts."""
     used = used_hosts(job.hosts, job.spec)
     with Cluster(used, open_pipe, timings=timings) as cluster:
         sys.stdout.write(harmless_lines(str(make_plan(job, used, 0, cluster, timings))))
 
 
 def hand_over(job: Job, open_pipe: OpenPipe, screen: Screen) -> None:
-    """The job to its head, where it goes on."""
+    """Hand the job over to its head, where its driver goes on."""
     name = job.spec.job
     with Cluster(job.hosts[:1], open_pipe) as cluster:
         screen.say(harmless(detach(job, cluster)))
@@ -44,7 +44,7 @@ def hand_over(job: Job, open_pipe: OpenPipe, screen: Screen) -> None:
 def carry_out(
     job: Job, open_pipe: OpenPipe, runs: Path, screen: Screen, timings: Timings, *, tell: bool = False
 ) -> None:
-    """The job with its records and its screen, to its verdict. `tell`: where the time of its start went."""
+    """Run the job to its verdict, with run folder and screen. `tell`: also print the timings of its start."""
     folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
     try:
         observers = (folder, screen)

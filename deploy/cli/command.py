@@ -1,4 +1,4 @@
-"""How a command is declared: an Invoke task, and the words that its command line takes beside flags."""
+"""Declares a command: an Invoke task, and the words that its command line takes besides flags."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from invoke import Task
 
-# Of every command that takes the option.
+# For every command that takes the option.
 COMMON_ALIASES = {"-H": "--hosts", "--hostfile": "--hosts"}
 
 
 class Command(Task[Any]):
-    """A task of Invoke whose command line also takes words without a flag, and a rest that is not ours."""
+    """An Invoke task whose command line also takes words without a flag, and a rest for another program."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class Command(Task[Any]):
         help: Mapping[str, str],  # noqa: A002  # Invoke's name
         iterable: Iterable[str] = (),
     ) -> None:
-        # Invoke's positional arguments may not be left out, and take `--help` for a value. Its automatic
-        # short flags would let -h be --hosts.
+        # Positional arguments of Invoke are required, and take `--help` as a value. Its automatic short
+        # flags would make -h mean --hosts.
         super().__init__(
             body, help=dict(help), iterable=tuple(iterable), positional=[], auto_shortflags=False
         )
@@ -47,7 +47,7 @@ class Command(Task[Any]):
     def _kinds(self) -> dict[str, type]:
         """bool, int, str or list for each parameter.
 
-        Not from Invoke's own contexts: to make them takes the help texts away from the task (Task.arg_opts).
+        Invoke's own contexts are no use: making them removes the help texts from the task (Task.arg_opts).
         """
         parameters = list(inspect.signature(self.body).parameters.values())[1:]
         return {
@@ -65,12 +65,12 @@ class Command(Task[Any]):
 
 
 def command(**options: Any) -> Callable[[Callable[..., None]], Command]:
-    """Declare a function as a command; its parameters, all with a default, become flags.
+    """Declare a function as a command. Its parameters become flags; each needs a default.
 
-    words: flags that words without a flag stand for, in this order.
-    rest, rest_name: the flag that gets what follows `--`, quoted as for a shell, and how help calls it.
+    words: the flags that words without a flag stand for, in this order.
+    rest, rest_name: the flag that gets what follows `--`, quoted as for a shell, and its name in the help.
     rest_after_words: whether the rest also begins after the last of `words`, as a program's arguments do.
-    ends_options: spellings of flags after whose value the rest begins, as Python's own -m.
-    spellings: other spellings of a flag. hints: what to say to a flag of other launchers.
+    ends_options: spellings of flags after whose value the rest begins, like -m of Python.
+    spellings: other spellings of a flag. hints: the answer to a flag that only other launchers have.
     """
     return lambda body: Command(body, **options)

@@ -1,6 +1,6 @@
-"""Every command, the families in which help shows them, and the module of each, loaded when it is needed.
+"""All commands, their families in the help, and the module of each, which is loaded only when needed.
 
-To load all of them is most of what a command would cost before it asks the first host.
+Loading all modules would take most of the time until a command asks the first host.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MODULES: Mapping[str, Sequence[str]] = {
     "image": ("image",),
     "hosts": ("run", "put", "get", "shell", "clean"),
 }
-"""The modules of this package, and what each holds: commands, or a group of them."""
+"""The modules of this package, and the commands or the group of commands that each holds."""
 
 NAMES = tuple(name for names in MODULES.values() for name in names)
 
 
 def collection(first: str = "") -> Collection:
-    """The commands that may be meant by a line whose first word is `first`: its module's, else all."""
+    """The commands of the module that holds the command `first`; all commands if no module holds it."""
     wanted = [module for module, names in MODULES.items() if first in names] or [*MODULES]
     tasks = (_load(module, name) for module in wanted for name in MODULES[module])
     return Collection(*tasks)

@@ -1,4 +1,4 @@
-"""What a shell may offer next: the scripts of `muster --print-completion-script bash|zsh|fish` ask here."""
+"""Completions for the scripts that `muster --print-completion-script bash|zsh|fish` prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {"--launcher": LAUNCHERS, "--backend": 
 
 
 def candidates(line: str, commands: Mapping[str, Command]) -> list[str]:
-    """The words that may come where `line`, with the program's name, ends; none where files may.
+    """The words that may follow `line`, which begins with the program's name; none where files may follow.
 
     The shells' scripts do not say whether a word has ended, so a command's whole name counts as ended.
     """

@@ -1,4 +1,4 @@
-"""Where `muster` begins: a Ctrl-C is answered from the first moment, while the rest is being imported."""
+"""The entry point of `muster`. It handles Ctrl-C from the start, also while the rest is being imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Nothing has been started: a command puts its own answer in place of this (deploy/cli/shared.py)."""
+    """Exit at once: nothing has been started. A command later sets its own handler (deploy/cli/shared.py)."""
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
 
@@ -19,6 +19,6 @@ def main() -> None:
     """`muster`."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # nohup means it
         signal.signal(signal.SIGINT, _end)
-    from .program import main as program  # noqa: PLC0415  # it takes most of the time until then
+    from .program import main as program  # noqa: PLC0415  # this import takes most of the time until then
 
     program()

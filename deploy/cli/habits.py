@@ -1,4 +1,4 @@
-"""How the options of other launchers are written here: as another spelling, or with what to do instead."""
+"""Options of other launchers: accepted as another spelling, or answered with what to write instead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPELLINGS: Mapping[str, str] = {
     "--machinefile": "--hosts",
     "-machinefile": "--hosts",
 }
-"""Of mpirun, torchrun and python, for `launch`."""
+"""Spellings of mpirun, torchrun and python that `launch` accepts."""
 
 _MEETING = "ranks meet by themselves; --network chooses the network"
 _PLACES = "the hosts file says which ranks are where: its order is the ranks', slots= how many a host has"
@@ -32,4 +32,4 @@ HINTS: Mapping[str, str] = {
     **dict.fromkeys(("--mca", "-mca", "--prtemca", "--bind-to"), _OPEN_MPI),
     "--standalone": "a hosts file with the line: localhost slots=2",
 }
-"""What to say to an option that has no counterpart, for `launch`."""
+"""The answers of `launch` to options that have no counterpart here."""

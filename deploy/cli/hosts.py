@@ -1,4 +1,4 @@
-"""`muster run`, `put`, `get`, `shell` and `clean`: what would take a loop over the hosts otherwise."""
+"""`muster run`, `put`, `get`, `shell` and `clean`: tasks that otherwise need a loop over the hosts."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def shell(context: Context, host: str = "", hosts: str = "hosts.txt") -> None:
         options += ["-l", chosen.user] if chosen.user else []
         options += ["-p", str(chosen.port)] if chosen.port else []
         sys.stdout.flush()
-        os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # it takes our place
+        os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # ssh replaces this process
 
 
 @declare(
@@ -167,7 +167,7 @@ def _chosen(hosts: str, include: str, exclude: str) -> tuple[hostfile.Host, ...]
 
 @contextlib.contextmanager
 def _reached(hosts: str, include: str, exclude: str, python: str) -> Iterator[tuple[Cluster, dict[str, str]]]:
-    """The hosts that can be reached, and why the others cannot."""
+    """The cluster, connected, and the errors of the hosts that cannot be reached."""
     cluster = Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False)
     with contextlib.closing(cluster):
         errors = {name: error.reason for name, error in cluster.connect().items()}
@@ -175,7 +175,7 @@ def _reached(hosts: str, include: str, exclude: str, python: str) -> Iterator[tu
 
 
 def _shown(names: str, ended: fanout.Ended) -> str:
-    """`node[1-3]: one line`, or the lines below the names; with how it ended, if not well."""
+    """`node[1-3]: a single line`, or several lines below the names; with how it ended, if it failed."""
     head = f"{names} ({ended.end})" if ended.end else names
     lines = [harmless(line) for line in ended.output.rstrip("\n").split("\n")]
     if len(lines) == 1:

@@ -29,7 +29,7 @@ PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 
 
 def cache_folder() -> Path:
-    """Where this machine keeps what can be made again."""
+    """The folder of this machine for files that can be made again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster"
 
 

@@ -24,7 +24,7 @@ HOSTS = """\
 localhost slots=2
 """
 IGNORED = ("runs/", ".muster/")
-"""What launches leave here, and the cluster's keys: neither belongs in git, nor on every host."""
+"""The run folders and the cluster's keys: neither belongs in git or on every host."""
 
 
 @command(help={"folder": "the project's folder (default: this one)"}, words=("folder",))
@@ -49,7 +49,7 @@ next, with your hosts in hosts.txt:
 
 
 def _write(path: Path, text: str) -> bool:
-    """Whether the file was made; one that is there, or a link that leads nowhere, stays."""
+    """Write a file and return True, unless it exists already, even as a dangling link."""
     try:
         with path.open("x") as file:
             file.write(text)
@@ -61,7 +61,7 @@ def _write(path: Path, text: str) -> bool:
 
 
 def _ignore(path: Path) -> list[str]:
-    """The lines that were missing, and are there now."""
+    """Append the lines that are missing from a .gitignore; returns them."""
     try:
         content = path.read_text() if path.exists() else ""
         missing = [line for line in IGNORED if not {line, line.rstrip("/")} & {*content.split()}]

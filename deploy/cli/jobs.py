@@ -54,7 +54,7 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
         else:
             sys.stdout.write(job_table.details(states[0]) if job else job_table.table(states))
         sys.stderr.write("".join(f"{harmless(line)}\n" for line in silent))
-        if silent:  # some job may be missing from what is shown
+        if silent:  # a silent host may have jobs that are not shown
             raise Exit(code=UnfitError.exit_status)
 
 
@@ -125,9 +125,9 @@ def stop(context: Context, job: str = "", hosts: str = "", runs: str = "runs", p
 
 @contextlib.contextmanager
 def _known(hosts: str, runs: str, python: str, *, until: str = "") -> Iterator[tuple[list[Known], list[str]]]:
-    """The jobs of this machine and of the hosts, and why some hosts cannot be asked.
+    """The jobs of this machine and of the hosts, and a line for each host that cannot be asked.
 
-    The hosts are not asked for a job that is known here already.
+    The hosts are not asked about the job `until` if this machine knows it.
     """
     here = Here(Path(runs))
     known = jobs.known_to([here])
@@ -153,7 +153,7 @@ def _one(job: str, hosts: str, runs: str, python: str) -> Iterator[Known]:
 
 
 def _require_logs(known: Known) -> None:
-    """The head of a job that belongs to a terminal knows how it goes; what it prints is with its driver."""
+    """Refuse a job whose driver runs in a terminal elsewhere: its head knows its state, but not its logs."""
     state = known.state
     if known.place.host and not state.detached:
         where = f"{state.driver.host}, in {state.driver_folder}"
@@ -161,7 +161,7 @@ def _require_logs(known: Known) -> None:
 
 
 def _looked(silent: list[str]) -> str:
-    """Where a job was looked for, when it is not found."""
+    """The places where a job was looked for, for the message that it was not found."""
     return "here or on the hosts" + "".join(f"\n{line}" for line in silent) + ("\n" if silent else "")
 
 
@@ -173,7 +173,7 @@ def _pattern(grep: str) -> re.Pattern[str]:
 
 
 def _show(screen: Screen, line: Line, wanted: re.Pattern[str] | None = None) -> None:
-    """Print what a rank printed as a launch does; what the launcher itself says is in its log."""
+    """Print a rank's output as a launch does. The launcher's own output stays in its log."""
     text = line.text
     if wanted and wanted.pattern:
         text = "".join(part for part in text.splitlines(keepends=True) if wanted.search(part))
@@ -186,7 +186,7 @@ def _show(screen: Screen, line: Line, wanted: re.Pattern[str] | None = None) -> 
 
 
 def _end(known: Known, runs: Path, screen: Screen) -> None:
-    """The verdict and the exit status of a job that is over, and its folder here."""
+    """Bring the folder of a job that is over, print its verdict, and exit with its status."""
     state: JobState = jobs.state_of(known)
     folder = jobs.fetch(known, runs)
     if state.exit_status is None:

@@ -116,7 +116,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             program = request.program(tree, here, script=script, module=module, args=args)
             library = of_package(TRAIN)
         with clock.part("imports meanwhile"):
-            # A login takes longer than to load these.
+            # The logins that run meanwhile take longer than these imports.
             from ..jobs.job import Job  # noqa: PLC0415
             from . import carrying  # noqa: PLC0415
         job = Job(

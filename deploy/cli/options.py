@@ -1,4 +1,4 @@
-"""From the words of a command line to values: every mistake is a `UsageError` that says what to write."""
+"""Parses the values of options. Every mistake is a `UsageError` that says what to write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Word = TypeVar("_Word", bound=str)
 
 
 def new_job() -> str:
-    """A name that sorts by time and that two launches at once do not share."""
+    """A new job id. Ids sort by time, and two launches at the same time get different ones."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
@@ -56,7 +56,7 @@ def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> 
 
 
 def _arguments(args: str) -> tuple[str, ...]:
-    """The words of `--args`, as a shell would part them."""
+    """The words of `--args`, split as by a shell."""
     try:
         words = tuple(shlex.split(args))
     except ValueError as error:
@@ -73,7 +73,7 @@ def _arguments(args: str) -> tuple[str, ...]:
 
 
 def _script(tree: Tree, place: Path, script: str) -> str:
-    """The script's path as the ranks see it: below the folder where the user stands, or relative to it."""
+    """The script's path for the ranks, relative to the folder in which the user started the launch."""
     path = (place / script).resolve()
     if not path.is_file():
         python = re.fullmatch(r"python[\d.]*", script)
@@ -94,7 +94,7 @@ def _script(tree: Tree, place: Path, script: str) -> str:
 
 
 def environment(settings: Iterable[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """`K=V` as it stands, and `K` with the driver's own value: a secret need not be on the command line."""
+    """Parse `K=V`, and `K` with its value from `environ`: a secret need not be on the command line."""
     pairs = []
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -109,12 +109,12 @@ def environment(settings: Iterable[str], environ: Mapping[str, str]) -> tuple[tu
 
 
 def taken_from_here(settings: Iterable[str]) -> tuple[str, ...]:
-    """The names that were given without a value, which is how a secret is given."""
+    """The names that were given without a value, as one gives a secret."""
     return tuple(setting for setting in settings if "=" not in setting)
 
 
 def feeds(stdin: int) -> bool:
-    """Whether a file descriptor is a pipe or file to be read to its end, and no terminal or /dev/null."""
+    """Whether a file descriptor is a pipe, socket or file, and not a terminal or /dev/null."""
     try:
         mode = os.fstat(stdin).st_mode
     except OSError:  # closed
@@ -123,14 +123,14 @@ def feeds(stdin: int) -> bool:
 
 
 def min_hosts(number: int, used: Sequence[Host]) -> int:
-    """The fewest hosts to start again on: all that the job has, if nothing else is said."""
+    """The smallest number of hosts for a restart; by default all hosts of the job."""
     if not 0 <= number <= len(used):
         raise UsageError(f"--min-hosts {number}: the job has {count(len(used), 'host')}")
     return number or len(used)
 
 
 def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
-    """The hosts with so many slots each; 0 leaves them as the hosts file has them."""
+    """The hosts with this number of slots each. With 0, the slots of the hosts file stay."""
     if not number:
         return tuple(hosts)
     if few := [f"{host.name} has {host.slots}" for host in hosts if not 1 <= number <= host.slots]:
@@ -139,7 +139,7 @@ def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
 
 
 def size(option: str, text: str) -> int:
-    """Bytes: `500M`, `8G`, a number without a letter as it is."""
+    """A number of bytes: `500M`, `8G`, or a number without a unit."""
     match = re.fullmatch(r"(\d{1,12})([KMGT]?)", text.upper())
     if not match:
         raise UsageError(f"{option} {text}: write a number of bytes such as 500M or 8G")
@@ -147,7 +147,7 @@ def size(option: str, text: str) -> int:
 
 
 def ranks(text: str) -> frozenset[int] | None:
-    """The ranks of `0,4-7`; None, for all, if nothing is given."""
+    """The ranks of a list such as `0,4-7`. None means all ranks, and is the result of an empty text."""
     chosen: set[int] = set()
     for part in text.split(",") if text else ():
         if not (match := re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)):

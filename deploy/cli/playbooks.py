@@ -1,4 +1,4 @@
-"""`muster setup`, `verify`, `rotate-keys`, `teardown`: the playbooks that come along, on a hosts file."""
+"""`muster setup`, `verify`, `rotate-keys`, `teardown`: run the playbooks of Muster on a hosts file."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def teardown(context: Context, hosts: str = "hosts.txt", ansible: str = "") -> N
 
 
 def _play(book: str, context: Context, hosts: str, more: str) -> None:
-    """Become ansible-playbook; its exit status is the command's."""
+    """Replace this process by ansible-playbook, whose exit status is then that of the command."""
     with explained(context):
-        hostfile.load(Path(hosts))  # its mistakes in its own words, not in Ansible's
+        hostfile.load(Path(hosts))  # so that mistakes in it are reported by us, not by Ansible
         try:
             words = shlex.split(more)
         except ValueError as error:
@@ -70,7 +70,7 @@ def _play(book: str, context: Context, hosts: str, more: str) -> None:
 
 
 def _ansible() -> str:
-    """ansible-playbook of PATH, or beside this Python: a virtual environment need not be active."""
+    """The ansible-playbook beside this Python, else of PATH: a virtual environment need not be active."""
     beside = Path(sys.executable).parent
     path = shutil.which(str(beside / "ansible-playbook")) or shutil.which("ansible-playbook")
     if not path:

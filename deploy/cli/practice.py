@@ -1,4 +1,4 @@
-"""`muster demo` and `muster cluster`: a first run without any host of one's own."""
+"""`muster demo` and `muster cluster`: a first run for users who have no hosts yet."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def demo(context: Context, launcher: str = "mpirun", np: int = 2, runs: str = "r
         job = Job(
             spec=spec,
             hosts=hostfile.load(hosts_file),
-            tree=Tree(Path(folder), ".", ()),  # nothing of the folder in which one happens to stand
+            tree=Tree(Path(folder), ".", ()),  # takes no files from the current folder
             library=of_package(TRAIN),
             start_timeout=60.0,
         )
@@ -92,7 +92,7 @@ cluster = Collection("cluster", up, down)
 
 
 def _practice_hosts(path: Path) -> Path:
-    """The hosts file of the practice cluster; one of other hosts is refused, and never changed."""
+    """The hosts file of the practice cluster. A file with other hosts is refused, and never changed."""
     if not path.exists():
         path.write_text("".join(f"{node} slots=2\n" for node in NODES))
     elif others := {host.name for host in hostfile.load(path)} - {*NODES}:
@@ -104,12 +104,12 @@ def _practice_hosts(path: Path) -> Path:
 
 
 def _keys_folder(hosts_file: Path) -> Path:
-    """`.muster` beside the hosts file, where a launch looks for the way to the nodes."""
+    """`.muster` beside the hosts file, where a launch looks for ssh_config and the keys."""
     return Path(os.environ.get("MUSTER_DIR") or hosts_file.resolve().parent / ".muster")
 
 
 def _compose(hosts_file: Path, *words: str) -> None:
-    """Run docker compose on the cluster's file, which builds with its own folder as the context."""
+    """Run docker compose on the cluster's compose file, whose folder is the build context."""
     folder = _keys_folder(hosts_file)
     folder.mkdir(mode=0o700, exist_ok=True)
     if not (ignored := folder / ".gitignore").exists():

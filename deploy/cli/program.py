@@ -1,4 +1,4 @@
-"""The one program behind `muster` and `fab`: Invoke's, with words of habit, plain help and exit status 2."""
+"""The program behind `muster` and `fab`: Invoke's, with other spellings, plain help and exit status 2."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .completion import candidates
 from .words import spelled_out
 
 DISTRIBUTION = "muster-cluster"
-# Of Invoke's own options; the others are about its shell commands, and we start none through it.
+# Invoke's own options that stay. The others concern its shell commands, which we do not use.
 KEPT = {"complete", "debug", "dry", "help", "list", "print-completion-script", "version"}
-# What Invoke asks of itself besides, with its own defaults.
+# Options that Invoke reads itself; they keep their defaults.
 HIDDEN = {"list-format", "list-depth", "write-pyc"}
 
 
@@ -37,15 +37,15 @@ class Muster(Program):
     """The commands of Muster, as `muster` or as `fab` (`called`)."""
 
     def __init__(self, called: str = "muster") -> None:
-        # Those that are asked for take their place (normalize_argv).
+        # normalize_argv replaces the empty collection by the commands that are needed.
         super().__init__(namespace=Collection(), name="Muster", binary=called, binary_names=[called])
 
     def core_args(self) -> list[Argument]:
-        """The options that are not of one command."""
+        """The options that belong to no single command."""
         return [argument for argument in super().core_args() if argument.name in KEPT | HIDDEN]
 
     def normalize_argv(self, argv: list[str] | None) -> None:
-        """Spell out what the user wrote; a shell that asks for completions is given what it wrote."""
+        """Spell out what the user wrote. A request for completions needs the words as they are."""
         super().normalize_argv(argv)
         first, *words = self.argv
         named = [word for word in words if not word.startswith("-") and word != "help"]
@@ -54,22 +54,22 @@ class Muster(Program):
             self.argv = [first, *spelled_out(words, commands(self.namespace), self.binary)]
 
     def run(self, argv: list[str] | None = None, exit: bool = True) -> None:  # noqa: A002  # Invoke's name
-        """Run a command to its end; a reader that went away, as `head` does, is no error to explain."""
+        """Run a command to its end. A reader that closed the pipe, such as `head`, is no error to report."""
         try:
             with harmless_streams():
                 super().run(argv, exit)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor at Python's own flush
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
             sys.exit(128 + signal.SIGPIPE)
 
     def parse_core(self, argv: list[str] | None) -> None:
-        """Invoke would have Python compile every module anew at every start."""
+        """Undo that Invoke makes Python compile every module again at each start."""
         with _own_words():
             super().parse_core(argv)
         sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
     def parse_tasks(self) -> None:
-        """What `spelled_out` lets pass and Invoke does not is what the user wrote, too."""
+        """Words that `spelled_out` accepts and Invoke refuses are also mistakes of the user."""
         if self.args.complete.value:
             offered = candidates(self.core.remainder, commands(self.namespace))
             sys.stdout.writelines(f"{word}\n" for word in offered)
@@ -82,13 +82,13 @@ class Muster(Program):
         self.config.load_overrides({"run": {"dry": self.args.dry.value}}, merge=merge)
 
     def print_version(self) -> None:
-        """Ours, and what it stands on."""
+        """Print the versions of Muster and of the packages below it."""
         names = {"Muster": DISTRIBUTION, "Fabric": "fabric", "Invoke": "invoke", "Paramiko": "paramiko"}
         for name, distribution in names.items():
             sys.stdout.write(f"{name} {version_of(distribution)}\n")
 
     def print_help(self) -> None:
-        """Every command with its first line, in the order in which one comes to need them."""
+        """Print every command with the first line of its help, in the order in which a user needs them."""
         sys.stdout.write(f"Usage: {self.binary} COMMAND [options]\n")
         known = collection()
         for title, names in FAMILIES.items():
@@ -101,7 +101,7 @@ class Muster(Program):
         self.print_help()
 
     def print_task_help(self, name: str) -> None:
-        """One command: how it is written, what it does, and each option with its other spellings."""
+        """Print the help of a command: its usage, what it does, and each option with its other spellings."""
         command = commands(self.namespace)[name]
         others: dict[str, list[str]] = {}
         for short, flag in command.spellings.items():
@@ -116,7 +116,7 @@ class Muster(Program):
 
 
 def version_of(distribution: str) -> str:
-    """The version that is installed."""
+    """The installed version of a distribution."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -129,7 +129,7 @@ def _first_line(task: Task[Any]) -> str:
 
 @contextlib.contextmanager
 def _own_words() -> Iterator[None]:
-    """Whatever is wrong with a command line ends with exit status 2."""
+    """Turn every mistake in a command line into exit status 2."""
     try:
         yield
     except (UsageError, ParseError) as error:

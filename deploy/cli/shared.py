@@ -1,4 +1,4 @@
-"""What every command does alike: options of one meaning, the way to the hosts, and how errors leave."""
+"""What all commands share: the help of common options, and how errors and signals end a command."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ HELP = {
 
 @contextlib.contextmanager
 def explained(context: Context, interrupted: str = "interrupted") -> Iterator[None]:
-    """Print errors as plain text and exit with their status; SIGTERM and SIGHUP act as Ctrl-C does.
+    """Print errors as plain text and exit with their status. SIGTERM and SIGHUP act like Ctrl-C.
 
-    Only the first of them counts: the end that it brings about is bounded in time, and a second one in the
-    middle of it must not leave anything behind (as in ompi#8925).
+    Only the first signal counts. It starts an orderly end, which is bounded in time; a second signal must not
+    break that off and leave processes behind (as in ompi#8925).
     """
     ending = False
 
@@ -45,7 +45,7 @@ def explained(context: Context, interrupted: str = "interrupted") -> Iterator[No
         raise Exit(harmless_lines(str(error)), error.exit_status) from None
     except BrokenPipeError:  # `| head`: deploy/cli/program.py
         raise
-    except OSError as error:  # of this machine; what hosts say comes as a MusterError
+    except OSError as error:  # an error of this machine: errors of hosts arrive as a MusterError
         raise Exit(harmless_lines(f"here: {explain(error)}"), 1) from None
     except KeyboardInterrupt as stop:
         raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None

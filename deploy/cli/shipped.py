@@ -1,4 +1,4 @@
-"""What comes with the commands: the folder that is the package `muster`, in a checkout as in a wheel."""
+"""Folders and files of the package `muster`, which a checkout and a wheel have in the same places."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""From what a user writes to what Invoke's parser reads: every option as one word, every word as an option.
+"""Rewrites a command line for Invoke's parser: every option as one word, every word as an option.
 
     muster launch -n 4 train.py --epochs 3      launch --np=4 --script=train.py --args=' --epochs 3'
     muster logs JOB -f                          logs --job=JOB --follow
     muster run -- ls -l                         run --command=' ls -l'
 
-Invoke has no arguments that may be left out, no end of its own options at a program's name, and says of a
-mistake only "No idea what it is". Pure: words in, words out, `UsageError` for what cannot be meant.
+Invoke has no optional arguments, cannot stop parsing options at a program's name, and reports a mistake only
+as "No idea what it is". Pure: words in, words out, and `UsageError` for words that have no meaning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALONE = ("--version", "-V", "--list", "-l")
 def spelled_out(words: Sequence[str], commands: Mapping[str, Command], program: str) -> list[str]:
     """The words of a command line, without the program's name, as Invoke reads them.
 
-    program: how messages call what the user started, `muster` or `fab`.
+    program: the name of the program in messages, `muster` or `fab`.
     """
     start = next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
     before, after = list(words[:start]), list(words[start:])
@@ -43,7 +43,7 @@ def spelled_out(words: Sequence[str], commands: Mapping[str, Command], program: 
 
 
 def _command(words: list[str], commands: Mapping[str, Command], program: str) -> tuple[str, list[str]]:
-    """The command's name, and what follows it: `image build` is image.build."""
+    """The command's name, and the words after it. `image build` is the command image.build."""
     first, both = words[0], ".".join(words[:2])
     if first in commands:
         return first, words[1:]
@@ -118,7 +118,7 @@ class _Line:
             self._take_rest(left)
 
     def _flag(self, written: str) -> str | None:
-        """The flag that is meant by one of its spellings; None if it is none."""
+        """The flag that a spelling stands for; None if there is no such flag."""
         plain = written.replace("_", "-") if written.startswith("--") else written
         flag = self._command.spellings.get(plain, plain)
         return flag if flag in self._command.flags else None
@@ -136,7 +136,7 @@ class _Line:
         self._spelled.append(f"{flag}={value}")
 
     def _take_rest(self, left: list[str]) -> None:
-        """What is not ours; the blank before it keeps Invoke from taking a `--hosts` there for our own."""
+        """Take the rest as the value of its flag. The leading blank stops Invoke from seeing a flag in it."""
         if not left:
             return
         flag, rest = f"--{self._command.rest}", shlex.join(left)
@@ -148,7 +148,7 @@ class _Line:
         left.clear()
 
     def _unknown(self, flag: str) -> str:
-        """What to say to an option that there is not."""
+        """The message for an unknown option."""
         message = f"{self._called}: unknown option {flag}"
         if hint := self._command.hints.get(flag.replace("_", "-")):
             return f"{message}: {hint}"

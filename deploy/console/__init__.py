@@ -1,1 +1,1 @@
-"""Words and lines for people: ranges, safe text, the screen, progress."""
+"""Text for people: ranges, safe text, the screen, progress."""

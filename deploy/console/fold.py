@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 def fold(items: Iterable[tuple[Key, Value]]) -> list[tuple[list[Key], Value]]:
-    """The keys of each value, in their order; the value of most keys comes first, and the odd ones last."""
+    """The keys of each value, in their order. The value with the most keys comes first."""
     groups: dict[Value, list[Key]] = {}
     for key, value in items:
         groups.setdefault(value, []).append(key)
@@ -20,7 +20,7 @@ def fold(items: Iterable[tuple[Key, Value]]) -> list[tuple[list[Key], Value]]:
 
 
 def fold_names(names: Iterable[str]) -> str:
-    """`node[1-3,5],head`: names that differ in their last number are written as one range, in their order."""
+    """`node[1-3,5],head`: names that differ only in their last number become a range, in their order."""
     parts = [re.fullmatch(r"(.*?)(\d{1,9})(\D*)", name) or (name,) for name in dict.fromkeys(names)]
     numbered = [part.groups() for part in parts if isinstance(part, re.Match)]
     padded = {(stem, rest): len(number) for stem, number, rest in numbered if number.startswith("0")}

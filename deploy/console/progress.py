@@ -1,4 +1,4 @@
-"""How far something is: one line in place on a terminal, a line for each tenth elsewhere."""
+"""Progress: a line that is redrawn in place on a terminal, and a new line for each tenth elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BAR = 24
 
 
 def bar(done: int, total: int, seconds: float) -> str:
-    """One line of progress: `[######------]  51 %  396 of 784 MB, 88 MB/s`."""
+    """A line of progress: `[######------]  51 %  396 of 784 MB, 88 MB/s`."""
     part = done / total if total else 1.0
     filled = int(part * BAR)
     speed = done / seconds / 1e6 if seconds > 0 else 0.0
@@ -21,7 +21,7 @@ def bar(done: int, total: int, seconds: float) -> str:
 
 
 class Progress:
-    """One line that stays in place on a terminal; elsewhere a line for each tenth."""
+    """Redraws a line in place on a terminal; elsewhere writes a new line for each tenth."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._began, self._tenth = own_stream(stream), time.monotonic(), -1
@@ -36,7 +36,7 @@ class Progress:
             self._stream.write("\r\x1b[K")
 
     def show(self, done: int, total: int) -> None:
-        """Show how far it is."""
+        """Show the progress."""
         tenth = done * 10 // total if total else 10
         if self._stream.isatty():
             self._stream.write(f"\r{bar(done, total, time.monotonic() - self._began)}\x1b[K")

@@ -1,4 +1,4 @@
-"""What the launch shows while it runs: lines with their rank and host, and one line of progress."""
+"""The output of a running launch: lines with their rank and host, and a progress line."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .terminal import harmless, harmless_lines, own_stream
 from .text import ranges
 
 LABEL_WIDTH = 20
-# On a terminal, lines wait so long for equal ones of other ranks, and so many at most.
+# On a terminal, lines wait this long for equal lines of other ranks. At most this many lines wait.
 WINDOW_SECONDS, MOST_WAITING, MOST_CHARACTERS = 0.2, 1000, 1 << 20
-# Nobody reads more lines than that, and to show them would keep the driver from its work.
+# Nobody can read more lines than that, and showing them would keep the driver from its work.
 MOST_LINES, LINES_PER_SECOND = 20_000, 10_000.0
 _COLOURS = (36, 33, 35, 32, 34, 31)
 
@@ -29,22 +29,22 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 
 
 class Screen:
-    """A watcher that prints `[3 node2] text`; what ends in a carriage return stays in place at the end.
+    """A watcher that prints `[3 node2] text`. A line that ends in a carriage return stays in place, last.
 
-    On a terminal, equal lines of several ranks are one: `[0-5] text`. Elsewhere each line stands for itself,
-    at once, because a program may read it. `only`: the ranks that are shown; the files have every one.
-    `may_drop`: of a flood, only as many lines are shown as somebody could look at, and how many are left
-    out; the files have those too.
+    On a terminal, equal lines of several ranks become one: `[0-5] text`. Elsewhere each line is printed at
+    once, because a program may read it. `only`: the ranks to show; the log files have all ranks.
+    `may_drop`: of a flood of lines, show only as many as a person could look at, and the number of lines
+    that are left out; the log files have those too.
     """
 
     def __init__(self, stream: TextIO, only: Container[int] | None = None, *, may_drop: bool = False) -> None:
         self.stream = stream = own_stream(stream)
         self.may_drop = may_drop
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a Latin-1 terminal shows less, and fails nothing
+            stream.reconfigure(errors="replace")  # a Latin-1 terminal shows less, but causes no error
         self.only = only
         self.error: OSError | None = None
-        """Why nothing more could be shown: a full disk, or `| head`."""
+        """The error after which nothing more is shown: a full disk, or `| head`."""
         self.terminal = stream.isatty()
         self.coloured = self.terminal and "NO_COLOR" not in os.environ
         self._progress = ""
@@ -56,11 +56,11 @@ class Screen:
 
     @property
     def columns(self) -> int | None:
-        """What is left of a terminal's width for a rank's own text; None if this is no terminal."""
+        """The width of the terminal that is left for the text of a rank; None if this is not a terminal."""
         return max(20, shutil.get_terminal_size().columns - LABEL_WIDTH) if self.terminal else None
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        """Print the lines; what ends in a carriage return is progress."""
+        """Print the lines of a rank. A line that ends in a carriage return is progress."""
         if self.only is not None and rank not in self.only:
             return
         with self._lock:
@@ -81,7 +81,7 @@ class Screen:
                 timer.start()
 
     def _affordable(self, text: str) -> list[str]:
-        """The first lines of a text, as many as may be shown now; the others are counted."""
+        """The first lines of a text, as many as may be shown now. The other lines are counted."""
         if not self.may_drop:
             return _LINE.findall(text)
         now = time.monotonic()
@@ -102,17 +102,17 @@ class Screen:
             self._print(f"({left_out} lines are left out here; the logs have them)\n")
 
     def launcher(self, host: str, text: str) -> None:
-        """Nothing: the launcher's own words are in its log, and in the verdict when they matter."""
+        """Ignored: the launcher's lines are in its log, and in the verdict when they matter."""
 
     def say(self, text: str) -> None:
-        """Print words of our own, which may quote what a host said."""
+        """Print a message of the driver, which may quote text of a host."""
         with self._lock:
             self._print_waiting()
             self._say_left_out()
             self._print(harmless_lines(text) + "\n")
 
     def close(self) -> None:
-        """Print what waits, and take the progress away."""
+        """Print the waiting lines, and remove the progress line."""
         with self._lock:
             self._print_waiting()
             self._say_left_out()
@@ -121,7 +121,7 @@ class Screen:
 
     def _end_window(self) -> None:
         with self._lock:
-            if self._waiting:  # else somebody has printed it meanwhile, and may be at an end
+            if self._waiting:  # else the lines were printed meanwhile, and the screen may be closed
                 self._print_waiting()
 
     def _print_waiting(self) -> None:
@@ -153,7 +153,7 @@ class Screen:
             self._write("\r\x1b[K")
 
     def _write(self, text: str, *, flush: bool = False) -> None:
-        """Write, as long as that can be: what cannot be shown is no failure of the job, and in its logs."""
+        """Write, unless an earlier write failed. That is no failure of the job: its logs have everything."""
         if self.error:
             return
         try:
@@ -162,7 +162,7 @@ class Screen:
                 self.stream.flush()
         except OSError as error:
             self.error = error
-            if isinstance(self.stream, io.TextIOWrapper):  # else Python tries again at its exit
+            if isinstance(self.stream, io.TextIOWrapper):  # else Python tries to flush again at its exit
                 with Path(os.devnull).open("wb") as nowhere:
                     os.dup2(nowhere.fileno(), self.stream.fileno())
 
@@ -176,9 +176,9 @@ class Line(NamedTuple):
 
 
 def together(lines: Iterable[Line]) -> list[list[Line]]:
-    """Groups of equal lines of different ranks, none of which overtakes another of its own rank.
+    """Group equal lines of different ranks. The lines of each rank keep their order.
 
-    The oldest line goes first; with it go the ranks whose next line is the same.
+    The oldest line comes first, together with the ranks whose next line is the same.
     """
     queues: dict[int, deque[tuple[int, Line]]] = {}
     for number, line in enumerate(lines):

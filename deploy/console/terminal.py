@@ -1,7 +1,7 @@
-"""Remote text, made safe for a terminal: the one place that does it.
+"""Makes remote text safe for a terminal. Only this module does that.
 
-`harmless_streams` guards the whole program: whatever any command prints or ends with passes `harmless`. The
-screen and the progress line alone write codes of their own, through `own_stream`.
+`harmless_streams` guards the whole program: all output and error messages of any command pass `harmless`.
+Only the screen and the progress line write control codes themselves, through `own_stream`.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ _HARMLESS |= dict.fromkeys(range(128, 160), 0xFFFD)
 
 
 def harmless(text: str) -> str:
-    """The text without anything that a terminal would obey; undecodable bytes as replacement characters."""
+    """The text without control characters; undecodable bytes become replacement characters."""
     return text.translate(_HARMLESS).encode("utf-8", "replace").decode("utf-8", "replace")
 
 
 def harmless_lines(text: str) -> str:
-    """The same for text of several lines."""
+    """Make a text of several lines harmless."""
     return "\n".join(map(harmless, text.split("\n")))
 
 
 class HarmlessStream(io.TextIOBase):
-    """A stream on which every text is harmless; `stream` is what it writes to."""
+    """A stream that makes every text harmless and writes it to `stream`."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
     def write(self, text: str, /) -> int:
-        """Write the text without anything that a terminal would obey."""
+        """Write the text without control characters."""
         self.stream.write(harmless_lines(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush what it writes to."""
+        """Flush the underlying stream."""
         self.stream.flush()
 
     def isatty(self) -> bool:
-        """Whether it ends at a terminal."""
+        """Whether the underlying stream is a terminal."""
         return self.stream.isatty()
 
     def fileno(self) -> int:
@@ -54,7 +54,7 @@ class HarmlessStream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
-        """The terminal's, which Invoke asks for."""
+        """The encoding of the underlying stream, which Invoke asks for."""
         return self.stream.encoding
 
 
@@ -70,5 +70,5 @@ def harmless_streams() -> Iterator[None]:
 
 
 def own_stream(stream: TextIO) -> TextIO:
-    """What a guarded stream writes to, for who makes remote text harmless and writes codes besides."""
+    """The stream under a guarded one, for callers that write control codes and make remote text harmless."""
     return stream.stream if isinstance(stream, HarmlessStream) else stream

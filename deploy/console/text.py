@@ -1,4 +1,4 @@
-"""Numbers, ranges and exit codes as people read them."""
+"""Numbers, ranges and exit codes as text for people."""
 
 from __future__ import annotations
 

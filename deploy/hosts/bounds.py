@@ -1,4 +1,4 @@
-"""What a text, a number or a list from a host may be at most: types for answers and reports.
+"""Upper bounds for texts, numbers and lists from a host: the types of answers and reports.
 
 Each bound is above what an agent of ours sends, and far below what would fill this machine's memory.
 """
@@ -19,7 +19,7 @@ Printed = Annotated[str, AtMost(1 << 18), Parsed(lambda text: text.encode(errors
 """What a program printed, as text that stands for bytes. Lines come in chunks of 64 KiB with at most as much
 before them (deploy/agent/job/rank.py)."""
 Name = Annotated[str, AtMost(256)]
-"""Of a host, user, job, program: shown, and no path here."""
+"""The name of a host, user, job or program. It is only shown, never used as a path here."""
 Path = Annotated[str, AtMost(4096)]
 AbsolutePath = Annotated[str, Like(r"/[^\0\n]{0,4095}")]
 Version = Annotated[str, Like(r"[\w.+!~-]{1,64}")]
@@ -33,7 +33,7 @@ Interface = Annotated[str, Like(r"[^\s/]{1,15}")]
 
 # -- numbers --
 Bytes = Annotated[int, Between(0, 1 << 62)]
-"""A size that is shown or compared, never the room for something."""
+"""A size that is shown or compared, and never used to allocate memory."""
 Count = Annotated[int, Between(0, 1 << 32)]
 Number = Annotated[int, Between(-(1 << 62), 1 << 62)]
 Port = Annotated[int, Between(1, 65535)]
@@ -42,4 +42,4 @@ Rank = Annotated[int, Between(0, MOST_RANKS)]
 Code = Annotated[int, Between(-64, 255)]
 """An exit code: 0 to 255, or minus the number of a signal."""
 Seconds = Annotated[float, Between(0, 1e12)]
-"""A time since the epoch or of a processor."""
+"""Seconds since the epoch, or of processor time."""

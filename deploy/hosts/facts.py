@@ -1,4 +1,4 @@
-"""What the driver knows about the hosts before it plans. Pure: gathered by `cluster`, judged here."""
+"""What the driver knows about the hosts before it plans. Pure: `cluster` gathers it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .bounds import AbsolutePath, Address, Count, Interface, Name, Version, Word
 
 @dataclass(frozen=True)
 class Facts:
-    """One host, as its agent describes it. None: not installed there."""
+    """A host, as its agent describes it. None means that the software is not installed there."""
 
     hostname: Name
     home: AbsolutePath

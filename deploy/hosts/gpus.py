@@ -15,7 +15,7 @@ PciAddress = Annotated[str, Like(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU that answers: memory in MiB, uncorrected memory errors since the driver was loaded."""
+    """A GPU that answers. Memory is in MiB; `ecc`: uncorrected memory errors since the driver was loaded."""
 
     index: Count
     used: Count
@@ -24,17 +24,17 @@ class Gpu:
     pids: Annotated[tuple[Pid, ...], AtMost(1 << 16)]
     bus: PciAddress = ""
     persistence: bool | None = None
-    """Whether the driver stays loaded between programs; None where there is no such choice."""
+    """Whether the driver stays loaded between programs; None if the GPU has no such setting."""
     mig: bool = False
     instances: Count = 0
-    """Into how many parts MIG divides it."""
+    """The number of instances into which MIG divides it."""
     remap: Literal["", "pending", "failed"] = ""
-    """Whether rows of its memory wait to be replaced by spare ones, or cannot be."""
+    """Whether the replacement of memory rows by spare ones is pending, or has failed."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU of NVIDIA on the PCI bus, and the kernel's driver that has it; empty for none."""
+    """An NVIDIA GPU on the PCI bus, and the kernel driver that is bound to it; empty for none."""
 
     address: PciAddress
     device: Annotated[str, Like(r"(0x[0-9a-f]{1,4})?")]
@@ -43,13 +43,13 @@ class Card:
 
 @dataclass(frozen=True)
 class GpuHost:
-    """What of a host its GPUs depend on, also where no driver is loaded."""
+    """What the GPUs of a host depend on. Known even if no driver is loaded."""
 
     cards: Annotated[tuple[Card, ...], AtMost(MOST_GPUS)] = ()
     devices: Count = 0
-    """Device files of GPUs: in a container those that it was given."""
+    """The number of device files of GPUs; in a container, those that it was given."""
     switches: Count = 0
-    """NVSwitches on the PCI bus."""
+    """The number of NVSwitches on the PCI bus."""
     architecture: Name = ""
     container: bool = False
     wsl: bool = False
@@ -57,21 +57,21 @@ class GpuHost:
     """The version of the driver's kernel module that is loaded."""
     open_module: bool = False
     libraries: Version | None = None
-    """The version of the driver's libraries, where it is not that of the module."""
+    """The version of the driver's libraries, if it differs from that of the module."""
     fabric_manager: Literal["running", "stopped", "missing", "unknown"] = "unknown"
     fabric_manager_version: Version | None = None
     rdma: bool = False
     peer_memory: Literal["nvidia-peermem", "dma-buf", "none"] = "none"
     """How an RDMA device may reach the memory of a GPU."""
     toolkit: bool = False
-    """Whether nvidia-ctk is there, which gives GPUs to containers."""
+    """Whether nvidia-ctk is installed, which gives GPUs to containers."""
     cdi: bool = False
-    """Whether a file of the Container Device Interface names them."""
+    """Whether a file of the Container Device Interface names the GPUs."""
 
 
 @dataclass(frozen=True)
 class GpuReport:
-    """All of it: the GPUs that answer, what nvidia-smi said in place of the others, and the host."""
+    """The GPUs that answer, the error of nvidia-smi about others, and what the GPUs depend on."""
 
     gpus: Annotated[tuple[Gpu, ...], AtMost(MOST_GPUS)]
     gpu_error: Words | None

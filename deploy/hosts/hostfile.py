@@ -1,4 +1,4 @@
-"""The hosts file: the only inventory. Strings in, hosts out; nothing here touches a network.
+"""The hosts file, which is the only inventory. Text in, hosts out; nothing here uses the network.
 
 The grammar is that of an Open MPI hostfile, made strict::
 
@@ -6,9 +6,9 @@ The grammar is that of an Open MPI hostfile, made strict::
     node[01-16,20] slots=8 user=ml       # ranges: node01 ... node16, node20
     gpu-a port=2222 addr=10.0.0.7        # addr: its address on the data network
 
-Its comments are read too (`#`, `//` and `/* */`), spaces around `=`, and `max_slots`, which changes nothing:
-no host gets more ranks than slots. `slots` defaults to 1. The order of the file is the order of the ranks;
-the first host is the head.
+It also accepts the comments of Open MPI (`#`, `//` and `/* */`), spaces around `=`, and `max_slots`, which
+changes nothing: no host gets more ranks than slots. `slots` defaults to 1. The order of the file is the order
+of the ranks; the first host is the head.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_HOSTS = 4096
 MAX_SLOTS = 1024
 MOST_PROBLEMS = 50
-# No name may begin with "-": it would reach ssh as an option.
+# No name may begin with "-": ssh would take it as an option.
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*\$?")
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
@@ -43,7 +43,7 @@ class Host:
     port: int | None = None
     addr: str | None = None
     slots_by_default: bool = field(default=False, compare=False)
-    """Whether the hosts file says nothing of its slots."""
+    """Whether the hosts file gives no slots= for it."""
 
     @property
     def is_local(self) -> bool:
@@ -52,7 +52,7 @@ class Host:
 
 
 class _Invalid(ValueError):
-    """A value that does not fit; the text says what was expected."""
+    """An invalid value. The text says what was expected."""
 
 
 def load(path: Path) -> tuple[Host, ...]:
@@ -68,7 +68,7 @@ def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
     for number, line in enumerate(text.splitlines(), start=1):
         line_hosts, complaints = _parse_line(line)
         for host in line_hosts:
-            # A name server, and most of what reads names, makes no difference between Node1 and node1.
+            # Name servers and most programs make no difference between Node1 and node1.
             here = (number, host.name)
             if (earlier := first.setdefault(host.name.lower(), here)) is not here:
                 spelled = f", as {earlier[1]}" if earlier[1] != host.name else ""
@@ -115,7 +115,7 @@ def _names(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
 
 
 def _parse_line(line: str) -> tuple[list[Host], list[tuple[int, str]]]:
-    """The hosts of one line, and (column, complaint) for each thing wrong with it."""
+    """The hosts of a line, and (column, complaint) for each mistake in it."""
     if byte := hostfile_text.undecoded(line):
         return [], [(byte[0], f"the byte {byte[1]} is not UTF-8; outside of comments, names are ASCII")]
     tokens = hostfile_text.words(line)
@@ -147,7 +147,7 @@ def _parse_line(line: str) -> tuple[list[Host], list[tuple[int, str]]]:
 
 
 def _settings(tokens: Sequence[tuple[int, str]]) -> tuple[dict[str, object], list[tuple[int, str]]]:
-    """The value of each key of a line, and what is wrong with them."""
+    """The value of each key of a line, and (column, complaint) for each mistake."""
     values: dict[str, object] = {}
     complaints: list[tuple[int, str]] = []
     for column, token in tokens:
@@ -182,7 +182,7 @@ def _host_name(name: str, *, has_slots: bool) -> str:
 
 def _is_address(text: str) -> bool:
     address, percent, scope = text.partition("%")
-    if percent and not _NAME.fullmatch(scope):  # ipaddress takes anything there
+    if percent and not _NAME.fullmatch(scope):  # ipaddress accepts any text as a scope
         return False
     try:
         ipaddress.ip_address(address)
@@ -224,7 +224,7 @@ def _number_range(part: str) -> Iterator[str]:
 
 def _integer(low: int, high: int, expectation: str, too_high: str) -> Callable[[str], object]:
     def parse_integer(text: str) -> int:
-        # isdecimal() alone would take digits of other scripts.
+        # isdecimal() alone would accept digits of other scripts.
         if not (text.isascii() and text.isdecimal()):
             raise _Invalid(f"{expectation}, got {text!r}")
         if len(text) > 8 or int(text) > high:
@@ -257,7 +257,7 @@ _VALUES: dict[str, Callable[[str], object]] = {
     "user": _user,
     "addr": _addresses,
 }
-# Other words of Open MPI for the same.
+# Other names that Open MPI has for these keys.
 _OTHER_NAMES = {
     "cpu": "slots",
     "count": "slots",

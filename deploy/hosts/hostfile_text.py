@@ -8,14 +8,14 @@ from pathlib import Path
 from ..errors import Problem, UsageError
 
 MOST_BYTES = 1 << 24
-_LINE = r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"  # what str.splitlines does not split at
+_LINE = r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"  # a character at which str.splitlines does not split
 _COMMENT = re.compile(rf"(?:#|//){_LINE}*|/\*(?s:.*?)(?P<end>\*/|\Z)")
 _KEY_AND_VALUE = re.compile(r"[^\s=]+(?:\s*=\s*(?:[^\s=]+(?![^\s=]|\s*=))?)?|\S+")
 _UNDECODED = re.compile("[\udc80-\udcff]")  # by surrogateescape
 
 
 def load(path: Path) -> str:
-    """The text of a file; bytes that are not UTF-8 are kept, because a comment may hold any."""
+    """The text of a file. Bytes that are not UTF-8 are kept, because a comment may contain them."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -33,7 +33,7 @@ def load(path: Path) -> str:
 
 
 def without_comments(text: str, source: str) -> tuple[str, list[Problem]]:
-    """The text with a space for each character of a comment, and a comment that does not end."""
+    """The text with a space for each character of a comment, and a problem for a comment without an end."""
     problems = []
 
     def blank(comment: re.Match[str]) -> str:
@@ -51,7 +51,7 @@ def _place(text: str, index: int) -> tuple[int, int]:
 
 
 def words(line: str) -> list[tuple[int, str]]:
-    """The words of a line, each with its column; `slots = 4` is one."""
+    """The words of a line, each with its column. `slots = 4` is a single word."""
     return [(match.start() + 1, re.sub(r"\s*=\s*", "=", match[0])) for match in _KEY_AND_VALUE.finditer(line)]
 
 

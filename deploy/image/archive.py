@@ -1,4 +1,4 @@
-"""An image as `docker save` writes it, taken apart: its configuration, and each layer compressed."""
+"""Takes apart an image from `docker save`: its configuration, and each layer as a compressed file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: the digest of its content, and of the compressed file that travels."""
+    """A layer: the digest of its content, and the digest and size of the compressed file that is sent."""
 
     diff_id: str
     digest: str
@@ -55,7 +55,7 @@ class _Stream(io.RawIOBase):
 
 
 class Archive:
-    """Compressed layers in a folder here: the next push has them, bit by bit the same."""
+    """Compressed layers in a folder of this machine. The next push uses the same files again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Archive:
         return self.folder / f"{_plain(layer.diff_id)}.gz"
 
     def layer(self, diff_id: str) -> Layer | None:
-        """A layer that is compressed already."""
+        """A layer that is compressed already; None if it is not."""
         note = self.folder / f"{_plain(diff_id)}.json"
         try:
             layer = Layer(**json.loads(note.read_text()))
@@ -74,12 +74,12 @@ class Archive:
             return None
 
     def configuration(self, image_id: str) -> bytes | None:
-        """The configuration of an image whose layers were taken apart before."""
+        """The configuration of an image that was taken apart before; None if it was not."""
         path = self.folder / f"{_plain(image_id)}.config"
         return path.read_bytes() if path.is_file() else None
 
     def take(self, saved: Iterable[bytes], image_id: str, wanted: Iterable[str]) -> bytes:
-        """Compress the wanted layers out of what `docker save` writes; the image's configuration."""
+        """Compress the wanted layers of an image from `docker save`; returns the image's configuration."""
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = {diff_id for diff_id in wanted if self.layer(diff_id) is None}
         small: dict[str, bytes] = {}
@@ -98,7 +98,7 @@ class Archive:
         return configuration
 
     def _keep(self, content: IO[bytes], missing: set[str]) -> None:
-        """Compress one layer if it is wanted; which one it is, its digest says at its end."""
+        """Compress a layer if it is wanted. Which layer it is shows only from its digest, at its end."""
         with tempfile.TemporaryFile(dir=self.folder) as plain:
             diff_id = "sha256:" + _copy(_inflated(content), plain)
             if diff_id not in missing:
@@ -113,7 +113,7 @@ class Archive:
         (self.folder / f"{_plain(diff_id)}.json").write_text(json.dumps(asdict(layer)))
 
     def sweep(self, keep: Iterable[str]) -> None:
-        """Remove the layers of other images."""
+        """Remove all layers and images except those to keep."""
         names = {_plain(name) for name in keep}
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             if path.is_file() and path.stem not in names:
@@ -125,13 +125,13 @@ def _plain(digest: str) -> str:
 
 
 def _inflated(content: IO[bytes]) -> IO[bytes]:
-    """A layer's own bytes: engines that keep images in containerd's store save layers compressed."""
+    """The uncompressed bytes of a layer. Engines that use containerd's store save layers compressed."""
     peeked = io.BufferedReader(content, CHUNK)  # type: ignore[type-var]  # a tar member is a raw stream
     return gzip.GzipFile(fileobj=peeked) if peeked.peek(2)[:2] == b"\x1f\x8b" else peeked  # type: ignore[return-value]
 
 
 def _copy(source: IO[bytes], target: IO[bytes] | None = None) -> str:
-    """Copy, or only read, to the end; the SHA-256 of what came."""
+    """Copy a source to its end, or only read it; returns the SHA-256 of its bytes."""
     digest = hashlib.sha256()
     for piece in _pieces(source):
         digest.update(piece)

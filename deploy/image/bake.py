@@ -1,4 +1,4 @@
-"""docker/docker-bake.json: what `docker buildx bake` builds, written from the versions. Pure.
+"""Writes docker/docker-bake.json, the targets of `docker buildx bake`, from the versions. Pure.
 
 After a change of docker/versions.json, write it again:
 
@@ -16,7 +16,7 @@ from .versions import UNVERIFIED, Component, Track, load, targets
 
 
 def bake(tracks: Iterable[Track]) -> str:
-    """The bake file: each target, and its `devel` with compilers and headers."""
+    """The bake file: each target, and its `-devel` target with compilers and headers."""
     entries: dict[str, Any] = {}
     for name, (flavour, track) in targets(tracks).items():
         entries[name] = _target(name, flavour, track, "node")
@@ -27,7 +27,7 @@ def bake(tracks: Iterable[Track]) -> str:
 
 
 def arguments(flavour: str, track: Track) -> dict[str, str]:
-    """The build arguments of a target; the names are the Dockerfile's."""
+    """The build arguments of a target, by their names in the Dockerfile."""
     arguments = {
         "FLAVOR": flavour,
         "TRACK": track.name,

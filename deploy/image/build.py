@@ -1,4 +1,4 @@
-"""The build of a target: the words of `docker buildx bake`, and how long it may take."""
+"""The build of a target: the command line of `docker buildx bake`, and the expected duration."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..errors import UsageError
 from .compatibility import conflicts
 from .versions import FOLDER, Track, targets
 
-# Seconds, measured on 2 cores of a cloud machine, beside other work (docs/image.md). `cuda` has not been
-# built end to end: no guess is better.
+# Seconds, measured on 2 cores of a cloud machine beside other work (docs/image.md). `cuda` has not been
+# built end to end, and no number is better than a guess.
 FIRST_BUILD = {"cpu": 75, "cpu-source": 7000}
 MEASURED_ON = 2
 _SOURCES = ("ucx", "openmpi", "mpi4py", "pytorch", "torchvision")
 
 
 def find(target: str, tracks: Sequence[Track]) -> Track:
-    """The track of a target; `UsageError` for a target that is none, and for versions that cannot work."""
+    """The track of a target. `UsageError` for an unknown target, or versions that cannot work."""
     named = targets(tracks)
     if (wanted := target.removesuffix("-devel")) not in named:
         raise UsageError(f"--target must be one of {', '.join(named)}, got '{target}'")
@@ -31,7 +31,7 @@ def find(target: str, tracks: Sequence[Track]) -> Track:
 
 
 def command(target: str, sources: Sequence[str] = (), ca: str = "") -> list[str]:
-    """The words of the build; a source is NAME=FOLDER, whose one archive stands in for the download."""
+    """The command line of the build. A source is NAME=FOLDER; the archive in it replaces the download."""
     words = ["docker", "buildx", "bake", "--file", str(FOLDER / "docker-bake.json"), target]
     words += ["--set", f"{target}.context={FOLDER.parent}"]
     for source in sources:
@@ -47,7 +47,7 @@ def command(target: str, sources: Sequence[str] = (), ca: str = "") -> list[str]
 
 
 def base_commands(target: str, track: Track, ca: str = "") -> list[list[str]]:
-    """The words that make the images which a target begins with, where no registry has them; often none."""
+    """The command lines that build the base images of a target, if no registry has them; often none."""
     if not track.base or target.startswith("cpu"):
         return []
     words = ["docker", "build", "--file", str(FOLDER.parent / track.base)]
@@ -64,13 +64,13 @@ def without_sum(target: str, track: Track) -> list[str]:
 
 
 class Durations:
-    """How long each target took here the last time."""
+    """Remembers how long the last build of each target took here."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def estimate(self, target: str) -> str:
-        """What to expect, in a sentence."""
+        """The expected duration of a build, in a sentence."""
         seconds = self._read().get(target)
         if seconds is not None:
             return f"the last build of {target} took {_readable(seconds)} here"
@@ -81,7 +81,7 @@ class Durations:
         return "a first build of this target has not been measured; expect hours"
 
     def note(self, target: str, seconds: float) -> None:
-        """Remember a build that took more than a look at the cache."""
+        """Remember the duration of a build that did more than look at the cache."""
         if seconds > 10:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._file.write_text(json.dumps({**self._read(), target: round(seconds)}) + "\n")

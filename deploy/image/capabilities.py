@@ -33,7 +33,7 @@ class Proof:
 
 
 def parse(text: str, image: str) -> Proof:
-    """The proof that an image printed; `UsageError` for what is none."""
+    """Parse the proof that an image printed. `UsageError` if the text is not a proof."""
     try:
         proof = json.loads(text)
         checks = tuple(Check(*from_json(list, check)) for check in proof["checks"])

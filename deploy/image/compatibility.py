@@ -1,4 +1,4 @@
-"""What cannot go together, and why: each rule is a table with its source, and a sentence for the reader."""
+"""Versions that cannot go together, and why. Each rule is a table with its source, and a sentence."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Version = tuple[int, ...]
 
 
 class Range(NamedTuple):
-    """From the first version to before the second; the empty string is no limit."""
+    """Versions from `first` up to, but without, `before`. An empty `before` is no limit."""
 
     first: str
     before: str = ""
 
     def holds(self, version: str) -> bool:
-        """Whether the version is inside."""
+        """Whether a version is in the range."""
         return number(self.first) <= number(version) and (
             not self.before or number(version) < number(self.before)
         )
@@ -92,14 +92,14 @@ def number(version: str) -> Version:
 
 
 def conflicts(track: Track) -> tuple[Conflict, ...]:
-    """Everything in a track that cannot work; empty if it can."""
+    """All conflicts in a track; empty if its versions go together."""
     return tuple(conflict for rule in RULES for conflict in rule(track))
 
 
 def driver_runs(driver_cuda: str, built_cuda: str) -> bool:
-    """Whether a driver that runs CUDA up to the first runs what was built with the second.
+    """Whether a driver that supports CUDA up to `driver_cuda` runs programs built with `built_cuda`.
 
-    Within a major version any driver does ("minor version compatibility"); an older one needs cuda-compat.
+    Any driver of the same major version does ("minor version compatibility"). An older one needs cuda-compat.
     """
     return number(driver_cuda)[:1] >= number(built_cuda)[:1]
 
@@ -163,7 +163,7 @@ def _open_mpi(track: Track) -> Iterator[Conflict]:
 
 
 def _entry(table: dict[str, Range], version: str) -> Range:
-    """The entry that is in force for a version: the last that begins at or before it."""
+    """The entry that applies to a version: the last one that begins at or before it."""
     begun = [first for first in table if number(first) <= number(version)]
     return table[begun[-1] if begun else next(iter(table))]
 

@@ -1,6 +1,6 @@
-"""The container engine of this machine, through the Docker SDK: it looks at images, runs and saves them.
+"""The container engine of this machine, through the Docker SDK: looks up images, runs and saves them.
 
-The SDK is imported by who uses it: it would be half of the time until any command of `fab` starts.
+The SDK is imported only when it is used: its import would double the start time of every command.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Engine:
             self._client.ping()
 
     def image(self, name: str) -> Image:
-        """An image by its name; `UsageError` if it is not here."""
+        """Look up an image by its name. `UsageError` if this machine does not have it."""
         try:
             with _explained():
                 attributes = self._client.images.get(name).attrs
@@ -55,7 +55,7 @@ class Engine:
         )
 
     def run(self, image: Image, argv: Sequence[str]) -> tuple[int, str]:
-        """Run a command without network; its exit status and what it printed, or why it did not start."""
+        """Run a command without network. Returns its exit status and output, or why it did not start."""
         with _explained():
             container = self._client.containers.create(
                 image.id, list(argv), entrypoint=[], network_mode="none", hostname="image", shm_size="256m"

@@ -1,7 +1,7 @@
-"""Brings an image to every host without a registry: only what is missing there, and from here only once.
+"""Brings an image to every host without a registry. This machine sends each missing layer only once.
 
-Each missing layer goes to one host, and from there through a tree of hosts (`relay`) while it still arrives.
-What has come when a push breaks off stays where it is, and the next push goes on from there.
+A missing layer goes to a first host, and from there through a tree of hosts (`relay`) while it still arrives.
+If a push breaks off, what has arrived stays on the hosts, and the next push goes on from there.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from .engine import Engine, Image
 from .relay import ancestors, by_what_is_there
 
 ANSWER_SECONDS = 60.0
-SILENCE_SECONDS = 90.0  # with nothing from any host that still needs something
-FROZEN_SECONDS = 20.0  # an agent that works says so every 2 s, also while it takes something in
+SILENCE_SECONDS = 90.0  # without a report of any host that still needs something
+FROZEN_SECONDS = 20.0  # a working agent reports every 2 s, also while it receives something
 LOAD_SECONDS = 900.0
 PIECE = 1 << 20
 PIECES_AT_ONCE = 8
@@ -47,7 +47,7 @@ Tell = Callable[[int, int], None]
 
 @dataclass
 class Outcome:
-    """What became of one host. `layers` and `size` (compressed bytes): what it lacked."""
+    """The outcome on a host. `layers` and `size` (compressed bytes): what it lacked."""
 
     layers: int = 0
     size: int = 0
@@ -57,19 +57,19 @@ class Outcome:
 
 @dataclass
 class Pushed:
-    """What a push did; `sent`: the bytes that left this machine."""
+    """The outcome of a push. `sent`: the bytes that left this machine."""
 
     hosts: dict[str, Outcome] = field(default_factory=dict)
     sent: int = 0
 
     @property
     def failed(self) -> bool:
-        """Whether a host has not got the image."""
+        """Whether any host did not get the image."""
         return any(outcome.error for outcome in self.hosts.values())
 
 
 def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:
-    """The layers that each host lacks (diff IDs); None where the image is. `UnfitError` names all."""
+    """The layers that each host lacks (diff IDs); None if it has the image. `UnfitError` for failed hosts."""
     words = {"name": image.name, "layers": list(image.layers)}
     answers = ask_every(cluster.channels, IMAGE, ANSWER_SECONDS, lambda host: words).require_all()
     return {
@@ -78,14 +78,14 @@ def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:
 
 
 def _same(image: Image, answer: ImageThere | ImageLoaded) -> bool:
-    """Whether a host has the image. Engines with containerd's store have ids of their own for it."""
+    """Whether a host has the image. Engines with containerd's store give it another id."""
     return answer.id == image.id or (answer.created == image.created and answer.layers == image.layers)
 
 
 def prepare(
     engine: Engine, image: Image, archive: Archive, lacking: Mapping[str, tuple[str, ...] | None]
 ) -> bytes:
-    """Have every layer that some host lacks compressed in the archive; the image's configuration."""
+    """Compress every layer that a host lacks into the archive; returns the image's configuration."""
     wanted = {diff_id for diff_ids in lacking.values() for diff_id in diff_ids or ()}
     if all(diff_ids is None for diff_ids in lacking.values()):
         return b""
@@ -96,7 +96,7 @@ def prepare(
 
 
 class Push:
-    """One image on its way. Everything runs on the caller's thread but the feeding from here."""
+    """The push of an image. Only `_feed` runs on its own thread, all else on the caller's thread."""
 
     def __init__(
         self, cluster: Cluster, image: Image, archive: Archive, configuration: bytes, tell: Tell
@@ -113,7 +113,7 @@ class Push:
         self._stuck: SimpleQueue[tuple[str, Layer] | None] = SimpleQueue()
 
     def carry(self, lacking: Mapping[str, tuple[str, ...] | None]) -> Pushed:
-        """Bring every host what it lacks, and have it loaded."""
+        """Bring every host the layers that it lacks, and let its engine load the image."""
         for host, diff_ids in lacking.items():
             layers = [self._layer(diff_id) for diff_id in diff_ids or ()]
             size = sum(layer.size for layer in layers)
@@ -137,7 +137,7 @@ class Push:
         return layer
 
     def _serve(self) -> None:
-        """Have every host that lacks something give to others, and say how much it has already."""
+        """Let each host that lacks a layer serve the others, and learn how much of each file it has."""
         channels = {host: self.cluster.channels[host] for host in self._files}
 
         def words(host: str) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Push:
         return [(host, address, self._ports[host]) for address in self.cluster.addresses(known)]
 
     def _tidy(self) -> None:
-        """Remove the files where the engine has them now; before, another host may still read them."""
+        """Remove the files on hosts whose engine has them. Earlier, another host may still read them."""
         for host, files in self._files.items():
             if not self.pushed.hosts[host].error:
                 with contextlib.suppress(MusterError):
@@ -162,7 +162,7 @@ class Push:
     # -- from here --
 
     def _feed(self) -> None:
-        """Send each file, lowest layer first, to one host; then what hosts could not get from each other."""
+        """Send each file, lowest layer first, to a first host; then files that no other host could supply."""
         for layer in filter(None, map(self.archive.layer, self.image.layers)):
             needing = [host for host, files in self._files.items() if layer.digest in files]
             hosts = by_what_is_there({host: self._have[host, layer.digest] for host in needing})
@@ -173,14 +173,14 @@ class Push:
             self._give(*stuck)
 
     def _spread(self, layer: Layer, hosts: list[str]) -> None:
-        """Have every host but the first get the file from those above it, beginning now."""
+        """Let every host but the first get the file from the hosts above it in the tree, beginning now."""
         for host, chain in ancestors(hosts).items():
             sources = [source for giver in chain for source in self._addresses(giver)]
             channel = self.cluster.channels[host]
             channel.post(IMAGE_PULL, digest=layer.digest, bytes=layer.size, sources=sources)
 
     def _give(self, host: str, layer: Layer) -> None:
-        """Send a file to one host, and tell the other thread how that went."""
+        """Send a file to a host, and report to the other thread how that went."""
         channel = self.cluster.channels[host]
         try:
             self._send(host, layer)
@@ -225,7 +225,7 @@ class Push:
             self.tell(*self._progress())
 
     def _cut_off_the_silent(self) -> None:
-        """A host that is frozen takes nothing in: what is being sent to it would keep all others waiting."""
+        """Give up frozen hosts: they receive nothing, and what is sent to them would keep others waiting."""
         for host in [*self._waiting, *self._loading]:
             channel = self.cluster.channels[host]
             if channel.silent_for() > FROZEN_SECONDS:
@@ -238,7 +238,7 @@ class Push:
         return sum(self._have.values()), total
 
     def _take(self, host: str, report: Report) -> None:
-        """What a host says of its layers and its image; other hosts' layers are not its own to speak of."""
+        """Handle the report of a host about its layers and its image. It may only report its own layers."""
         match report:
             case ImageHave(digest, have) if digest in self._files[host]:
                 self._have[host, digest] = min(have, self._files[host][digest].size)
@@ -279,7 +279,7 @@ class Push:
         self.pushed.hosts[host].error = reason
 
     def _load(self, host: str) -> None:
-        """Everything is there: hand it to the host's engine."""
+        """All layers are on the host: let its engine load the image."""
         del self._waiting[host]
         self._loading.add(host)
         names = {diff_id: f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in self.image.layers}

@@ -1,15 +1,15 @@
-"""Who gets a file from whom: a tree below the first host, which alone gets it from here. Pure."""
+"""The tree in which hosts pass on a file. Only the first host gets it from this machine. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 WIDTH = 2
-"""How many hosts one host gives to at once."""
+"""To how many hosts a host gives at once."""
 
 
 def ancestors(hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """For every host but the first: its parent, and as further choices its parents' up to the first."""
+    """For every host but the first: its parent, then as further choices the parent's own ancestors."""
     chains: dict[str, tuple[str, ...]] = {}
     for index, host in enumerate(hosts[1:], start=1):
         parent = hosts[(index - 1) // WIDTH]
@@ -18,5 +18,5 @@ def ancestors(hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def by_what_is_there(have: Mapping[str, int]) -> list[str]:
-    """The hosts with those first that have most of a file already; otherwise in their own order."""
+    """The hosts, sorted by how much of a file they have already, most first; else in their order."""
     return sorted(have, key=lambda host: -have[host])

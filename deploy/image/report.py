@@ -1,4 +1,4 @@
-"""What `fab image.push` says. Pure."""
+"""The output of `fab image.push`. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .push import Outcome, Pushed
 
 
 def as_text(image: Image, pushed: Pushed, seconds: float) -> str:
-    """What became of every host, and what left this machine."""
+    """The outcome on every host, and the number of bytes that left this machine."""
     width = max(map(len, pushed.hosts))
     lines = [f"{host:<{width}}  {_outcome(outcome)}" for host, outcome in pushed.hosts.items()]
     have = sum(not outcome.error for outcome in pushed.hosts.values())

@@ -1,4 +1,4 @@
-"""The versions of docker/versions.json: one track for each set that is built and proved together."""
+"""The versions of docker/versions.json: a track for each set that is built and proved together."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..errors import UsageError
 FOLDER = Path(__file__).parents[2] / "docker"
 FILE = FOLDER / "versions.json"
 UNVERIFIED = "unverified"
-"""What a build gets in the place of a SHA-256 that nobody has confirmed: it stops and says what to do."""
+"""Stands for a SHA-256 that nobody has confirmed. A build that gets it stops and says what to do."""
 
 
 @dataclass(frozen=True)
 class Component:
-    """One piece of software. `source`: an address, `debian:PACKAGE=VERSION` or `distribution` (not built)."""
+    """A piece of software. `source`: an address, `debian:PACKAGE=VERSION` or `distribution` (not built)."""
 
     version: str
     source: str
@@ -27,13 +27,13 @@ class Component:
 
     @property
     def is_built(self) -> bool:
-        """Whether it is compiled here, from a source of its own."""
+        """Whether the build compiles it from its own source."""
         return self.source != "distribution"
 
 
 @dataclass(frozen=True)
 class Track:
-    """A set of versions, and the targets that are built of it."""
+    """A set of versions, and the targets that are built from it."""
 
     name: str
     targets: tuple[str, ...]
@@ -54,7 +54,7 @@ class Track:
 
 
 def parse(text: str, source: str = str(FILE)) -> dict[str, Track]:
-    """Every track by its name; `UsageError` for what is no such file."""
+    """Every track by its name. `UsageError` if the text has another form."""
     try:
         return {name: _track(name, record) for name, record in json.loads(text)["tracks"].items()}
     except NONSENSE as error:
@@ -62,7 +62,7 @@ def parse(text: str, source: str = str(FILE)) -> dict[str, Track]:
 
 
 def load(path: Path = FILE) -> dict[str, Track]:
-    """The tracks of a file; `UsageError` where there is none. Muster's own comes with every installation."""
+    """The tracks of a file. `UsageError` if it does not exist: every installation has Muster's own file."""
     if not path.is_file():
         raise UsageError(f"{path}: not found; install Muster anew")
     return parse(path.read_text(), str(path))
@@ -88,11 +88,11 @@ def _track(name: str, record: Mapping[str, Any]) -> Track:
 
 
 DEFAULT = "conservative"
-"""The track of a target that several have; the others' targets carry its name: cuda-current."""
+"""The track that the target `cuda` stands for. Those of other tracks have a suffix: cuda-current."""
 
 
 def targets(tracks: Iterable[Track]) -> dict[str, tuple[str, Track]]:
-    """Every target by its name: its flavour, and the track that it is built of."""
+    """Every target by its name: its flavour, and the track from which it is built."""
     flavours: dict[str, tuple[str, Track]] = {}
     for track in tracks:
         for flavour in track.targets:

@@ -1,4 +1,4 @@
-"""Jobs from afar: found here or on hosts, read, followed and ended, by their id."""
+"""Finds jobs on this machine or on hosts by their id, reads and follows their output, and ends them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ POLL_SECONDS = 0.3
 STOP_SECONDS = 20.0
 CHUNK = 1 << 20
 LISTED = 10
-MOST_BYTES = 1 << 36  # more than any run has, so that a host cannot fill this machine's disk
+MOST_BYTES = 1 << 36  # more than any run has; a bound so that no host can fill this machine's disk
 _LOG = re.compile(r"rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?:\.restart-\d+)?\.(?P<stream>out|err)")
 
 
 class Place(Protocol):
-    """Where jobs are: a host at the end of a channel, or this machine."""
+    """A place where jobs are: a host at the end of a channel, or this machine."""
 
     @property
     def host(self) -> str: ...
@@ -51,7 +51,7 @@ class Here:
     def ask(
         self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
     ) -> Answer:
-        """What an agent would answer."""
+        """The answer that an agent would give."""
         try:
             answer = self._answers[request](words, payload)
             return request.read(answer, answer.get("payload", b""))
@@ -62,14 +62,14 @@ class Here:
 
 
 class Known(NamedTuple):
-    """A job, and where it is."""
+    """A job, and the place that knows it."""
 
     state: JobState
     place: Place
 
 
 class Line(NamedTuple):
-    """What was printed: whole lines of a rank, or a line of the driver's own, which has no rank."""
+    """Printed text: whole lines of a rank, or a line of the launcher or the driver, which has no rank."""
 
     rank: int | None
     host: str
@@ -80,9 +80,9 @@ class Line(NamedTuple):
 def known_to(
     places: Sequence[Place], job: str = "", on_error: Callable[[str, MusterError], None] | None = None
 ) -> list[Known]:
-    """Every job of these places, the oldest first, or only the one; a job that two know is the first's.
+    """Every job of these places, oldest first; with `job`, only that one. The first place with a job counts.
 
-    `on_error` is told which places give no answer; without it, that is an error.
+    `on_error` is called for each place that gives no answer. Without it, such a place is an error.
     """
     by_host = {place.host: place for place in places}
     asked = on_every(by_host, lambda host: by_host[host].ask(JOBS, job=job))
@@ -99,7 +99,7 @@ def known_to(
 
 
 def only(known: Sequence[Known], job: str, looked: str) -> Known:
-    """The job of this id, or the only one whose id ends so; `UsageError` lists what there is."""
+    """The job with this id, or the only job whose id ends so. `UsageError` lists the jobs that there are."""
     matching = [entry for entry in known if entry.state.job == job] or [
         entry for entry in known if job and entry.state.job.endswith(job)
     ]
@@ -112,7 +112,7 @@ def only(known: Sequence[Known], job: str, looked: str) -> Known:
 
 
 def state_of(known: Known) -> JobState:
-    """How the job is going now."""
+    """The state of the job now."""
     states = known.place.ask(JOBS, job=known.state.job).jobs
     if not states:
         raise MusterError(f"{known.state.job}: its folder {known.state.folder} is gone")
@@ -120,9 +120,9 @@ def state_of(known: Known) -> JobState:
 
 
 def printed(known: Known, *, rank: int | None, follow: bool, skip: bool = False) -> Iterator[Line]:
-    """What the ranks printed, in the order in which it came; with `follow` until the job is over."""
+    """The output of the ranks in the order in which it came. With `follow`, until the job is over."""
     while True:
-        going = follow and state_of(known).running  # asked before, so that nothing comes after the last look
+        going = follow and state_of(known).running  # asked first, so that the last look misses nothing
         answer = known.place.ask(OUTPUT, job=known.state.job, rank=rank, skip=skip)
         skip = False
         yield from (_line(name, text) for name, text in answer.output)
@@ -133,9 +133,9 @@ def printed(known: Known, *, rank: int | None, follow: bool, skip: bool = False)
 
 
 def stop(known: Known, by: str) -> JobState:
-    """End the job everywhere; returns how it is afterwards. One that is over stays as it is.
+    """End the job on every host, unless it is over; returns its state afterwards.
 
-    Its driver is told; if it does not do it in time, it is killed, and the agents do it without a driver.
+    Its driver is asked to end it. A driver that does not do so in time is killed; then agents end the job.
     """
     for force in (False, True):
         if not state_of(known).running:
@@ -153,13 +153,13 @@ def stop(known: Known, by: str) -> JobState:
 
 
 def fetch(known: Known, runs: Path) -> Path:
-    """The folder of a run, brought here whole or not at all; what is here already stays."""
+    """Bring the folder of a run here, whole or not at all. A folder that is here already stays."""
     target = runs / known.state.job
     if target.exists():
         return target
     try:
         runs.mkdir(parents=True, exist_ok=True)
-        # Its own: two who attach to one job at once do not meet.
+        # Each call has its own draft: two users may attach to the same job at once.
         draft = Path(tempfile.mkdtemp(prefix=f".{known.state.job}.", suffix=".new", dir=runs))
         try:
             for name, size in _files(known, shutil.disk_usage(runs).free):
@@ -168,7 +168,7 @@ def fetch(known: Known, runs: Path) -> Path:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
-        if not target.exists():  # else another was first
+        if not target.exists():  # else another call was first
             raise MusterError(f"{error.filename or runs}: {error.strerror or error}") from None
     return target
 
@@ -207,7 +207,7 @@ def _line(name: str, text: str) -> Line:
 
 
 def _inside(name: str) -> PurePosixPath:
-    """The path of a file of a run; a host may say anything."""
+    """The path of a file of a run, checked: a host may send anything."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise MusterError(f"{name!r} is no file of a run")

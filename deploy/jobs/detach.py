@@ -1,4 +1,4 @@
-"""Hands a job over to its head: the driver's own code goes there, and runs there when this driver is gone."""
+"""Hands a job over to its head. The driver's own code is sent there, and runs on after this driver ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ PING_SECONDS = 2.0
 def detach(job: Job, cluster: Cluster) -> str:
     """Start the job on its head, the only host of `cluster`; returns its title once the ranks are started.
 
-    Raises what kept it from starting, `UnfitError` for hosts that the head does not reach: nothing runs then.
+    Raises the error that kept the job from starting, `UnfitError` for hosts that the head does not reach.
+    Then nothing runs.
     """
     head = cluster.hosts[0].name
     _require_python(head, cluster.facts[head].python)
@@ -35,7 +36,7 @@ def detach(job: Job, cluster: Cluster) -> str:
 
 
 def own_code() -> Tree:
-    """What this driver is made of, without its commands: standard library only."""
+    """The code of this driver without its commands. It needs only the standard library."""
     return of_package(Path(__file__).parents[1], leave_out=("cli",))
 
 
@@ -46,7 +47,7 @@ def _require_python(head: str, version: str) -> None:
 
 
 def _first_word(cluster: Cluster) -> str:
-    """What the job's driver says of its start, while its host shows that it is there."""
+    """Wait for the first report of the job's driver, as long as its host is not silent."""
     head = cluster.hosts[0].name
     channel = cluster.channels[head]
     deadline = time.monotonic() + DELIVERY_SECONDS

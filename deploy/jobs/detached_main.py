@@ -1,7 +1,8 @@
 """The driver of a detached job, a process on the job's head: `deploy/agent/job/detach.py` starts it.
 
-It is the driver that `fab launch` is, with other ways to the hosts: the head below itself, and the rest by
-OpenSSH's client. Standard library only. Its folder is the job's, where anyone who may log in can ask for it.
+It is the same driver as in `fab launch`, but reaches the hosts in another way: the agent of the head is its
+child process, and it connects to the other hosts with OpenSSH's client. It needs only the standard library.
+Its run folder is in the job's folder, so that everyone who can log in can ask about the job.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .runner import Attempts
 
 
 class StoredTree(Tree):
-    """Files of a machine that may be gone: their contents are in this host's store."""
+    """Files of a machine that may be unreachable by now. Their contents are in this host's store."""
 
     def source(self, file: TreeFile) -> Path:
         """Where the content of a file is."""
@@ -59,20 +60,20 @@ def main(folder_name: str) -> None:
     try:
         Attempts(job, _opener(job), run, (run,), word.started).run()
     except (MusterError, KeyboardInterrupt) as error:
-        if word.said:  # what a job that has started leaves behind is its user's, checkpoints and logs
+        if word.said:  # a job that has started leaves checkpoints and logs, which belong to the user
             raise
         shutil.rmtree(folder, ignore_errors=True)
         word.refused(error)
 
 
 class _FirstWord:
-    """The one report to the driver that hands the job over: the job runs, or why it does not."""
+    """The only report to the driver that hands the job over: that the job runs, or why it does not."""
 
     def __init__(self) -> None:
         self.said = False
 
     def started(self, plan: LaunchPlan) -> None:
-        """It starts now; unless the one who waits for this has gone meanwhile."""
+        """Report that the job starts now. `MusterError` if the driver that waits for this has ended."""
         if not self.said:
             try:
                 self._say(title=plan.title)
@@ -104,6 +105,6 @@ def _opener(job: Job) -> OpenPipe:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """The first one counts: another must not disturb the end that it brings about."""
+    """Interrupt the driver at the first signal. Later ones must not disturb the end of the job."""
     signal.signal(number, lambda number, frame: None)
     raise KeyboardInterrupt(number)

@@ -1,4 +1,4 @@
-"""What the program could not know of its failure: the file that it missed is here, and did not travel."""
+"""Explains a failure of the program: a file that it did not find is here, but was not sent to the hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MISSING = re.compile(r"(?:FileNotFoundError|No such file or directory)\b.*?: (b
 
 
 def left_behind(result: LaunchResult) -> str:
-    """The file that a rank did not find, if it is here and did not travel; else nothing."""
+    """A hint about the file that a rank did not find, if it is here and was not sent; else empty."""
     for line in reversed(result.failure.tail if result.failure else ()):
         if match := _MISSING.search(line):
             return _explain(_text(match[1]), result.plan)
@@ -23,7 +23,7 @@ def left_behind(result: LaunchResult) -> str:
 
 
 def _text(quoted: str) -> str:
-    """What Python's repr stands for; it is a rank's word, so it may be anything."""
+    """The text that a repr of Python stands for. It comes from a rank, so it may be anything."""
     try:
         value = ast.literal_eval(quoted)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -47,7 +47,7 @@ def _explain(name: str, plan: LaunchPlan) -> str:
 
 
 def _in_tree(name: str, plan: LaunchPlan) -> str:
-    """The path from the top of the tree on, of a path on a host; empty for what is not in the tree."""
+    """The path, relative to the top of the tree, of a path on a host; empty if it is not in the tree."""
     if "\0" in name or not name:
         return ""
     for host in plan.hosts:
@@ -60,9 +60,9 @@ def _in_tree(name: str, plan: LaunchPlan) -> str:
 
 
 def _is_here(root: Path, path: str) -> str:
-    """`file` or `folder`; empty for the tree itself, and for what is not there."""
+    """`file` or `folder`; empty for the tree itself, and for a path that does not exist."""
     try:
         place = root / path
         return "" if path == "." or not place.exists() else "folder" if place.is_dir() else "file"
-    except OSError:  # too long a name
+    except OSError:  # for example, a name that is too long
         return ""

@@ -1,4 +1,4 @@
-"""A job as a value: what is asked for, before any host is; it travels to the head of a detached job."""
+"""A job as a value: what the user asks for, known before any host is asked. A detached job's head gets it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MAX_LOG = 8 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A launch and what may be done again when it fails."""
+    """A launch, and the rules for starting it again when it fails."""
 
     spec: LaunchSpec
     hosts: tuple[Host, ...]
-    """All that it may use, in the order of the hosts file; some may get no rank."""
+    """All hosts that it may use, in the order of the hosts file. Some may get no rank."""
     tree: Tree
     library: Tree
-    """What every rank can import besides: `muster.train`."""
+    """What every rank can import besides the tree: `muster.train`."""
     start_timeout: float
     stall_timeout: float = 0.0
     network: str = ""
@@ -33,14 +33,14 @@ class Job:
     max_restarts: int = 0
     min_hosts: int = 1
     max_log: int = MAX_LOG
-    """Bytes that its logs may take where its driver is; 0 for any."""
+    """Bytes that its logs may take on the disk of its driver; 0 for no limit."""
     python: str = ""
     """The Python of the hosts, if the user named one."""
     pythons: Mapping[str, str] = field(default_factory=dict)
-    """Else of each host that setup gave one: its path. Any other host has what is found there."""
+    """Otherwise, the path of the Python that setup gave a host, by host name. Other hosts use `python3`."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, the environment among them: never for a file or a command line."""
+        """Plain values. They contain the environment, so never write them to a file or a command line."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
         return plain
 

@@ -1,4 +1,4 @@
-"""The metrics of a job that was started again: each attempt has left its own, perhaps on another head."""
+"""Joins the metrics of a job that was restarted: each attempt leaves its own, perhaps on another head."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 
 def joined(earlier: str | None, later: str | None) -> str | None:
-    """Both, a JSON object a line: what the later attempt did again counts once, as it did it.
+    """Both metrics, a JSON object a line. Of an epoch that both attempts trained, the later line is kept.
 
-    Lines without an epoch cannot be compared: the later attempt's own are kept alone, as they are.
+    Lines without an epoch cannot be compared: if the later attempt has only such lines, only they are kept.
     """
     if earlier is None or later is None:
         return earlier if later is None else later

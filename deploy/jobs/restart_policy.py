@@ -1,4 +1,4 @@
-"""Whether a job that failed starts again, and on which hosts. Pure: `attempts` does what this says."""
+"""Decides whether a job that failed starts again, and on which hosts. Pure: `Attempts` carries it out."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ..console.text import count
 from ..hosts.hostfile import Host
 from ..launch.result import Failure
 
-# Nothing that another attempt would change: the user's own word, and a launcher that places ranks wrongly, or
-# that is not the one for this program.
+# Failures that another attempt would not change: the user ended the job, or the launcher places ranks wrongly
+# or is the wrong one for this program.
 FINAL = frozenset({"interrupted", "stopped", "placement", "world"})
-FINAL_STATUS = 2  # what the user wrote
+FINAL_STATUS = 2  # a mistake in what the user wrote
 OTHER_PORTS = 2
 """How often a launch whose port was taken starts again with another one; these restarts are not counted."""
 BACKOFF_SECONDS = (1.0, 2.0)
@@ -35,7 +35,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Decision:
-    """The hosts of the next attempt, none for no more; and the line that says it."""
+    """The hosts of the next attempt, none if there is no next one, and a line that tells the user."""
 
     hosts: tuple[Host, ...]
     said: str = ""
@@ -47,9 +47,9 @@ class Decision:
 
 
 def decide(failure: Failure | None, hosts: Sequence[Host], attempt: int, policy: Policy) -> Decision:
-    """What follows from the end of an attempt, the first of which is number 0.
+    """Decide what follows the end of an attempt. The first attempt has number 0.
 
-    A host's failure takes it out of the job. A rank's does not: what it met, it may not meet again.
+    A host that fails is taken out of the job. The host of a failed rank stays: the failure may not recur.
     """
     if failure and failure.kind == "port" and policy.other_ports:
         return Decision(tuple(hosts), f"{failure.headline}; the launch starts again with another port")
@@ -65,7 +65,7 @@ def decide(failure: Failure | None, hosts: Sequence[Host], attempt: int, policy:
 
 
 def without(lost: Mapping[str, str], hosts: Sequence[Host], attempt: int, policy: Policy) -> Decision:
-    """The next attempt without these hosts, each with its reason; none, if too few are left."""
+    """The next attempt without these hosts, each with its reason; no attempt if too few hosts are left."""
     left = tuple(host for host in hosts if host.name not in lost)
     reasons = "; ".join(f"{name}: {reason}" for name, reason in lost.items())
     if len(left) < policy.min_hosts:
@@ -82,5 +82,5 @@ def _next(hosts: Sequence[Host], attempt: int, policy: Policy) -> str:
 
 
 def backoff(attempt: int) -> float:
-    """Seconds to wait after this attempt: what failed at once may need a moment."""
+    """Seconds to wait after this attempt, as the cause of a quick failure may need a moment to go away."""
     return BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)]

@@ -21,17 +21,17 @@ from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
 from .job import MAX_LOG
 
-# Taken while there is room, so that a disk that is full at the end has some for verdict and result.
+# Reserved at the start, so that verdict and result can be written even if the disk is full at the end.
 RESERVED_BYTES = 1 << 18
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-ORDER_BYTES = 64  # about what the order of all logs takes for each text
+ORDER_BYTES = 64  # about the size of an entry in the order of all logs
 
 
 class RunFolder:
-    """Every path of a run, and a watcher that writes its logs: the same layout for every launcher.
+    """The paths of a run, and a watcher that writes its logs. The layout is the same for every launcher.
 
-    `max_log`: the bytes that all logs together may take, 0 for any. Each host has an equal share of it, so
-    that none can leave the others without. The hosts keep everything.
+    `max_log`: the bytes that all logs together may take, 0 for no limit. Each host has an equal share, so
+    that no host can use up the room of the others. The hosts themselves keep everything.
     """
 
     def __init__(self, runs: Path, job: str, *, detached: bool = False, max_log: int = MAX_LOG) -> None:
@@ -41,15 +41,15 @@ class RunFolder:
         self.logs = self.path / "logs"
         self.detached = detached
         self.record: dict[str, Any] = {}
-        """What says which job this is: the content of job.json."""
+        """The content of job.json, which identifies the job."""
         self._attempt = 0
         self._open: dict[str, IO[bytes]] = {}
         self._lock: int | None = None
         self._full = ""
-        """Why nothing more could be written here."""
+        """Why writing here failed; empty as long as it works."""
 
     def begin(self, plan: LaunchPlan) -> None:
-        """Make the folder, for the first attempt, and write the plan and what says which job this is."""
+        """Make the folder, for the first attempt, and write the plan and job.json."""
         try:
             self._begin(plan)
         except OSError as error:
@@ -81,11 +81,11 @@ class RunFolder:
         except OSError as error:
             kind = MusterError if error.errno in FULL else UsageError
             raise kind(f"--runs {self.path.parent}: {explain(error)}") from None
-        # Held until this process ends, however it does: that is how others know that it lives.
+        # Locked until this process ends in any way: others see from the lock that the driver is alive.
         self._lock = os.open(self.path / "lock.driver", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         (self.path / RESERVE).write_bytes(bytes(RESERVED_BYTES))
-        # Two files a rank: the soft limit of 1024 would do for 500 ranks.
+        # There are two files for each rank: the soft limit of 1024 would be enough for only 500 ranks.
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -113,7 +113,7 @@ class RunFolder:
         self._append(self.logs / f"launcher@{host}{self._suffix}.log", self._within(host, text))
 
     def _within(self, host: str, text: str) -> str:
-        """As much of a text as its host has room for; the last of it says where the rest is."""
+        """The text, if its host has room for it; once, a line that says where the rest is; then nothing."""
         if not self.max_log:
             return text
         room = self._room.get(host, 0)
@@ -123,11 +123,11 @@ class RunFolder:
         return f"\n[the rest is only on {host}: --max-log {self.max_log}]\n" if room > 0 else ""
 
     def say(self, text: str) -> None:
-        """Append a line of the driver's own."""
+        """Append a line of the driver itself."""
         self._append(self.logs / "driver.log", f"{text}\n")
 
     def ended(self, result: LaunchResult) -> LaunchResult:
-        """Keep what an attempt leaves; the result says so if `fab stop` interrupted the driver."""
+        """Keep the stacks of an attempt. The result says so if `fab stop` interrupted the driver."""
         if result.stacks:
             self._keep(f"stacks{self._suffix}.txt", result.stacks)
         order = self.path / "stop.json"
@@ -137,16 +137,16 @@ class RunFolder:
         return dataclasses.replace(result, failure=stopped(asked, result.exit_status, result.failure.at))
 
     def keep_metrics(self, metrics: str) -> None:
-        """Write what the program measured, if there is room; else `problem` says so."""
+        """Write the program's metrics if there is room; otherwise `problem` says that they are missing."""
         self._keep("metrics.jsonl", metrics)
 
     @property
     def problem(self) -> str:
-        """Why this folder lacks something, if it does."""
+        """Why this folder is incomplete; empty if it is complete."""
         return f"here: {self._full}; the hosts have all logs, {self.path} has not" if self._full else ""
 
     def finish(self, result: LaunchResult, verdict: str, earlier: Sequence[LaunchResult] = ()) -> None:
-        """Close the logs; write the verdict, and last the result, all of it or nothing. OSError if not."""
+        """Close the logs, write the verdict, and last the result, whole or not at all. May raise OSError."""
         for file in self._open.values():
             with contextlib.suppress(OSError):  # some network file systems find only now that they are full
                 file.close()
@@ -157,14 +157,14 @@ class RunFolder:
         self._replace("result.json", json.dumps(content, indent=2) + "\n")
 
     def _write(self, name: str, text: str) -> None:
-        """Write a file for people; a host may have said what cannot be encoded."""
+        """Write a file for people. It may quote text of a host that cannot be encoded."""
         try:
             (self.path / name).write_text(text, errors="replace")
         except OSError as error:
             raise naming(error, str(self.path / name)) from None
 
     def _keep(self, name: str, text: str) -> None:
-        """Write what the run can do without."""
+        """Write a file without which the run is still usable."""
         try:
             self._write(name, text)
         except OSError as error:
@@ -181,12 +181,12 @@ class RunFolder:
     def _append(self, path: Path, text: str) -> None:
         """Append to a log, and to the order of all logs (deploy/common/runs.py reads both)."""
         if not text or self._full:
-            return  # a log with a hole would be taken for a whole one
+            return  # a reader would not notice a gap in a log
         content = _bytes_of(text)
         try:
             _write_all(self._file(path), content)
             _write_all(self._file(self.logs / "order"), f"{len(content)} {path.name}\n".encode())
-        except OSError as error:  # no reason to end the job, whose hosts keep everything
+        except OSError as error:  # the job goes on: its hosts keep everything
             self._full = explain(naming(error, str(path)))
 
     def _file(self, path: Path) -> IO[bytes]:
@@ -196,13 +196,13 @@ class RunFolder:
 
 
 def _write_all(file: IO[bytes], content: bytes) -> None:
-    """Write every byte: a disk that is nearly full takes a part of them before it says so."""
+    """Write every byte. A nearly full disk may take only a part of them before it reports an error."""
     while content:
         content = content[file.write(content) :]
 
 
 def _bytes_of(text: str) -> bytes:
-    """What was printed, byte for byte; what stands for no byte becomes a question mark."""
+    """The bytes that were printed. A character that stands for no byte becomes a question mark."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:

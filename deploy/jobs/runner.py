@@ -1,4 +1,4 @@
-"""A job from its first attempt to its last: each asks the hosts anew, plans anew and executes its plan."""
+"""Runs a job, attempt after attempt. Each attempt asks the hosts, makes a plan and executes it."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ AGENT = Path(__file__).parents[1] / "agent" / "job"
 
 
 class Observer(Watcher, Protocol):
-    """Is told also what the driver itself does."""
+    """A watcher that also gets the lines of the driver itself."""
 
     def say(self, text: str) -> None:
-        """A line of the driver's own."""
+        """A line of the driver itself."""
         ...
 
 
@@ -61,7 +61,7 @@ def make_plan(
 
 
 class FirstLines:
-    """Notes when the first rank, and then the last one, printed its first line."""
+    """Notes when the first rank and when the last rank printed its first line."""
 
     def __init__(self, timings: Timings, ranks: int) -> None:
         self._timings, self._missing, self._began = timings, {*range(ranks)}, timings.now()
@@ -77,7 +77,7 @@ class FirstLines:
                 self._timings.note("last rank's first line", self._began)
 
     def launcher(self, host: str, text: str) -> None:
-        """Nothing: it is no rank's."""
+        """Ignored: the line is not of a rank."""
 
 
 def tools() -> Tools:
@@ -87,7 +87,7 @@ def tools() -> Tools:
 
 
 def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
-    """What is asked of one attempt: with fewer hosts there may be fewer ranks than at first."""
+    """The spec of an attempt. With fewer hosts there may be fewer ranks than in the first attempt."""
     ranks = job.spec.np
     if ranks and attempt:
         ranks = min(ranks, sum(host.slots for host in hosts))
@@ -95,7 +95,7 @@ def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
 
 
 class Attempts:
-    """Carries out a job, and everything that has to be said and kept of it."""
+    """Runs the attempts of a job, shows its progress and keeps its records."""
 
     def __init__(
         self,
@@ -118,12 +118,12 @@ class Attempts:
         self._again = False
         self._metrics: str | None = None
         self._unfetched: list[str] = []
-        """The heads of attempts that could not be asked for their metrics."""
+        """The heads from which the metrics of an attempt could not be fetched."""
 
     def run(self) -> LaunchResult:
-        """Returns how the last attempt ended; raises what kept the first one from starting.
+        """Returns the result of the last attempt; raises the error that kept the first one from starting.
 
-        What was announced as started has an end, whatever comes after that.
+        Once an attempt was announced as started, there is always a result.
         """
         hosts: tuple[Host, ...] = self.job.hosts
         try:
@@ -135,11 +135,11 @@ class Attempts:
             self._give_up(error)
         try:
             return self._finish(self._results[-1])
-        except KeyboardInterrupt:  # the job is over, and that is written down all the same
+        except KeyboardInterrupt:  # the job is over, so its result is written all the same
             return self._finish(self._results[-1])
 
     def _attempt(self, hosts: tuple[Host, ...], attempt: int) -> tuple[Host, ...]:
-        """One attempt; returns the hosts of the next one, if there is to be one."""
+        """Make an attempt; returns the hosts of the next one, or none if there is no next one."""
         try:
             used = used_hosts(hosts, spec_of(self.job, hosts, attempt))
             timings = Timings() if attempt else self._timings
@@ -174,7 +174,7 @@ class Attempts:
         result = self._explained(blame_thief(result, head), cluster)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._again = False
-        self._results.append(result)  # what follows is extra: no error of it may cost the verdict
+        self._results.append(result)  # the rest is extra: its errors must not cost the verdict
         try:
             fetched = head.ask(FETCH, path="out/metrics.jsonl", most=MOST_METRICS, seconds=5)
             self._metrics = joined(self._metrics, fetched.payload.decode(errors="replace") or None)
@@ -183,14 +183,14 @@ class Attempts:
         self._record(head, "result.json", result.as_json(), wait=True)
 
     def _explained(self, result: LaunchResult, cluster: Cluster) -> LaunchResult:
-        """With what this machine and the hosts know of it beside what the ranks have reported."""
+        """The result with the outputs that the hosts have, or with a hint about the failure."""
         if result.failure is None:
             return dataclasses.replace(result, outputs=outputs(cluster))
         hint = "" if self.folder.detached else left_behind(result)
         return dataclasses.replace(result, notes=(*result.notes, hint)) if hint else result
 
     def _record(self, head: Channel, name: str, content: object, *, wait: bool) -> None:
-        """Let the head know too, so that it can be asked from anywhere; a detached driver is there anyway."""
+        """Write a record on the head too, where any machine can ask for it. A detached driver is there."""
         if not self.folder.detached:
             with contextlib.suppress(MusterError):
                 text = json.dumps(content, indent=2) + "\n"
@@ -207,10 +207,10 @@ class Attempts:
         return decision.hosts
 
     def _give_up(self, error: MusterError | KeyboardInterrupt) -> None:
-        """An attempt was announced and had no end, or one after the first could not even start.
+        """Make a result after an error outside of `execute`: in an announced attempt, or before a restart.
 
-        Who interrupts a job that is about to start again has interrupted it: that is its end, and the failure
-        before it a note. Who interrupts one that is over changes nothing.
+        An interrupt of a job that is about to start again is the end of that job, and the failure before it
+        becomes a note. An interrupt of a job that is over changes nothing.
         """
         if not self._results and self._announced:
             self._results.append(self.folder.ended(_without_end(self._announced, error)))
@@ -227,7 +227,7 @@ class Attempts:
         self._results[-1] = dataclasses.replace(last, notes=(*last.notes, note))
 
     def _finish(self, result: LaunchResult) -> LaunchResult:
-        """Write down what came of the job; where that cannot be, that is its failure, or a note beside it."""
+        """Write down the result. If that fails, this is the job's failure, or a note if it has one."""
         if self._metrics is not None:
             self.folder.keep_metrics(self._metrics)
         notes = [self.folder.problem] if self.folder.problem else []

@@ -1,4 +1,4 @@
-"""Jobs as a table for people. Pure but for the time zone."""
+"""Jobs as a table for people. Pure, except that it reads the clock and the time zone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = ("job", "state", "launcher", "ranks", "started", "duration", "last lin
 
 
 def table(states: Sequence[JobState]) -> str:
-    """A line for each job: how it goes, and what rank 0 said last, or why it failed."""
+    """A line for each job: its state, and the last line of rank 0 or the reason of its failure."""
     if not states:
         return "no jobs\n"
     rows = [COLUMNS, *map(_row, states)]
@@ -26,7 +26,7 @@ def table(states: Sequence[JobState]) -> str:
 
 
 def details(state: JobState) -> str:
-    """One job with all that its row leaves out."""
+    """The row of a job, and the details that the row leaves out."""
     facts = {
         "hosts": ", ".join(state.hosts),
         "driver": f"process {state.driver.pid} on {state.driver.host}" + ", detached" * state.detached,

@@ -1,4 +1,4 @@
-"""A result as the short block that a launch ends with."""
+"""The verdict: the result of a launch as a short block of text, which the launch prints last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TAIL_LINES = 20
 
 
 def verdict(result: LaunchResult, folder: RunFolder) -> str:
-    """What ran where, or what failed first, its last lines and where to read on."""
+    """Which ranks ran where; or what failed first, its last lines, and where to read on."""
     plan, failure = result.plan, result.failure
     seconds = result.ended - result.started
     what = f"{count(len(plan.ranks), 'rank')} on {count(len(plan.hosts), 'host')}, {plan.spec.launcher}"
@@ -42,7 +42,7 @@ def _ranks_of(host: HostPlan) -> str:
 
 
 def _outputs(result: LaunchResult) -> Iterator[str]:
-    """`3 files, 12.0 MiB in ~/.muster/jobs/JOB/out on node[1-3]`, a line for the hosts that have as much."""
+    """`3 files, 12.0 MiB in ~/.muster/jobs/JOB/out on node[1-3]`, one line for hosts with equal outputs."""
     place = JobPaths.of("~", result.plan.spec.job).out
     for names, left in fold(result.outputs.items()):
         more = "more than " if left.more else ""

@@ -1,6 +1,6 @@
-"""Does what a plan says, and watches it to its end.
+"""Executes a plan, and watches the job to its end.
 
-mpirun's exit status is not believed (5.0 may exit 0 when a host dies): a launch has succeeded when every
-planned rank has started where it was planned, and has reported an end with status 0. The first thing that
-goes wrong ends the job on every host, whether or not the others would ever notice.
+The exit status of mpirun is not trusted: 5.0 may exit with 0 when a host dies. A launch has succeeded if
+every planned rank has started where it was planned and has reported an end with status 0. The first failure
+ends the job on every host, even if the other hosts would never notice it.
 """

@@ -1,4 +1,4 @@
-"""Brings code and files to the hosts: each content only where it is missing."""
+"""Sends code and files to the hosts. A host gets only the contents that it lacks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
 
 DELIVERY_SECONDS, MISSING_SECONDS = 600.0, 30.0
-# To make a job's folder out of the store: what every host has time for, and more for each file and MiB of it.
+# The time that a host has to make a job's folder from its store, and the extra time for each file and MiB.
 PREPARE_SECONDS, FILE_SECONDS, MIB_SECONDS = 30.0, 0.02, 0.5
 
 
 def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = ()) -> None:
     """Prepare the job's folder on every host at once; `UnfitError` names all hosts where that failed.
 
-    `contents`: of the plan's trees, where hosts were asked before what they lack.
+    `contents`: the contents of the plan's trees, if the hosts were asked before which of them they lack.
     """
     contents = contents or (Contents(plan.tree), Contents(plan.library))
     by_name = {host.host.name: host for host in plan.hosts}
@@ -30,19 +30,19 @@ def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = (
     def act(name: str) -> None:
         _deliver(plan, by_name[name], cluster.channels[name], contents)
 
-    # At a Ctrl-C the connections are cut: an answer may be minutes away.
+    # A Ctrl-C closes the connections, because an answer could take minutes.
     on_every(by_name, act, interrupted=cluster.close).require_all()
 
 
 def prepare_for(contents: Sequence[Contents], channel: Channel) -> None:
-    """What a host can do for a launch as soon as it is connected, while others still connect."""
+    """Ask a host for what it can do for a launch while other hosts are still connecting."""
     for tree in contents:
         tree.ask(channel)
     channel.post(LOAD, words=["reach", "prepare"])
 
 
 class Contents:
-    """The contents of a tree; hosts that lack the same ones are sent one archive, made once."""
+    """The contents of a tree. Hosts that lack the same contents get the same archive, which is made once."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree, self._lock = tree, threading.Lock()
@@ -51,11 +51,11 @@ class Contents:
         self._asked: dict[str, Future[Missing]] = {}
 
     def ask(self, channel: Channel) -> None:
-        """Ask a host what it does not have; `send` waits for the answer."""
+        """Ask a host which contents it lacks; `send` waits for the answer."""
         self._asked[channel.host] = channel.post(MISSING, digests=self._digests)
 
     def send(self, channel: Channel) -> None:
-        """Send to a host's store what it does not have."""
+        """Send the contents that a host lacks to its store."""
         if channel.host not in self._asked:
             self.ask(channel)
         if missing := channel.wait(self._asked.pop(channel.host), MISSING_SECONDS).missing:
@@ -84,7 +84,7 @@ def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Seque
         library=plan.library.listing(),
         files=[astuple(file) for file in host.files],
     )
-    freed = channel.post(FREE_PORT)  # answered in order: the line is not waited for twice
+    freed = channel.post(FREE_PORT)  # sent before the first answer, so the network delay counts once
     seconds = preparation_seconds(plan.tree, plan.library)
     channel.wait(prepared, seconds)
     channel.wait(freed, seconds)

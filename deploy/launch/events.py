@@ -1,4 +1,4 @@
-"""What hosts report of a running launch, and what follows from it."""
+"""Handles the reports of hosts about a running launch."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from .state import State, UntrueReport
 from .stdin import Input
 from .watchdogs import Stall
 
-# After the launcher's end, reports of ranks on other hosts may still be on their way.
+# When the launcher has ended, reports of ranks on other hosts may still be under way.
 LATE_SECONDS = 2.0
 # Open MPI 5.0 may hang at its exit when all ranks have ended well (ompi#12064); the job is done by then.
 LAUNCHER_EXIT_SECONDS = 10.0
 
 
 class Watcher(Protocol):
-    """Is shown what happens, as it happens."""
+    """Gets the output of a launch while it runs."""
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        """What a rank printed: whole lines, or at the end of its output what is left."""
+        """Output of a rank: whole lines, and at its end also a part of a line."""
         ...
 
     def launcher(self, host: str, text: str) -> None:
@@ -55,7 +55,7 @@ class Watcher(Protocol):
 
 
 class Reports:
-    """Takes in the events of every host, one at a time."""
+    """Handles the events of all hosts, one at a time."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Reports:
         }
 
     def take(self, host: str, report: Report) -> None:
-        """One event; a report that cannot be true is a failure of its host."""
+        """Handle an event. A report that cannot be true is a failure of its host."""
         try:
             if type(report) not in self._handlers:
                 raise UntrueReport("a report that has no place in a launch")
@@ -94,8 +94,8 @@ class Reports:
             self.state.fail(Failure("host", reason, 3, host=host, at=now()))
 
     def catch_up(self) -> None:
-        """Take in what hosts have reported by now; due before a judgement, for a driver may be behind."""
-        for _ in range(len(self.cluster.events)):  # no more than that: ranks may print without an end
+        """Handle all waiting events. To be called before a deadline is judged: the driver may be behind."""
+        for _ in range(len(self.cluster.events)):  # not more than these, because ranks may print forever
             event = self.cluster.events.get()
             self.take(event.host, event.report)
 
@@ -123,7 +123,7 @@ class Reports:
 
     def _output(self, host: str, report: Output) -> None:
         rank, text = report.rank, report.text
-        self.state.require_own(host, rank)  # it becomes part of a path here
+        self.state.require_own(host, rank)  # it becomes a part of a path on this machine
         self.stall.printed()
         if rank == 0 and report.stream == "out" and (last_line := text.rstrip().rpartition("\n")[2]):
             self.state.last_line = last_line.rpartition("\r")[2]
@@ -161,7 +161,7 @@ class Reports:
         if host not in self.state.commands:
             raise UntrueReport("the end of a launcher that was not started there")
         codes[host] = report.code
-        if report.code < 0:  # killed: what ranks do now follows from it
+        if report.code < 0:  # it was killed: failures of ranks are now a consequence
             why = f": {why}" if (why := _why(report.out_of_memory)) else ""
             self._launcher_failed(host, report.code, why, self._when(host, report.time))
         elif report.code != 0 or codes.keys() == self.state.commands:
@@ -169,7 +169,7 @@ class Reports:
         self._check_done()
 
     def _shell(self, host: str, report: Shell) -> None:
-        """mpirun on the head wants its daemon started on a host of this job: once, and nothing else."""
+        """mpirun on the head asks to start its daemon on a host of the job: once for each host is allowed."""
         plan, daemons = self.state.plan, self.state.daemons
         if plan.spec.launcher != "mpirun" or host != plan.hosts[0].host.name:
             raise UntrueReport("only mpirun on the head starts anything elsewhere")
@@ -193,12 +193,12 @@ class Reports:
             raise UntrueReport("the end of a daemon that nobody asked it for")
         if report.code != 0:
             self._daemon_end(host, DaemonEnd("mpirun's daemon", report.code, report.time))
-        self.state.phases[host] = "mpirun's daemon up"  # it leaves the shell that started it
+        self.state.phases[host] = "mpirun's daemon up"  # the daemon goes on after the shell that started it
         head = self.cluster.channels[self.state.plan.hosts[0].host.name]
         head.post(SHELL_END, number=self.state.daemons[host], code=report.code)
 
     def _daemon_end(self, host: str, report: DaemonEnd) -> None:
-        """Open MPI's daemon on a host was killed: what its ranks do now follows from it."""
+        """Open MPI's daemon on a host was killed. Failures of its ranks are now a consequence."""
         at = self._when(host, report.time)
         self._blame_launcher(host, f"{report.name} ended with", report.code, "", at)
 
@@ -208,7 +208,7 @@ class Reports:
         self.state.fail(Failure("host", reason, 3, host=host, at=now()))
 
     def _stop_asked(self, host: str, report: StopAsked) -> None:
-        """`fab stop` on a machine that is not the driver's: it ends as by a SIGTERM there."""
+        """`fab stop` was run on another machine than the driver's: the job ends like after a SIGTERM here."""
         if not self.state.over:
             by = harmless(report.by)
             self.state.failures = [stopped(by, 128 + signal.SIGTERM, now())]
@@ -217,7 +217,7 @@ class Reports:
     # -- what follows --
 
     def _check_done(self) -> None:
-        """All well when every rank has ended with 0 and every launcher command has ended."""
+        """Finish the launch when every rank has ended with 0 and every launcher command has ended."""
         state = self.state
         if state.failures or state.missing or state.launcher_codes.keys() != state.commands:
             return
@@ -249,7 +249,7 @@ class Reports:
         self.state.fail(failure)
 
     def _when(self, host: str, at: float) -> float:
-        """A time of a host's steady clock on the driver's."""
+        """Convert a time of a host's steady clock to the driver's clock."""
         return at + self.cluster.channels[host].clock_offset
 
     def _launcher_stays(self) -> None:
@@ -263,5 +263,5 @@ class Reports:
 
 
 def _why(killed: OutOfMemory | None) -> str:
-    """What a host knows of an end beyond its code."""
+    """The reason of an end that its host knows: empty, or out of memory."""
     return describe_out_of_memory(killed.limit) if killed else ""

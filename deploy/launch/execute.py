@@ -1,4 +1,4 @@
-"""One launch: start it, take in what is reported until it is over, end it everywhere."""
+"""Executes a launch: starts it, handles the reports until it is over, and ends it on every host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .watchdogs import Heartbeat, Stall, Start
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005
 STOP_SECONDS = 15.0
-# Failures that nothing but the place where each rank is explains.
+# Failures that only the stacks of the ranks can explain.
 STUCK = frozenset({"start", "stall"})
 
 
@@ -45,9 +45,9 @@ def execute(
     timings: Timings | None = None,
     stdin: Input | None = None,
 ) -> LaunchResult:
-    """Carry out a plan that was delivered; returns how it ended, also when it was interrupted.
+    """Execute a plan that was delivered. Returns its result, also after an interrupt.
 
-    `start_timeout`, `stall_timeout`: seconds; 0 for a job that may stall as long as it likes.
+    `start_timeout`, `stall_timeout`: seconds. With a `stall_timeout` of 0 a job may stall without limit.
     `stdin`: what rank 0 reads.
     """
     return Run(plan, cluster, watchers, start_timeout, stall_timeout, timings=timings, stdin=stdin).run()
@@ -78,7 +78,7 @@ class Run:
         self.began = now()
 
     def run(self) -> LaunchResult:
-        """From the start to the end, whatever that is."""
+        """Run the launch from its start to its end."""
         state, stacks = self.state, None
         try:
             self._start()
@@ -123,7 +123,7 @@ class Run:
         return [f"also lost: {headline}" for headline in others]
 
     def _start(self) -> None:
-        """The command of each host that has one; then every rank has its time to start."""
+        """Start the command of each host that has one. From now on the time for the ranks' start runs."""
         began = self._timings.now()
         Start(self.state, self.start_timeout)
         self.heartbeat.beat()
@@ -138,7 +138,7 @@ class Run:
             if self.state.over:
                 return
             if not future.done():
-                self.heartbeat.silent.add(name)  # it is not asked to stop either
+                self.heartbeat.silent.add(name)  # so that it is not asked to stop either
                 self.cluster.channels[name].give_up()
                 raise LostError(f"no answer within {START_SECONDS:.0f} s", FROZEN, host=name)
             future.result()
@@ -146,13 +146,13 @@ class Run:
         self._timings.note("start of the launcher", began)
 
     def _await(self, future: Future[Any], deadline: float) -> None:
-        """Until a host has answered, while the others still hear of us and are heard."""
+        """Wait until a host has answered, and meanwhile exchange reports and heartbeats with all hosts."""
         while not future.done() and not self.state.over and time.monotonic() < deadline:
             self._judge()
             self._take(POLL_SECONDS)
 
     def _judge(self) -> None:
-        """Do what is due, by all that hosts have reported until now."""
+        """Do the actions that are due, after handling all reports that have arrived."""
         self.suspension.look()
         if self.state.deadlines.are_due():
             self.reports.catch_up()
@@ -169,7 +169,7 @@ class Run:
         return True
 
     def _stacks(self) -> Stacks:
-        """Where every rank is, before the job is ended."""
+        """Gather the stacks of all ranks before the job is ended."""
         answering = {
             name: channel
             for name, channel in self.cluster.channels.items()
@@ -183,7 +183,7 @@ class Run:
             return future.result()
 
     def _stop_once(self) -> dict[str, int]:
-        """`_stop`, to its end also when it is interrupted."""
+        """Run `_stop`, and run it again if it is interrupted."""
         failures = list(self.state.failures)
         try:
             return self._stop()
@@ -194,7 +194,7 @@ class Run:
             return self._stop()
 
     def _interrupted(self, interrupt: KeyboardInterrupt) -> None:
-        """The job ends; one that is failing keeps that as its verdict, unless it might start again."""
+        """Make the interrupt the failure of the job. An earlier one stays, unless the job may restart."""
         first = self._first_failure
         if first is None or self.plan.spec.may_restart:
             self.state.failures = [interruption(interrupt, now())]
@@ -206,17 +206,17 @@ class Run:
         asked: dict[str, Future[Stopped]] = {
             name: channel.post(STOP)
             for name, channel in self.cluster.channels.items()
-            if name not in self.heartbeat.silent  # that one's agent ends everything by itself, when it can
+            if name not in self.heartbeat.silent  # a silent agent ends everything by itself, when it can
         }
         deadline = time.monotonic() + STOP_SECONDS
         while any(not future.done() for future in asked.values()) and time.monotonic() < deadline:
-            self._drain(0.0)  # agents wait for room to report before they answer
+            self._drain(0.0)  # agents may have to send reports before they can answer
             wait_for_all(asked.values(), 0.05)
         self._drain(0.0)
         return {name: left for name, future in asked.items() if (left := _left(future))}
 
     def _drain(self, seconds: float) -> None:
-        """Take in last lines and ends; nothing that comes now is a failure of its own."""
+        """Handle the last lines and ends of ranks. Failures that come now are consequences, and dropped."""
         failures = list(self.state.failures)
         if self._take(seconds):
             self.reports.catch_up()
@@ -224,7 +224,7 @@ class Run:
 
 
 def _explain(failure: Failure, stacks: Stacks, state: State) -> Failure:
-    """The failure with the stacks, and with the ranks that are not where the others are."""
+    """The failure with the stacks, and with the ranks whose stack differs from that of most."""
     odd = stacks.odd if failure.kind == "stall" and failure.rank is None else []
     reason = f"{failure.reason}; not where the others are: {state.name(odd)}" if odd else failure.reason
     return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))

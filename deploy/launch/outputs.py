@@ -1,4 +1,4 @@
-"""What a job has left in its folder for outputs, on every host."""
+"""The files that a job has left in its output folder on every host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OUTPUTS_SECONDS = 5.0
 
 
 def outputs(cluster: Cluster) -> Mapping[str, Outputs]:
-    """Of each host that answers in time, and has any; the job is over, and its verdict does not wait long."""
+    """The outputs of each host that has any and answers in time. The verdict does not wait long for them."""
     began = time.monotonic()
     asked = {name: channel.post(OUTPUTS) for name, channel in cluster.channels.items()}
     by_host = {}

@@ -1,4 +1,4 @@
-"""What a launch came to, as values."""
+"""The result of a launch, as values."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Failure:
 
 
 def interruption(interrupt: KeyboardInterrupt, at: float) -> Failure:
-    """The end that a signal for the driver brings about; the interrupt has its number, SIGINT's if none."""
+    """The failure after a signal to the driver. The interrupt holds its number; without one, it is SIGINT."""
     number = interrupt.args[0] if interrupt.args else 2
     return Failure("interrupted", describe_code(-number), 128 + number, at=at)
 
 
 def stopped(by: str, exit_status: int, at: float) -> Failure:
-    """The end that `fab stop` brings about; `by`: who asked for it."""
+    """The failure after `fab stop`. `by`: who asked for it."""
     return Failure("stopped", f"stopped by fab stop, {by}", exit_status, at=at)
 
 
@@ -78,7 +78,7 @@ class RankEnd:
     at: float
     tail: tuple[str, ...] = ()
     why: str = ""
-    """What its host knows beyond the code: that the kernel killed it for lack of memory."""
+    """What its host knows besides the code: that the kernel killed the rank for lack of memory."""
 
     def as_failure(self) -> Failure:
         """The end as the reason of a failed launch."""
@@ -94,7 +94,7 @@ class RankEnd:
 
 
 def alone(end: RankEnd, plan: LaunchPlan) -> Failure:
-    """A rank ended well, and was no part of the job: MPI had made it a world of its own."""
+    """The failure of a rank that ended well, but was alone in MPI's world instead of a part of the job."""
     by = (
         "torchrun starts no MPI ranks; use --launcher mpirun"
         if plan.spec.launcher == "torchrun"
@@ -118,7 +118,7 @@ class LaunchResult:
     """What rank 0 said last on stdout."""
     notes: tuple[str, ...] = ()
     outputs: Mapping[str, Outputs] = field(default_factory=dict)
-    """Of a job that is done: what it has left in $MUSTER_OUT, by host."""
+    """What a job that succeeded has left in $MUSTER_OUT, by host."""
     stacks: str = ""
     """Where every rank was when the job stalled or did not start."""
     timings: tuple[TimedPart, ...] = ()
@@ -126,7 +126,7 @@ class LaunchResult:
 
     @property
     def exit_status(self) -> int:
-        """0, or that of the first failure."""
+        """0, or the exit status of the first failure."""
         return self.failure.exit_status if self.failure else 0
 
     def as_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Where every rank of a job is in its program, now: stacks from every host, equal ones folded.
+"""The current stacks of all ranks of a job, with equal stacks folded.
 
-py-spy reads them, a program in one file that needs nothing on the host. The driver's own copy travels to the
-hosts' store once, as code does; a py-spy of the host itself goes before.
+py-spy reads them. It is a program in a single file that needs nothing on the host. The driver sends its own
+copy to the stores of the hosts once, as it sends code. A host that has py-spy itself uses that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import span
 
-# An agent gives each py-spy 8 s; one that is slower than this is silent, and its host will be named for it.
+# An agent gives each py-spy 8 s. An agent that is slower than this is silent, and its host gets a problem.
 STACKS_SECONDS = 12.0
 _REMEDIES = {
     "Permission": "ptrace(2) is forbidden there: give the container the capability SYS_PTRACE",
@@ -34,17 +34,17 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Stacks:
-    """The frames of each rank, innermost first, or in its one line why there are none."""
+    """The frames of each rank, innermost first; or a single line that says why there are none."""
 
     frames: Mapping[int, tuple[str, ...]]
     problems: Mapping[str, str]
-    """Hosts that gave none, and why."""
+    """The hosts that gave no stacks, and why."""
     unread: frozenset[int] = frozenset()
-    """The ranks of which only that is known why they could not be read."""
+    """The ranks whose stack could not be read."""
 
     @property
     def odd(self) -> list[int]:
-        """The ranks that are elsewhere than most of those that could be read; none where most are nowhere."""
+        """The ranks whose stack differs from that of the majority; none if there is no majority."""
         read = {rank: frames for rank, frames in self.frames.items() if rank not in self.unread}
         groups = fold(read.items())
         if not groups or 2 * len(groups[0][0]) <= len(read):
@@ -60,7 +60,7 @@ class Stacks:
 
 
 def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
-    """Ask every host at once."""
+    """Ask all hosts at once for the stacks of a job."""
     tool = _own_py_spy()
     asked = on_every(channels, lambda host: _ask(job, channels[host], tool))
     by_rank = {int(rank): stack for stacks in asked.results.values() for rank, stack in stacks.items()}
@@ -83,12 +83,13 @@ def _frames(stack: Stack) -> tuple[str, ...]:
     if stack.error:
         error = harmless(stack.error)
         return (": ".join([error, *(remedy for sign, remedy in _REMEDIES.items() if sign in error)]),)
-    program = takewhile(lambda frame: frame.file != "<frozen runpy>", stack.frames)  # that is `python -m`
+    # The frames of `python -m` itself are left out.
+    program = takewhile(lambda frame: frame.file != "<frozen runpy>", stack.frames)
     return tuple(harmless(f"{frame.function} ({frame.file}:{frame.line})") for frame in program)
 
 
 def _own_py_spy() -> bytes | None:
-    """py-spy of this environment; a program for Linux is of no use if this is none."""
+    """The py-spy of this environment, if this machine runs Linux as the hosts do."""
     path = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
     return Path(path).read_bytes() if path and sys.platform == "linux" else None
 

@@ -1,4 +1,4 @@
-"""What is known of a running launch, and the failures that were seen."""
+"""The state of a running launch, and its failures so far."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..plan.launch_plan import LaunchPlan
 from .result import Failure, RankEnd
 from .timers import Deadlines
 
-# Failures that come this close together are compared by their own time: victims often report first.
+# Failures that arrive within this time are compared by when they happened: victims often report first.
 SETTLE_SECONDS = 0.3
 LAUNCHER_TAIL = 40
 
 
 class UntrueReport(MusterError):
-    """A host reports what cannot be: it speaks for another host, or of what nobody asked it for."""
+    """A report that cannot be true: about another host, or about something that nobody asked for."""
 
 
 class State:
@@ -29,9 +29,9 @@ class State:
         self.places = {place.rank: place for place in plan.ranks}
         self.commands = {host.host.name for host in plan.hosts if host.command}
         self.phases = {host.host.name: "code delivered" for host in plan.hosts}
-        """How far each host has come; a rank that has started is beyond."""
+        """How far the start on each host has come. It no longer matters for a rank that has started."""
         self.daemons: dict[str, int] = {}
-        """The hosts that mpirun has asked for its daemon, with the number of each request."""
+        """The hosts on which mpirun has asked for its daemon, with the number of each request."""
         self.started: set[int] = set()
         self.ends: dict[int, RankEnd] = {}
         self.failures: list[Failure] = []
@@ -49,21 +49,21 @@ class State:
             raise UntrueReport(f"a report of rank {rank}, which the plan does not have there")
 
     def fail(self, failure: Failure) -> None:
-        """Something went wrong: the launch ends, when what happened just before has been heard of too."""
+        """Note a failure. The launch ends SETTLE_SECONDS later: reports of earlier ones may still come."""
         self.failures.append(failure)
         self.deadlines.after(SETTLE_SECONDS, self.finish)
 
     def finish(self) -> None:
-        """The launch is over."""
+        """End the launch."""
         self.over = True
 
     def log_ended(self, host: str, rank: int, why: str) -> None:
-        """The log of a rank on its own host ends early; the first reason of each host is kept."""
+        """Note that the log of a rank on its own host ends early. The first reason of each host is kept."""
         self._short_logs.setdefault(host, (why, set()))[1].add(rank)
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """What the verdict says besides, with the hosts that could not keep their logs."""
+        """The notes for the verdict, with those about hosts that could not keep their logs."""
         short = (
             f"{host}: {why}; the logs of {span(sorted(ranks))} end early there, those of the run do not"
             for host, (why, ranks) in self._short_logs.items()
@@ -71,19 +71,19 @@ class State:
         return (*self.notes, *short)
 
     def launcher_said(self, text: str) -> None:
-        """Keep the last lines of mpirun or torchrun, and note what a rank is told without its reason."""
+        """Keep the last lines of mpirun or torchrun. Add a note if MPI_Comm_spawn found no free slot."""
         if openmpi.is_full(text) and openmpi.FULL not in self.notes:
             self.notes.append(openmpi.FULL)
         self.launcher_tail = [*self.launcher_tail[1 - LAUNCHER_TAIL :], text.rstrip("\n")]
 
     @property
     def all_started(self) -> bool:
-        """Whether every planned rank has said so."""
+        """Whether every planned rank has reported its start."""
         return len(self.started) == len(self.places)
 
     @property
     def missing(self) -> list[int]:
-        """The ranks whose end has not been heard of."""
+        """The ranks that have not reported their end."""
         return sorted(self.places.keys() - self.ends.keys())
 
     def name(self, ranks: Iterable[int]) -> str:

@@ -1,6 +1,6 @@
-"""The driver's standard input for rank 0, as mpirun has it: one part at a time, the next when it is taken.
+"""Passes the driver's standard input to rank 0, like mpirun: part by part, each when the last was read.
 
-So what rank 0 does not read stays where it comes from, and neither this machine nor the host holds it.
+So input that rank 0 does not read stays in its source, and neither this machine nor the host has to hold it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import threading
 from ..connect.answers import STDIN
 from ..connect.channel import Channel
 
-PART = 1 << 16  # bytes; few enough to be written to a host that reads nothing any more
+PART = 1 << 16  # bytes; small enough to be written to a host that reads nothing any more
 
 
 class Input:
-    """Reads a file descriptor, from the start of rank 0 on, and sends what comes; at its end, nothing."""
+    """Reads a file descriptor from the start of rank 0 on and sends it, in the end an empty part."""
 
     def __init__(self, source: int) -> None:
         self._source = source
@@ -23,11 +23,11 @@ class Input:
         self._taken = threading.Event()
 
     def begin(self, rank: int, channel: Channel) -> None:
-        """The rank has started on the host of this channel."""
+        """Begin to send: the rank has started on the host of this channel."""
         threading.Thread(target=self._pass_on, args=(rank, channel), name="stdin", daemon=True).start()
 
     def taken(self, *, still_read: bool) -> bool:
-        """The rank has read what was sent last, and may read more; False if nothing was sent."""
+        """Note that the rank has read the last part, and may read more. False if nothing was sent."""
         if not self._sent or self._over:
             return False
         self._sent, self._over = False, not still_read

@@ -1,4 +1,4 @@
-"""A launch whose port another program took before rank 0 could listen there."""
+"""Explains a launch that failed because another program took its port before rank 0 could listen there."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from ..console.terminal import harmless
 from ..errors import MusterError
 from .result import Failure, LaunchResult
 
-# Ends that a taken port may have: of rank 0, of ranks that met a stranger there, of the launcher, or of none.
+# Failures that a taken port may cause: rank 0 or the launcher ends, ranks meet a stranger, or all wait.
 POSSIBLE = frozenset({"rank", "launcher", "start", "stall"})
 ASK_SECONDS = 5.0
 
 
 def blame_thief(result: LaunchResult, head: Channel) -> LaunchResult:
-    """The result with the theft as its failure, if somebody listens at the port now that the job has ended.
+    """The result with the taken port as its failure, if a process listens there after the job has ended.
 
-    Its own processes are gone by then, and the agent keeps the port bound: who listens there came between.
+    The job's own processes are gone by then, and the agent keeps the port bound. So a process that listens
+    there took the port before rank 0 could.
     """
     failure = result.failure
     if failure is None or failure.kind not in POSSIBLE or result.left:

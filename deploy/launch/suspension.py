@@ -1,7 +1,7 @@
-"""A driver that stood still: a closed lid, Ctrl-Z, output that nobody reads.
+"""Detects a driver that did not run for a while: a closed lid, Ctrl-Z, output that nobody reads.
 
-Agents end a job whose driver says nothing (deploy/agent/job/supervisor.py). What they report then is not what
-went wrong, and a host is not silent for as long as nobody here listened.
+Agents end a job whose driver is silent (deploy/agent/job/supervisor.py). The failures that they report then
+are not the cause. And a host does not count as silent for the time in which this driver did not listen.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from ..common.clock import now
 from ..connect.cluster import Cluster
 from .result import Failure
 
-# The loop of a launch turns every 2 s at least. Agents wait 12 s, of which up to 2 s had passed before.
+# The loop of a launch turns at least every 2 s. Agents wait 12 s; up to 2 s of these may have passed before.
 NOTICED_SECONDS, PATIENCE_SECONDS = 4.0, 10.0
-# So long after that what fails is a consequence: a silent host takes its time to be noticed.
+# For this long after the driver woke up, failures are consequences: it takes time to notice a silent host.
 AFTERMATH_SECONDS = 15.0
 SIGNALLED = 128  # agents end ranks by signals
 OWN = frozenset({"interrupted", "stopped", "driver"})
 
 
 class Suspension:
-    """Notices that this process did not run, and explains what follows from that."""
+    """Notices that this process did not run, and explains the failures that follow."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._seen, self._awake = now(), time.monotonic()
         self._long: tuple[float, float] | None = None
-        """From when to when it stood still for longer than agents wait."""
+        """The begin and end of the last standstill that was longer than agents wait."""
         self._whole_machine = False
 
     def look(self) -> None:
-        """To be called at each turn of the loop, before what has come is judged."""
+        """To be called at each turn of the loop, before its events are judged."""
         last, self._seen = self._seen, now()
-        last_awake, self._awake = self._awake, time.monotonic()  # it does not count what the machine slept
+        last_awake, self._awake = self._awake, time.monotonic()  # without the time that the machine slept
         gap = self._seen - last
         if gap < NOTICED_SECONDS:
             return
@@ -44,11 +44,11 @@ class Suspension:
             self._whole_machine = gap - (self._awake - last_awake) > gap / 2
 
     def explain(self, failure: Failure | None) -> Failure | None:
-        """The failure, or that this driver stood still, if it is what agents did without it."""
+        """The failure; or the standstill of this driver as the failure, if agents ended the job for that."""
         if failure is None or self._long is None or failure.kind in OWN:
             return failure
         if failure.kind == "rank" and failure.exit_status < SIGNALLED:
-            return failure  # it ended by itself
+            return failure  # the rank ended by itself
         began, ended = self._long
         if not began + PATIENCE_SECONDS <= failure.at <= ended + AFTERMATH_SECONDS:
             return failure

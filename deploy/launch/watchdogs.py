@@ -19,14 +19,14 @@ from ..console.text import span
 from .result import Failure
 from .state import State
 
-# Threads that look after others wake up now and then: less than a twentieth of a core is idleness.
+# Helper threads wake up now and then, so a rank that uses less than a twentieth of a core is idle.
 IDLE_SHARE = 0.05
 _NAMES = {"T": "stopped (SIGSTOP)", "D": "stuck in the kernel (state D: a disk or network file system?)"}
 
 
 @dataclass
 class _Seen:
-    """What the last pulses said of one rank; times are the driver's, monotonic."""
+    """What the last pulses said about a rank. The times are of the driver's monotonic clock."""
 
     cpu: float
     at: float
@@ -36,7 +36,7 @@ class _Seen:
 
 
 class Stall:
-    """Judges the pulses of the ranks, and what they print."""
+    """Detects stalls from the pulses and the output of the ranks."""
 
     def __init__(self, state: State, seconds: float) -> None:
         self.seconds = seconds
@@ -45,11 +45,11 @@ class Stall:
         self._printed = time.monotonic()
 
     def printed(self) -> None:
-        """Some rank printed something."""
+        """Note that a rank printed something."""
         self._printed = time.monotonic()
 
     def pulse(self, host: str, report: Pulses) -> None:
-        """What a host says of its ranks' processor time and state."""
+        """Handle a host's report of the processor time and state of its ranks."""
         now = time.monotonic()
         for name, pulse in report.ranks.items():
             rank, cpu, state = int(name), pulse.cpu, pulse.state
@@ -94,22 +94,22 @@ class Stall:
 HEARTBEAT_SECONDS = 2.0
 
 
-# A host that says nothing for so long is frozen or cut off; its own patience is a little longer, so that the
-# driver's verdict comes first (deploy/agent/main.py).
+# A host that is silent for so long is frozen or cut off. The agent waits a little longer for the driver, so
+# that the driver's verdict comes first (deploy/agent/main.py).
 SILENCE_SECONDS = 10.0
 
 
 class Heartbeat:
-    """Pings every agent, and notices a silent host. `pulse`: agents also report the pulse of their ranks."""
+    """Pings every agent, and notices silent hosts. `pulse`: agents also report the pulses of their ranks."""
 
     def __init__(self, state: State, cluster: Cluster, *, pulse: bool) -> None:
         self.silent: set[str] = set()
         self._state, self._cluster, self._pulse = state, cluster, pulse
 
     def beat(self) -> None:
-        """One round; the next one follows by itself."""
+        """Ping every agent, and schedule the next round."""
         for name, channel in self._cluster.channels.items():
-            # It was last heard up to a beat before it was asked again.
+            # This looks once a beat: to wait for the whole time could notice the silence a beat late.
             if channel.silent_for() > SILENCE_SECONDS - HEARTBEAT_SECONDS and name not in self.silent:
                 self.silent.add(name)
                 channel.give_up()
@@ -120,7 +120,7 @@ class Heartbeat:
 
 
 class Start:
-    """Gives every rank its time to start."""
+    """Fails a launch whose ranks have not all started after a time."""
 
     def __init__(self, state: State, seconds: float) -> None:
         self._state, self._seconds = state, seconds

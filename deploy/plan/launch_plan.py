@@ -28,14 +28,14 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class HostPlan:
-    """Everything that happens on one host. No `command`: its ranks are started from the head."""
+    """Everything that happens on a host. Without a `command`, its ranks are started from the head."""
 
     host: Host
     ranks: tuple[Place, ...]
     folder: str
     cwd: str
     path: tuple[str, ...]
-    """Folders that come first on PATH of what is started: the job's own tools, then this host's mpirun."""
+    """The first folders on PATH of the started processes: the job's tools, then the folder of mpirun."""
     env: Mapping[str, str]
     files: tuple[RemoteFile, ...]
     command: tuple[str, ...] | None
@@ -48,7 +48,7 @@ class LaunchPlan:
     spec: LaunchSpec
     tree: Tree
     library: Tree
-    """Our own modules that every rank can import; the user's come first."""
+    """Muster's modules that every rank can import. The user's modules come first."""
     hosts: tuple[HostPlan, ...]
     title: str
 

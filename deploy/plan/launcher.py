@@ -1,4 +1,4 @@
-"""The launchers, and the one interface that plans and checks know of them."""
+"""The launchers, and the interface through which plans and checks use them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Launcher(Protocol):
     """A program that starts the ranks of a job."""
 
     uses_mpi: bool
-    """Whether ranks find themselves in an MPI job."""
+    """Whether the ranks run as an MPI job."""
 
     def title(self, head: Facts) -> str:
-        """Its name and version on the head."""
+        """The name and version of the launcher on the head."""
         ...
 
     def unfit(self, facts: Facts) -> HostError | None:
-        """Why a host cannot be used with it."""
+        """The reason why a host cannot be used with this launcher; None if it can."""
         ...
 
     def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
@@ -35,7 +35,7 @@ class Launcher(Protocol):
         ...
 
     def check_shape(self, backend: str, ranks: Mapping[str, int], *, fixed: bool) -> None:
-        """`UsageError` for a backend, or numbers of ranks on hosts, that it cannot start.
+        """`UsageError` for a backend, or numbers of ranks on hosts, that the launcher cannot start.
 
         `fixed`: whether the user gave the number of all ranks.
         """
@@ -46,7 +46,7 @@ class Launcher(Protocol):
         ...
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
-        """What ranks and launcher need in the environment of a host beside what every job has."""
+        """Variables for ranks and launcher on a host, besides those that every job has."""
         ...
 
 
@@ -59,7 +59,7 @@ def launcher_of(name: str) -> Launcher:
 
 
 def require(hosts: Iterable[Host], facts: Mapping[str, Facts], *, launcher: Launcher) -> None:
-    """Raise `UnfitError` that names every host which the launcher cannot use, and what to do there."""
+    """Raise `UnfitError` with every host that the launcher cannot use, and what to do there."""
     used = {host.name: facts[host.name] for host in hosts}
     reasons = [(name, error.reason) for name, known in used.items() if (error := launcher.unfit(known))]
     if reasons := reasons or launcher.differences(used):

@@ -1,4 +1,4 @@
-"""What a launcher has to know of a job: how many ranks on which hosts, and their rendezvous."""
+"""What a launcher has to know about a job: the number of ranks on each host, and their rendezvous."""
 
 from __future__ import annotations
 

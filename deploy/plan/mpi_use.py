@@ -1,4 +1,4 @@
-"""Whether a program asks for MPI, as far as its own source says so."""
+"""Finds out whether a program asks for MPI, from the source of its main file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def asks_for_mpi(program: Program, tree: Tree) -> str:
         path = Path(tree.root, tree.within, name)
         try:
             line = line_of_mpi(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # not of the tree, or not text
+        except (OSError, ValueError):  # not in the tree, or not a text file
             continue
         return f"{name}:{line}" if line else ""
     return ""
@@ -32,14 +32,14 @@ def line_of_mpi(source: str) -> int | None:
     """The line that imports mpi4py, or starts torch's process group with MPI; None if there is none."""
     try:
         nodes = ast.walk(ast.parse(source))
-    except (SyntaxError, RecursionError):  # its user will see that
+    except (SyntaxError, RecursionError):  # the user will see that error when the program runs
         return None
     lines = (node.lineno for node in nodes if isinstance(node, ast.stmt | ast.expr) and _asks(node))
     return min(lines, default=None)
 
 
 def _asks(node: ast.AST) -> bool:
-    """Whether it imports mpi4py, or is `init_process_group("mpi")`."""
+    """Whether a node imports mpi4py, or is the call `init_process_group("mpi")`."""
     if isinstance(node, ast.Import):
         return any(alias.name.split(".")[0] == "mpi4py" for alias in node.names)
     if isinstance(node, ast.ImportFrom):

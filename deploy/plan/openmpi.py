@@ -1,7 +1,7 @@
-"""mpirun of Open MPI 4.1 (ORTE) and 5.0 (PRRTE): one table of what differs between them.
+"""mpirun of Open MPI 4.1 (ORTE) and 5.0 (PRRTE), with a table of the options that differ.
 
-Only options that both versions were seen to honour are common. Options of the other generation are not
-refused but ignored: with a wrong one, every rank starts on the head and mpirun reports success.
+Only options that both versions honoured in tests are shared. mpirun does not refuse options of the other
+generation, it ignores them: then every rank starts on the head, and mpirun reports success.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ..hosts.facts import Facts
 from .layout import Layout
 
 # 4.1 cuts the domain off host names unless told not to; 5.0 keeps it, but says so only when asked. Above 64
-# hosts daemons start each other; here only the head may start any. In 4.1 that takes a tree wider than any
-# cluster: told to use none, its daemons throw away what they say on stderr.
+# hosts daemons start each other, but here only the head may start daemons. In 4.1 this takes a tree that is
+# wider than any cluster: if it is told to use no tree, its daemons discard what they print on stderr.
 _GENERATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "4.1": {
         "remote_shell": ("--mca", "plm", "rsh", "--mca", "plm_rsh_agent"),
@@ -30,9 +30,10 @@ _GENERATIONS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-# Where daemons talk to each other. One name: 5.0.11 dies of a list (SIGSEGV in 23 of 60 starts), and ignores
-# a CIDR when the interface has an IPv6 address too. Each host its own: mpirun would send its own name along,
-# so muster-rsh has the other host put in what MUSTER_INTERFACE is there (deploy/agent/job/rsh.py).
+# The interface of the daemons. It must be a single name: 5.0.11 crashes with a list (SIGSEGV in 23 of 60
+# starts), and ignores a CIDR if the interface has an IPv6 address too. The name differs from host to host,
+# and mpirun would send the name of its own host: so muster-rsh makes each host insert its own
+# MUSTER_INTERFACE (deploy/agent/job/rsh.py).
 _CONTROL_INTERFACE = {"4.1": "OMPI_MCA_oob_tcp_if_include", "5.0": "PRTE_MCA_prte_if_include"}
 _DATA_INTERFACE = "OMPI_MCA_btl_tcp_if_include"
 
@@ -51,11 +52,11 @@ def _generation(version: str) -> str:
 
 
 def hostfile(slots: Mapping[str, int]) -> str:
-    """The hostfile for mpirun: slots always stated, because without them the versions disagree."""
+    """The hostfile for mpirun. It always states the slots, because the versions have different defaults."""
     return "".join(f"{name} slots={count}\n" for name, count in slots.items())
 
 
-# What 5.0 and 4.1 print where MPI_Comm_spawn finds no place; --np itself is at most the number of slots.
+# What 5.0 and 4.1 print if MPI_Comm_spawn finds no free slot; --np itself is at most the number of slots.
 _FULL = (
     "All nodes which are allocated for this job are already filled",
     "There are not enough slots available",
@@ -67,7 +68,7 @@ FULL = (
 
 
 def is_full(line: str) -> bool:
-    """Whether mpirun has no slot left for what a program wants to spawn."""
+    """Whether mpirun says that it has no slot left for ranks that a program spawns."""
     return line.startswith(_FULL)
 
 
@@ -82,8 +83,8 @@ def command(
 ) -> tuple[str, ...]:
     """The argv of mpirun for a version such as `5.0.7`, to be run on the head.
 
-    `--bind-to none`: both bind two ranks to one core each by default, and torch's threads with them.
-    `remote_shell` and `rank` are found on PATH, which differs from host to host.
+    `--bind-to none`: by default both versions bind each of two ranks to a single core, with torch's threads.
+    `remote_shell` and `rank` are looked up on PATH, which differs from host to host.
     """
     options = _GENERATIONS[_generation(version)]
     return (
@@ -101,9 +102,9 @@ def command(
     )
 
 
-# What mpirun has its remote shell run (setup_launch in 4.1's plm_rsh_module.c, 5.0's plm_ssh_module.c): it
-# sets these variables in the language of the login shell, then starts the daemon. No shell expands any of the
-# characters allowed here, so nothing but the daemon is started.
+# The command that mpirun runs through its remote shell (setup_launch in 4.1's plm_rsh_module.c and 5.0's
+# plm_ssh_module.c): it sets these variables in the language of the login shell, then starts the daemon. No
+# shell expands any of the characters allowed here, so the command starts nothing but the daemon.
 _PLAIN = r"[\w./:=+,@%^~-]+"
 _NAME = "(?:PATH|(?:DY)?LD_LIBRARY_PATH|(?:PRTE|PMIX|OPAL)_PREFIX)"
 _VALUE = rf"{_PLAIN}(?:\${_NAME}|\${{{_NAME}:-}})?"
@@ -126,11 +127,11 @@ def starts_daemon(command: str) -> bool:
 
 
 OPEN_MPI_FAMILIES = ("4.1", "5.0")
-"""What `openmpi` knows how to start."""
+"""The versions that this module can start."""
 
 
 def unfit_for_mpirun(facts: Facts) -> HostError | None:
-    """Why a host cannot run Open MPI's part of a job."""
+    """The reason why a host cannot run its part of an Open MPI job; None if it can."""
     if facts.mpirun is None:
         text = f"no mpirun beside {facts.executable} nor on PATH"
         return HostError("mpi.missing", text, "install Open MPI 4.1 or 5.0 there")
@@ -155,7 +156,7 @@ class Mpirun:
         return f"mpirun (Open MPI {head.mpi})"
 
     def unfit(self, facts: Facts) -> HostError | None:
-        """No Open MPI of a known generation."""
+        """The error of a host without an Open MPI of a known generation."""
         return unfit_for_mpirun(facts)
 
     def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
@@ -169,10 +170,10 @@ class Mpirun:
         ]
 
     def check_shape(self, backend: str, ranks: Mapping[str, int], *, fixed: bool) -> None:
-        """It starts any backend, with any numbers of ranks."""
+        """Nothing to refuse: mpirun starts any backend with any numbers of ranks."""
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
-        """mpirun on the head."""
+        """The argv of mpirun for the head; None for other hosts."""
         if host != layout.head:
             return None
         facts = layout.facts[host]
@@ -186,12 +187,12 @@ class Mpirun:
         )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
-        """The network of daemons and ranks; on a host without a core to spare, ranks that wait give way."""
+        """The interface of daemons and ranks. On a host without a free core, waiting ranks yield."""
         facts, env = layout.facts[host], {}
         interface = layout.rendezvous.interfaces.get(host)
         if interface and len(layout.ranks) > 1 and all(layout.rendezvous.interfaces.values()):
             env = interfaces(facts.mpi or "", interface)
         if layout.ranks[host] >= facts.cores:
-            # MPI waits in a busy loop; on a full host that takes the core another rank needs.
+            # MPI waits in a busy loop, which on a full host uses the core that another rank needs.
             env["OMPI_MCA_mpi_yield_when_idle"] = "1"
         return env

@@ -29,7 +29,7 @@ def place_ranks(hosts: Sequence[Host], np: int | None) -> tuple[Place, ...]:
 
 
 def check_shape(spec: LaunchSpec, hosts: Sequence[Host], places: Sequence[Place]) -> None:
-    """Refuse what no cluster could run; needs no facts, so it is asked before any host is."""
+    """Refuse what no cluster could run. This needs no facts, so it is checked before any host is asked."""
     if len(hosts) > 1 and (local := [host.name for host in hosts if host.is_local]):
         raise UsageError(f"{local[0]} means another machine on every host; write its name in the hosts file")
     counts = {host.name: sum(place.host == host.name for place in places) for host in hosts}
@@ -37,7 +37,7 @@ def check_shape(spec: LaunchSpec, hosts: Sequence[Host], places: Sequence[Place]
 
 
 def used_hosts(hosts: Sequence[Host], spec: LaunchSpec) -> tuple[Host, ...]:
-    """The hosts that get a rank; the others are not even asked."""
+    """The hosts that get a rank. The other hosts are not even connected to."""
     places = place_ranks(hosts, spec.np)
     names = {place.host for place in places}
     used = tuple(host for host in hosts if host.name in names)

@@ -38,7 +38,7 @@ class Tools:
 def plan(
     spec: LaunchSpec, hosts: Sequence[Host], facts: ClusterFacts, tree: Tree, library: Tree, *, tools: Tools
 ) -> LaunchPlan:
-    """The plan of a launch; `UsageError` for one that cannot be, `UnfitError` for hosts that cannot do it."""
+    """The plan of a launch. `UsageError` if there can be none, `UnfitError` for hosts that are unfit."""
     places = place_ranks(hosts, spec.np)
     used = tuple(host for host in hosts if any(place.host == host.name for place in places))
     check_shape(spec, used, places)
@@ -46,7 +46,7 @@ def plan(
     require(used, facts.hosts, launcher=launcher)
     by_host = {name: tuple(group) for name, group in groupby(places, key=lambda place: place.host)}
     layout = _layout(spec, by_host, facts)
-    # All slots, not only those of the ranks: MPI_Comm_spawn needs free ones.
+    # All slots, not only those of the ranks, because MPI_Comm_spawn needs free slots.
     slots = openmpi.hostfile({host.name: host.slots for host in used})
     plans = tuple(
         _plan_host(spec, host, by_host[host.name], layout, slots, within=tree.within, tools=tools)
@@ -99,7 +99,7 @@ def _plan_host(
 
 
 def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
-    """What every rank of a host finds in its environment; the user's words come last."""
+    """The environment of every rank of a host. Variables that the user gives come last and win."""
     env = {
         "MASTER_ADDR": layout.rendezvous.address,
         "MASTER_PORT": str(layout.rendezvous.port),
@@ -107,7 +107,7 @@ def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -
         "MUSTER_HOSTFILE": paths.hostfile,
         "MUSTER_JOB": spec.job,
         "MUSTER_OUT": paths.out,
-        # Each rank would otherwise start a thread for every core of the host.
+        # Otherwise each rank would start a thread for every core of the host.
         "OMP_NUM_THREADS": str(max(1, layout.facts[host].cores // layout.ranks[host])),
         # Lines appear when they are printed, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
@@ -118,7 +118,7 @@ def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -
     if spec.may_restart:
         env["MUSTER_RESTART"] = str(spec.attempt)
     if (spec.program.module or "").startswith("muster."):
-        # Our own program needs nothing of the project; a torch.py may be there (heeded from Python 3.11 on).
+        # Our own program imports nothing of the project, which may have a torch.py (from Python 3.11 on).
         env["PYTHONSAFEPATH"] = "1"
     if spec.columns:
         env["MUSTER_TERMINAL"] = str(spec.columns)
@@ -126,9 +126,9 @@ def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -
 
 
 def _tools(paths: JobPaths, python: str, tools: Tools) -> Iterator[RemoteFile]:
-    """`muster-rank` and `muster-rsh` for one host: words on PATH that run a script by this host's Python.
+    """`muster-rank` and `muster-rsh` for a host: commands on PATH that run a script with the host's Python.
 
-    And what runs inside each rank, which `rank.py` puts on PYTHONPATH.
+    Also the sitecustomize.py that runs inside each rank: `rank.py` puts its folder on PYTHONPATH.
     """
     for name, text in (("rank", tools.rank), ("rsh", tools.rsh)):
         script = f"{paths.programs}/{name}.py"

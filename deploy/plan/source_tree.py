@@ -1,4 +1,4 @@
-"""The working tree that a launch takes along: which files, and what is in them."""
+"""The working tree that a launch sends to the hosts: its files and their contents."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path, PurePath, PurePosixPath
 from ..errors import UsageError
 
 MAX_BYTES = 1 << 30
-# What Muster makes: the folders of runs by their ids (and drafts of them), and keys.
+# Names of what Muster itself makes: run folders, named by job ids (also drafts of them), and keys.
 RUNS, KEYS = "runs", ".muster"
 JOB = re.compile(r"\.?[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(\..*)?")
 WITHOUT_GIT = (
     "keep data outside of it, or in a folder whose name begins with '.'; "
     "after git init, what .gitignore lists stays here too"
 )
-# Left out where git does not say what belongs to the tree.
+# Folders that are left out of a tree without git.
 NEVER = {"__pycache__", "node_modules", RUNS, "venv"}
 
 
@@ -39,9 +39,9 @@ class TreeFile:
 
 @dataclass(frozen=True)
 class Tree:
-    """The files that a launch takes along. `within` is where the user stood, below the root.
+    """The files that a launch sends. `within`: the folder in which the user started it, relative to the root.
 
-    `prefix`: the folder that they get on a host; empty if they lie there as they do here.
+    `prefix`: the folder on a host into which they go; empty if their paths are the same as here.
     """
 
     root: Path
@@ -51,28 +51,28 @@ class Tree:
 
     @property
     def size(self) -> int:
-        """What the tree weighs, in bytes."""
+        """The size of all files, in bytes."""
         return sum(file.size for file in self.files)
 
     def source(self, file: TreeFile) -> Path:
-        """Where the content of a file is."""
+        """The path of the content of a file."""
         return self.root / file.path
 
     def listing(self) -> list[tuple[str, bool, str, str | None]]:
-        """What a host has to know to put the files into place."""
+        """What a host has to know to put the files in place: path, executable, digest, target of a link."""
         return [
             (str(PurePosixPath(self.prefix, file.path)), file.executable, file.digest, file.link)
             for file in self.files
         ]
 
     def archive(self, digests: Sequence[str]) -> bytes:
-        """A tar of these contents, each a member named by its digest.
+        """A tar archive of these contents, in which the name of each member is its digest.
 
-        Raises UsageError if one is no longer what the scan read, but for having grown: a log may.
+        Raises UsageError if a file has changed since the scan. A file may have grown, like a log.
         """
         wanted = set(digests)
         buffer = io.BytesIO()
-        # Level 1: code travels once, and a slow link still gets a third of the bytes.
+        # Level 1 is fast: code is sent only once, and a slow link carries only a third of the bytes.
         with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
             for file in self.files:
                 if file.digest in wanted:
@@ -97,7 +97,7 @@ class Tree:
 def scan(place: Path) -> Tree:
     """The tree around `place`: its git work tree without ignored files, else the folder itself.
 
-    `UsageError` where git fails, for a tree that is too large, and for what no other host could have.
+    `UsageError` if git fails, if the tree is too large, and for links out of the tree.
     """
     root = _git_root(place)
     names = sorted(_walk(place) if root is None else _git_files(root))
@@ -109,7 +109,7 @@ def scan(place: Path) -> Tree:
 
 
 def _require_small(root: Path, names: Sequence[str], advice: str) -> None:
-    """Refuse a tree that is too large before anything of it is read."""
+    """Refuse a tree that is too large before any of its files is read."""
     sizes = {name: _size(root / name) for name in names}
     if (total := sum(sizes.values())) > MAX_BYTES:
         largest = max(sizes, key=sizes.__getitem__)
@@ -122,14 +122,14 @@ def _require_small(root: Path, names: Sequence[str], advice: str) -> None:
 def _size(path: Path) -> int:
     try:
         return path.lstat().st_size
-    except OSError:  # what is gone by now is named when it is read
+    except OSError:  # a file that is gone by now gets its error when it is read
         return 0
 
 
 def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
-    """The Python files of one of our own packages, as `muster/NAME` on a host, in a checkout as in a wheel.
+    """The Python files of a package of ours, which become `muster/NAME` on a host. For checkouts and wheels.
 
-    `leave_out`: folders of it that are not needed there.
+    `leave_out`: folders of the package that a host does not need.
     """
     paths = sorted(folder.rglob("*.py"))
     names = [str(path.relative_to(folder.parent)) for path in paths if path.parent.name not in leave_out]
@@ -147,12 +147,12 @@ def _git_root(place: Path) -> Path | None:
 
 
 def _git_files(root: Path) -> Iterator[str]:
-    """What git tracks, submodules among it, and what it neither tracks nor ignores."""
+    """The files that git tracks, also in submodules, and those that it neither tracks nor ignores."""
     tracked = _git(root, "ls-files", "--cached", "--recurse-submodules", "-z")
     others = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
     wanted = {name for name in _names(tracked) if not _is_own(name)}
     wanted |= {name for name in _names(others) if not _is_own(name) and RUNS not in PurePath(name).parts[:-1]}
-    # What the index names may have been deleted since, or be a folder: a submodule that is not there.
+    # A path of the index may be deleted by now, or be a folder: a submodule that is not checked out.
     return (name for name in wanted if _is_file(root / name))
 
 
@@ -161,7 +161,7 @@ def _names(listed: bytes) -> Iterator[str]:
 
 
 def _is_own(name: str) -> bool:
-    """Whether Muster made it, so that it grows with each launch: keys, and what runs have left."""
+    """Whether Muster made a file: keys, or files in run folders, which would grow with each launch."""
     return any(part == KEYS or JOB.fullmatch(part) for part in PurePath(name).parts[:-1])
 
 
@@ -190,7 +190,7 @@ def _walk(root: Path) -> Iterator[str]:
             for name in folders
             if name not in NEVER and not name.startswith(".") and not JOB.fullmatch(name)
         ]
-        links = [name for name in folders if Path(folder, name).is_symlink()]  # os.walk goes into none
+        links = [name for name in folders if Path(folder, name).is_symlink()]  # os.walk follows none
         for name in names + links:
             path = Path(folder, name)
             if _is_file(path):
@@ -213,7 +213,7 @@ def _read(root: Path, name: str) -> TreeFile:
 
 
 def _target(root: Path, path: Path) -> str:
-    """What a link of the tree leads to, as it will on every host."""
+    """The target of a link in the tree, in a form that is valid on every host."""
     target = str(path.readlink())
     try:
         reached = path.resolve()

@@ -19,7 +19,7 @@ class Program:
     script: str | None = None
     args: tuple[str, ...] = ()
     mpi: str = ""
-    """Where its own source asks for MPI: `train.py:3`; empty if that is not seen."""
+    """The place in its source that asks for MPI: `train.py:3`; empty if none was found."""
 
     def argv(self, *, abort_with_mpi: bool) -> tuple[str, ...]:
         """The arguments for Python.
@@ -43,16 +43,16 @@ class LaunchSpec:
     backend: str = "auto"
     env: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()
-    """Names of `env` whose values are shown nowhere, whatever they are called."""
+    """Names in `env` whose values are never shown, even if the name does not look like that of a secret."""
     columns: int | None = None
-    """Width of the driver's terminal; None if its output is no terminal."""
+    """Width of the driver's terminal; None if its output is not a terminal."""
     attempt: int = 0
-    """How often this job was started before."""
+    """The number of earlier starts of this job."""
     may_restart: bool = False
     stdin: bool = False
-    """Whether rank 0 reads the driver's standard input; every other rank's is empty."""
+    """Whether rank 0 reads the driver's standard input. The input of all other ranks is empty."""
 
 
 def is_secret(name: str, hidden: Container[str]) -> bool:
-    """Whether a value is not to be shown: it was given as a secret, or its name says that it is one."""
+    """Whether a value must not be shown: it was given as a secret, or its name sounds like one."""
     return name in hidden or any(word in name.upper() for word in SECRET)

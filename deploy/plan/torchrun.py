@@ -1,4 +1,4 @@
-"""torchrun: one on every host, with its place in the job and the rendezvous on the command line."""
+"""torchrun: a process on every host, whose command line has its node rank and the rendezvous."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def command(
 ) -> tuple[str, ...]:
     """The argv of torchrun for one host.
 
-    Static rendezvous: the driver knows every host, so nothing has to be discovered. The run id is the job's,
-    because two jobs with one id at one endpoint merge into one (torch.distributed.run, "Definitions").
-    Restarts are the driver's: an agent would restart its own host only.
+    Static rendezvous: the driver knows every host, so nothing has to be discovered. The run id is the job id,
+    because two jobs with the same id at the same endpoint merge (torch.distributed.run, "Definitions").
+    The driver does the restarts: an agent of torchrun would restart only its own host.
     """
     return (
         python,
@@ -42,7 +42,7 @@ def command(
 
 
 def unfit_for_torch(facts: Facts) -> HostError | None:
-    """Why a host cannot run a PyTorch program."""
+    """The reason why a host cannot run a PyTorch program; None if it can."""
     if facts.torch is None:
         text = f"{facts.executable} has no torch"
         return HostError("torch.missing", text, "install it, or name another interpreter with --python")
@@ -59,15 +59,15 @@ class Torchrun:
         return f"torchrun (torch {head.torch})"
 
     def unfit(self, facts: Facts) -> HostError | None:
-        """No torch."""
+        """The error of a host without torch."""
         return unfit_for_torch(facts)
 
     def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
-        """None that keeps it from starting."""
+        """None: torchrun starts with different versions too."""
         return []
 
     def check_shape(self, backend: str, ranks: Mapping[str, int], *, fixed: bool) -> None:
-        """No MPI, and the same number of ranks on every host."""
+        """Refuse MPI, and different numbers of ranks on hosts."""
         if backend == "mpi":
             raise UsageError("--backend mpi needs MPI to start the ranks; use --launcher mpirun")
         if len(set(ranks.values())) > 1:
@@ -83,7 +83,7 @@ class Torchrun:
             )
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
-        """torchrun on each host."""
+        """The argv of torchrun for each host."""
         return command(
             python=layout.facts[host].executable,
             job=layout.job,
@@ -95,5 +95,5 @@ class Torchrun:
         )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
-        """Nothing of its own."""
+        """torchrun needs no variables of its own."""
         return {}
