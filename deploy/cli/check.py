@@ -27,8 +27,8 @@ from .shared import HELP, explained
 
 _HELP = {
     **HELP,
-    "launcher": "which launcher the hosts must be fit for: mpirun (default) or torchrun",
-    "json": "for programs: everything that was measured, and every finding with its id",
+    "launcher": "the launcher for which the hosts must be fit: mpirun (default) or torchrun",
+    "json": "print JSON for programs: all measurements, and every finding with its id",
 }
 
 
@@ -42,7 +42,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
     json: bool = False,
 ) -> None:
-    """Whether every host is fit for a launch, and if not, which one and what fixes it."""
+    """Check whether every host is fit for a launch; if not, say which host is not and what fixes it."""
     with explained(context):
         named = request.one_of("--launcher", launcher, LAUNCHERS)
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)

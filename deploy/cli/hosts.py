@@ -44,7 +44,7 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
 ) -> None:
     """Run a command on every host, and show equal outputs as one. The highest exit status counts.
 
-    muster run nvidia-smi -L                 its words arrive as they are, and no shell reads them there
+    muster run nvidia-smi -L                 the words are passed as they are, without a shell
     muster run -- sh -c "df -h | tail -1"    with a shell
     """
     with explained(context, "interrupted; the command is ended on every host"):
@@ -65,8 +65,8 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
     help={
         **HELP,
         "file": "a file or folder here",
-        "to": "its path there, from the home on or absolute, wherever the login may write; "
-        "a folder to put it into, with / at its end",
+        "to": "the path on the hosts, absolute or relative to the home, where the login may write; "
+        "to put it into a folder, end the path with /",
     },
     words=("file", "to"),
 )
@@ -79,9 +79,9 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
     exclude: str = "",
     python: str = "",
 ) -> None:
-    """Bring a file or folder to every host; to all of them, or to none.
+    """Copy a file or folder to every host; to all hosts or to none.
 
-    A file takes the place of one that is there; a folder takes no place that is taken.
+    A file replaces a file that exists there. A folder replaces nothing.
     """
     with explained(context):
         if not file:
@@ -92,7 +92,7 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
 
 
 @declare(
-    help={**HELP, "file": "a file or folder there", "to": "the folder here (default: this one)"},
+    help={**HELP, "file": "a file or folder on the hosts", "to": "the folder here (default: this one)"},
     words=("file", "to"),
 )
 def get(  # noqa: PLR0917  # fab makes a flag of each parameter
@@ -104,7 +104,7 @@ def get(  # noqa: PLR0917  # fab makes a flag of each parameter
     exclude: str = "",
     python: str = "",
 ) -> None:
-    """Bring a file or folder of every host here, as NAME@HOST.SUFFIX."""
+    """Copy a file or folder of every host here, as NAME@HOST.SUFFIX."""
     with explained(context):
         if not file:
             raise UsageError("which file? muster get FILE [TO]")
@@ -113,7 +113,7 @@ def get(  # noqa: PLR0917  # fab makes a flag of each parameter
                 sys.stdout.write(f"{path}\n")
 
 
-@declare(help={"hosts": HELP["hosts"], "host": "its name in the hosts file"}, words=("host",))
+@declare(help={"hosts": HELP["hosts"], "host": "the name of the host in the hosts file"}, words=("host",))
 def shell(context: Context, host: str = "", hosts: str = "hosts.txt") -> None:
     """Log in to a host as Muster does."""
     with explained(context):
@@ -133,7 +133,7 @@ def shell(context: Context, host: str = "", hosts: str = "hosts.txt") -> None:
 @declare(
     help={
         **HELP,
-        "older-than": f"days since anything was written to them (default: {DEFAULT_DAYS})",
+        "older-than": f"days since the last write to the folder (default: {DEFAULT_DAYS})",
         "json": "for programs",
     },
 )
@@ -146,7 +146,7 @@ def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
     json: bool = False,
     python: str = "",
 ) -> None:
-    """Remove the folders of old jobs on the hosts, with all that is in them; never that of a running one."""
+    """Remove the folders of old jobs on the hosts with all their files. Those of running jobs stay."""
     with explained(context), _reached(hosts, include, exclude, python) as (cluster, errors):
         cleanups = fanout.clean(cluster, older_than * DAY)
         if json:

@@ -38,7 +38,7 @@ def cache_folder() -> Path:
     words=("target",),
     help={
         "target": "cpu (default), cpu-source, cuda, cuda-current, cuda-debian; -devel: with compilers",
-        "source": "NAME=FOLDER: the source archive in a folder here instead of a download; may be repeated",
+        "source": "NAME=FOLDER: use the source archive in a local folder, not a download; may be repeated",
         "ca": "a file of CA certificates for downloads, for a site behind an inspecting proxy",
         "dry-run": "print the command, and build nothing",
     },
@@ -50,7 +50,7 @@ def build(
     ca: str = "",
     dry_run: bool = False,
 ) -> None:
-    """Build a target of docker/docker-bake.json, after a look at whether its versions go together."""
+    """Build a target of docker/docker-bake.json, after a check that its versions go together."""
     with explained(context):
         sources = list(source or ())
         track = building.find(target, list(load().values()))
@@ -110,7 +110,7 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
     ssh_config: str = "",
     python: str = "",
 ) -> None:
-    """Bring an image to the engine of every host, without a registry: missing layers, once from here."""
+    """Copy an image to the engine of every host, without a registry. Only missing layers are sent."""
     with explained(context, "interrupted; what has come is kept: push again to go on"):
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         if ssh_config and not Path(ssh_config).is_file():

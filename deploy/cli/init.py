@@ -29,7 +29,7 @@ IGNORED = ("runs/", ".muster/")
 
 @command(help={"folder": "the project's folder (default: this one)"}, words=("folder",))
 def init(context: Context, folder: str = ".") -> None:
-    """Write a hosts.txt, a fabfile.py and .gitignore lines into a project; what is there stays as it is."""
+    """Write a hosts.txt, a fabfile.py and .gitignore lines into a project. Existing content is kept."""
     with explained(context):
         place = Path(folder)
         if not place.is_dir():

@@ -30,13 +30,13 @@ from .shared import HELP, explained
 _HELP = {
     "hosts": "the hosts file (default: hosts.txt, if there is one)",
     "python": HELP["python"],
-    "job": "its id, or how that ends",
-    "runs": "where the runs of this machine are (default: runs)",
+    "job": "the id of the job, or the end of the id",
+    "runs": "the folder that holds the runs of this machine (default: runs)",
 }
 LOST_STATUS = 3
 
 
-@command(help={**_HELP, "json": "for programs: everything that is known"}, words=("job",))
+@command(help={**_HELP, "json": "print JSON for programs, with all that is known"}, words=("job",))
 def status(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     job: str = "",
@@ -45,7 +45,7 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
     runs: str = "runs",
     python: str = "",
 ) -> None:
-    """The jobs of this machine and of the hosts."""
+    """List the jobs of this machine and of the hosts, or show one job in detail."""
     with explained(context), _known(hosts, runs, python, until=job) as (known, silent):
         shown = [jobs.only(known, job, _looked(silent))] if job else known
         states = [entry.state for entry in shown]
@@ -61,9 +61,9 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
 @command(
     help={
         **_HELP,
-        "follow": "and what is printed from now on",
-        "rank": "only this rank",
-        "grep": "only lines in which this regular expression is found",
+        "follow": "also show new output until the job ends",
+        "rank": "show only this rank",
+        "grep": "show only lines with a match of this regular expression",
     },
     words=("job",),
     spellings={"-f": "--follow"},
@@ -78,7 +78,7 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
     runs: str = "runs",
     python: str = "",
 ) -> None:
-    """What the ranks of a job printed, in its order."""
+    """Print the output of all ranks of a job, in the order in which it came."""
     with explained(context), _one(job, hosts, runs, python) as known:
         wanted = _pattern(grep)
         _require_logs(known)
@@ -92,9 +92,9 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
 
 @command(help=_HELP, words=("job",))
 def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
-    """Show a job from now on, to its end and verdict. Ctrl-C leaves it running.
+    """Show the output of a job from now on, until its end and verdict. Ctrl-C leaves the job running.
 
-    At its end the folder of the run is brought to runs/JOB here.
+    At the end, the folder of the run is copied to runs/JOB here.
     """
     with explained(context), _one(job, hosts, runs, python) as known:
         _require_logs(known)
@@ -112,7 +112,7 @@ def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs",
 
 @command(help=_HELP, words=("job",))
 def stop(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
-    """End a job on every host. One that is over stays as it is."""
+    """End a job on every host. A job that is over stays as it is."""
     with explained(context), _one(job, hosts, runs, python) as known:
         if not known.state.running:
             sys.stdout.write(f"{known.state.job} is over: {harmless(job_table.outcome(known.state))}\n")

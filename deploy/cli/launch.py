@@ -30,22 +30,22 @@ _HELP = {
     "launcher": "mpirun (default) or torchrun",
     "script": "a Python script of the working tree to run in every rank",
     "module": "a Python module to run in every rank (default: muster.train)",
-    "args": 'its arguments, quoted as in a shell: --args="--epochs 3"',
-    "backend": "auto (default), gloo, nccl, mpi or hccl: handed to the program as MUSTER_BACKEND",
+    "args": 'arguments of the program, quoted as in a shell: --args="--epochs 3"',
+    "backend": "auto (default), gloo, nccl, mpi or hccl; the program gets it as MUSTER_BACKEND",
     "np": "number of ranks (default: all slots)",
     "per-host": "number of ranks on each host (default: its slots)",
-    "env": "K=V for every rank, or K to take its value from here; may be repeated",
+    "env": "K=V for every rank, or K to use its value on this machine; may be repeated",
     "detach": "let the job go on when this command ends: its driver runs on the first host",
-    "dry-run": "print every file and every command, and touch nothing",
+    "dry-run": "print every file and every command, and change nothing",
     "max-restarts": "how often to start again after a failure, on the hosts that are still fit (default: 0)",
     "min-hosts": "start again only on so many hosts or more (default: all)",
     "start-timeout": "seconds until every rank must have started (default: 60)",
     "stall-timeout": "end a job in which nothing moves for so many seconds (default: 0, never)",
-    "max-log": "what the logs of the run may take here: 500M, 20G (default: 8G; 0: any); hosts keep all",
-    "network": "for the ranks' traffic: a CIDR, or an interface of the first host (default: what all reach)",
+    "max-log": "limit for the logs of the run here: 500M, 20G (default: 8G; 0: none); hosts keep all logs",
+    "network": "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
     "rank": "show only these ranks here: 0,4-7; the logs have all",
-    "runs": "where the folder of this run is made (default: runs)",
-    "timings": "print at the end where the time of the start went",
+    "runs": "the folder in which to make the folder of this run (default: runs)",
+    "timings": "at the end, print how long each part of the start took",
 }
 
 
@@ -85,10 +85,10 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
     timings: bool = False,
 ) -> None:
-    """Run a program on every host: its ranks, their logs here, and a verdict.
+    """Run a program on every host, keep the logs of its ranks here, and print a verdict.
 
-    muster launch train.py --epochs 3        what follows the script is the program's
-    muster launch --np 4 -m package.module   so is what follows -m MODULE
+    muster launch train.py --epochs 3        words after the script are arguments of the program
+    muster launch --np 4 -m package.module   and so are words after -m MODULE
     muster launch -- --epochs 3              Muster's own training program, with arguments
     """
     with explained(context, "interrupted; the job is ended on every host"):

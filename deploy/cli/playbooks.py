@@ -19,7 +19,7 @@ from .shipped import ANSIBLE
 _OPTIONS = {
     "help": {
         "hosts": HELP["hosts"],
-        "ansible": "more words for ansible-playbook, as what follows --",
+        "ansible": "more options for ansible-playbook, like the words after --",
     },
     "rest": "ansible",
     "rest_name": "ANSIBLE-PLAYBOOK'S OPTIONS",
@@ -30,14 +30,14 @@ _OPTIONS = {
 def setup(context: Context, hosts: str = "hosts.txt", ansible: str = "") -> None:
     """Make a cluster of bare hosts: SSH trust, clocks, limits, the training stack.
 
-    Safe to run again, and after hosts.txt changed. What it would do: muster setup -- --check --diff
+    It is safe to run again, also after a change of hosts.txt. A dry run: muster setup -- --check --diff
     """
     _play("setup", context, hosts, ansible)
 
 
 @command(**_OPTIONS)
 def verify(context: Context, hosts: str = "hosts.txt", ansible: str = "") -> None:
-    """Whether the hosts are as setup made them; also in .muster/verify.json."""
+    """Check whether the hosts are still as setup made them. The result is also in .muster/verify.json."""
     _play("verify", context, hosts, ansible)
 
 

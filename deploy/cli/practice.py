@@ -34,7 +34,7 @@ KEYS = ("id_ed25519", "id_ed25519.pub", "known_hosts", "ssh_config")
     help={
         "launcher": "mpirun (default) or torchrun",
         "np": "number of ranks (default: 2)",
-        "runs": "where the folder of this run is made (default: runs)",
+        "runs": "the folder in which to make the folder of this run (default: runs)",
     },
     spellings={"-n": "--np"},
 )

@@ -17,7 +17,7 @@ HELP = {
     "hosts": "the hosts file (default: hosts.txt)",
     "include": "only these hosts: node[1-3],gpu-a",
     "exclude": "not these hosts",
-    "python": "the Python of the hosts (default: that of setup, else python3 there; this one on localhost)",
+    "python": "the Python on the hosts (default: setup's, else python3; on localhost the Python of Muster)",
 }
 
 

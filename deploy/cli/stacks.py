@@ -1,4 +1,4 @@
-"""`muster stacks`: where every rank of a running job is."""
+"""`muster stacks`: where in its program every rank of a running job is."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .shared import HELP, explained
 
 _HELP = {
     **HELP,
-    "job": "its id, or how that ends",
-    "runs": "where the runs of this machine are (default: runs)",
+    "job": "the id of the job, or the end of the id",
+    "runs": "the folder that holds the runs of this machine (default: runs)",
 }
 
 
@@ -35,7 +35,7 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
     runs: str = "runs",
     python: str = "",
 ) -> None:
-    """Where every rank of a job is in its program, now, those at one place together."""
+    """Show where in its program every rank of a running job is, with equal ranks together."""
     with explained(context):
         if not job:
             raise UsageError("which job? its id is what a launch says first; muster status lists all")

@@ -190,7 +190,7 @@ class Attempts:
         return dataclasses.replace(result, notes=(*result.notes, hint)) if hint else result
 
     def _record(self, head: Channel, name: str, content: object, *, wait: bool) -> None:
-        """Write a record on the head too, where any machine can ask for it. A detached driver is there."""
+        """Write a record on the head too, where any machine can ask for it. A detached driver runs there."""
         if not self.folder.detached:
             with contextlib.suppress(MusterError):
                 text = json.dumps(content, indent=2) + "\n"

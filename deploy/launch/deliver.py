@@ -84,7 +84,7 @@ def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Seque
         library=plan.library.listing(),
         files=[astuple(file) for file in host.files],
     )
-    freed = channel.post(FREE_PORT)  # sent before the first answer, so the network delay counts once
+    freed = channel.post(FREE_PORT)  # answered in order, so both take a single round trip
     seconds = preparation_seconds(plan.tree, plan.library)
     channel.wait(prepared, seconds)
     channel.wait(freed, seconds)

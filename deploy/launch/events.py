@@ -169,7 +169,7 @@ class Reports:
         self._check_done()
 
     def _shell(self, host: str, report: Shell) -> None:
-        """mpirun on the head asks to start its daemon on a host of the job: once for each host is allowed."""
+        """mpirun on the head asks for its daemon on a host of the job: once, and for nothing else."""
         plan, daemons = self.state.plan, self.state.daemons
         if plan.spec.launcher != "mpirun" or host != plan.hosts[0].host.name:
             raise UntrueReport("only mpirun on the head starts anything elsewhere")

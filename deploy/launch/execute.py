@@ -210,7 +210,7 @@ class Run:
         }
         deadline = time.monotonic() + STOP_SECONDS
         while any(not future.done() for future in asked.values()) and time.monotonic() < deadline:
-            self._drain(0.0)  # agents may have to send reports before they can answer
+            self._drain(0.0)  # takes reports in, as agents send these before they answer
             wait_for_all(asked.values(), 0.05)
         self._drain(0.0)
         return {name: left for name, future in asked.items() if (left := _left(future))}

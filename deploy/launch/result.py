@@ -94,7 +94,7 @@ class RankEnd:
 
 
 def alone(end: RankEnd, plan: LaunchPlan) -> Failure:
-    """The failure of a rank that ended well, but was alone in MPI's world instead of a part of the job."""
+    """The failure of a rank that ended well, but was alone in an MPI world of its own."""
     by = (
         "torchrun starts no MPI ranks; use --launcher mpirun"
         if plan.spec.launcher == "torchrun"

@@ -44,7 +44,7 @@ class Stacks:
 
     @property
     def odd(self) -> list[int]:
-        """The ranks whose stack differs from that of the majority; none if there is no majority."""
+        """The readable ranks whose stack differs from that of most of them; none if there is no majority."""
         read = {rank: frames for rank, frames in self.frames.items() if rank not in self.unread}
         groups = fold(read.items())
         if not groups or 2 * len(groups[0][0]) <= len(read):
