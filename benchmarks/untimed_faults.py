@@ -63,5 +63,9 @@ UNTIMED = (
         "`not over in time; 1 of its processes are stuck in the kernel`",
         "tests/node/test_agent.py",
     ),
-    ("a host freezes during `muster image push`", "the others get the image", "tests/unit/test_push.py"),
+    (
+        "a host freezes during `muster image push`",
+        "the others get the image",
+        "tests/unit/test_push_frozen.py",
+    ),
 )

@@ -47,7 +47,12 @@ def test_the_fields_of_a_check(project: Project) -> None:
     found, listed = printed(json.loads(done.stdout)), described("check")
     assert not unlisted(found, listed)
     # A host without GPUs and without findings leaves these empty.
-    empty = ("findings[].", "hosts[].health.gpus[].", "hosts[].health.jobs[].")
+    empty = (
+        "findings[].",
+        "hosts[].health.gpus[].",
+        "hosts[].health.gpu_host.cards[].",
+        "hosts[].health.jobs[].",
+    )
     assert {path for path in listed - found if not path.startswith(empty)} == set()
 
 
