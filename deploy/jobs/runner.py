@@ -112,7 +112,9 @@ class Attempts:
         self.job, self.folder, self.observers = job, folder, observers
         self._open_pipe, self._on_start = open_pipe, on_start
         self._stdin = Input(stdin) if job.spec.stdin and stdin is not None else None
-        self._policy = Policy(job.max_restarts, job.min_hosts)
+        # The part of the input that rank 0 has read cannot be read again by a second attempt.
+        other_ports = 0 if self._stdin else restart.OTHER_PORTS
+        self._policy = Policy(job.max_restarts, job.min_hosts, other_ports)
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False

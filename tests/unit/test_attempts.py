@@ -86,12 +86,12 @@ class Connected:
         pass
 
 
-def attempts_in(folder: RunFolder) -> Attempts:
-    spec = LaunchSpec(job="j", program=Program(module="train"))
+def attempts_in(folder: RunFolder, stdin: int | None = None) -> Attempts:
+    spec = LaunchSpec(job="j", program=Program(module="train"), stdin=stdin is not None)
     job = Job(
         spec=spec, hosts=hostfile.parse("node[1-2] slots=2"), tree=TREE, library=TREE, start_timeout=1.0
     )
-    return Attempts(job, lambda host: pytest.fail("no way there"), folder, (folder,))
+    return Attempts(job, lambda host: pytest.fail("no way there"), folder, (folder,), stdin=stdin)
 
 
 @pytest.fixture
@@ -142,6 +142,28 @@ def test_what_was_not_announced_leaves_no_result(
     with pytest.raises(MusterError, match="unreachable"):
         carry_out(DONE)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("stdin", "made"), [(None, 3), (0, 1)])
+def test_a_stolen_port_costs_another_attempt_unless_rank_0_has_read_input(
+    carry_out: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    stdin: int | None,
+    made: int,
+) -> None:
+    stolen = dataclasses.replace(DONE, failure=Failure("port", "eve took port 20001", 1, host="node1"))
+    results: list[LaunchResult] = []
+
+    def execute(*ignored: object, **limits: object) -> LaunchResult:
+        results.append(stolen)
+        return stolen
+
+    carry_out(DONE)  # its stand-ins hold for this test
+    monkeypatch.setattr(attempts, "execute", execute)
+    monkeypatch.setattr("muster.deploy.jobs.restart_policy.backoff", lambda attempt: 0.0)
+    attempts_in(RunFolder(tmp_path / "other", "j", detached=True), stdin).run()
+    assert len(results) == made
 
 
 def full(path: Path) -> None:
