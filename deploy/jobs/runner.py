@@ -201,9 +201,9 @@ class Attempts:
                     head.wait(written, 5)
 
     def _next(self, decision: Decision, attempt: int) -> tuple[Host, ...]:
+        self._again = decision.again  # before the message: an interrupt may follow it at once
         if decision.said:
             self._say(decision.said)
-        self._again = decision.again
         if decision.again:
             time.sleep(restart.backoff(attempt))
         return decision.hosts

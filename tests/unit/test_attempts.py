@@ -24,6 +24,7 @@ from muster.deploy.connect.answers import (
 )
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
+from muster.deploy.jobs import restart_policy
 from muster.deploy.jobs import runner as attempts
 from muster.deploy.jobs.job import Job
 from muster.deploy.jobs.metrics import joined
@@ -86,10 +87,15 @@ class Connected:
         pass
 
 
-def attempts_in(folder: RunFolder, stdin: int | None = None) -> Attempts:
+def attempts_in(folder: RunFolder, stdin: int | None = None, max_restarts: int = 0) -> Attempts:
     spec = LaunchSpec(job="j", program=Program(module="train"), stdin=stdin is not None)
     job = Job(
-        spec=spec, hosts=hostfile.parse("node[1-2] slots=2"), tree=TREE, library=TREE, start_timeout=1.0
+        spec=spec,
+        hosts=hostfile.parse("node[1-2] slots=2"),
+        tree=TREE,
+        library=TREE,
+        start_timeout=1.0,
+        max_restarts=max_restarts,
     )
     return Attempts(job, lambda host: pytest.fail("no way there"), folder, (folder,), stdin=stdin)
 
@@ -101,7 +107,9 @@ def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     monkeypatch.setattr(attempts, "make_plan", lambda *ignored: PLAN)
     monkeypatch.setattr(attempts, "deliver", lambda *ignored: None)
 
-    def carry(end: LaunchResult | BaseException, fetch: BaseException | None = None) -> dict[str, Any]:
+    def carry(
+        end: LaunchResult | BaseException, fetch: BaseException | None = None, max_restarts: int = 0
+    ) -> dict[str, Any]:
         def execute(*ignored: object, **limits: object) -> LaunchResult:
             if isinstance(end, BaseException):
                 raise end
@@ -110,7 +118,7 @@ def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         monkeypatch.setattr(attempts, "execute", execute)
         monkeypatch.setattr(Head, "error", fetch)
         folder = RunFolder(tmp_path, "j", detached=True)
-        uninterrupted(attempts_in(folder).run)
+        uninterrupted(attempts_in(folder, max_restarts=max_restarts).run)
         found: dict[str, Any] = json.loads((folder.path / "result.json").read_text())
         return found
 
@@ -130,6 +138,18 @@ def test_what_was_announced_has_an_end(
     carry_out: Callable[..., dict[str, Any]], error: BaseException, status: int
 ) -> None:
     assert carry_out(error)["exit_status"] == status
+
+
+def test_an_interrupt_at_the_message_of_a_restart_ends_the_job(
+    carry_out: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: RunFolder, text: str) -> None:
+        if "restart 1 of 1" in text:
+            raise KeyboardInterrupt(2)
+
+    monkeypatch.setattr(RunFolder, "say", interrupted)
+    monkeypatch.setattr(restart_policy, "BACKOFF_SECONDS", (0.0,))
+    assert carry_out(FAILED, max_restarts=1)["exit_status"] == 130
 
 
 def test_what_was_not_announced_leaves_no_result(
