@@ -18,7 +18,7 @@ from ..console.terminal import harmless, harmless_lines
 from ..jobs.detach import detach
 from ..jobs.job import Job
 from ..jobs.run_folder import RunFolder
-from ..jobs.runner import Attempts, make_plan
+from ..jobs.runner import Attempts, Blame, make_plan
 from ..jobs.verdict import verdict
 from ..plan.placement import used_hosts
 from ..timings import Timings, table
@@ -42,13 +42,24 @@ def hand_over(job: Job, open_pipe: OpenPipe, screen: Screen) -> None:
 
 
 def carry_out(
-    job: Job, open_pipe: OpenPipe, runs: Path, screen: Screen, timings: Timings, *, tell: bool = False
+    job: Job,
+    open_pipe: OpenPipe,
+    runs: Path,
+    screen: Screen,
+    timings: Timings,
+    *,
+    tell: bool = False,
+    blame: Blame = lambda result: result,
 ) -> None:
-    """Run the job to its verdict, with run folder and screen. `tell`: also print the timings of its start."""
+    """Run the job to its verdict, with run folder and screen.
+
+    `tell`: also print the timings of its start. `blame`: gives a result the cause that only the source of the
+    hosts knows.
+    """
     folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
     try:
         observers = (folder, screen)
-        result = Attempts(job, open_pipe, folder, observers, timings=timings, stdin=STDIN).run()
+        result = Attempts(job, open_pipe, folder, observers, timings=timings, stdin=STDIN, blame=blame).run()
     finally:
         screen.close()
     screen.say(verdict(result, folder))

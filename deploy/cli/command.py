@@ -26,6 +26,7 @@ class Command(Task[Any]):
         ends_options: Sequence[str] = (),
         spellings: Mapping[str, str] | None = None,
         hints: Mapping[str, str] | None = None,
+        alone: Mapping[str, str] | None = None,
         help: Mapping[str, str],  # noqa: A002  # Invoke's name
         iterable: Iterable[str] = (),
     ) -> None:
@@ -40,6 +41,7 @@ class Command(Task[Any]):
         self.rest_after_words = rest_after_words
         self.ends_options = frozenset(ends_options)
         self.hints = dict(hints or {})
+        self.alone = dict(alone or {})
         self.flags = {f"--{name.replace('_', '-')}": kind for name, kind in self._kinds().items()}
         known = {short: flag for short, flag in COMMON_ALIASES.items() if flag in self.flags}
         self.spellings = {**known, **(spellings or {})}
@@ -71,6 +73,7 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Command]:
     rest, rest_name: the flag that gets what follows `--`, quoted as for a shell, and its name in the help.
     rest_after_words: whether the rest also begins after the last of `words`, as a program's arguments do.
     ends_options: spellings of flags after whose value the rest begins, like -m of Python.
+    alone: flags that may stand without a value, and the value that they have then; a value begins with "-".
     spellings: other spellings of a flag. hints: the answer to a flag that only other launchers have.
     """
     return lambda body: Command(body, **options)

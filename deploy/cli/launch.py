@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable
@@ -11,9 +12,7 @@ from pathlib import Path
 from invoke import Context
 
 from ..connect.ahead import ahead
-from ..connect.opener import opener, pythons_beside
 from ..console.screen import Screen
-from ..hosts import hostfile
 from ..plan.launcher import LAUNCHERS
 from ..plan.placement import used_hosts
 from ..plan.source_tree import of_package, scan
@@ -22,11 +21,14 @@ from ..timings import Timings
 from . import options as request
 from .command import command
 from .habits import HINTS, SPELLINGS
+from .inventory import HERE, allocated, of_file
 from .shared import HELP, explained
 from .shipped import TRAIN
 
+START_SECONDS = 60
 _HELP = {
     **HELP,
+    "slurm": "take the hosts from Slurm: options of salloc as one word, or none inside of an allocation",
     "launcher": "mpirun (default) or torchrun",
     "script": "a Python script of the working tree to run in every rank",
     "module": "a Python module to run in every rank (default: muster.train)",
@@ -39,7 +41,8 @@ _HELP = {
     "dry-run": "print every file and every command, and change nothing",
     "max-restarts": "how often to start again after a failure, on the hosts that are still fit (default: 0)",
     "min-hosts": "start again only on so many hosts or more (default: all)",
-    "start-timeout": "seconds until every rank must have started (default: 60)",
+    "start-timeout": "seconds until every rank must have started (default: 60), and for Slurm to give hosts "
+    "(default: no limit)",
     "stall-timeout": "end a job in which nothing moves for so many seconds (default: 0, never)",
     "max-log": "limit for the logs of the run here: 500M, 20G (default: 8G; 0: none); hosts keep all logs",
     "network": "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
@@ -58,10 +61,12 @@ _HELP = {
     ends_options=("-m",),
     spellings=SPELLINGS,
     hints=HINTS,
+    alone={"--slurm": HERE},
 )
 def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     hosts: str = "hosts.txt",
+    slurm: str = "",
     launcher: str = "mpirun",
     script: str = "",
     module: str = "",
@@ -76,7 +81,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     dry_run: bool = False,
     max_restarts: int = 0,
     min_hosts: int = 0,
-    start_timeout: int = 60,
+    start_timeout: int = 0,
     stall_timeout: int = 0,
     max_log: str = "8G",
     rank: str = "",
@@ -91,12 +96,15 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     muster launch --np 4 -m package.module   and so are words after -m MODULE
     muster launch -- --epochs 3              Muster's own training program, with arguments
     """
-    with explained(context, "interrupted; the job is ended on every host"):
+    with explained(context, "interrupted; the job is ended on every host"), contextlib.ExitStack() as stack:
         clock = Timings()
         clock.note("Python and the command line", 0.0)
         here, screen = Path.cwd(), Screen(sys.stdout, request.ranks(rank), may_drop=True)
-        listed = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-        listed = request.per_host(listed, per_host)
+        if slurm:
+            inventory = stack.enter_context(allocated(slurm, include, exclude, python, start_timeout or None))
+        else:
+            inventory = of_file(hosts, include, exclude, python)
+        listed = request.per_host(inventory.hosts, per_host)
         spec = LaunchSpec(
             job=request.new_job(),
             program=Program(),
@@ -110,7 +118,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             stdin=not (detach or max_restarts) and request.feeds(0),
         )
         used = used_hosts(listed, spec)
-        open_pipe = ahead(listed[:1] if detach else used, opener(Path(hosts), python), clock)
+        open_pipe = ahead(listed[:1] if detach else used, inventory.open_pipe, clock)
         with clock.part("tree"):
             tree = scan(here)
             program = request.program(tree, here, script=script, module=module, args=args)
@@ -124,18 +132,18 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             hosts=listed,
             tree=tree,
             library=library,
-            start_timeout=float(start_timeout),
+            start_timeout=float(start_timeout or START_SECONDS),
             stall_timeout=float(stall_timeout),
             network=request.network(network),
             max_restarts=max_restarts,
             min_hosts=request.min_hosts(min_hosts, used),
             max_log=request.size("--max-log", max_log),
             python=python,
-            pythons=pythons_beside(Path(hosts)),
+            pythons=inventory.pythons,
         )
         if dry_run or context.config.run.dry:
             carrying.show(job, open_pipe, clock)
         elif detach:
             carrying.hand_over(job, open_pipe, screen)
         else:
-            carrying.carry_out(job, open_pipe, Path(runs), screen, clock, tell=timings)
+            carrying.carry_out(job, open_pipe, Path(runs), screen, clock, tell=timings, blame=inventory.blame)

@@ -109,6 +109,8 @@ class _Line:
             self._given.append(flag)
             self._spelled.append(flag)
             return
+        if not equals and flag in self._command.alone and self._stands_alone(left):
+            equals, value = "=", self._command.alone[flag]
         if not equals:
             if not left or self._flag(left[0]):
                 raise UsageError(f"{self._called}: {written} needs a value")
@@ -116,6 +118,10 @@ class _Line:
         self._give(flag, value, written)
         if written in self._command.ends_options:
             self._take_rest(left)
+
+    def _stands_alone(self, left: Sequence[str]) -> bool:
+        """Whether what follows a flag that needs no value is no value of it."""
+        return not left or left[0] == "--" or not left[0].startswith("-") or bool(self._flag(left[0]))
 
     def _flag(self, written: str) -> str | None:
         """The flag that a spelling stands for; None if there is no such flag."""

@@ -9,9 +9,9 @@ from ..console.text import count
 from ..hosts.hostfile import Host
 from ..launch.result import Failure
 
-# Failures that another attempt would not change: the user ended the job, or the launcher places ranks wrongly
-# or is the wrong one for this program.
-FINAL = frozenset({"interrupted", "stopped", "placement", "world"})
+# Failures that another attempt would not change: the user ended the job, Slurm took all hosts away, or the
+# launcher places ranks wrongly or is the wrong one for this program.
+FINAL = frozenset({"interrupted", "stopped", "allocation", "placement", "world"})
 FINAL_STATUS = 2  # a mistake in what the user wrote
 OTHER_PORTS = 2
 """How often a launch whose port was taken starts again with another one; these restarts are not counted."""

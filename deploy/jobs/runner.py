@@ -60,6 +60,10 @@ def make_plan(
         return plan(spec, cluster.hosts, facts, job.tree, job.library, tools=tools())
 
 
+Blame = Callable[[LaunchResult], LaunchResult]
+"""Gives a result the cause that only the source of the hosts knows."""
+
+
 class FirstLines:
     """Notes when the first rank and when the last rank printed its first line."""
 
@@ -107,10 +111,11 @@ class Attempts:
         *,
         timings: Timings | None = None,
         stdin: int | None = None,
+        blame: Blame = lambda result: result,
     ) -> None:
         self._timings = timings or Timings()
         self.job, self.folder, self.observers = job, folder, observers
-        self._open_pipe, self._on_start = open_pipe, on_start
+        self._open_pipe, self._on_start, self._blame = open_pipe, on_start, blame
         self._stdin = Input(stdin) if job.spec.stdin and stdin is not None else None
         # The part of the input that rank 0 has read cannot be read again by a second attempt.
         other_ports = 0 if self._stdin else restart.OTHER_PORTS
@@ -173,7 +178,7 @@ class Attempts:
         limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
         watchers = (FirstLines(timings, len(the_plan.ranks)), *self.observers)
         result = execute(the_plan, cluster, watchers, timings=timings, stdin=self._stdin, **limits)
-        result = self._explained(blame_thief(result, head), cluster)
+        result = self._explained(self._blame(blame_thief(result, head)), cluster)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._again = False
         self._results.append(result)  # the rest is extra: its errors must not cost the verdict

@@ -31,6 +31,8 @@ from .watchdogs import Heartbeat, Stall, Start
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005
 STOP_SECONDS = 15.0
+LAUNCHER_SIGNALS = frozenset({"SIGTERM (15)", "SIGKILL (9)"})
+"""Ends of ranks that a launcher causes when it gives up a job."""
 # Failures that only the stacks of the ranks can explain.
 STUCK = frozenset({"start", "stall"})
 
@@ -76,6 +78,8 @@ class Run:
         self.heartbeat = Heartbeat(self.state, cluster, pulse=stall_timeout > 0)
         self.suspension = Suspension(cluster)
         self.began = now()
+        self._mute: list[str] = []
+        """The hosts that did not answer when the job was ended."""
 
     def run(self) -> LaunchResult:
         """Run the launch from its start to its end."""
@@ -99,7 +103,7 @@ class Run:
         return self.suspension.explain(min(self.state.failures, key=lambda failure: failure.at, default=None))
 
     def _result(self, stacks: Stacks | None, left: dict[str, int]) -> LaunchResult:
-        failure = self._first_failure
+        failure = blame_mute(self._first_failure, self._mute)
         return LaunchResult(
             plan=self.plan,
             started=self.began,
@@ -213,6 +217,7 @@ class Run:
             self._drain(0.0)  # takes reports in, as agents send these before they answer
             wait_for_all(asked.values(), 0.05)
         self._drain(0.0)
+        self._mute = [name for name, future in asked.items() if not future.done()]
         return {name: left for name, future in asked.items() if (left := _left(future))}
 
     def _drain(self, seconds: float) -> None:
@@ -221,6 +226,20 @@ class Run:
         if self._take(seconds):
             self.reports.catch_up()
         self.state.failures = failures
+
+
+def blame_mute(failure: Failure | None, mute: Sequence[str]) -> Failure | None:
+    """The failure; or a host that did not answer when the job was ended, if that explains the failure.
+
+    mpirun may notice a lost host before the driver's heartbeat does. It then ends the ranks of all hosts by a
+    signal, and the first of them looks like the first failure.
+    """
+    others = [name for name in mute if failure and name != failure.host]
+    if failure is None or not others or failure.kind != "rank" or failure.reason not in LAUNCHER_SIGNALS:
+        return failure
+    reason = f"no answer for {STOP_SECONDS:.0f} s when the job was ended: frozen, or cut off from the network"
+    tail = (f"ended with it: {failure.headline}\n",)
+    return Failure("host", reason, 3, host=others[0], at=failure.at, tail=tail)
 
 
 def _explain(failure: Failure, stacks: Stacks, state: State) -> Failure:

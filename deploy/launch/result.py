@@ -24,6 +24,7 @@ Kind = Literal[
     "driver",
     "interrupted",
     "stopped",
+    "allocation",
 ]
 
 

@@ -28,7 +28,7 @@ from .local_socket import LocalSocket
 from .ranks import Ranks
 
 # The environment of another launcher, or of this SSH session, must not reach a rank.
-FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "TORCHELASTIC_", "SSH_", "MUSTER_")
+FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "SLURMD_", "TORCHELASTIC_", "SSH_", "MUSTER_")
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 MOST_OUTPUTS = 10_000  # the most files that are counted: a job's verdict waits for the count
 OPEN_MPI_DAEMONS = {"orted", "prted"}

@@ -1,0 +1,80 @@
+"""Where the hosts of a command come from: a hosts file and SSH, or an allocation of Slurm and its steps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from ..connect.opener import opener, pythons_beside
+from ..connect.pipe import OpenPipe
+from ..console.terminal import harmless
+from ..errors import UsageError
+from ..hosts import hostfile
+from ..hosts.hostfile import Host
+from ..launch.result import LaunchResult
+
+HERE = "here"
+"""The value of `--slurm` without words: the allocation in which this command runs."""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Hosts, and how to connect to them."""
+
+    hosts: tuple[Host, ...]
+    open_pipe: OpenPipe
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    blame: Callable[[LaunchResult], LaunchResult] = lambda result: result
+    """Gives the result of a launch the cause that only the source of the hosts knows."""
+
+
+def of_file(hosts: str, include: str, exclude: str, python: str) -> Inventory:
+    """The hosts of a hosts file."""
+    path = Path(hosts)
+    listed = hostfile.select(hostfile.load(path), include, exclude)
+    return Inventory(listed, opener(path, python), pythons_beside(path))
+
+
+@contextlib.contextmanager
+def allocated(
+    slurm: str, include: str, exclude: str, python: str, seconds: float | None
+) -> Iterator[Inventory]:
+    """The hosts of an allocation: one that salloc gives for these words, or the one that is HERE."""
+    from ..connect.transports.srun import SrunPipe  # noqa: PLC0415  # most commands need no Slurm
+    from ..slurm import grant, programs  # noqa: PLC0415
+    from ..slurm.blame import blame_slurm  # noqa: PLC0415
+
+    with contextlib.ExitStack() as stack:
+        if slurm == HERE:
+            given = grant.here(os.environ)
+        else:
+            given = stack.enter_context(grant.granted(_words(slurm), os.environ, _tell, seconds))
+        hosts = hostfile.select(given.hosts, include, exclude)
+        explain = partial(programs.why_lost, given.job)
+        yield Inventory(
+            hosts,
+            lambda host: SrunPipe(given.job, host, python or "python3", explain),
+            blame=partial(blame_slurm, job=given.job),
+        )
+
+
+def _words(slurm: str) -> list[str]:
+    try:
+        words = shlex.split(slurm)
+    except ValueError as error:
+        raise UsageError(f"--slurm {slurm!r}: {error}") from None
+    if not words or not words[0].startswith("-"):
+        raise UsageError(
+            f'--slurm {slurm!r}: give options of salloc, quoted as one word: --slurm "-N 2 -t 60"'
+        )
+    return words
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{harmless(line)}\n")

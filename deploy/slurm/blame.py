@@ -1,0 +1,34 @@
+"""Explains a launch that failed because Slurm took the hosts away."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..launch.result import Failure, LaunchResult
+from .programs import ended, node_state, why_lost
+
+OWN = frozenset({"interrupted", "stopped", "placement", "world", "driver", "port"})
+"""Failures that have another cause."""
+STATUS, CANCELLED = 3, 143
+
+
+def blame_slurm(result: LaunchResult, job: str) -> LaunchResult:
+    """The result with the end of the allocation as its failure, if Slurm ended it; `job` is Slurm's number.
+
+    Slurm ends all ranks at once then, so the first of them to end says nothing. A host that was lost keeps
+    its own reason, and gets what Slurm knows about it.
+    """
+    failure = result.failure
+    if failure is None or failure.kind in OWN:
+        return result
+    if state := ended(job):
+        status = CANCELLED if state.startswith("CANCELLED") else STATUS
+        reason = f"Slurm ended the allocation {job}: {state}"
+        tail = (f"{failure.headline}\n",)
+        return dataclasses.replace(
+            result, failure=Failure("allocation", reason, status, at=failure.at, tail=tail)
+        )
+    if failure.kind == "host" and failure.host and why_lost(job, failure.host):
+        line = f"Slurm: {failure.host} is {node_state(failure.host)}\n"
+        return dataclasses.replace(result, failure=dataclasses.replace(failure, tail=(*failure.tail, line)))
+    return result

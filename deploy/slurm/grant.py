@@ -1,0 +1,136 @@
+"""Gets an allocation from salloc, and gives it back. It lasts as long as this process."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ..errors import MusterError, UsageError
+from .allocation import PREFIX, Allocation, allocation_of
+from .programs import complaint, host_names, missing, queued
+
+# What salloc runs: it prints the allocation's variables, then waits for the end of its input. That comes when
+# this process ends, in whatever way.
+_HOLDER = f"env | grep '^{PREFIX}'; echo; exec cat >/dev/null"
+_GRANTED = re.compile(r"salloc: (?:Pending job allocation|job|Granted job allocation) (\d+)\b")
+ASK_SECONDS, RELEASE_SECONDS = 5.0, 15.0
+
+
+def here(environ: Mapping[str, str]) -> Allocation:
+    """The allocation in which this process runs; `UsageError` if there is none."""
+    return allocation_of(environ, host_names)
+
+
+@contextlib.contextmanager
+def granted(
+    words: Sequence[str], environ: Mapping[str, str], tell: Callable[[str], None], seconds: float | None
+) -> Iterator[Allocation]:
+    """An allocation that salloc gives for these words of its own; leaving the context gives it back.
+
+    `tell` gets a line whenever Slurm's reason to wait changes. `seconds`: how long to wait, None for ever.
+    `UsageError` quotes salloc where it refuses the words.
+    """
+    if job := environ.get("SLURM_JOB_ID"):
+        raise UsageError(
+            f"--slurm {' '.join(words)}: this shell is inside of Slurm's allocation {job}; "
+            "--slurm without words uses it"
+        )
+    salloc = _Salloc(words)
+    try:
+        yield salloc.wait(tell, seconds)
+    finally:
+        salloc.release()
+
+
+class _Salloc:
+    """A running salloc: lines of its errors and of its command's output, in one queue."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        # --no-kill: a node that fails does not end the others; the driver judges that.
+        argv = ["salloc", "--no-kill", *words, "sh", "-c", _HOLDER]
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise missing("salloc") from None
+        self._words, self._granted = " ".join(words), False
+        self._lines: queue.Queue[tuple[str, str | None]] = queue.Queue()
+        for name in ("stdout", "stderr"):
+            threading.Thread(target=self._read, args=(name,), daemon=True).start()
+
+    def _read(self, name: str) -> None:
+        for line in getattr(self._process, name):
+            self._lines.put((name, line.rstrip("\n")))
+        self._lines.put((name, None))
+
+    def wait(self, tell: Callable[[str], None], seconds: float | None) -> Allocation:
+        """The allocation, once salloc's command has printed its variables."""
+        deadline = time.monotonic() + seconds if seconds else None
+        variables: dict[str, str] = {}
+        errors: list[str] = []
+        job = last = ""
+        while True:
+            left = ASK_SECONDS if deadline is None else min(ASK_SECONDS, deadline - time.monotonic())
+            try:
+                name, line = self._lines.get(timeout=max(0.0, left))
+            except queue.Empty:
+                state = _state(job)
+                if state not in {"", last}:
+                    tell(f"Slurm's job {job} waits: {state}")
+                    last = state
+                if deadline and time.monotonic() >= deadline:
+                    why = f": {last}" if last else ""
+                    raise MusterError(f"Slurm gave no hosts within {seconds:.0f} s{why}") from None
+                continue
+            if line is None and name == "stdout":
+                raise self._refused(errors, job)
+            if name == "stderr":
+                errors.append(line or "")
+                job = match[1] if (match := _GRANTED.match(line or "")) else job
+            elif line:
+                key, _, value = line.partition("=")
+                variables[key] = value
+            else:
+                self._granted = True
+                return allocation_of(variables, host_names)
+
+    def _refused(self, errors: list[str], job: str) -> MusterError:
+        """salloc ended without an allocation: it did not like its words, or the allocation was revoked."""
+        with contextlib.suppress(queue.Empty, subprocess.TimeoutExpired):
+            self._process.wait(ASK_SECONDS)
+            while (entry := self._lines.get(timeout=1.0)) != ("stderr", None):
+                errors.append(entry[1] or "")
+        why = complaint(errors) or f"salloc ended with status {self._process.returncode}"
+        if job:
+            return MusterError(f"Slurm's job {job} got no hosts: {why}")
+        return UsageError(f"--slurm {self._words!r}: {why}")
+
+    def release(self) -> None:
+        """Give the hosts back, or leave the queue."""
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()  # type: ignore[union-attr]  # stdin=PIPE
+        if not self._granted:  # it waits in the queue, without a command that reads
+            self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(RELEASE_SECONDS)
+            return
+        self._process.terminate()
+
+
+def _state(job: str) -> str:
+    with contextlib.suppress(MusterError):
+        return queued(job) if job else ""
+    return ""

@@ -1,0 +1,99 @@
+"""Slurm's own programs on this machine, a login node. Calls are bounded in time, errors are in words."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+
+from ..errors import MusterError, UsageError
+
+SECONDS, ENDING_SECONDS = 15.0, 8.0
+"""For an answer of slurmctld; it is asked again by whoever needs it."""
+ALIVE = frozenset({"", "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"})
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
+
+
+def missing(program: str) -> UsageError:
+    """The error for a machine without Slurm."""
+    return UsageError(
+        f"--slurm: no {program} on this machine; start the launch on a login node of the Slurm site"
+    )
+
+
+def ask(*argv: str) -> str:
+    """The output of one of Slurm's programs. `MusterError` quotes its own error."""
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
+        )
+    except FileNotFoundError:
+        raise missing(argv[0]) from None
+    except subprocess.TimeoutExpired:
+        raise MusterError(
+            f"{argv[0]}: no answer within {SECONDS:.0f} s; is slurmctld running? try scontrol ping"
+        ) from None
+    if done.returncode:
+        raise MusterError(f"{argv[0]}: {complaint(done.stderr.splitlines()) or f'status {done.returncode}'}")
+    return done.stdout
+
+
+def complaint(lines: Sequence[str]) -> str:
+    """The first error among lines that a program of Slurm printed, without its prefix; else the last line."""
+    said = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in said if re.match(r"\w+: (?:error|fatal): ", line)]
+    return re.sub(r"^\w+: (?:(?:error|fatal): )?", "", (errors or said[-1:] or [""])[0])
+
+
+def host_names(nodelist: str) -> list[str]:
+    """The names of a node list such as `node[1-3]`, in Slurm's order."""
+    names = ask("scontrol", "show", "hostnames", nodelist).split()
+    if wrong := [name for name in names if not _NAME.fullmatch(name)]:
+        raise MusterError(f"scontrol show hostnames {nodelist}: {wrong[0]!r} is no name of a host")
+    return names
+
+
+def queued(job: str) -> str:
+    """What Slurm says of a job that waits: `PENDING (Resources), expected at 2026-11-22T10:00:00`."""
+    state, _, rest = ask("squeue", "--noheader", "--jobs", job, "--format", "%T|%r|%S").strip().partition("|")
+    reason, _, start = rest.partition("|")
+    expected = f", expected at {start}" if start and start != "N/A" else ""
+    return f"{state} ({reason}){expected}" if state else ""
+
+
+def ended(job: str) -> str:
+    """Why Slurm ended a job: `CANCELLED`, `TIMEOUT (TimeLimit)`; empty while it runs or if unknown."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    while True:
+        try:
+            shown = ask("scontrol", "show", "job", "--oneliner", job)
+        except MusterError:
+            return ""
+        fields = dict(re.findall(r"(JobState|Reason)=(\S*)", shown))
+        state, reason = fields.get("JobState", ""), fields.get("Reason", "None")
+        if state in ALIVE:
+            return ""
+        if state != "COMPLETING" or time.monotonic() > deadline:
+            return state if reason in {"None", ""} else f"{state} ({reason})"
+        time.sleep(0.2)  # the state that the job ends with is shown when its hosts are free
+
+
+def why_lost(job: str, host: str) -> str:
+    """What Slurm knows about the end of an agent: the end of the job, or a node that is gone; else empty."""
+    if state := ended(job):
+        return f"Slurm ended the allocation {job}: {state}"
+    state = node_state(host)
+    gone = any(word in state for word in ("DOWN", "FAIL", "NOT_RESPONDING", "*"))
+    return f"Slurm's state of the node: {state}" if gone else ""
+
+
+def node_state(name: str) -> str:
+    """Slurm's state of a node: `DOWN`, `IDLE+DRAIN`, with its reason; empty if unknown."""
+    try:
+        shown = ask("scontrol", "show", "node", "--oneliner", name)
+    except MusterError:
+        return ""
+    fields = dict(re.findall(r"(?:^|\s)(State|Reason)=(.*?)(?=\s+\w+=|\s*$)", shown))
+    state, reason = fields.get("State", ""), fields.get("Reason", "")
+    return f"{state} ({reason})" if reason else state
