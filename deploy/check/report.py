@@ -18,7 +18,8 @@ COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clo
 
 def as_text(hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding]) -> str:
     """A line for each host, then each finding with what to do. Equal findings of several hosts are one."""
-    lines = [*_table(hosts, examination, findings), *_explained(findings), "", _summary(hosts, findings)]
+    table = _table(hosts, examination, findings) if hosts else []
+    lines = [*table, *_explained(findings), "", _summary(hosts, findings)]
     return "\n".join(harmless(line) for line in lines) + "\n"
 
 
@@ -110,5 +111,8 @@ def _explained(findings: Sequence[Finding]) -> list[str]:
 def _summary(hosts: Sequence[Host], findings: Sequence[Finding]) -> str:
     bad = {host.name for host in hosts} & unfit(findings)
     warnings = sum(finding.severity == "warning" for finding in findings)
+    if not hosts:
+        errors = sum(finding.severity == "error" for finding in findings)
+        return ", ".join([*([count(errors, "error")] if errors else ["fit"]), count(warnings, "warning")])
     text = f"{len(hosts) - len(bad)} of {count(len(hosts), 'host')} {'is' if len(hosts) == 1 else 'are'} fit"
     return f"{text}, {count(warnings, 'warning')}" if warnings else text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from json import dumps
-from pathlib import Path
 
 from invoke import Context, Exit
 
@@ -13,29 +12,32 @@ from ..check import check as judge
 from ..check import report as check_report
 from ..check import unfit
 from ..check.examine import examine
+from ..check.measurements import Examination
 from ..connect.cluster import Cluster
-from ..connect.opener import opener
 from ..errors import UnfitError
-from ..hosts import hostfile
+from ..hosts.hostfile import Host
 from ..image.versions import load
 from ..plan.launcher import LAUNCHERS
 from ..plan.placement import used_hosts
 from ..plan.spec import LaunchSpec, Program
 from . import options as request
 from .command import command
+from .inventory import HERE, allocated, has_hosts, judge_site, of_file
 from .shared import HELP, explained
 
 _HELP = {
     **HELP,
+    "slurm": "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
     "launcher": "the launcher for which the hosts must be fit: mpirun (default) or torchrun",
     "json": "print JSON for programs: all measurements, and every finding with its id",
 }
 
 
-@command(help=_HELP)
+@command(help=_HELP, alone={"--slurm": HERE})
 def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     hosts: str = "hosts.txt",
+    slurm: str = "",
     launcher: str = "mpirun",
     include: str = "",
     exclude: str = "",
@@ -43,13 +45,22 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     json: bool = False,
 ) -> None:
     """Check whether every host is fit for a launch; if not, say which host is not and what fixes it."""
-    with explained(context):
+    with explained(context), contextlib.ExitStack() as stack:
         named = request.one_of("--launcher", launcher, LAUNCHERS)
-        chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-        used_hosts(chosen, LaunchSpec(job="", program=Program(), launcher=named))
-        with contextlib.closing(Cluster(chosen, opener(Path(hosts), python))) as cluster:
-            examination = examine(cluster)
-        findings = judge(chosen, examination, named, load())
+        site = judge_site(slurm) if slurm else ()
+        if slurm and (unfit(site) or not has_hosts(slurm)):
+            chosen: tuple[Host, ...] = ()
+            examination, findings = Examination({}, {}), site
+        else:
+            if slurm:
+                inventory = stack.enter_context(allocated(slurm, include, exclude, python, None))
+            else:
+                inventory = of_file(hosts, include, exclude, python)
+            chosen = inventory.hosts
+            used_hosts(chosen, LaunchSpec(job="", program=Program(), launcher=named))
+            with contextlib.closing(Cluster(chosen, inventory.open_pipe)) as cluster:
+                examination = examine(cluster)
+            findings = (*site, *judge(chosen, examination, named, load()))
         if json:
             text = dumps(check_report.as_json(chosen, examination, findings, named), indent=2) + "\n"
         else:

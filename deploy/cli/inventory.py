@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from ..check.finding import Finding
 from ..connect.opener import opener, pythons_beside
 from ..connect.pipe import OpenPipe
 from ..console.terminal import harmless
@@ -62,6 +64,27 @@ def allocated(
             lambda host: SrunPipe(given.job, host, python or "python3", explain),
             blame=partial(blame_slurm, job=given.job),
         )
+
+
+def judge_site(slurm: str) -> tuple[Finding, ...]:
+    """What is wrong with the Slurm site of this machine, for these words of salloc."""
+    from ..check.slurm_site import judge  # noqa: PLC0415  # most commands need no Slurm
+    from ..slurm.site import site  # noqa: PLC0415
+
+    return judge(site(_partition([] if slurm == HERE else _words(slurm))))
+
+
+def has_hosts(slurm: str) -> bool:
+    """Whether there are words to ask Slurm for hosts with, or an allocation that is HERE."""
+    return slurm != HERE or "SLURM_JOB_ID" in os.environ
+
+
+def _partition(words: Sequence[str]) -> str:
+    """The partition that options of salloc name; empty for the default one, or several."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("-p", "--partition", default="")
+    named: str = parser.parse_known_args(words)[0].partition
+    return "" if "," in named else named
 
 
 def _words(slurm: str) -> list[str]:

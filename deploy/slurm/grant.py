@@ -68,8 +68,12 @@ class _Salloc:
             raise missing("salloc") from None
         self._words, self._granted = " ".join(words), False
         self._lines: queue.Queue[tuple[str, str | None]] = queue.Queue()
-        for name in ("stdout", "stderr"):
-            threading.Thread(target=self._read, args=(name,), daemon=True).start()
+        self._readers = {
+            name: threading.Thread(target=self._read, args=(name,), daemon=True)
+            for name in ("stdout", "stderr")
+        }
+        for reader in self._readers.values():
+            reader.start()
 
     def _read(self, name: str) -> None:
         for line in getattr(self._process, name):
@@ -95,11 +99,11 @@ class _Salloc:
                     why = f": {last}" if last else ""
                     raise MusterError(f"Slurm gave no hosts within {seconds:.0f} s{why}") from None
                 continue
-            if line is None and name == "stdout":
-                raise self._refused(errors, job)
             if name == "stderr":
                 errors.append(line or "")
-                job = match[1] if (match := _GRANTED.match(line or "")) else job
+                job = _job(errors)
+            elif line is None:
+                raise self._refused(errors)
             elif line:
                 key, _, value = line.partition("=")
                 variables[key] = value
@@ -107,14 +111,16 @@ class _Salloc:
                 self._granted = True
                 return allocation_of(variables, host_names)
 
-    def _refused(self, errors: list[str], job: str) -> MusterError:
+    def _refused(self, errors: list[str]) -> MusterError:
         """salloc ended without an allocation: it did not like its words, or the allocation was revoked."""
-        with contextlib.suppress(queue.Empty, subprocess.TimeoutExpired):
+        self._readers["stderr"].join(ASK_SECONDS)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                errors.append(self._lines.get_nowait()[1] or "")
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(ASK_SECONDS)
-            while (entry := self._lines.get(timeout=1.0)) != ("stderr", None):
-                errors.append(entry[1] or "")
         why = complaint(errors) or f"salloc ended with status {self._process.returncode}"
-        if job:
+        if job := _job(errors):
             return MusterError(f"Slurm's job {job} got no hosts: {why}")
         return UsageError(f"--slurm {self._words!r}: {why}")
 
@@ -128,6 +134,11 @@ class _Salloc:
             self._process.wait(RELEASE_SECONDS)
             return
         self._process.terminate()
+
+
+def _job(errors: Sequence[str]) -> str:
+    """Slurm's number of the job, once salloc has printed it."""
+    return next((match[1] for line in errors if (match := _GRANTED.match(line))), "")
 
 
 def _state(job: str) -> str:

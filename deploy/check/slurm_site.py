@@ -1,0 +1,131 @@
+"""Judges a Slurm site from what its own programs say. Pure: their output in, findings out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .finding import Finding
+
+OVERLAP = (20, 11)
+"""The first version whose srun has --overlap (Slurm's RELEASE_NOTES of 20.11)."""
+SHORT_KILL_WAIT = 10
+SITE = "Slurm"
+"""What the findings have in place of a host."""
+WELL = frozenset({"idle", "mix", "mixed", "alloc", "allocated", "comp", "completing", "plnd", "planned"})
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of a partition that have the same state: a line of sinfo."""
+
+    partition: str
+    open: bool
+    nodes: int
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A Slurm site. `error`: why Slurm's controller did not answer; the rest is empty then."""
+
+    error: str = ""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """`scontrol show config`, names in lower case."""
+    mpi: Sequence[str] = ()
+    """The plugins of `srun --mpi=list`."""
+    groups: Sequence[NodeGroup] = ()
+    partition: str = ""
+    """The partition that the user named; else all are judged."""
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """The settings of `scontrol show config`, names in lower case; `(null)` is an empty value."""
+    pairs = re.findall(r"^(\w+)\s*= (.*?)\s*$", text, re.MULTILINE)
+    return {name.lower(): "" if value == "(null)" else value for name, value in pairs}
+
+
+def parse_groups(text: str) -> list[NodeGroup]:
+    """Lines of `sinfo --format=%R|%a|%D|%T|%E`."""
+    groups = []
+    for line in text.splitlines():
+        parts = line.split("|", 4)
+        if len(parts) == 5 and parts[2].isdecimal():
+            name, is_open, nodes, state, reason = parts
+            groups.append(
+                NodeGroup(name, is_open == "up", int(nodes), state, "" if reason == "none" else reason)
+            )
+    return groups
+
+
+def judge(site: Site) -> tuple[Finding, ...]:
+    """What keeps launches with --slurm from working there, and what makes them worse."""
+    if site.error:
+        remedy = "work on a login node of the site; there: scontrol ping"
+        return (_error("slurm.no-controller", site.error, remedy),)
+    return (*_nodes(site), *_steps(site), *_ends(site))
+
+
+def _nodes(site: Site) -> Iterator[Finding]:
+    groups = [group for group in site.groups if site.partition in {"", group.partition}]
+    named = f"partition {site.partition}" if site.partition else "Slurm"
+    if not groups:
+        yield _error(
+            "slurm.no-partition", f"{named}: no such partition, or no nodes", "see sinfo; then -p NAME"
+        )
+        return
+    for name in dict.fromkeys(group.partition for group in groups if not group.open):
+        remedy = "take another one (-p NAME), or ask the site's staff"
+        severity = _error if name == site.partition else _warning
+        yield severity("slurm.partition-closed", f"partition {name} takes no jobs", remedy)
+    sick = [group for group in groups if group.state.rstrip("*~#!%$@^-") not in WELL]
+    for group in sick:
+        why = f": {group.reason}" if group.reason else ""
+        text = f"partition {group.partition}: {group.nodes} nodes are {group.state}{why}"
+        yield _warning("slurm.nodes-unusable", text, "ask for fewer nodes, or ask the site's staff")
+    if len(sick) == len(groups):
+        yield _error("slurm.no-nodes", f"{named}: no node can take a job", "see sinfo --list-reasons")
+
+
+def _steps(site: Site) -> Iterator[Finding]:
+    version = tuple(map(int, re.findall(r"\d+", site.config.get("slurm_version", ""))[:2]))
+    if version and version < OVERLAP:
+        text = f"Slurm {site.config['slurm_version']}: its srun has no --overlap, which connects to the hosts"
+        yield _error("slurm.too-old", text, "Slurm 20.11 or newer; until then: a hosts file and SSH")
+    if site.mpi and not any(name.startswith("pmix") for name in site.mpi):
+        text = "srun has no PMIx, so srun alone cannot start ranks of Open MPI 5"
+        yield _warning("slurm.no-pmix", text, "nothing for --launcher mpirun, which brings its own")
+    if site.config.get("mpidefault", "").startswith("pmi2"):
+        text = "MpiDefault is pmi2: with plain srun, each rank of Open MPI is alone in a world of one"
+        yield _warning("slurm.pmi2", text, "start with muster launch, or srun --mpi=pmix")
+
+
+def _ends(site: Site) -> Iterator[Finding]:
+    tracking = site.config.get("proctracktype", "")
+    if tracking.endswith("/pgid"):
+        text = f"{tracking}: Slurm does not find processes that leave their process group, when a job ends"
+        yield _warning("slurm.loses-processes", text, "ProctrackType=proctrack/cgroup; ask the site's staff")
+    if "cgroup" not in site.config.get("taskplugin", ""):
+        text = (
+            "jobs are not confined to their CPUs and GPUs (TaskPlugin without cgroup): ranks see all of them"
+        )
+        yield _warning("slurm.not-confined", text, "ask for whole nodes: --exclusive")
+    if site.config.get("slurmdtimeout", "").startswith("0 "):
+        text = "SlurmdTimeout is 0: Slurm never notices a node that is gone, Muster does after 10 s"
+        yield _warning("slurm.no-node-failure", text, "ask the site's staff")
+    wait = re.match(r"(\d+) sec", site.config.get("killwait", ""))
+    if wait and int(wait[1]) < SHORT_KILL_WAIT:
+        text = f"KillWait is {wait[1]} s: so long a program has to save between SIGTERM and SIGKILL"
+        yield _warning(
+            "slurm.short-kill-wait", text, "save often; --signal=TERM@60 warns before a time limit"
+        )
+
+
+def _error(kind: str, text: str, remedy: str) -> Finding:
+    return Finding(kind, SITE, "error", text, remedy)
+
+
+def _warning(kind: str, text: str, remedy: str) -> Finding:
+    return Finding(kind, SITE, "warning", text, remedy)

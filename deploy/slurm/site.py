@@ -1,0 +1,23 @@
+"""Asks Slurm's programs what a site is like."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from ..check.slurm_site import Site, parse_config, parse_groups
+from ..errors import MusterError
+from .programs import ask
+
+
+def site(partition: str = "") -> Site:
+    """The site of this login node; `error` if Slurm does not answer. What srun does not say is left out."""
+    try:
+        config = parse_config(ask("scontrol", "show", "config"))
+        groups = parse_groups(ask("sinfo", "--noheader", "--format=%R|%a|%D|%T|%E"))
+    except MusterError as error:
+        return Site(error=error.reason)
+    mpi: list[str] = []
+    with contextlib.suppress(MusterError):
+        mpi = re.findall(r"^\s+(\w+)$", ask("srun", "--mpi=list"), re.MULTILINE)
+    return Site(config=config, mpi=mpi, groups=groups, partition=partition)

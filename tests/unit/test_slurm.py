@@ -1,0 +1,250 @@
+"""Slurm's allocations as hosts, its programs' words, and the step that carries an agent."""
+
+from __future__ import annotations
+
+import dataclasses
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.cli import inventory
+from muster.deploy.cli.launch import launch
+from muster.deploy.cli.words import spelled_out
+from muster.deploy.connect.transports.srun import command
+from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.hosts.hostfile import Host
+from muster.deploy.launch.result import Failure
+from muster.deploy.slurm import blame, grant, programs
+from muster.deploy.slurm.allocation import Allocation, allocation_of, repeated
+from tests.unit.test_attempts import DONE, FAILED
+
+THREE = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_PARTITION": "main"}
+
+
+def names(nodelist: str) -> Sequence[str]:
+    return {"n[1-3]": ["n1", "n2", "n3"], "n1": ["n1"], "": []}[nodelist]
+
+
+@pytest.mark.parametrize(
+    ("variables", "slots"),
+    [
+        ({"SLURM_NTASKS": "6", "SLURM_TASKS_PER_NODE": "2(x3)"}, [2, 2, 2]),
+        ({"SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "2(x2),1"}, [2, 2, 1]),
+        ({"SLURM_NTASKS": "6", "SLURM_TASKS_PER_NODE": "1,2,3"}, [1, 2, 3]),
+        ({"SLURM_TASKS_PER_NODE": "1(x3)"}, [1, 1, 1]),
+        ({}, [1, 1, 1]),
+        ({"SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_GPUS_PER_NODE": "4"}, [4, 4, 4]),
+        ({"SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_GPUS_PER_NODE": "h100:8"}, [8, 8, 8]),
+        ({"SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_GPUS_PER_NODE": "4"}, [1, 1, 1]),
+    ],
+)
+def test_slots_are_tasks_or_gpus_where_nobody_asked_for_tasks(
+    variables: dict[str, str], slots: list[int]
+) -> None:
+    given = allocation_of({**THREE, **variables}, names)
+    assert given == Allocation(
+        "12", tuple(Host(f"n{i}", slots=n) for i, n in enumerate(slots, start=1)), "main"
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "wrong"),
+    [
+        ({}, "SLURM_JOB_ID is not set"),
+        ({"SLURM_JOB_ID": "1; rm"}, "SLURM_JOB_ID is not set"),
+        ({"SLURM_JOB_ID": "12"}, "0 hosts in SLURM_JOB_NODELIST"),
+        ({**THREE, "SLURM_TASKS_PER_NODE": "2(x2)"}, "does not fit its 3 hosts"),
+        ({**THREE, "SLURM_TASKS_PER_NODE": "2(x"}, "does not fit its 3 hosts"),
+        ({**THREE, "SLURM_TASKS_PER_NODE": "0(x3)"}, "does not fit its 3 hosts"),
+        ({**THREE, "SLURM_TASKS_PER_NODE": "1(x999999)"}, "does not fit its 3 hosts"),
+    ],
+)
+def test_variables_that_make_no_sense_are_refused(variables: dict[str, str], wrong: str) -> None:
+    with pytest.raises(UsageError, match=wrong.replace("(", r"\(")):
+        allocation_of(variables, names)
+
+
+def test_repeated_counts() -> None:
+    assert repeated("2(x3),1") == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            [
+                "salloc: error: invalid partition specified: gpu",
+                "salloc: error: Job submit/allocate failed: Invalid partition name specified",
+            ],
+            "invalid partition specified: gpu",
+        ),
+        (
+            ["salloc: Pending job allocation 7", "salloc: Job allocation 7 has been revoked."],
+            "Job allocation 7",
+        ),
+        (["salloc: unrecognized option '--frob'"], "unrecognized option '--frob'"),
+        ([], ""),
+    ],
+)
+def test_a_program_of_slurm_is_quoted_by_its_first_error(lines: list[str], said: str) -> None:
+    assert programs.complaint(lines).startswith(said)
+
+
+def test_the_step_of_an_agent_shares_what_the_allocation_has_there() -> None:
+    argv = command("12", Host("n2"), "~/my env/bin/python")
+    assert argv[:2] == ["srun", "--jobid=12"]
+    assert {"--nodelist=n2", "--ntasks=1", "--overlap", "--mpi=none", "--cpu-bind=none"} < {*argv}
+    assert argv[-3:-1] == ["sh", "-c"]
+    assert argv[-1].startswith("~/'my env/bin/python' -c ")
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        (["--slurm", "-N 2 -t 60", "train.py"], ["--slurm=-N 2 -t 60", "--script=train.py"]),
+        (["--slurm=-N2", "train.py"], ["--slurm=-N2", "--script=train.py"]),
+        (["--slurm", "train.py"], ["--slurm=here", "--script=train.py"]),
+        (["--slurm", "--np", "4", "train.py"], ["--slurm=here", "--np=4", "--script=train.py"]),
+        (["--slurm"], ["--slurm=here"]),
+        (["--slurm", "--", "--epochs", "3"], ["--slurm=here", "--args= --epochs 3"]),
+    ],
+)
+def test_slurm_takes_words_that_begin_with_a_dash_or_none(line: list[str], read: list[str]) -> None:
+    assert spelled_out(["launch", *line], {"launch": launch}, "muster")[1:] == read
+
+
+# -- programs of Slurm, as small scripts on PATH --
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Put programs of this name and shell text on PATH; without any, there is no Slurm."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(grant, "ASK_SECONDS", 0.05)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+    def put(**texts: str) -> None:
+        for name, text in texts.items():
+            path = tmp_path / name
+            path.write_text(f"#!/bin/sh\n{text}\n")
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    return put
+
+
+SCONTROL = 'case "$2" in hostnames) printf "n1\\nn2\\n" ;; esac'
+GRANT = (
+    'echo "salloc: Granted job allocation 7" >&2; shift $(($# - 3)); '
+    'SLURM_JOB_ID=7 SLURM_JOB_NODELIST="n[1-2]" SLURM_NTASKS=4 SLURM_TASKS_PER_NODE="2(x2)" "$@"'
+)
+
+
+def test_an_allocation_is_given_back(slurm: Callable[..., None], tmp_path: Path) -> None:
+    slurm(salloc=f"{GRANT}; touch {tmp_path}/released", scontrol=SCONTROL)
+    with grant.granted(["-N", "2"], {}, lambda line: None, None) as given:
+        assert [(host.name, host.slots) for host in given.hosts] == [("n1", 2), ("n2", 2)]
+        assert not (tmp_path / "released").exists()
+    assert (tmp_path / "released").exists()
+
+
+def test_the_reason_to_wait_is_told_once_and_a_time_out_quotes_it(slurm: Callable[..., None]) -> None:
+    slurm(
+        salloc='echo "salloc: Pending job allocation 7" >&2; exec sleep 600',
+        squeue='echo "PENDING|Resources|2026-11-22T10:00:00"',
+    )
+    told: list[str] = []
+    expected = "PENDING (Resources), expected at 2026-11-22T10:00:00"
+    with (
+        pytest.raises(MusterError, match=r"no hosts within 2 s: PENDING \(Resources\)"),
+        grant.granted(["-N", "2"], {}, told.append, 2.0),
+    ):
+        pass
+    assert told == [f"Slurm's job 7 waits: {expected}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "message"),
+    [
+        ('echo "salloc: error: invalid partition specified: gpu" >&2; exit 1', 2, "invalid partition"),
+        ("exit 4", 2, "salloc ended with status 4"),
+        (
+            'echo "salloc: Pending job allocation 7\nsalloc: Job allocation 7 has been revoked." >&2',
+            1,
+            "Slurm's job 7 got no hosts: Job allocation 7 has been revoked",
+        ),
+    ],
+)
+def test_a_refusal_quotes_salloc(slurm: Callable[..., None], text: str, status: int, message: str) -> None:
+    slurm(salloc=text)
+    with (
+        pytest.raises(MusterError, match=message) as refused,
+        grant.granted(["-p", "gpu"], {}, lambda line: None, None),
+    ):
+        pass
+    assert refused.value.exit_status == status
+
+
+def test_without_slurm_the_message_says_where_to_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="login node"), grant.granted(["-N2"], {}, lambda line: None, None):
+        pass
+
+
+def test_words_inside_of_an_allocation_are_refused() -> None:
+    environ = {"SLURM_JOB_ID": "12"}
+    with pytest.raises(UsageError, match="12"), grant.granted(["-N2"], environ, lambda line: None, None):
+        pass
+
+
+def test_words_that_are_no_options_are_refused() -> None:
+    with pytest.raises(UsageError, match="options of salloc"), inventory.allocated("N 2", "", "", "", None):
+        pass
+
+
+SHOW_JOB = (
+    'case "$2" in job) echo "JobId=12 JobState={job} Reason={why} Dependency=(null)" ;; node) {node} ;; esac'
+)
+NODE_DOWN = 'echo "NodeName=n2 State=DOWN*+NOT_RESPONDING ThreadsPerCore=1 Reason=Not responding [slurm@x]"'
+NODE_WELL = 'echo "NodeName=n2 State=ALLOCATED ThreadsPerCore=1"'
+
+
+@pytest.mark.parametrize(
+    ("job", "why", "headline", "status"),
+    [
+        ("CANCELLED", "None", "Slurm ended the allocation 12: CANCELLED", 143),
+        ("TIMEOUT", "TimeLimit", "Slurm ended the allocation 12: TIMEOUT (TimeLimit)", 3),
+        ("NODE_FAIL", "None", "Slurm ended the allocation 12: NODE_FAIL", 3),
+        ("RUNNING", "None", "rank 3 on node2: exit status 5", 5),
+    ],
+)
+def test_the_end_of_an_allocation_is_the_failure(
+    slurm: Callable[..., None], job: str, why: str, headline: str, status: int
+) -> None:
+    slurm(scontrol=SHOW_JOB.format(job=job, why=why, node=NODE_WELL))
+    failure = blame.blame_slurm(FAILED, "12").failure
+    assert failure is not None
+    assert (failure.headline, failure.exit_status) == (headline, status)
+
+
+def test_a_job_that_is_done_asks_slurm_nothing(slurm: Callable[..., None]) -> None:
+    slurm()
+    assert blame.blame_slurm(DONE, "12") is DONE
+
+
+def test_a_lost_host_gets_what_slurm_knows(slurm: Callable[..., None]) -> None:
+    slurm(scontrol=SHOW_JOB.format(job="RUNNING", why="None", node=NODE_DOWN))
+    lost = dataclasses.replace(DONE, failure=Failure("host", "silent", 3, host="n2"))
+    failure = blame.blame_slurm(lost, "12").failure
+    assert failure is not None
+    assert failure.tail == ("Slurm: n2 is DOWN*+NOT_RESPONDING (Not responding [slurm@x])\n",)
+    assert programs.why_lost("12", "n2").startswith("Slurm's state of the node: DOWN*")
+
+
+def test_slurm_that_does_not_answer_changes_no_verdict(slurm: Callable[..., None]) -> None:
+    slurm(scontrol='echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1')
+    assert blame.blame_slurm(FAILED, "12") is FAILED
+    assert programs.why_lost("12", "n2") == ""

@@ -1,0 +1,75 @@
+"""Slurm sites that are wrong in some way, from what their programs print."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.deploy.check.slurm_site import NodeGroup, Site, judge, parse_config, parse_groups
+
+CONFIG = parse_config(
+    """Configuration data as of 2026-11-22T09:00:00
+KillWait                = 30 sec
+MpiDefault              = pmix
+ProctrackType           = proctrack/cgroup
+SLURM_VERSION           = 24.11.5
+SlurmdTimeout           = 300 sec
+TaskPlugin              = task/cgroup,task/affinity
+GresTypes               = (null)
+"""
+)
+GROUPS = parse_groups("main|up|3|idle|none\nshort|up|1|mixed|none\nshort|up|2|idle|none\n")
+MPI = ("none", "pmix", "pmi2")
+WELL = Site(config=CONFIG, mpi=MPI, groups=GROUPS)
+
+
+def site(partition: str = "", groups: str = "", **settings: str) -> Site:
+    return Site(
+        config={**CONFIG, **settings},
+        mpi=MPI,
+        groups=parse_groups(groups) if groups else GROUPS,
+        partition=partition,
+    )
+
+
+def test_a_site_that_is_well_has_no_findings() -> None:
+    assert judge(WELL) == ()
+    assert CONFIG["grestypes"] == ""
+    assert GROUPS[0] == NodeGroup("main", True, 3, "idle", "")
+
+
+@pytest.mark.parametrize(
+    ("broken", "findings"),
+    [
+        (Site(error="scontrol: Unable to contact slurm controller"), {"slurm.no-controller": "error"}),
+        (site(partition="gpu"), {"slurm.no-partition": "error"}),
+        (
+            site("main", "main|down|3|idle|none"),
+            {"slurm.partition-closed": "error"},
+        ),
+        (site(groups="main|up|3|idle|none\nold|down|3|idle|none"), {"slurm.partition-closed": "warning"}),
+        (
+            site(groups="main|up|2|idle|none\nmain|up|1|drained*|bad disk | replaced"),
+            {"slurm.nodes-unusable": "warning"},
+        ),
+        (
+            site(groups="main|up|3|down*|Not responding"),
+            {"slurm.nodes-unusable": "warning", "slurm.no-nodes": "error"},
+        ),
+        (site(slurm_version="19.05.8"), {"slurm.too-old": "error"}),
+        (Site(config=CONFIG, mpi=("none", "pmi2"), groups=GROUPS), {"slurm.no-pmix": "warning"}),
+        (site(mpidefault="pmi2"), {"slurm.pmi2": "warning"}),
+        (site(proctracktype="proctrack/pgid"), {"slurm.loses-processes": "warning"}),
+        (site(taskplugin=""), {"slurm.not-confined": "warning"}),
+        (site(slurmdtimeout="0 sec"), {"slurm.no-node-failure": "warning"}),
+        (site(killwait="2 sec"), {"slurm.short-kill-wait": "warning"}),
+    ],
+)
+def test_each_defect_of_a_site_is_named_and_nothing_else(broken: Site, findings: dict[str, str]) -> None:
+    judged = judge(broken)
+    assert {finding.id: finding.severity for finding in judged} == findings
+    assert all(finding.text and finding.remedy for finding in judged)
+
+
+def test_a_reason_with_a_bar_is_kept() -> None:
+    (group,) = parse_groups("main|up|1|drained*|bad disk | replaced")
+    assert group.reason == "bad disk | replaced"
