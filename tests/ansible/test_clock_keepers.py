@@ -1,0 +1,180 @@
+"""A clock that another program than chrony keeps: how far it may be off, and whether setup leaves it alone.
+
+The answers have the form of each program's own; those of timesyncd, PTP and ntpd were written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.ansible.bare_hosts import run
+from tests.ansible.rendering import render_value
+from tests.ansible.test_observe import module, program, programs
+from tests.ansible.test_problems import SEEN
+
+if TYPE_CHECKING:
+    from tests.ansible.bare_hosts import Hosts
+
+__all__ = ["programs"]
+measure = module("time_sync", "measure")
+
+CHRONY = "A29FC87B,162.159.200.123,4,1795337631.9,{},-0.0001,0.0002,-3.1,0.0,0.1,0.012,0.003,64.2,Normal"
+CLOUD = "50484330,PHC0,2,1795337631.930630095,0.000002,0.0,0.0,0.0,0.0,0.0,0.00001,0.00002,8.0,Normal"
+# leap, version, mode, stratum, precision, root delay and dispersion, reference; times; spike, packets, jitter
+TIMESYNCD: list[Any] = [0, 4, 4, 2, -25, 400, 300, [169, 254, 169, 123]]
+TIMES = [1795337631_000_000, 1795337631_000_100, 1795337631_000_120, 1795337631_000_420]  # sent ... arrived
+PTP = """sending: GET TIME_STATUS_NP
+sending: GET CURRENT_DATA_SET
+\t98039b.fffe.6eb1a3-0 seq 0 RESPONSE MANAGEMENT TIME_STATUS_NP
+\t\tmaster_offset              -250
+\t\tgmPresent                  {}
+\t\tgmIdentity                 ec4670.fffe.0a9e2b
+\t98039b.fffe.6eb1a3-0 seq 0 RESPONSE MANAGEMENT CURRENT_DATA_SET
+\t\toffsetFromMaster -250.0
+\t\tmeanPathDelay    1000.0
+"""
+NTPD = """associd=0 status=0615 leap_none, sync_ntp, 1 event, clock_sync,
+version="ntpd ntpsec-1.2.2", processor="x86_64", leap={leap}, stratum=3, precision=-23, rootdelay=1.200,
+rootdisp=2.400, refid=192.0.2.5, reftime=ec9c1d7f.0, offset=-0.500, frequency=-3.1, sys_jitter=0.2
+"""
+
+
+def keeps(
+    folder: Path,
+    *,
+    synchronised: str = "yes",
+    message: list[Any] | None = None,
+    ptp: str = "",
+    ntpd: str = "",
+    chrony: str = "",
+) -> None:
+    """Make the programs of a host whose clock is kept so; those that are not there fail."""
+    names = {"pmc": ptp, "ntpq": ntpd, "timedatectl": synchronised}
+    names |= {"systemctl": "active" if message else "", "busctl": json.dumps({"data": message or []})}
+    if chrony:
+        names["chronyc"] = chrony
+    for name, text in names.items():
+        program(folder, name, f"cat <<'END'\n{text}\nEND" if text else "exit 1")
+
+
+def timesyncd(**changes: Any) -> list[Any]:
+    return [
+        changes.get("leap", 0),
+        *TIMESYNCD[1:],
+        *TIMES,
+        changes.get("spike", False),
+        changes.get("packets", 9),
+        50,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "offset", "margin", "source"),
+    [
+        ({"chrony": CHRONY.format("-0.0004")}, 0.0004, 0.009, "162.159.200.123"),
+        ({"chrony": CLOUD}, -0.000002, 0.000025, "PHC0"),
+        # 420 us there and back, of which 20 at the server: it lags by (100 - 300) / 2
+        ({"message": timesyncd()}, 0.0001, 300e-6 + 50e-6 + (400e-6 + 400e-6) / 2, "systemd-timesyncd"),
+        ({"ptp": PTP.format("true")}, -250e-9, 1e-6, "PTP ec4670.fffe.0a9e2b"),
+        ({"ntpd": NTPD.format(leap="00")}, 0.0005, 0.003, "192.0.2.5"),
+    ],
+    ids=["chrony", "a cloud's hardware clock", "timesyncd", "PTP", "ntpd"],
+)
+def test_what_keeps_a_clock_says_how_far_it_is_off(
+    programs: Path, host: dict[str, Any], offset: float, margin: float, source: str
+) -> None:
+    keeps(programs, **host)
+    clock = measure.measure()
+    assert (clock["synchronised"], clock["source"]) == (True, source)
+    assert (clock["offset"], clock["margin"]) == (pytest.approx(offset), pytest.approx(margin))
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ({"chrony": CHRONY.format("0").replace("Normal", "Not synchronised")}, "no source yet"),
+        ({"chrony": "506 Cannot talk to daemon"}, "chronyd does not answer"),
+        ({"message": timesyncd(), "synchronised": "no"}, "nothing keeps this clock"),
+        ({"message": timesyncd(leap=3)}, "an unknown program keeps this clock"),
+        ({"message": timesyncd(spike=True)}, "an unknown program keeps this clock"),
+        ({"message": timesyncd(packets=0)}, "an unknown program keeps this clock"),
+        ({"message": [0, "nonsense"]}, "an unknown program keeps this clock"),
+        ({"ptp": PTP.format("false")}, "an unknown program keeps this clock"),
+        ({"ntpd": NTPD.format(leap="11")}, "an unknown program keeps this clock"),
+        ({"ntpd": "ntpq: read: Connection refused"}, "an unknown program keeps this clock"),
+    ],
+)
+def test_a_clock_that_nobody_keeps_is_not_synchronised(
+    programs: Path, host: dict[str, Any], reason: str
+) -> None:
+    keeps(programs, **host)
+    clock = measure.measure()
+    assert (clock["synchronised"], clock["source"]) == (False, reason)
+
+
+GOOD = {"synchronised": True, "offset": -0.001, "margin": 0.003, "source": "systemd-timesyncd"}
+
+
+@pytest.mark.parametrize(
+    ("clock", "choices", "kept"),
+    [
+        (GOOD, {}, True),
+        (GOOD | {"margin": 0.0045}, {}, False),
+        (GOOD | {"margin": 0.0045}, {"time_sync_max_spread": 0.1}, True),
+        (GOOD | {"synchronised": False}, {}, False),
+        (GOOD, {"time_sync_servers": ["192.0.2.1"]}, False),
+        (GOOD, {"time_sync_mode": "head"}, False),
+        (GOOD, {"muster_present": ["/etc/chrony/muster.conf"]}, False),
+        (None, {}, False),
+    ],
+    ids=[
+        *("within the bound", "beyond it", "a wider bound", "not synchronised", "the site's servers"),
+        *("the head's clock", "set up already", "nobody asked"),
+    ],
+)
+def test_a_clock_within_the_bound_is_left_alone(
+    clock: dict[str, Any] | None, choices: dict[str, Any], kept: bool
+) -> None:
+    given: dict[str, Any] = {"muster_seen": SEEN | {"packages": [], "clock_is_kept": False}}
+    given |= {"muster_present": []} | choices
+    if clock:
+        given["time_sync_looked"] = {"stdout": json.dumps(clock), "skipped": False}
+    given.setdefault("time_sync_max_spread", 0.010)
+    assert render_value("time_sync", "time_sync_is_kept", {"node1": {}}, **given) is kept
+
+
+def test_no_chrony_is_planned_where_another_program_keeps_the_clock() -> None:
+    given = {
+        "muster_seen": SEEN | {"packages": []},
+        "bare_packages": ["python3"],
+        "time_sync_max_spread": 0.01,
+    }
+    looked = {"time_sync_looked": {"stdout": json.dumps(GOOD), "skipped": False}}
+    planned = render_value("preflight", "preflight_packages", {"node1": {}}, **given)
+    assert sorted(planned) == ["chrony", "python3"]
+    assert render_value("preflight", "preflight_packages", {"node1": {}}, **given, **looked) == ["python3"]
+
+
+SYSTEMCTL = '[ "$*" = "is-active systemd-timesyncd" ] && exec echo active; exec /usr/bin/systemctl "$@"'
+
+
+@pytest.mark.soak
+def test_a_host_whose_clock_is_kept_stays_without_chrony(newcomer: Hosts, tmp_path: Path) -> None:
+    """Its programs are stand-ins: a container's clock is kept by the machine that it runs on."""
+    keeps(tmp_path, message=timesyncd())
+    program(tmp_path, "systemctl", SYSTEMCTL)
+    for name in ("systemctl", "timedatectl", "busctl"):
+        copy = ("docker", "cp", str(tmp_path / name), f"{newcomer.container('node5')}:/usr/local/bin/{name}")
+        assert run(*copy).returncode == 0
+    newcomer.variables |= {"time_sync_servers": []}
+    before = newcomer.traces("node5")
+    done = newcomer.play("setup", "--tags", "time_sync")
+    assert (done.status, done.changed) == (0, 0), done.text
+    assert "clocks agree within" in done.text
+    assert newcomer.traces("node5") == before
+    done = newcomer.play("verify", verify_roles=["time_sync"])
+    assert done.status == 0, done.text
