@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -32,6 +33,20 @@ ONE_LIBRARY = """
 import torch.distributed, mpi4py.MPI
 maps = open("/proc/self/maps").read().split()
 print(" ".join(sorted({word for word in maps if "/libmpi.so" in word})))
+"""
+LIBRARIES = """
+import ctypes, json, torch
+found = {"cuda": torch.version.cuda or ""}
+if torch.version.cuda:
+    found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    found["cudnn"] = str(torch.backends.cudnn.version() or "")
+try:
+    version = ctypes.CDLL("libucp.so.0").ucp_get_version_string
+    version.restype = ctypes.c_char_p
+    found["ucx"] = version().decode()
+except OSError:
+    pass
+print(json.dumps(found))
 """
 Result = tuple[bool, str]
 
@@ -65,7 +80,8 @@ def found_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     actual["openmpi"] = _search(r"Open MPI\) (\S+)", run("mpirun", "--version"))
-    actual["cuda"] = python("import torch; print(torch.version.cuda or '')")
+    with contextlib.suppress(ValueError):
+        actual |= json.loads(python(LIBRARIES))
     return {name: text for name, text in actual.items() if text}
 
 
@@ -130,10 +146,11 @@ def main(argv: list[str]) -> int:
     if RECORD.exists():
         record = json.loads(RECORD.read_text())
     else:
-        names = ("PYTHON", "OPENMPI", "PYTORCH", "MPI4PY", "TORCHVISION", "CUDA")
+        names = ("PYTHON", "OPENMPI", "PYTORCH", "MPI4PY", "TORCHVISION", "UCX", "CUDA", "NCCL")
         expected = {name.lower(): os.environ.get(f"{name}_VERSION", "") for name in names}
         named = {name: wanted for name, wanted in expected.items() if wanted}
         record = {"flavor": argv[0], "track": os.environ.get("TRACK", ""), "versions": named}
+        record["found"] = found_versions()  # also those that nobody has asked for, such as cuDNN's
     proved = prove(record["flavor"], record["versions"])
     if "--json" in argv:
         print(json.dumps({**record, "checks": proved}))

@@ -15,7 +15,7 @@ FAMILIES: Mapping[str, Sequence[str]] = {
     "To begin": ("init", "demo", "cluster.up", "cluster.down"),
     "Jobs": ("launch", "status", "logs", "attach", "stop", "stacks"),
     "Hosts": ("check", "setup", "verify", "rotate-keys", "teardown"),
-    "The node image": ("image.build", "image.check", "image.push"),
+    "The node image": ("image.build", "image.check", "image.sbom", "image.push"),
     "On every host": ("run", "put", "get", "shell", "clean"),
 }
 MODULES: Mapping[str, Sequence[str]] = {

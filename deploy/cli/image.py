@@ -1,4 +1,4 @@
-"""`muster image build`, `image check` and `image push`: the node image, from its sources to every host."""
+"""`muster image build`, `check`, `sbom` and `push`: the node image, from its sources to every host."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from ..image.versions import load
 from .command import command
 from .shared import HELP, explained
 
+BILL = ("cat", "/usr/share/muster/sbom.cdx.json")
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 
 
@@ -93,6 +94,17 @@ def check(context: Context, image: str = "muster:cpu", json: bool = False) -> No
             raise Exit(code=1)
 
 
+@command(words=("image",), help={"image": "the image (default: muster:cpu)"})
+def sbom(context: Context, image: str = "muster:cpu") -> None:
+    """Print the image's bill of materials: every package with its version, as CycloneDX JSON."""
+    with explained(context):
+        engine = Engine()
+        status, output = engine.run(engine.image(image), BILL)
+        if status:
+            raise UsageError(f"{image} has no bill of materials; build it anew with: muster image build")
+        sys.stdout.write(output)
+
+
 @command(
     words=("image",),
     help={
@@ -128,4 +140,4 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
             raise Exit(code=UnfitError.exit_status)
 
 
-image = Collection("image", build, check, push)
+image = Collection("image", build, check, sbom, push)

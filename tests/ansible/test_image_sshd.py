@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.ansible.bare_hosts import ROOT, run
+from tests.ansible.bare_hosts import NUMBER, ROOT, run
+from tests.waiting import wait_until
 
 DOCKER = ROOT / "docker"
 PENALTIES = "PerSourcePenalties"
@@ -67,3 +69,44 @@ def test_a_configuration_that_sshd_does_not_take_ends_the_build(config: Path) ->
     status, _, said = fit(config, unknown="MaxStartups")
     assert status != 0
     assert "Bad configuration option: MaxStartups" in said
+
+
+# -- with a real sshd of each age, on the bases that can be had without CUDA --
+
+NAME = f"muster-login-test{NUMBER or ''}"
+DOCKERFILE = ("--file", str(DOCKER / "Dockerfile"), "--target", "login", "--build-arg", "FLAVOR=none")
+
+
+@pytest.fixture(params=["trixie", "bookworm"])
+def login(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """A running container of the image's part that lets in, on one release of Debian: release and name."""
+    release, tag = request.param, f"{NAME}:{request.param}"
+    base = ("--build-arg", f"RUNTIME=debian:{release}-slim", "--tag", tag, str(ROOT))
+    built = run("docker", "build", "--quiet", *DOCKERFILE, *base, timeout=590)
+    assert built.returncode == 0, built.stderr
+    keys = ("--env=NODES=node1:2299", f"--env=MUSTER_DIR={tmp_path}", f"--volume={tmp_path}:/muster")
+    trust = tmp_path / "node1"
+    words = ("--user=root", "--network=none", f"--volume={trust}:/trust/node1", *keys, tag)
+    made = run("docker", "run", "--rm", *words, "/usr/libexec/muster/make-keys")
+    assert made.returncode == 0, made.stderr
+    node = ("--hostname=node1", "--cap-drop=ALL", f"--volume={trust}:/etc/muster/ssh:ro", tag)
+    started = run("docker", "run", "--detach", "--name", NAME, *node)
+    assert started.returncode == 0, started.stderr
+    yield release, NAME
+    run("docker", "rm", "--force", NAME)
+
+
+@pytest.mark.soak
+def test_a_node_of_any_base_lets_in_who_has_the_clusters_key(login: tuple[str, str]) -> None:
+    release, name = login
+
+    def version() -> str:
+        return run("docker", "exec", name, "ssh", "node1", "ssh -V 2>&1; mpirun --version").stdout
+
+    said = wait_until(version, "a login", patience=200.0)
+    extra = run("docker", "exec", name, "ls", "/etc/muster/sshd_config.d").stdout.split()
+    if release == "bookworm":  # older than Ubuntu 24.04's 9.6: neither knows penalties
+        assert ("OpenSSH_9.2" in said, extra) == (True, []), said
+    else:
+        assert ("OpenSSH_10.0" in said, extra) == (True, ["10-penalties.conf"]), said
+    assert "Open MPI" in said

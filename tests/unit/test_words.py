@@ -82,7 +82,7 @@ def test_words_become_flags(written: str, meant: str) -> None:
         ("setup --check", "follows --: muster setup -- --check"),
         ("lanuch", "no command lanuch; did you mean launch?"),
         ("train.py", "to run it on the hosts: muster launch train.py"),
-        ("image", "which of image build, image check, image push?"),
+        ("image", "which of image build, image check, image sbom, image push?"),
         ("--hosts=h.txt check", "options follow the command: muster check --hosts=h.txt ..."),
     ],
 )
