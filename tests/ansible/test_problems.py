@@ -117,8 +117,8 @@ def test_an_sshd_that_says_nothing_is_left_alone() -> None:
     assert "see what this says there: sshd -T" in problems("bare", sshd_without=SSHD | {"settings": {}})
 
 
-def unit(**seen: object) -> list[str]:
-    given = {"muster_stack": "node", "muster_seen": SEEN | seen, "muster_port": 22}
+def unit(choices: dict[str, object] | None = None, **seen: object) -> list[str]:
+    given = {"muster_stack": "node", "muster_seen": SEEN | seen, "muster_port": 22} | (choices or {})
     text = render("node", "muster-node.service.j2", {"node1": {"addresses": ["10.0.0.1"]}}, **given)
     return [line.strip().removesuffix("\\").strip() for line in text.splitlines()]
 
@@ -144,3 +144,14 @@ def test_a_node_without_gpus_has_none_and_podman_needs_no_docker() -> None:
     lines = unit(engine=podman, units={"docker": {"active": False, "enabled": False, "stale": False}})
     assert not [line for line in lines if "gpu" in line or "docker.service" in line]
     assert "--volume /var/lib/muster-node/home:/home/muster" in lines
+
+
+def test_a_node_has_no_gpus_where_they_are_to_be_left_alone() -> None:
+    lines = unit({"container_engine_nvidia": "no"}, **CARDS | CUDA)
+    assert not [line for line in lines if "gpu" in line or "nvidia" in line]
+
+
+def test_memory_to_pin_is_in_kib_and_the_engine_takes_bytes() -> None:
+    text = " ".join(unit({"node_memlock": 8192}))
+    assert "--ulimit memlock=8388608 " in text
+    assert "--ulimit memlock=-1 " in " ".join(unit())

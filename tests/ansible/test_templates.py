@@ -166,6 +166,32 @@ def test_chronyd_accepts_its_configuration(
 
 
 @pytest.mark.parametrize(
+    ("choices", "name", "present", "absent"),
+    [
+        (
+            {},
+            "node2",
+            ["pool 2.debian.pool.ntp.org iburst maxsources 4", "minsources 2", "port 0"],
+            ["local"],
+        ),
+        ({"time_sync_servers": ["10.0.0.9"]}, "node2", ["server 10.0.0.9 iburst"], ["pool", "minsources"]),
+        ({"time_sync_mode": "head"}, "node1", ["pool 2.", "local stratum 10 orphan"], ["port 0"]),
+        ({"time_sync_mode": "head"}, "node2", ["server node1 iburst minpoll 2"], ["pool", "local"]),
+        ({"time_sync_mode": "isolated"}, "node1", ["local stratum 10"], ["pool", "server ", "orphan"]),
+    ],
+    ids=["public", "the site's server", "the head", "a worker of the head", "isolated"],
+)
+def test_a_vendors_pool_is_asked_and_a_head_without_sources_still_leads(
+    choices: dict[str, Any], name: str, present: list[str], absent: list[str]
+) -> None:
+    inventory = {node: {"addresses": [f"10.0.0.{node[-1]}"]} for node in ("node1", "node2")}
+    text = render("time_sync", "chrony.conf.j2", inventory, inventory_hostname=name, **choices)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert [word for word in present if not any(line.startswith(word) for line in lines)] == []
+    assert [word for word in absent if any(word in line for line in lines)] == []
+
+
+@pytest.mark.parametrize(
     ("hard", "expected"),
     [
         ({"memlock": -1, "nofile": 1 << 20}, {"memlock": "unlimited", "nofile": "1048576"}),
