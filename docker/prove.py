@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 RECORD = Path("/usr/share/muster/image.json")
-CPU = {"mpi": True, "gloo": True, "nccl": False, "cuda-aware": False, "compilers": False}
+CPU = {"mpi": True, "gloo": True, "nccl": False, "cuda-aware": False}
 PROMISES = {"cpu": CPU, "cpu-source": CPU, "cuda": {**CPU, "nccl": True, "cuda-aware": True}}
 COMPILERS = ("cc", "gcc", "g++", "clang", "nvcc", "make", "cmake", "ninja")
 ALL_REDUCE = """
@@ -74,7 +74,12 @@ def python(program: str) -> str:
 def found_versions() -> dict[str, str]:
     """Return the installed versions."""
     actual = {"python": ".".join(map(str, sys.version_info[:2]))}
-    for component, name in (("pytorch", "torch"), ("mpi4py", "mpi4py"), ("torchvision", "torchvision")):
+    for component, name in (
+        ("pytorch", "torch"),
+        ("mpi4py", "mpi4py"),
+        ("torchvision", "torchvision"),
+        ("triton", "triton"),
+    ):
         try:
             actual[component] = re.split(r"[+]", version(name))[0]
         except PackageNotFoundError:
@@ -137,7 +142,8 @@ def behaviour() -> Iterator[tuple[str, Result]]:
 
 def prove(flavor: str, expected: Mapping[str, str]) -> list[tuple[str, bool, str]]:
     """Run every check; return its name, whether it passed, and the details."""
-    checks = [*versions(expected), *capabilities(PROMISES[flavor]), *behaviour()]
+    promised = {**PROMISES[flavor], "compilers": "triton" in expected}  # it calls a C compiler
+    checks = [*versions(expected), *capabilities(promised), *behaviour()]
     return [(name, kept, detail) for name, (kept, detail) in checks]
 
 
@@ -146,7 +152,7 @@ def main(argv: list[str]) -> int:
     if RECORD.exists():
         record = json.loads(RECORD.read_text())
     else:
-        names = ("PYTHON", "OPENMPI", "PYTORCH", "MPI4PY", "TORCHVISION", "UCX", "CUDA", "NCCL")
+        names = ("PYTHON", "OPENMPI", "PYTORCH", "MPI4PY", "TORCHVISION", "UCX", "CUDA", "NCCL", "TRITON")
         expected = {name.lower(): os.environ.get(f"{name}_VERSION", "") for name in names}
         named = {name: wanted for name, wanted in expected.items() if wanted}
         record = {"flavor": argv[0], "track": os.environ.get("TRACK", ""), "versions": named}

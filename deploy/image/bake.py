@@ -36,6 +36,7 @@ def arguments(flavour: str, track: Track) -> dict[str, str]:
         "PYTHON_VERSION": track.python,
         "CUDA_VERSION": track.cuda or "",
         "NCCL_VERSION": track.nccl or "",
+        "TRITON_VERSION": track.triton or "",
         "TORCH_CUDA_ARCH_LIST": ";".join(track.architectures),
     }
     for name, component in track.components.items():

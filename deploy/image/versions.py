@@ -43,6 +43,8 @@ class Track:
     components: Mapping[str, Component]
     cuda: str | None = None
     nccl: str | None = None
+    triton: str | None = None
+    """For torch.compile on GPUs: what the wheel of the same PyTorch pins."""
     base: str = ""
     """A Dockerfile of this checkout that makes `devel` and `runtime`; empty if a registry has them."""
     architectures: tuple[str, ...] = ()
@@ -82,6 +84,7 @@ def _track(name: str, record: Mapping[str, Any]) -> Track:
         components=components,
         cuda=record.get("cuda"),
         nccl=record.get("nccl"),
+        triton=record.get("triton"),
         base=record.get("base", ""),
         architectures=tuple(record.get("architectures", ())),
     )

@@ -9,8 +9,10 @@ source /run/build/lib.sh
 unpack "$1" /build/openmpi --skip-patches # Debian's have "pml = ^ucx" in openmpi-mca-params.conf: no UCX at all
 cd /build/openmpi
 with_ccache
+options=()
+[ ! -d /usr/local/include/ucc ] || options+=(--with-ucc=/usr/local)
 ./configure --prefix=/usr/local --with-cuda="${CUDA_HOME:?}" --with-cuda-libdir="$CUDA_HOME/lib64/stubs" \
-  --with-ucx=/usr/local --enable-mca-dso=btl-smcuda,rcache-rgpusm,rcache-gpusm,accelerator-cuda \
+  --with-ucx=/usr/local "${options[@]}" --enable-mca-dso=btl-smcuda,rcache-rgpusm,rcache-gpusm,accelerator-cuda \
   --with-pmix=internal --with-prrte=internal --with-hwloc=internal --with-libevent=internal \
   --enable-prte-prefix-by-default --disable-mpi-fortran --disable-oshmem --disable-sphinx --disable-static
 grep -q '^#define OPAL_CUDA_SUPPORT 1' opal/include/opal_config.h

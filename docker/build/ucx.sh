@@ -10,8 +10,10 @@ if [ ! -x configure ]; then # the archives of distributions have none, and templ
   mkdir -p debian && touch debian/{rules,control,changelog}.in
   ./autogen.sh
 fi
+options=()
+[ ! -f /usr/local/include/gdrapi.h ] || options+=(--with-gdrcopy=/usr/local)
 ./configure --prefix=/usr/local --with-cuda="${CUDA_HOME:?}" LDFLAGS="-L$CUDA_HOME/lib64/stubs" \
-  --enable-mt --enable-cma --with-verbs --with-rdmacm --disable-static \
+  "${options[@]}" --enable-mt --enable-cma --with-verbs --with-rdmacm --disable-static \
   --disable-logging --disable-debug --disable-assertions --disable-params-check --without-java --without-go
 grep -q '^#define HAVE_CUDA 1' config.h # configure only warns when it does not find CUDA
 make --jobs "$(jobs 1)"

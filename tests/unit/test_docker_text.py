@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.image.versions import load
+
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 # Libraries that torch is linked to, as ldd prints them in NVIDIA's image; the last is the driver's.
@@ -62,6 +64,27 @@ def test_a_library_that_is_missing_ends_the_build_but_for_the_drivers(line: str,
     (program,) = re.findall(r"awk '(/not found/ .*?)'", text)
     done = subprocess.run(("awk", program), input=line, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == reported
+
+
+@pytest.mark.parametrize("name", ["gdrcopy", "ucc", "ofi"])
+def test_an_option_without_a_source_is_left_out(tmp_path: Path, name: str) -> None:
+    (tmp_path / "source").mkdir()
+    script = (DOCKER / "build/option.sh").read_text()
+    for folder in ("source", "install", "wheels"):
+        script = re.sub(rf"(?<![\w$\"/])/{folder}\b", f"{tmp_path}/{folder}", script)
+    script = script.replace("/run/build/", f"{DOCKER}/build/")
+    done = subprocess.run(("bash", "-c", script, "option.sh", name, ""), check=False, timeout=60)
+    assert done.returncode == 0
+    assert (tmp_path / "wheels/libraries.txt").read_text() == ""
+    assert list((tmp_path / "install").iterdir()) == []
+
+
+def test_triton_of_each_cuda_track_is_pinned_by_hashes() -> None:
+    tracks = [track for track in load().values() if track.cuda]
+    assert len(tracks) == 3
+    for track in tracks:
+        pins = (DOCKER / f"requirements/triton-{track.triton}.txt").read_text()
+        assert f"triton=={track.triton} \\\n    --hash=sha256:" in pins
 
 
 def test_the_digits_are_the_same_in_images_and_on_bare_hosts() -> None:
