@@ -95,8 +95,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in ours:
         if "operator" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
-            # A soak test has several setups, of environments or images; each takes minutes on a busy machine.
-            item.add_marker(pytest.mark.timeout(3600 if item.get_closest_marker("soak") else 900))
+            # Against what hangs: a test with several setups of environments or images takes half an hour
+            # on a busy machine.
+            item.add_marker(pytest.mark.timeout(3600))
     order = {name: number for number, name in enumerate(LIFE)}
     ours.sort(key=lambda item: order.get(item.path.stem, len(LIFE)))
     places = [number for number, item in enumerate(items) if Path(__file__).parent in item.path.parents]
