@@ -148,7 +148,7 @@ class HostSample:
     """The hottest processor or board sensor, in degrees Celsius."""
     gpus: tuple[GpuSample, ...] = _by(_list(GpuSample, MOST_GPUS), default=())
     ranks: tuple[RankSample, ...] = _by(_list(RankSample, MOST_RANKS), default=())
-    training: TrainingSample | None = _by(_object(TrainingSample))
+    training: TrainingSample | None = _by(_object(TrainingSample))  # noqa: RUF009  # a field(), no value
 
 
 def of_json(value: Any) -> HostSample:
