@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.connect.answers import TIME
-from muster.deploy.connect.bootstrap import BOOTSTRAP, command
+from muster.deploy.connect.bootstrap import BOOTSTRAP, agent_source, command
 from muster.deploy.connect.channel import SWALLOWED, Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.transports.local import ROOM, LocalPipe
 
 
 def host(tmp_path: Path, before: str) -> Channel:
@@ -43,6 +43,11 @@ def test_what_start_up_files_print_is_passed_over(tmp_path: Path, before: str) -
         assert channel.ask(TIME, seconds=120).time > 0
     finally:
         channel.close()
+
+
+def test_the_source_of_the_agent_fits_into_its_pipe() -> None:
+    """Else the driver could not listen to a host that prints much before it reads, nor give it up."""
+    assert len(agent_source()) < ROOM
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import sys
@@ -11,6 +13,10 @@ from ..bootstrap import BOOTSTRAP
 from ..pipe import AGENT_KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
 from .process import ProcessPipe
 
+# The agent's source fits into its pipe as a whole (Linux's default is 64 KiB): a host that reads nothing, or
+# prints before it reads, must not keep the driver from noticing it. ssh takes in 2 MiB at once anyway.
+ROOM = 1 << 18
+
 
 class LocalPipe(ProcessPipe):
     """An agent as a child process."""
@@ -19,6 +25,8 @@ class LocalPipe(ProcessPipe):
         try:
             named = os.path.expanduser(python or sys.executable)  # noqa: PTH111  # Path raises for no such user
             super().__init__([named, "-c", BOOTSTRAP])
+            with contextlib.suppress(OSError, AttributeError):  # of a user who has many pipes; elsewhere
+                fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, ROOM)
         except OSError as error:
             raise HostError(
                 "python.missing",

@@ -29,6 +29,12 @@ class ProcessPipe:
         return self._process.pid
 
     @property
+    def descriptor(self) -> int:
+        """The file descriptor of the agent's stdin."""
+        assert self._process.stdin is not None  # noqa: S101  # stdin=PIPE
+        return self._process.stdin.fileno()
+
+    @property
     def reader(self) -> Readable:
         """The agent's stdout."""
         assert self._process.stdout is not None  # noqa: S101  # stdout=PIPE
