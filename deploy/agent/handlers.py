@@ -24,6 +24,7 @@ class Part(NamedTuple):
 
 PARTS = (
     Part("agent.host.facts", "Facts", (), ("facts",)),
+    Part("agent.host.meter", "Sampling", (), ("sample",)),
     Part("agent.host.health", "Health", (), ("health",)),
     Part(
         "agent.host.rendezvous",
@@ -34,7 +35,10 @@ PARTS = (
     Part("common.store", "Store", ("store",), ("missing", "store")),
     Part(
         *("agent.job.supervisor", "Work", ("home", "send")),
-        requests=("prepare", "start", "shell", "shell_end", "stdin", "ping", "stop", "outputs", "fetch"),
+        requests=(
+            *("prepare", "start", "shell", "shell_end", "stdin", "ping", "watch"),
+            *("stop", "outputs", "fetch"),
+        ),
     ),
     Part("common.runs", "Jobs", ("jobs",), ("jobs", "output", "record", "end_driver", "files", "read")),
     Part("agent.job.detach", "Detaching", ("home", "send"), ("detach",)),

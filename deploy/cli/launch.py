@@ -45,6 +45,7 @@ _HELP = {
     "(default: no limit)",
     "stall-timeout": "end a job in which nothing moves for so many seconds (default: 0, never)",
     "max-log": "limit for the logs of the run here: 500M, 20G (default: 8G; 0: none); hosts keep all logs",
+    "sample-every": "seconds between two samples of each host, for muster top (default: 2; 0: none)",
     "network": "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
     "rank": "show only these ranks here: 0,4-7; the logs have all",
     "runs": "the folder in which to make the folder of this run (default: runs)",
@@ -84,6 +85,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     start_timeout: int = 0,
     stall_timeout: int = 0,
     max_log: str = "8G",
+    sample_every: int = 2,
     rank: str = "",
     network: str = "",
     runs: str = "runs",
@@ -138,6 +140,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             max_restarts=max_restarts,
             min_hosts=request.min_hosts(min_hosts, used),
             max_log=request.size("--max-log", max_log),
+            sample_every=float(max(0, sample_every)),
             python=python,
             pythons=inventory.pythons,
         )

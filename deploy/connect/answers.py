@@ -57,6 +57,13 @@ class Time:
     steady: Seconds
 
 
+@dataclass(frozen=True)
+class HostSampled:
+    """What a host measured of itself just now, as JSON that deploy/common/samples.py checks."""
+
+    sample: Words
+
+
 # -- before a launch --
 
 
@@ -385,6 +392,8 @@ SHELL = Request("shell", Nothing)
 SHELL_END = Request("shell_end", Nothing)
 STDIN = Request("stdin", Nothing)
 PING = Request("ping", Nothing)
+WATCH = Request("watch", Nothing)
+SAMPLE = Request("sample", HostSampled)
 STOP = Request("stop", Stopped)
 OUTPUTS = Request("outputs", Outputs)
 FETCH = Request("fetch", Payload, MOST_METRICS)

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
+from ..common import samples
 from ..common.frames import Frame
+from ..common.samples import HostSample
 from ..decode import NONSENSE, AtMost, Between, Like, from_json
 from ..errors import HostError
 from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Words
@@ -85,6 +87,21 @@ class Pulses:
     """The pulse of each rank of a host."""
 
     ranks: Annotated[Mapping[_RankName, Pulse], AtMost(1 << 16)]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a host and its ranks did; None for nonsense, which costs the host this sample and nothing else."""
+
+    sample: HostSample | None
+
+    @classmethod
+    def of(cls, frame: Frame) -> Sampled:
+        """The sample in a frame. The driver gives it its time and host (deploy/launch/sampling.py)."""
+        try:
+            return cls(samples.of_json({**frame["sample"], "at": 0, "host": "", "attempt": 0}))
+        except NONSENSE:
+            return cls(None)
 
 
 @dataclass(frozen=True)
@@ -216,6 +233,7 @@ Report = (
     | InputTaken
     | RankEnd
     | Pulses
+    | Sampled
     | LauncherLine
     | CommandEnd
     | Shell
@@ -257,6 +275,9 @@ KINDS: Mapping[str, type[Report]] = {
 BUSY = "busy"
 """Sent by an agent while it works on a request: it lives, and has nothing to report."""
 
+SAMPLE = "sample"
+"""Sent by an agent that watches its host. Beside KINDS, because no sample can end a connection."""
+
 
 class Event(NamedTuple):
     """Something that happened on a host. `size`: about how many bytes of this machine's memory it takes."""
@@ -274,6 +295,8 @@ def room(frame: Frame) -> int:
 def of_frame(frame: Frame, payload: bytes = b"") -> Report:
     """The report that an agent sent; one of NONSENSE for what no agent sends."""
     word = frame.get("event")
+    if word == SAMPLE:
+        return Sampled.of(frame)
     if not isinstance(word, str) or word not in KINDS:
         raise ValueError(f"an unknown report {str(word)[:40]!r}")
     try:

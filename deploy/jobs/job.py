@@ -9,6 +9,7 @@ from typing import Any
 
 from ..decode import from_json
 from ..hosts.hostfile import Host
+from ..launch.sampling import SAMPLE_SECONDS
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec
 
@@ -34,6 +35,8 @@ class Job:
     min_hosts: int = 1
     max_log: int = MAX_LOG
     """Bytes that its logs may take on the disk of its driver; 0 for no limit."""
+    sample_every: float = SAMPLE_SECONDS
+    """Seconds between two samples of each host; 0 for none."""
     python: str = ""
     """The Python of the hosts, if the user named one."""
     pythons: Mapping[str, str] = field(default_factory=dict)

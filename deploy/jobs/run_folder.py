@@ -16,6 +16,9 @@ from typing import IO, Any
 
 from ..common.os_errors import explain, naming
 from ..common.runs import RESERVE, identity
+from ..common.sample_file import NAME as SAMPLES
+from ..common.sample_file import SampleFile
+from ..common.samples import HostSample
 from ..errors import MusterError, UsageError
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
@@ -44,6 +47,7 @@ class RunFolder:
         """The content of job.json, which identifies the job."""
         self._attempt = 0
         self._open: dict[str, IO[bytes]] = {}
+        self._samples: SampleFile | None = None
         self._lock: int | None = None
         self._full = ""
         """Why writing here failed; empty as long as it works."""
@@ -60,6 +64,8 @@ class RunFolder:
             self._create()
         self._attempt = plan.spec.attempt
         self._share_out(plan)
+        if self._samples is None:
+            self._samples = SampleFile(str(self.path / SAMPLES), len(plan.hosts))
         self._write(f"plan{self._suffix}.txt", str(plan))
         self.record = {
             "job": plan.spec.job,
@@ -112,6 +118,11 @@ class RunFolder:
         """Append a line of mpirun or torchrun itself."""
         self._append(self.logs / f"launcher@{host}{self._suffix}.log", self._within(host, text))
 
+    def sampled(self, sample: HostSample) -> None:
+        """Append a sample of a host. It never raises: a run without samples is as good as any."""
+        if self._samples:
+            self._samples.add(sample)
+
     def _within(self, host: str, text: str) -> str:
         """The text, if its host has room for it; once, a line that says where the rest is; then nothing."""
         if not self.max_log:
@@ -150,6 +161,8 @@ class RunFolder:
         for file in self._open.values():
             with contextlib.suppress(OSError):  # some network file systems find only now that they are full
                 file.close()
+        if self._samples:
+            self._samples.close()
         with contextlib.suppress(OSError):
             (self.path / RESERVE).unlink()
         self._write("verdict.txt", f"{verdict}\n")

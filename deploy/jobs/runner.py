@@ -177,7 +177,9 @@ class Attempts:
             self._say(line)
         limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
         watchers = (FirstLines(timings, len(the_plan.ranks)), *self.observers)
-        result = execute(the_plan, cluster, watchers, timings=timings, stdin=self._stdin, **limits)
+        limits["sample_every"] = self.job.sample_every
+        keep = self.folder.sampled
+        result = execute(the_plan, cluster, watchers, timings=timings, stdin=self._stdin, keep=keep, **limits)
         result = self._explained(self._blame(blame_thief(result, head)), cluster)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._again = False

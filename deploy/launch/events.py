@@ -83,6 +83,10 @@ class Reports:
             StopAsked: self._stop_asked,
         }
 
+    def also(self, kind: type[Report], handle: Callable[[str, Any], None]) -> None:
+        """Hand reports of another kind on."""
+        self._handlers = {**self._handlers, kind: handle}
+
     def take(self, host: str, report: Report) -> None:
         """Handle an event. A report that cannot be true is a failure of its host."""
         try:

@@ -17,11 +17,13 @@ from ..connect.answers import START, STOP, Stopped
 from ..connect.channel import FROZEN
 from ..connect.cluster import Cluster
 from ..connect.pipe import LostError
+from ..connect.reports import Sampled
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
 from .events import Reports, Watcher
 from .result import Failure, LaunchResult, interruption
+from .sampling import SAMPLE_SECONDS, Keep, Sampling
 from .stacks import Stacks, gather
 from .state import State
 from .stdin import Input
@@ -46,13 +48,17 @@ def execute(
     stall_timeout: float = 0.0,
     timings: Timings | None = None,
     stdin: Input | None = None,
+    keep: Keep | None = None,
+    sample_every: float = SAMPLE_SECONDS,
 ) -> LaunchResult:
     """Execute a plan that was delivered. Returns its result, also after an interrupt.
 
     `start_timeout`, `stall_timeout`: seconds. With a `stall_timeout` of 0 a job may stall without limit.
-    `stdin`: what rank 0 reads.
+    `stdin`: what rank 0 reads. `keep`: gets a sample of each host every `sample_every` seconds.
     """
-    return Run(plan, cluster, watchers, start_timeout, stall_timeout, timings=timings, stdin=stdin).run()
+    run = Run(plan, cluster, watchers, start_timeout, stall_timeout, timings=timings, stdin=stdin)
+    run.watch(keep, sample_every)
+    return run.run()
 
 
 class Run:
@@ -80,6 +86,12 @@ class Run:
         self.began = now()
         self._mute: list[str] = []
         """The hosts that did not answer when the job was ended."""
+        self._sampling: Sampling | None = None
+
+    def watch(self, keep: Keep | None, every: float) -> None:
+        """Have samples of all hosts handed to `keep`."""
+        self._sampling = Sampling(self.state, self.cluster, keep, every)
+        self.reports.also(Sampled, self._sampling.take)
 
     def run(self) -> LaunchResult:
         """Run the launch from its start to its end."""
@@ -148,6 +160,8 @@ class Run:
             future.result()
             self.state.phases[name] = f"{self.plan.spec.launcher} started"
         self._timings.note("start of the launcher", began)
+        if self._sampling:
+            self._sampling.begin()
 
     def _await(self, future: Future[Any], deadline: float) -> None:
         """Wait until a host has answered, and meanwhile exchange reports and heartbeats with all hosts."""

@@ -35,6 +35,10 @@ class Ranks:
             return end
         return {**end, "out_of_memory": {"limit": memory_limit()}}
 
+    def wrappers(self) -> dict[int, int]:
+        """The process of each rank's wrapper, as of now."""
+        return dict(self._wrappers)
+
     def are_there(self) -> bool:
         """Whether a rank of this host is still running."""
         return any(os.path.exists(f"/proc/{wrapper}") for wrapper in list(self._wrappers.values()))

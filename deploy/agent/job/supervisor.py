@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ...common.clock import steady
 from ...common.frames import Frame
@@ -49,9 +49,11 @@ class Work:
         self.local_socket: LocalSocket | None = None
         self._job_lock: int | None = None
         self._heard: float | None = None
+        self._sampler: Any = None
 
     def close(self) -> None:
         """End everything that was started, and remove what is only for this process."""
+        self._end_sampling()
         end_descendants(self.ranks.are_there)
         if self.private:
             shutil.rmtree(self.private, ignore_errors=True)
@@ -119,6 +121,20 @@ class Work:
             self.send({"event": "pulse", "ranks": self.ranks.pulse()})
         return {}
 
+    def do_watch(self, request: Frame, payload: bytes) -> Frame:
+        """Send a sample of this host and its ranks every so many seconds, until the job ends."""
+        from .sampler import Sampler  # noqa: PLC0415  # not while a job starts
+
+        self._end_sampling()
+        if self.job:
+            out = JobPaths(self.job["folder"]).out
+            self._sampler = Sampler(self.ranks.wrappers, out, request["every"], self.send)
+        return {}
+
+    def _end_sampling(self) -> None:
+        if self._sampler:
+            self._sampler.close()
+
     def _mind_silence(self) -> None:
         """A network that drops packets closes no lifeline: after a silence, the agent ends itself."""
         while self._heard is not None and time.monotonic() - self._heard < SILENCE_SECONDS:
@@ -127,6 +143,7 @@ class Work:
 
     def do_stop(self, request: Frame, payload: bytes) -> Frame:
         """End everything that was started here; answers which processes could not be ended."""
+        self._end_sampling()
         return {"left": end_descendants(self.ranks.are_there)}
 
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:

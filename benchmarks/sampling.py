@@ -1,0 +1,112 @@
+"""What samples cost: an agent's sampler on this host, and a driver that takes in those of many hosts.
+
+    python benchmarks/sampling.py host --seconds 60     # processor time of the sampler of a host
+    python benchmarks/sampling.py driver --hosts 256    # processor time of a driver, by the second of a run
+
+Both print the share of one core. Nothing here needs torch or a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from muster.deploy.agent.job.sampler import Sampler
+from muster.deploy.common.frames import Frame
+from muster.deploy.common.sample_file import NAME, SampleFile
+from muster.deploy.connect.reports import Event, Sampled, of_frame
+
+EVERY = 2.0
+
+
+def used() -> float:
+    """Seconds of processor time of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def host(seconds: float, ranks: int) -> str:
+    """The share of a core that a sampler takes, which watches so many idle ranks."""
+    sent: list[bytes] = []
+    shells = [subprocess.Popen(["sh", "-c", "sleep 1000; :"]) for _ in range(ranks)]
+    try:
+        wrappers = {rank: shell.pid for rank, shell in enumerate(shells)}
+        sampler = Sampler(lambda: wrappers, "/nonexistent", EVERY, lambda frame: sent.append(_line(frame)))
+        began = used()
+        time.sleep(seconds)
+        share = (used() - began) / seconds
+        sampler.close()
+    finally:
+        for shell in shells:
+            shell.kill()
+    size = sum(map(len, sent)) / max(1, len(sent))
+    return f"{share:.2%} of a core for {ranks} ranks, {len(sent)} samples of {size:.0f} bytes"
+
+
+def driver(hosts: int, seconds: float) -> str:
+    """The share of a core that a driver takes for the samples of so many hosts."""
+    sent = ((number, {"event": "sample", "sample": _full(number)}) for number in range(hosts))
+    frames = [(f"node{number}", _line(frame)) for number, frame in sent]
+    rounds = int(seconds / EVERY)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, NAME)
+        file = SampleFile(str(path), hosts)
+        began = used()
+        for turn in range(rounds):
+            for name, line in frames:
+                event = Event(name, of_frame(json.loads(line)))
+                _keep(file, event, turn * EVERY)
+        took = used() - began
+        file.close()
+        size = path.stat().st_size
+    share = took / (rounds * EVERY)
+    each = size / (hosts * rounds)
+    return f"{share:.1%} of a core for {hosts} hosts, {each:.0f} bytes of a file for each sample"
+
+
+def _keep(file: SampleFile, event: Event, at: float) -> None:
+    from dataclasses import replace  # noqa: PLC0415
+
+    if isinstance(event.report, Sampled) and event.report.sample:
+        file.add(replace(event.report.sample, at=1e9 + at, host=event.host))
+
+
+def _line(frame: Frame) -> bytes:
+    return json.dumps(frame).encode() + b"\n"
+
+
+def _full(number: int) -> Frame:
+    """A host with 8 GPUs and 8 ranks, a little different from the others."""
+    gpu = {"name": "H100", "utilisation": 0.93, "memory": 70 << 30, "memory_total": 80 << 30, "ecc": 0}
+    rank = {"cpu": 1.003, "memory": 3 << 30, "threads": 60, "state": "R", "read": 123456.125, "written": 99.5}
+    return {
+        **{"cpus": 128, "load": 8.4 + number, "cpu": 0.0712, "memory": 99 << 30, "memory_total": 1 << 40},
+        **{"swap": 0, "net_in": 1.5e9 + number, "net_out": 1.4e9, "disk_read": 0.0, "disk_write": 4096.0},
+        **{"shm": 1 << 30, "shm_total": 1 << 39, "temperature": 61.0},
+        "gpus": [{"index": index, "power": 612.5 + index, "temperature": 60, **gpu} for index in range(8)],
+        "ranks": [{"rank": 8 * number + index, **rank} for index in range(8)],
+        "training": {"step": 12000 + number, "loss": 2.345, "step_seconds": 0.21},
+    }
+
+
+def main() -> None:
+    """Print the figure that was asked for."""
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
+    parser.add_argument("what", choices=("host", "driver"))
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--hosts", type=int, default=256)
+    parser.add_argument("--ranks", type=int, default=8)
+    given = parser.parse_args()
+    figure = host(given.seconds, given.ranks) if given.what == "host" else driver(given.hosts, given.seconds)
+    sys.stdout.write(f"{figure}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The file of a run's samples, `samples.jsonl.gz`: written line by line, readable up to where it is cut.
+
+It is gzip in members of about 1 MiB, so that a reader may also begin in the middle: `gzip -dc` and Python's
+gzip module read all of it. Each line is flushed, so a driver that is killed leaves what it has measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterator
+
+from .samples import HostSample, as_line, of_line
+
+NAME = "samples.jsonl.gz"
+MOST_FILE = 1 << 28  # bytes: 64 hosts of 8 ranks and 8 GPUs for about a day, before the first is thinned out
+MEMBER = 1 << 20
+GZIP = 31  # zlib's window bits for gzip
+HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
+"""How each member begins: gzip, deflate, no name and no time."""
+LONGEST_LINE = 1 << 20
+MOST_RATIO = 256
+"""The most that bytes of the file may grow by: a file that grows more is no file of samples."""
+
+
+class _Share:
+    """The bytes that one host may still write. With each quarter of the rest, fewer samples are kept."""
+
+    def __init__(self, room: int) -> None:
+        self._room, self._used, self._stride, self._passed = room, 0, 1, 0
+
+    def wants(self, size: int) -> bool:
+        """Whether the next sample, of at most so many bytes, is to be kept."""
+        self._passed += 1
+        return self._passed % self._stride == 0 and size + self._used < self._room
+
+    def took(self, size: int) -> None:
+        """Note that a sample has taken so many bytes."""
+        self._used += size
+        if self._used > self._room // 4:
+            self._room, self._used, self._stride = self._room - self._used, 0, 2 * self._stride
+
+
+class SampleFile:
+    """Appends samples. `hosts`: among how many the room is shared out, so that none can use up all of it."""
+
+    def __init__(self, path: str, hosts: int, most: int = MOST_FILE) -> None:
+        self._room = most // max(1, hosts)
+        self._shares: dict[str, _Share] = {}
+        self._left = most
+        self._member = 0
+        self._packer = _packer()
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115  # as long as the run
+        self.problem: OSError | None = None
+        """Why the file ends early; None as long as it grows."""
+
+    def add(self, sample: HostSample) -> None:
+        """Append a sample, unless its host has used up its share. An error ends the file, and no job."""
+        line = as_line(sample).encode()
+        share = self._shares.setdefault(sample.host, _Share(self._room))
+        if self.problem or self._left <= len(line) or not share.wants(len(line)):
+            return
+        packed = self._packer.compress(line) + self._packer.flush(zlib.Z_SYNC_FLUSH)
+        share.took(len(packed))
+        self._member += len(packed)
+        if self._member > MEMBER:
+            packed += self._packer.flush()
+            self._packer, self._member = _packer(), 0
+        self._left -= len(packed)
+        self._write(packed)
+
+    def close(self) -> None:
+        """End the file as gzip ends."""
+        if not self.problem and self._member:
+            self._write(self._packer.flush())
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def _write(self, content: bytes) -> None:
+        try:
+            while content:
+                content = content[self._file.write(content) :]
+        except OSError as error:
+            self.problem = error
+
+
+class SampleReader:
+    """Turns the bytes of a file of samples, as they come, into samples. What is damaged is passed over."""
+
+    def __init__(self) -> None:
+        self._unpacker = zlib.decompressobj(GZIP)
+        self._lost, self._packed, self._rest = True, b"", b""
+
+    def feed(self, content: bytes) -> Iterator[HostSample]:
+        """The samples that these bytes complete. The first bytes may be from the middle of a file."""
+        self._packed += content
+        while self._packed:
+            if self._lost and not self._find_member():
+                return
+            lines = self._unpack()
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    yield of_line(line)
+
+    def _find_member(self) -> bool:
+        """Pass over what comes before the next member; whether there is one."""
+        start = self._packed.find(HEAD)
+        if start < 0:
+            self._packed = self._packed[1 - len(HEAD) :]
+            return False
+        self._packed, self._rest = self._packed[start:], b""
+        self._unpacker, self._lost = zlib.decompressobj(GZIP), False
+        return True
+
+    def _unpack(self) -> list[bytes]:
+        """The whole lines in what there is of a member."""
+        packed, self._packed = self._packed, b""
+        try:
+            plain = self._unpacker.decompress(packed, MOST_RATIO * len(packed) + LONGEST_LINE)
+        except zlib.error:
+            self._lost, self._packed = True, packed[1:]
+            return []
+        if self._unpacker.unconsumed_tail:
+            self._lost = True
+            return []
+        if self._unpacker.eof:
+            self._lost, self._packed = True, self._unpacker.unused_data
+        *lines, self._rest = (self._rest + plain).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            self._rest = b""
+        return lines
+
+
+def read_samples(path: str) -> Iterator[HostSample]:
+    """The samples of a file, up to where it ends or is cut; OSError for a file that cannot be read."""
+    reader = SampleReader()
+    with open(path, "rb") as file:
+        while content := file.read(1 << 16):
+            yield from reader.feed(content)
+
+
+def _packer() -> zlib._Compress:
+    return zlib.compressobj(6, zlib.DEFLATED, GZIP)

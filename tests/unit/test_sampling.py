@@ -1,0 +1,76 @@
+"""Samples in the driver: a host that lies or floods costs its samples, and never the job."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.deploy.common.samples import HostSample
+from muster.deploy.connect.reports import Sampled, of_frame
+from muster.deploy.launch import sampling
+from muster.deploy.launch.sampling import Sampling
+from muster.deploy.launch.state import State
+from tests.unit.plans import make_plan
+from tests.unit.test_execute import FakeChannel
+
+PLAN = make_plan("node[1-2] slots=2")
+NONSENSE: tuple[Any, ...] = (
+    *(None, [], "x", {"cpu": 7}, {"load": "high"}),
+    *({"ranks": [{"rank": "0"}]}, {"gpus": [{}]}),
+)
+
+
+class Kept:
+    """A driver that takes in samples, at a time that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, every: float = 2.0) -> None:
+        self.samples: list[HostSample] = []
+        self.time = 1000.0
+        self.channels = {name: FakeChannel() for name in ("node1", "node2")}
+        cluster: Any = SimpleNamespace(channels=self.channels)
+        self._sampling = Sampling(State(PLAN), cluster, self.samples.append, every)
+        self._sampling.begin()
+        monkeypatch.setattr(sampling, "now", lambda: self.time)
+
+    def hear(self, host: str, sample: Any) -> None:
+        report = of_frame({"event": "sample", "sample": sample})
+        assert isinstance(report, Sampled)
+        self._sampling.take(host, report)
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=str)
+def test_nonsense_costs_a_host_its_sample_alone(monkeypatch: pytest.MonkeyPatch, nonsense: Any) -> None:
+    kept = Kept(monkeypatch)
+    kept.hear("node1", nonsense)
+    kept.hear("node2", {"cpu": 0.5})
+    assert kept.samples == [HostSample(1000.0, "node2", cpu=0.5)]
+
+
+def test_a_frame_without_a_sample_ends_no_connection() -> None:
+    assert of_frame({"event": "sample"}) == Sampled(None)
+
+
+def test_a_host_cannot_speak_for_another_nor_for_ranks_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(monkeypatch)
+    ranks = [{"rank": number} for number in (0, 2, 3, 3, 77)]
+    kept.hear("node2", {"host": "node1", "at": 1.0, "attempt": 9, "ranks": ranks})
+    (sample,) = kept.samples
+    assert (sample.host, sample.at, sample.attempt) == ("node2", 1000.0, 0)
+    assert [entry.rank for entry in sample.ranks] == [2, 3]
+
+
+def test_a_host_that_floods_is_heard_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(monkeypatch)
+    for _ in range(100):
+        kept.hear("node1", {})
+        kept.time += 0.01
+    assert [sample.at for sample in kept.samples] == pytest.approx([1000.0, 1000.5])
+
+
+@pytest.mark.parametrize(("every", "asked"), [(2.0, [("watch", {"every": 2.0})]), (0.0, [])])
+def test_every_host_is_asked_once_unless_nothing_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, every: float, asked: list[Any]
+) -> None:
+    assert [channel.asked for channel in Kept(monkeypatch, every).channels.values()] == [asked, asked]
