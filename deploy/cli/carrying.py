@@ -22,6 +22,7 @@ from ..jobs.runner import Attempts, Blame, make_plan
 from ..jobs.verdict import verdict
 from ..plan.placement import used_hosts
 from ..timings import Timings, table
+from . import listeners
 
 STDIN = 0  # file descriptor
 
@@ -50,16 +51,21 @@ def carry_out(
     *,
     tell: bool = False,
     blame: Blame = lambda result: result,
+    events: str = "",
 ) -> None:
     """Run the job to its verdict, with run folder and screen.
 
     `tell`: also print the timings of its start. `blame`: gives a result the cause that only the source of the
-    hosts knows.
+    hosts knows. `events`: where copies of the events go.
     """
     folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
     try:
-        observers = (folder, screen)
-        result = Attempts(job, open_pipe, folder, observers, timings=timings, stdin=STDIN, blame=blame).run()
+        with listeners.copies(events) as told:
+            observers = (folder, screen)
+            attempts = Attempts(
+                job, open_pipe, folder, observers, timings=timings, stdin=STDIN, blame=blame, listeners=told
+            )
+            result = attempts.run()
     finally:
         screen.close()
     screen.say(verdict(result, folder))

@@ -49,6 +49,7 @@ _HELP = {
     "network": "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
     "rank": "show only these ranks here: 0,4-7; the logs have all",
     "runs": "the folder in which to make the folder of this run (default: runs)",
+    "events": "write what happens as JSON lines to a file, or to standard output with -",
     "timings": "at the end, print how long each part of the start took",
 }
 
@@ -90,6 +91,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     network: str = "",
     runs: str = "runs",
     python: str = "",
+    events: str = "",
     timings: bool = False,
 ) -> None:
     """Run a program on every host, keep the logs of its ranks here, and print a verdict.
@@ -101,7 +103,9 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context, "interrupted; the job is ended on every host"), contextlib.ExitStack() as stack:
         clock = Timings()
         clock.note("Python and the command line", 0.0)
-        here, screen = Path.cwd(), Screen(sys.stdout, request.ranks(rank), may_drop=True)
+        request.require_attached(detach=detach, events=events)
+        shown = sys.stderr if events == "-" else sys.stdout
+        here, screen = Path.cwd(), Screen(shown, request.ranks(rank), may_drop=True)
         if slurm:
             inventory = stack.enter_context(allocated(slurm, include, exclude, python, start_timeout or None))
         else:
@@ -149,4 +153,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         elif detach:
             carrying.hand_over(job, open_pipe, screen)
         else:
-            carrying.carry_out(job, open_pipe, Path(runs), screen, clock, tell=timings, blame=inventory.blame)
+            blame = inventory.blame
+            carrying.carry_out(
+                job, open_pipe, Path(runs), screen, clock, tell=timings, blame=blame, events=events
+            )

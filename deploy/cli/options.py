@@ -138,6 +138,16 @@ def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
     return tuple(replace(host, slots=number, slots_by_default=False) for host in hosts)
 
 
+def require_attached(*, detach: bool, **options: object) -> None:
+    """Refuse options of a launch that end with this command, for a job that goes on without it."""
+    given = [name for name, value in options.items() if value]
+    if detach and given:
+        raise UsageError(
+            f"--{given[0]} ends with this command, and a detached job goes on; its "
+            "runs/JOB/events.jsonl comes with muster attach or muster report"
+        )
+
+
 def size(option: str, text: str) -> int:
     """A number of bytes: `500M`, `8G`, or a number without a unit."""
     match = re.fullmatch(r"(\d{1,12})([KMGT]?)", text.upper())

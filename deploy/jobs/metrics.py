@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 
+METRICS = {"metrics.jsonl": "epoch", "steps.jsonl": "step"}
+"""The files of metrics that a run keeps, and what numbers the lines of each."""
 
-def joined(earlier: str | None, later: str | None) -> str | None:
+
+def joined(earlier: str | None, later: str | None, key: str = "epoch") -> str | None:
     """Both metrics, a JSON object a line. Of an epoch that both attempts trained, the later line is kept.
 
-    Lines without an epoch cannot be compared: if the later attempt has only such lines, only they are kept.
+    `key`: what numbers the lines. Lines without it cannot be compared: if the later attempt has only such
+    lines, only they are kept.
     """
     if earlier is None or later is None:
         return earlier if later is None else later
-    first = min((epoch for line in later.splitlines() if (epoch := _epoch(line)) is not None), default=None)
-    if first is None:
+    numbers = [number for line in later.splitlines() if (number := _number(line, key)) is not None]
+    if not numbers:
         return later
-    kept = [line for line in earlier.splitlines() if (epoch := _epoch(line)) is not None and epoch < first]
+    first = min(numbers)
+    kept = [
+        line for line in earlier.splitlines() if (number := _number(line, key)) is not None and number < first
+    ]
     return "".join(f"{line}\n" for line in kept) + later
 
 
-def _epoch(line: str) -> int | None:
+def _number(line: str, key: str) -> int | None:
     try:
-        epoch = json.loads(line)["epoch"]
+        number = json.loads(line)[key]
     except (KeyError, TypeError, ValueError):
         return None
-    return epoch if type(epoch) is int else None
+    return number if type(number) is int else None

@@ -20,6 +20,7 @@ from ..common.sample_file import NAME as SAMPLES
 from ..common.sample_file import SampleFile
 from ..common.samples import HostSample
 from ..errors import MusterError, UsageError
+from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
 from .job import MAX_LOG
@@ -137,6 +138,24 @@ class RunFolder:
         """Append a line of the driver itself."""
         self._append(self.logs / "driver.log", f"{text}\n")
 
+    def keep_launched(self, launched: dict[str, Any], texts: bytes | None) -> None:
+        """Keep what was launched (deploy/jobs/launched.py) in this attempt; `texts` with the first."""
+        self._keep(f"launch{self._suffix}.json", json.dumps(launched, indent=1) + "\n")
+        if texts is not None:
+            try:
+                (self.path / "code.json.gz").write_bytes(texts)
+            except OSError as error:
+                self._full = self._full or explain(error)
+
+    def event(self, event: JobEvent) -> None:
+        """Append what has happened to events.jsonl."""
+        if not self._full:
+            path = self.path / "events.jsonl"
+            try:
+                _write_all(self._file(path), event.line().encode())
+            except OSError as error:
+                self._full = explain(naming(error, str(path)))
+
     def ended(self, result: LaunchResult) -> LaunchResult:
         """Keep the stacks of an attempt. The result says so if `fab stop` interrupted the driver."""
         if result.stacks:
@@ -147,9 +166,9 @@ class RunFolder:
         asked = json.loads(order.read_text())["by"]
         return dataclasses.replace(result, failure=stopped(asked, result.exit_status, result.failure.at))
 
-    def keep_metrics(self, metrics: str) -> None:
+    def keep_metrics(self, name: str, metrics: str) -> None:
         """Write the program's metrics if there is room; otherwise `problem` says that they are missing."""
-        self._keep("metrics.jsonl", metrics)
+        self._keep(name, metrics)
 
     @property
     def problem(self) -> str:

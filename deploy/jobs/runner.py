@@ -22,6 +22,7 @@ from ..hosts.hostfile import Host
 from ..launch.deliver import Contents, deliver, prepare_for
 from ..launch.events import Watcher
 from ..launch.execute import execute
+from ..launch.job_events import Tell
 from ..launch.outputs import outputs
 from ..launch.result import Failure, LaunchResult, interruption
 from ..launch.stdin import Input
@@ -33,8 +34,10 @@ from ..plan.spec import LaunchSpec
 from ..timings import Timings
 from . import restart_policy as restart
 from .hints import left_behind
+from .history import History
 from .job import Job
-from .metrics import joined
+from .launched import launched, texts
+from .metrics import METRICS, joined
 from .restart_policy import Decision, Policy
 from .run_folder import RunFolder
 from .verdict import verdict
@@ -112,10 +115,12 @@ class Attempts:
         timings: Timings | None = None,
         stdin: int | None = None,
         blame: Blame = lambda result: result,
+        listeners: Sequence[Tell] = (),
     ) -> None:
         self._timings = timings or Timings()
         self.job, self.folder, self.observers = job, folder, observers
         self._open_pipe, self._on_start, self._blame = open_pipe, on_start, blame
+        self._history = History(job.spec.job, (folder.event, *listeners))
         self._stdin = Input(stdin) if job.spec.stdin and stdin is not None else None
         # The part of the input that rank 0 has read cannot be read again by a second attempt.
         other_ports = 0 if self._stdin else restart.OTHER_PORTS
@@ -123,7 +128,8 @@ class Attempts:
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
-        self._metrics: str | None = None
+        self._metrics: dict[str, str | None] = {}
+        """The text of each file of METRICS, of all attempts so far."""
         self._unfetched: list[str] = []
         """The heads from which the metrics of an attempt could not be fetched."""
 
@@ -173,20 +179,32 @@ class Attempts:
         self._record(head, "job.json", self.folder.record, wait=False)
         self._on_start(the_plan)
         self._announced = the_plan
+        self._history.began(the_plan)
+        code = None if self._results else texts(the_plan.tree)
+        self.folder.keep_launched(launched(self.job, the_plan, cluster.facts), code)
         for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):
             self._say(line)
         limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
-        watchers = (FirstLines(timings, len(the_plan.ranks)), *self.observers)
+        watchers: tuple[Watcher, ...] = (
+            FirstLines(timings, len(the_plan.ranks)),
+            self._history,
+            *self.observers,
+        )
         limits["sample_every"] = self.job.sample_every
-        keep = self.folder.sampled
-        result = execute(the_plan, cluster, watchers, timings=timings, stdin=self._stdin, keep=keep, **limits)
+        keep, tell, stdin = self.folder.sampled, self._history.tell, self._stdin
+        result = execute(
+            the_plan, cluster, watchers, timings=timings, stdin=stdin, keep=keep, tell=tell, **limits
+        )
         result = self._explained(self._blame(blame_thief(result, head)), cluster)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._again = False
+        self._history.ended(result)
         self._results.append(result)  # the rest is extra: its errors must not cost the verdict
         try:
-            fetched = head.ask(FETCH, path="out/metrics.jsonl", most=MOST_METRICS, seconds=5)
-            self._metrics = joined(self._metrics, fetched.payload.decode(errors="replace") or None)
+            for name, key in METRICS.items():
+                fetched = head.ask(FETCH, path=f"out/{name}", most=MOST_METRICS, seconds=5)
+                text = fetched.payload.decode(errors="replace") or None
+                self._metrics[name] = joined(self._metrics.get(name), text, key)
         except MusterError:
             self._unfetched.append(head.host)
         self._record(head, "result.json", result.as_json(), wait=True)
@@ -212,6 +230,7 @@ class Attempts:
         if decision.said:
             self._say(decision.said)
         if decision.again:
+            self._history.restarted(decision.said, [host.name for host in decision.hosts])
             time.sleep(restart.backoff(attempt))
         return decision.hosts
 
@@ -237,13 +256,16 @@ class Attempts:
 
     def _finish(self, result: LaunchResult) -> LaunchResult:
         """Write down the result. If that fails, this is the job's failure, or a note if it has one."""
-        if self._metrics is not None:
-            self.folder.keep_metrics(self._metrics)
+        kept = {name: text for name, text in self._metrics.items() if text is not None}
+        for name, text in kept.items():
+            self.folder.keep_metrics(name, text)
         notes = [self.folder.problem] if self.folder.problem else []
-        if self._metrics is not None and self._unfetched:
+        if kept and self._unfetched:
             where = ", ".join(dict.fromkeys(self._unfetched))
-            notes.append(f"metrics.jsonl lacks what was only on {where}, the head of an earlier attempt")
+            lack = f"{' and '.join(kept)} {'lacks' if len(kept) == 1 else 'lack'}"
+            notes.append(f"{lack} what was only on {where}, the head of an earlier attempt")
         result = dataclasses.replace(result, notes=(*result.notes, *notes))
+        self._history.verdict(result)
         try:
             self.folder.finish(result, verdict(result, self.folder), self._results[:-1])
         except OSError as error:

@@ -118,7 +118,7 @@ class Reports:
             self.state.fail(Failure("placement", reason, 1, host=host, rank=rank, at=now()))
         if rank == 0 and self.stdin and rank not in self.state.started:
             self.stdin.begin(rank, self.cluster.channels[host])
-        self.state.started.add(rank)
+        self.state.rank_started(rank, host)
 
     def _input_taken(self, host: str, report: InputTaken) -> None:
         self.state.require_own(host, report.rank)
@@ -139,16 +139,17 @@ class Reports:
         self.state.log_ended(host, report.rank, harmless(report.why))
 
     def _rank_end(self, host: str, report: RankEnd) -> None:
-        rank, ends = report.rank, self.state.ends
+        rank = report.rank
         self.state.require_own(host, rank)
-        if rank in ends:
+        if rank in self.state.ends:
             return
         at, why = self._when(host, report.time), _why(report.out_of_memory)
-        ends[rank] = result.RankEnd(self.state.places[rank], report.code, at, report.tail, why)
+        end = result.RankEnd(self.state.places[rank], report.code, at, report.tail, why)
+        self.state.rank_ended(end)
         if report.code != 0:
-            self.state.fail(ends[rank].as_failure())
+            self.state.fail(end.as_failure())
         elif report.alone:
-            self.state.fail(alone(ends[rank], self.state.plan))
+            self.state.fail(alone(end, self.state.plan))
         elif not self.state.missing:
             self.state.deadlines.after(LAUNCHER_EXIT_SECONDS, self._launcher_stays)
         self._check_done()

@@ -22,6 +22,7 @@ from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
 from .events import Reports, Watcher
+from .job_events import Tell, ignore
 from .result import Failure, LaunchResult, interruption
 from .sampling import SAMPLE_SECONDS, Keep, Sampling
 from .stacks import Stacks, gather
@@ -50,13 +51,15 @@ def execute(
     stdin: Input | None = None,
     keep: Keep | None = None,
     sample_every: float = SAMPLE_SECONDS,
+    tell: Tell = ignore,
 ) -> LaunchResult:
     """Execute a plan that was delivered. Returns its result, also after an interrupt.
 
     `start_timeout`, `stall_timeout`: seconds. With a `stall_timeout` of 0 a job may stall without limit.
-    `stdin`: what rank 0 reads. `keep`: gets a sample of each host every `sample_every` seconds.
+    `stdin`: what rank 0 reads. `keep`: gets a sample of each host every `sample_every` seconds. `tell`: gets
+    what happens.
     """
-    run = Run(plan, cluster, watchers, start_timeout, stall_timeout, timings=timings, stdin=stdin)
+    run = Run(plan, cluster, watchers, start_timeout, stall_timeout, timings=timings, stdin=stdin, tell=tell)
     run.watch(keep, sample_every)
     return run.run()
 
@@ -74,10 +77,11 @@ class Run:
         *,
         timings: Timings | None = None,
         stdin: Input | None = None,
+        tell: Tell = ignore,
     ) -> None:
         self._timings = timings or Timings()
         self.plan, self.cluster = plan, cluster
-        self.state = State(plan)
+        self.state = State(plan, tell)
         self.start_timeout = start_timeout
         stall = Stall(self.state, stall_timeout or math.inf)
         self.reports = Reports(self.state, cluster, watchers, stall, stdin)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+from ..common.clock import now
 from ..console.text import span
 from ..errors import MusterError
 from ..plan import openmpi
 from ..plan.launch_plan import LaunchPlan
+from .job_events import EventType, JobEvent, Tell, ignore, of_failure
 from .result import Failure, RankEnd
 from .timers import Deadlines
 
@@ -23,8 +26,8 @@ class UntrueReport(MusterError):
 class State:
     """One launch from its start to its end."""
 
-    def __init__(self, plan: LaunchPlan) -> None:
-        self.plan = plan
+    def __init__(self, plan: LaunchPlan, tell: Tell = ignore) -> None:
+        self.plan, self._tell = plan, tell
         self.deadlines = Deadlines()
         self.places = {place.rank: place for place in plan.ranks}
         self.commands = {host.host.name for host in plan.hosts if host.command}
@@ -51,7 +54,27 @@ class State:
     def fail(self, failure: Failure) -> None:
         """Note a failure. The launch ends SETTLE_SECONDS later: reports of earlier ones may still come."""
         self.failures.append(failure)
+        if not self.over:  # later ones are consequences of the end
+            self._tell(of_failure(failure, self.plan))
         self.deadlines.after(SETTLE_SECONDS, self.finish)
+
+    def rank_started(self, rank: int, host: str) -> None:
+        """Note the start of a rank. Only its first counts."""
+        if rank not in self.started and rank in self.places:
+            self._tell(self._of_rank("rank.started", rank, host, now()))
+        self.started.add(rank)
+
+    def rank_ended(self, end: RankEnd) -> None:
+        """Note the end of a rank."""
+        self.ends[end.place.rank] = end
+        event = self._of_rank("rank.ended", end.place.rank, end.place.host, end.at)
+        self._tell(replace(event, code=end.code, text=end.why))
+
+    def _of_rank(self, kind: EventType, rank: int, host: str, at: float) -> JobEvent:
+        spec, local_rank = self.plan.spec, self.places[rank].local_rank
+        return JobEvent(
+            at=at, type=kind, job=spec.job, attempt=spec.attempt, host=host, rank=rank, local_rank=local_rank
+        )
 
     def finish(self) -> None:
         """End the launch."""

@@ -9,6 +9,20 @@ from __future__ import annotations
 CHECK = "What `muster check --json` prints: every host as it was measured, and every finding."
 STATUS = "What `muster status --json` prints: a list of jobs, the oldest first."
 RESULT = "The file `runs/JOB/result.json`, which the driver writes last."
+EVENTS = """The file `runs/JOB/events.jsonl`: a line for each thing that happens, written as it happens.
+`--events FILE` of a launch writes the same lines to a file, a named pipe, or with `-` to standard output. The
+types:
+
+- `attempt.started`, `attempt.ended`, `job.restarted`, `job.ended`: the course of the job. The last has the
+  verdict.
+- `rank.started`, `rank.printed` (its first output), `rank.ended`, and `rank.cut-off`: the attempt ended
+  without a report of its end.
+- A failure, by the `kind` that result.json gives it: `rank.failed` (rank), `host.lost` (host),
+  `launcher.failed` (launcher), `start.timeout` (start), `placement.wrong` (placement), `world.alone` (world),
+  `job.stalled` (stall), `port.taken` (port), `driver.failed` (driver), `job.interrupted` (interrupted),
+  `job.stopped` (stopped). Of several in one attempt, the verdict names the first.
+
+`null` in a line: the field means nothing for this type."""
 CLEAN = "What `muster clean --json` prints: an object with an entry for each host that was reached."
 IMAGE = "What `muster image.check --json` prints: what the image proved of itself."
 
@@ -59,6 +73,11 @@ DOCUMENTS = (
             ("timings", "tuple[TimedPart, ...]"),
             ("earlier_attempts", "tuple[dict, ...]"),
         ),
+    ),
+    (
+        "events.jsonl",
+        EVENTS,
+        (("{}", "JobEvent"),),
     ),
     (
         "clean",
@@ -182,6 +201,20 @@ MEANINGS = {
     "JobState.driver_folder": "the folder of the run, on the driver's machine",
     "Driver.host": "its machine",
     "Driver.pid": "its process number",
+    "{}": "an event",
+    "JobEvent.at": "when, on the driver's clock",
+    "JobEvent.type": "what happened; the types are above",
+    "JobEvent.job": "the job's id",
+    "JobEvent.attempt": "how often the job had been started again",
+    "JobEvent.host": "the host that it is about",
+    "JobEvent.rank": "the rank that it is about",
+    "JobEvent.local_rank": "its number on that host, when it started or ended",
+    "JobEvent.code": "the exit code of a rank that ended, negative for a signal",
+    "JobEvent.printed": "when a rank that ended or was cut off had printed last; null if it printed nothing",
+    "JobEvent.text": "why, in words; empty if there is nothing to say",
+    "JobEvent.hosts": "the hosts of an attempt that started, or of the next one",
+    "JobEvent.ranks": "number of ranks of an attempt that started",
+    "JobEvent.exit_status": "of a failure, an attempt that ended, or the job",
     "job": "its id",
     "attempt": "how often the job had been started again",
     "hosts": "its hosts, the head first",

@@ -187,7 +187,7 @@ def _json_type(written: str, inner: str) -> str:
     if written.startswith("tuple"):
         plural = {name: f"{kind}s" for name, kind in plain.items()} | {"dict": "objects", "list": "lists"}
         item = "objects" if inner else plural.get(written[6:].split(",", maxsplit=1)[0], "values")
-        return f"list of {item}"
+        return f"list of {item}{optional}"
     if inner or written.startswith(("Mapping", "dict")):
         return f"object{optional}"
     return plain.get(written.split(" |", maxsplit=1)[0], "string") + optional

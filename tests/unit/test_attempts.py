@@ -24,6 +24,7 @@ from muster.deploy.connect.answers import (
 )
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.facts import Facts
 from muster.deploy.jobs import restart_policy
 from muster.deploy.jobs import runner as attempts
 from muster.deploy.jobs.job import Job
@@ -79,6 +80,7 @@ class Connected:
 
     def __init__(self, *ignored: object, **options: object) -> None:
         self.channels = {"node1": Head()}
+        self.facts: dict[str, Facts] = {}
 
     def __enter__(self) -> Connected:
         return self
@@ -293,4 +295,5 @@ def test_metrics_that_went_with_their_head_are_said_to_be_missing(
     job = attempts_in(RunFolder(tmp_path, "j"))
     job.job = dataclasses.replace(job.job, max_restarts=1)
     job._policy = Policy(1, 1)
-    assert job.run().notes == ("metrics.jsonl lacks what was only on node1, the head of an earlier attempt",)
+    said = "metrics.jsonl and steps.jsonl lack what was only on node1, the head of an earlier attempt"
+    assert job.run().notes == (said,)

@@ -1,0 +1,52 @@
+"""Where a launch tells what happens, besides its own folder: `--events`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from ..common.os_errors import explain
+from ..console.terminal import harmless, own_stream
+from ..errors import UsageError
+from ..launch.job_events import JobEvent, Tell
+
+STDOUT = "-"
+
+
+class EventCopies:
+    """Writes each event as a line of JSON. If that fails, the job goes on, and stderr says so once."""
+
+    def __init__(self, file: TextIO, name: str) -> None:
+        self._file, self._name = file, name
+        self._failed = False
+
+    def tell(self, event: JobEvent) -> None:
+        """Write an event at once."""
+        if self._failed:
+            return
+        try:
+            self._file.write(event.line())
+            self._file.flush()
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
+            self._failed = True
+            why = explain(error) if isinstance(error, OSError) else str(error)
+            sys.stderr.write(harmless(f"note: --events {self._name} ends here: {why}") + "\n")
+
+
+@contextlib.contextmanager
+def copies(events: str) -> Iterator[tuple[Tell, ...]]:
+    """The listener of `--events`, if it was given; UsageError for a file that cannot be written."""
+    if not events:
+        yield ()
+    elif events == STDOUT:
+        yield (EventCopies(own_stream(sys.stdout), events).tell,)
+    else:
+        try:
+            file = Path(events).open("w", encoding="utf-8")  # noqa: SIM115  # closed by `with` below
+        except OSError as error:
+            raise UsageError(f"--events {events}: {explain(error)}") from None
+        with contextlib.suppress(OSError), file:  # a full disk shows only now
+            yield (EventCopies(file, events).tell,)

@@ -1,0 +1,100 @@
+"""The history of a job: what happens, told in the order in which the driver learns it.
+
+A watcher of each attempt: it adds to what `execute` tells when each rank printed first and last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from ..common.clock import now
+from ..launch.job_events import LONGEST_TEXT, EventType, JobEvent, Tell, of_failure
+from ..launch.result import LaunchResult
+from ..plan.launch_plan import LaunchPlan
+
+MOST_FAILURES = 64
+"""Failures of an attempt that are told. Only the first counts, and a host may send any number."""
+
+
+class History:
+    """Completes the events of a job and passes them on to every listener."""
+
+    def __init__(self, job: str, listeners: Sequence[Tell]) -> None:
+        self._job, self._listeners = job, listeners
+        self._attempt, self._over = 0, False
+        self._printed: dict[int, float] = {}
+        self._running: dict[int, str] = {}
+        self._failures: set[tuple[EventType, str | None, int | None]] = set()
+
+    def began(self, plan: LaunchPlan) -> None:
+        """An attempt begins."""
+        self._attempt = plan.spec.attempt
+        self._printed, self._running, self._failures = {}, {}, set()
+        names = tuple(host.host.name for host in plan.hosts)
+        self._pass_on(self._event("attempt.started", hosts=names, ranks=len(plan.ranks), text=plan.title))
+
+    def tell(self, event: JobEvent) -> None:
+        """Something that `execute` has learned."""
+        if event.exit_status is not None:
+            key = (event.type, event.host, event.rank)
+            if key in self._failures or len(self._failures) >= MOST_FAILURES:
+                return
+            self._failures.add(key)
+        if event.rank is not None and event.host and event.type == "rank.started":
+            self._running[event.rank] = event.host
+        if event.rank is not None and event.type == "rank.ended":
+            self._running.pop(event.rank, None)
+            event = dataclasses.replace(event, printed=self._printed.get(event.rank))
+        self._pass_on(event)
+
+    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+        """What a rank printed: its first output is an event."""
+        first = rank not in self._printed
+        self._printed[rank] = now()
+        if first:
+            self._pass_on(self._event("rank.printed", host=host, rank=rank))
+
+    def launcher(self, host: str, text: str) -> None:
+        """Ignored: the line is not of a rank."""
+
+    def ended(self, result: LaunchResult) -> None:
+        """The attempt has ended. A failure that nobody has told yet is told before."""
+        if result.failure:
+            self.tell(of_failure(result.failure, result.plan))
+        for rank, host in sorted(self._running.items()):
+            printed = self._printed.get(rank)
+            self._pass_on(self._event("rank.cut-off", host=host, rank=rank, printed=printed))
+        self._end("attempt.ended", result)
+
+    def restarted(self, said: str, hosts: Sequence[str]) -> None:
+        """The job starts again on these hosts."""
+        self._pass_on(self._event("job.restarted", text=said[:LONGEST_TEXT], hosts=tuple(hosts)))
+
+    def verdict(self, result: LaunchResult) -> None:
+        """The job is over; told once, also where an interrupt makes the driver end it again."""
+        if not self._over:
+            self._over = True
+            self._end("job.ended", result)
+
+    def _end(self, kind: EventType, result: LaunchResult) -> None:
+        failure = result.failure
+        self._pass_on(
+            self._event(
+                kind,
+                host=failure.host if failure else None,
+                rank=failure.rank if failure else None,
+                text=failure.headline[:LONGEST_TEXT] if failure else "",
+                exit_status=result.exit_status,
+            )
+        )
+
+    def _event(self, kind: EventType, **fields: Any) -> JobEvent:
+        return dataclasses.replace(
+            JobEvent(at=now(), type=kind, job=self._job, attempt=self._attempt), **fields
+        )
+
+    def _pass_on(self, event: JobEvent) -> None:
+        for listener in self._listeners:
+            listener(event)

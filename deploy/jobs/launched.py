@@ -1,0 +1,113 @@
+"""What was launched, as a record: launch.json, and code.json.gz with the texts of the program.
+
+`fab report` shows it and `fab compare` compares it. Nothing secret is written: see `hidden_values`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..hosts.facts import Facts
+from ..plan.launch_plan import LaunchPlan
+from ..plan.source_tree import Tree
+from ..plan.spec import is_secret
+from .job import Job
+
+HIDDEN = "***"
+# Texts are kept so that two runs can be compared line by line. Larger files differ by their hash alone.
+TEXTS = frozenset({".py", ".sh", ".toml", ".yaml", ".yml", ".json", ".cfg", ".ini", ".txt", ".md"})
+MOST_OF_FILE, MOST_TEXT = 1 << 17, 1 << 21
+# The name of an option that takes a secret: --hf-token, --api_key. --tokenizer and --max-tokens take none.
+_LAST_WORD = "token|secret|password|passwd|passphrase|credentials?|auth|(?:api|access|private|secret)[-_]?key"
+_SECRET_OPTION = re.compile(rf"(?i)(--?(?:[a-z0-9]+[-_])*(?:{_LAST_WORD}))([= ])('[^']*'|\S+)")
+
+
+def hidden_values(text: str) -> str:
+    """A command line, with the values of options that take a secret replaced by `***`."""
+    return _SECRET_OPTION.sub(rf"\1\2{HIDDEN}", text)
+
+
+def launched(job: Job, plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
+    """The content of launch.json: everything that may make two runs differ."""
+    program, spec = plan.spec.program, plan.spec
+    return {
+        "job": spec.job,
+        "attempt": spec.attempt,
+        "muster": _version(),
+        "driver_python": platform.python_version(),
+        "program": program.script or f"-m {program.module}",
+        "args": _without_secrets(program.args),
+        "launcher": spec.launcher,
+        "backend": spec.backend,
+        "ranks": len(plan.ranks),
+        "env": {name: HIDDEN if is_secret(name, spec.hidden) else value for name, value in spec.env},
+        "options": {
+            "start-timeout": job.start_timeout,
+            "stall-timeout": job.stall_timeout,
+            "max-restarts": job.max_restarts,
+            "min-hosts": job.min_hosts,
+            "network": job.network,
+        },
+        "hosts": [
+            {
+                "name": host.host.name,
+                "ranks": [place.rank for place in host.ranks],
+                **(_facts(facts[host.host.name]) if host.host.name in facts else {}),
+            }
+            for host in plan.hosts
+        ],
+        "code": {
+            "root": str(plan.tree.root),
+            "files": {file.path: file.link or file.digest for file in plan.tree.files},
+        },
+    }
+
+
+def texts(tree: Tree) -> bytes:
+    """The content of code.json.gz: the text of each small source file, by its SHA-256."""
+    kept: dict[str, str] = {}
+    room = MOST_TEXT
+    for file in tree.files:
+        if PurePosixPath(file.path).suffix in TEXTS and file.size <= min(MOST_OF_FILE, room):
+            text = _read(tree.source(file), file.size)
+            if text is not None:
+                kept[file.digest] = text
+                room -= file.size
+    return gzip.compress(json.dumps(kept).encode(), compresslevel=1, mtime=0)
+
+
+def _read(path: Path, size: int) -> str | None:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(size).decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _facts(facts: Facts) -> dict[str, Any]:
+    names = ("python", "executable", "torch", "mpi4py", "mpi", "cores", "gpus")
+    return {name: getattr(facts, name) for name in names}
+
+
+def _without_secrets(args: Sequence[str]) -> list[str]:
+    """The arguments; a secret may be a word of its own, or follow an equals sign."""
+    shown: list[str] = []
+    for word in args:
+        before = shown[-1] if shown else ""
+        is_value = not word.startswith("-") and hidden_values(f"{before} x") != f"{before} x"
+        shown.append(HIDDEN if is_value else hidden_values(word))
+    return shown
+
+
+def _version() -> str:
+    try:
+        return metadata.version("muster-cluster")
+    except metadata.PackageNotFoundError:  # a detached driver is sent as source
+        return ""

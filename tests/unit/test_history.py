@@ -1,0 +1,145 @@
+"""Events of a job: what happens is told once, in order, with the fields that the reference lists."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+
+from muster.deploy.cli.listeners import copies
+from muster.deploy.cli.options import require_attached
+from muster.deploy.errors import UsageError
+from muster.deploy.jobs.history import MOST_FAILURES, History
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.launch import execute as run
+from muster.deploy.launch import state
+from muster.deploy.launch.job_events import FAILURES, EventType, JobEvent, of_failure
+from muster.deploy.launch.result import Failure, Kind, LaunchResult
+from tests.unit.plans import make_plan
+from tests.unit.test_execute import Hosts
+
+PLAN = make_plan("node[1-2] slots=1")
+DONE = LaunchResult(plan=PLAN, started=1.0, ended=2.0, failure=None, ends={})
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[JobEvent]:
+    monkeypatch.setattr(state, "SETTLE_SECONDS", 0.0)
+    return []
+
+
+def execute(hosts: Hosts, history: History) -> None:
+    history.began(hosts.plan)
+    cluster: Any = SimpleNamespace(channels=hosts.channels, events=hosts.events)
+    result = run.Run(hosts.plan, cluster, (history,), 5.0, tell=history.tell).run()
+    history.ended(result)
+    history.verdict(result)
+
+
+def lines(told: list[JobEvent]) -> list[tuple[str, int | None]]:
+    return [(event.type, event.rank) for event in told]
+
+
+def test_a_failed_rank_is_told_with_its_code_and_ends_the_job(told: list[JobEvent]) -> None:
+    hosts = Hosts(PLAN)
+    hosts.start_all()
+    hosts.start(0)  # a second start of a rank is no event
+    hosts.tell("node1", "output", rank=0, stream="out", text="a\n")
+    hosts.tell("node1", "output", rank=0, stream="out", text="b\n")
+    hosts.end(1, code=-9)
+    execute(hosts, History("j", (told.append,)))
+    # The driver takes output after what is more urgent.
+    assert lines(told).count(("rank.printed", 0)) == 1
+    told = [event for event in told if event.type != "rank.printed"]
+    assert lines(told) == [
+        ("attempt.started", None),
+        ("rank.started", 0),
+        ("rank.started", 1),
+        ("rank.ended", 1),
+        ("rank.failed", 1),
+        ("rank.cut-off", 0),
+        ("attempt.ended", 1),
+        ("job.ended", 1),
+    ]
+    ended, cut_off, over = told[3], told[5], told[-1]
+    assert (ended.code, ended.host, ended.printed) == (-9, "node2", None)
+    assert cut_off.printed is not None
+    assert (over.exit_status, over.text) == (137, "rank 1 on node2: SIGKILL (9)")
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_every_kind_of_failure_has_an_event_also_where_only_the_verdict_knows_it(kind: Kind) -> None:
+    told: list[JobEvent] = []
+    history = History("j", (told.append,))
+    history.ended(dataclasses.replace(DONE, failure=Failure(kind, "why", 3, host="node2")))
+    assert [event.type for event in told] == [FAILURES[kind], "attempt.ended"]
+    assert told[0].text == "why"
+
+
+def test_a_flood_of_failures_is_cut_and_no_failure_is_told_twice(told: list[JobEvent]) -> None:
+    history = History("j", (told.append,))
+    for rank in [0, 0, *range(1000)]:
+        history.tell(of_failure(Failure("placement", "x" * 10000, 1, "node1", rank), PLAN))
+    assert [event.rank for event in told] == [*range(MOST_FAILURES)]
+    assert all(len(event.line()) < 3000 for event in told)
+
+
+def test_a_restart_is_told_with_its_hosts_and_the_end_once(told: list[JobEvent]) -> None:
+    history = History("j", (told.append,))
+    history.restarted("node2: gone; restart 1 of 1 on node1", ["node1"])
+    history.verdict(DONE)
+    history.verdict(DONE)
+    assert [(event.type, event.hosts) for event in told] == [
+        ("job.restarted", ("node1",)),
+        ("job.ended", None),
+    ]
+
+
+def test_events_are_lines_of_json_with_the_fields_that_the_reference_lists(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "j")
+    folder.begin(PLAN)
+    History("j", (folder.event,)).began(PLAN)
+    written = json.loads((folder.path / "events.jsonl").read_text())
+    section = PAGE.partition("## events.jsonl\n")[2].partition("\n## ")[0]
+    assert list(written) == re.findall(r"^\| `\{\}\.([^`]+)`", section, re.MULTILINE)
+    assert all(f"`{kind}`" in section for kind in get_args(EventType))
+    assert written["hosts"] == ["node1", "node2"]
+    assert written["ranks"] == 2
+
+
+def test_a_full_disk_costs_the_events_not_the_job(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "j")
+    folder.begin(PLAN)
+    (folder.path / "events.jsonl").symlink_to("/dev/full")
+    History("j", (folder.event,)).began(PLAN)
+    assert "no space left" in folder.problem
+
+
+# -- --events --
+
+
+def test_copies_of_events_go_to_a_file_and_a_full_disk_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (str(tmp_path / "events"), "/dev/full"):
+        with copies(name) as listeners:
+            history = History("j", listeners)
+            history.began(PLAN)
+            history.verdict(DONE)
+    written = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [event["type"] for event in written] == ["attempt.started", "job.ended"]
+    assert capsys.readouterr().err.count("--events /dev/full ends here: No space left") == 1
+
+
+def test_a_file_for_events_that_cannot_be_made_and_a_detached_job_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--events"), copies(str(tmp_path / "no" / "folder")):
+        pass
+    with pytest.raises(UsageError, match="--events ends with this command"):
+        require_attached(detach=True, events="x")
+    require_attached(detach=False, events="x")

@@ -1,0 +1,63 @@
+"""The record of what was launched: everything that may make two runs differ, and nothing secret."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.hosts import hostfile
+from muster.deploy.jobs.job import Job
+from muster.deploy.jobs.launched import MOST_OF_FILE, hidden_values, launched, texts
+from muster.deploy.plan.source_tree import scan
+from muster.deploy.plan.spec import LaunchSpec, Program
+from tests.unit.plans import NODE, TREE, make_plan
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("--hf-token abc --lr 1", "--hf-token *** --lr 1"),
+        ("--api_key=abc", "--api_key=***"),
+        ("--password 'a b' x", "--password *** x"),
+        ("--tokenizer gpt2 --max-tokens 5 --key 3 --author me", None),
+    ],
+)
+def test_values_of_options_that_take_a_secret_are_hidden(line: str, shown: str | None) -> None:
+    assert hidden_values(line) == (shown or line)
+
+
+def test_the_record_has_arguments_environment_versions_and_code_but_no_secret() -> None:
+    spec: dict[str, Any] = {
+        "program": Program(script="train.py", args=("--lr", "0.1", "--token", "s3cret", "--api-key=s3cret")),
+        "env": (("LEVEL", "3"), ("HF_TOKEN", "s3cret"), ("PLAIN", "s3cret")),
+        "hidden": ("PLAIN",),
+    }
+    plan = make_plan("node[1-2] slots=2", **spec)
+    job = Job(
+        spec=LaunchSpec(job="j", program=plan.spec.program),
+        hosts=hostfile.parse("node1"),
+        tree=TREE,
+        library=TREE,
+        start_timeout=60.0,
+    )
+    record = launched(job, plan, {"node1": NODE})
+    assert "s3cret" not in json.dumps(record)
+    assert record["args"] == ["--lr", "0.1", "--token", "***", "--api-key=***"]
+    assert record["env"] == {"LEVEL": "3", "HF_TOKEN": "***", "PLAIN": "***"}
+    assert record["hosts"][0]["torch"] == "2.6.0"
+    assert record["hosts"][1] == {"name": "node2", "ranks": [2, 3]}
+    assert record["code"]["files"] == {"train/__main__.py": "ab" * 32}
+
+
+def test_texts_of_small_source_files_are_kept_by_their_hash(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    (tmp_path / "large.py").write_text("#" * (MOST_OF_FILE + 1))
+    (tmp_path / "weights.bin").write_bytes(b"\0\1")
+    (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
+    kept = json.loads(gzip.decompress(texts(scan(tmp_path))))
+    assert kept == {hashlib.sha256(b"x = 1\n").hexdigest(): "x = 1\n"}
