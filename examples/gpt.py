@@ -386,7 +386,10 @@ def options() -> Config:
             parser.add_argument(name, action="store_true")
         else:
             parser.add_argument(name, type=type(each.default), default=each.default)
-    return Config(**vars(parser.parse_args()))
+    parser.add_argument("--local-rank", "--local_rank")  # torch.distributed.launch adds it
+    given = vars(parser.parse_args())
+    del given["local_rank"]  # $LOCAL_RANK is the same
+    return Config(**given)
 
 
 if __name__ == "__main__":

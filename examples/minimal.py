@@ -27,4 +27,4 @@ def train(job: Job) -> None:
 
 if __name__ == "__main__":
     (parser := ArgumentParser()).add_argument("--spawn", type=int, default=0, help="ranks to start here")
-    run(train, spawn=parser.parse_args().spawn)
+    run(train, spawn=parser.parse_known_args()[0].spawn)

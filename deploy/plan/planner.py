@@ -113,7 +113,8 @@ def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -
         "PYTHONUNBUFFERED": "1",
     }
     if interface := layout.rendezvous.interfaces.get(host):
-        env |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+        # Of Gloo, of NCCL, and of torch.distributed.rpc.
+        env |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), interface)
     env |= launcher_of(spec.launcher).environment(host, layout)
     if spec.may_restart:
         env["MUSTER_RESTART"] = str(spec.attempt)

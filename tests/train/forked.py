@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
+import runpy
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ from muster.train.config import TrainConfig
 from muster.train.job.group import Group
 from muster.train.job.ranks import Ranks
 from muster.train.main import train
+from tests.train.conftest import at_free_port, environment
 
 T = TypeVar("T")
 
@@ -64,3 +68,26 @@ def on_hosts(folder: Path, hosts: int, function: Callable[[Group], T]) -> list[T
     start_processes(run, nprocs=hosts, start_method="fork")  # type: ignore[no-untyped-call]
     # Written by the processes above.
     return [pickle.loads(store.with_suffix(f".{rank}").read_bytes()) for rank in range(hosts)]  # noqa: S301
+
+
+def run_script(script: Path, ranks: int, *argv: str, out: Path) -> list[str]:
+    """Run a program on that many ranks of this host, as `python SCRIPT ARGV`; returns what each printed.
+
+    Files to keep go to `out`, which is also the current folder. A rank that fails fails the test.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    meeting = at_free_port() | {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+
+    def be_rank(rank: int) -> None:
+        torch.set_num_threads(1)
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MUSTER_OUT": str(out)}
+        variables = environment(**meeting, **place)
+        os.environ.clear()
+        os.environ.update(variables)
+        os.chdir(out)
+        sys.argv, sys.path[0] = [str(script), *argv], str(script.parent)
+        with (out / f"printed-{rank}").open("w") as file, contextlib.redirect_stdout(file):
+            runpy.run_path(str(script), run_name="__main__")
+
+    start_processes(be_rank, nprocs=ranks, start_method="fork")  # type: ignore[no-untyped-call]
+    return [(out / f"printed-{rank}").read_text() for rank in range(ranks)]

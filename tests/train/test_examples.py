@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.train.forked import run_script
+
 if TYPE_CHECKING:
     from tests.train.conftest import Job, Launch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MINIMAL = str(EXAMPLES / "minimal.py")
+soak = pytest.mark.soak
 
 
 def losses(job: Job, ranks: int) -> list[float]:
@@ -39,3 +42,66 @@ def test_the_minimal_example_has_the_same_loss_under_every_launcher(
 
 def test_the_minimal_example_fits_on_a_screen() -> None:
     assert len(Path(MINIMAL).read_text().splitlines()) <= 30
+
+
+@pytest.mark.parametrize("argument", ["--local-rank=0", "--local_rank=0"])
+def test_an_example_ignores_the_argument_that_torch_distributed_launch_adds(
+    tmp_path: Path, argument: str
+) -> None:
+    """torch 2 adds the first form, torch 1 the second; LOCAL_RANK has the same number under both."""
+    (printed,) = run_script(Path(MINIMAL), 1, argument, out=tmp_path)
+    assert "1 ranks: epoch 4, loss" in printed
+
+
+def run(launch: Launch, launcher: str, ranks: int, name: str) -> str:
+    """Run an example; returns what its ranks printed."""
+    more = ("--spawn", str(ranks)) if launcher == "spawn" else ()
+    job = launch(launcher, ranks, str(EXAMPLES / name), *more)
+    assert job.status == 0, job.stdout + job.stderr
+    return job.stdout
+
+
+def on(first: str, *others: str) -> pytest.MarkDecorator:
+    """Run a test under the first launcher, and in make soak under the others."""
+    repeated = [pytest.param(launcher, marks=soak) for launcher in others]
+    return pytest.mark.parametrize("launcher", [first, *repeated])
+
+
+@on("mpirun", "torchrun", "spawn")
+def test_sums_that_travel_while_a_rank_computes_are_right(launch: Launch, launcher: str) -> None:
+    printed = run(launch, launcher, 2, "async_all_reduce.py")
+    assert re.findall(r"(\w+): \d+ ms, (\w+)", printed) == [
+        ("one_at_a_time", "right"),
+        ("while_computing", "right"),
+    ]
+
+
+@on("spawn", "torchrun", "mpirun")
+def test_messages_go_round_a_ring_and_through_a_pipeline(launch: Launch, launcher: str) -> None:
+    printed = run(launch, launcher, 2, "point_to_point.py")
+    assert "ring: [1.0, 3.0, 5.0, 7.0], all_reduce: [1.0, 3.0, 5.0, 7.0]" in printed
+    assert "pipeline: [4.0, 8.0, 12.0, 16.0]" in printed  # 1, 2, 3 and 4, doubled on each of two ranks
+
+
+def test_a_ring_of_three_ranks_passes_on_what_arrives(tmp_path: Path) -> None:
+    printed = run_script(EXAMPLES / "point_to_point.py", 3, out=tmp_path)
+    assert "ring: [3.0, 6.0, 9.0, 12.0], all_reduce: [3.0, 6.0, 9.0, 12.0]" in printed[0]
+    assert "pipeline: [8.0, 16.0, 24.0, 32.0]" in printed[2]
+
+
+@on("mpirun", "torchrun", "spawn")
+def test_a_parameter_server_learns_from_every_worker(launch: Launch, launcher: str) -> None:
+    """On three hosts: tests/cluster/test_cluster_examples.py."""
+    learned(run(launch, launcher, 2, "parameter_server.py"), workers=1)
+
+
+@soak
+def test_a_parameter_server_with_no_worker_says_so(launch: Launch) -> None:
+    job = launch("single", 1, str(EXAMPLES / "parameter_server.py"))
+    assert "a parameter server needs at least 2 ranks" in job.stderr
+
+
+def learned(printed: str, workers: int) -> None:
+    """An untrained model has a loss of about 0.5."""
+    (found,) = re.findall(rf"{150 * workers} updates by {workers} workers, loss (\S+)", printed)
+    assert float(found) < 0.2

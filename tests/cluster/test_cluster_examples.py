@@ -1,0 +1,50 @@
+"""Programs of examples/ on three hosts, under `muster launch`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.launching import ROOT
+from tests.train.own_model import stages
+
+if TYPE_CHECKING:
+    from tests.launching import Project
+
+mostly_mpirun = pytest.mark.parametrize(
+    "launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)]
+)
+
+
+@mostly_mpirun
+def test_a_parameter_server_has_workers_on_three_hosts(project: Project, launcher: str) -> None:
+    """One rank a host: the server on the first, a worker on each of the others."""
+    shutil.copy(ROOT / "examples" / "parameter_server.py", project.path)
+    words = ("--launcher", launcher, "--per-host", "1", "--script", "parameter_server.py")
+    done = project.launch(*words)
+    assert done.status == 0, done.output
+    assert [rank["host"] for rank in done.result["ranks"]] == ["node1", "node2", "node3"]
+    (loss,) = re.findall(r"300 updates by 2 workers, loss (\S+)", done.output)
+    assert float(loss) < 0.2  # of an untrained model about 0.5
+
+
+@pytest.mark.soak
+@mostly_mpirun
+def test_the_minimal_example_trains_on_three_hosts(project: Project, launcher: str) -> None:
+    shutil.copy(ROOT / "examples" / "minimal.py", project.path)
+    done = project.launch("--launcher", launcher, "--script", "minimal.py")
+    assert done.status == 0, done.output
+    assert "6 ranks: epoch 4, loss" in done.output
+
+
+@pytest.mark.soak
+@mostly_mpirun
+def test_the_script_of_the_page_own_model_trains_on_three_hosts(project: Project, launcher: str) -> None:
+    (project.path / "train.py").write_text(stages()[-1])
+    done = project.launch("--launcher", launcher, "--script", "train.py")
+    assert done.status == 0, done.output
+    assert "epoch 4, loss" in done.output
+    assert (done.folder / "model.pt").is_file()
