@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -70,3 +71,14 @@ def test_setup_can_go_on_to_install_the_driver_where_it_is_asked_to() -> None:
     bare = CUDA | {"nvidia_cards": 2}
     assert "no driver is loaded" in problems(**bare)
     assert problems(choices={"gpu_install": ["driver"]}, **bare) == ""
+
+
+def test_a_filter_plugin_imports_nothing_of_ours_before_a_filter_is_called() -> None:
+    """Each task on each host is a process of its own, which loads all filter plugins of the play."""
+    plugins = sorted(BOOKS.glob("roles/*/filter_plugins/*.py"))
+    assert plugins
+    for plugin in plugins:
+        body = ast.parse(plugin.read_text()).body
+        modules = [node.module or "" for node in body if isinstance(node, ast.ImportFrom)]
+        modules += [name.name for node in body if isinstance(node, ast.Import) for name in node.names]
+        assert not [name for name in modules if name.split(".")[0] == "muster"], plugin

@@ -1,4 +1,9 @@
-"""Applies the GPU rules of `fab check` in the role `gpu`: it turns the probe's output into findings."""
+"""Applies the GPU rules of `fab check` in the role `gpu`: it turns the probe's output into findings.
+
+Ansible forks a process for every task on every host, and each of these processes loads every filter plugin
+of the play. So each filter imports what it needs itself: when the plugin imported the rules, that was half of
+what these processes cost.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +13,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleFilterError
+
+if TYPE_CHECKING:
+    from muster.deploy.check.finding import Finding
 
 # As in inventory_plugins/hosts_file.py: the folder that holds ansible/ is the package `muster`.
 MUSTER = sys.modules.setdefault("muster", ModuleType("muster"))
 MUSTER.__path__ = [str(Path(__file__).resolve().parents[4])]
 
-from muster.deploy.check.finding import Finding  # noqa: E402
-from muster.deploy.check.gpus import Needs, of_gpus  # noqa: E402
-from muster.deploy.decode import NONSENSE, from_json  # noqa: E402
-from muster.deploy.hosts.gpus import GpuReport  # noqa: E402
-from muster.deploy.image.versions import load, targets  # noqa: E402
-
 
 def gpu_findings(probe_output: str, host: str, needs: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the findings about a host's GPUs, from the output of its probe."""
+    from muster.deploy.check.gpus import Needs, of_gpus
+    from muster.deploy.decode import NONSENSE, from_json
+    from muster.deploy.hosts.gpus import GpuReport
+
     try:
         report = from_json(GpuReport, json.loads(probe_output))
     except NONSENSE as error:
@@ -44,6 +50,8 @@ def line(finding: Finding) -> str:
 
 def image_cuda(labels: Mapping[str, str], image: str) -> str:
     """Return an image's CUDA, from its label or its tag's target in docker/versions.json; "" for none."""
+    from muster.deploy.image.versions import load, targets
+
     if labels.get("muster.cuda") or labels.get("muster.flavor", "").startswith("cpu"):
         return labels.get("muster.cuda", "")
     _, track = targets(load().values()).get(image.rpartition(":")[2], ("", None))
