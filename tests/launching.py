@@ -82,9 +82,13 @@ class Project:
     env: dict[str, str]
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start `fab launch` with these words; SIGINT works even if the test runner ignores it."""
+        """Start `fab launch` with these words; SIGINT works even if the test runner ignores it.
+
+        The ranks may take long to start: on a busy machine torchrun alone has taken longer than the default.
+        """
+        patient = () if "--start-timeout" in words else ("--start-timeout", "300")
         return subprocess.Popen(
-            [str(FAB), "launch", *words],
+            [str(FAB), "launch", *patient, *words],
             cwd=self.path,
             env=self.env,
             stdout=subprocess.PIPE,

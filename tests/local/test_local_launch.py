@@ -344,29 +344,44 @@ def test_the_demo_of_the_readme_learns(project: Project, checkout: Path, launche
     assert float(found.group(1)) >= 0.97
 
 
-def test_on_a_terminal_there_is_a_progress_bar(project: Project, checkout: Path) -> None:
-    # A driver that comes late has only the end of an epoch to show; but not of each.
-    shown = on_a_terminal(
-        [str(FAB), "launch", "--hosts", str(project.path / "hosts.txt"), "--args=--epochs 5"],
-        checkout,
-        project.env,
-    )
-    assert re.search(r"\r\x1b\[K\[0 localhost\] .*epoch \d+/5 \[#", shown), shown
-    assert "accuracy=" in shown
+# As muster.train draws its bar (tests/unit/test_train_progress.py); it waits until the bar has been seen.
+DRAWS = """
+import os, pathlib, time
+if os.environ["RANK"] == "0":
+    print("columns", os.environ["MUSTER_TERMINAL"], flush=True)
+    print("epoch 1/5 [##..]", end="\\r", flush=True)
+    while not pathlib.Path.home().joinpath("seen").exists():
+        time.sleep(0.02)
+    print(" " * 16 + "\\rwas seen", flush=True)
+"""
 
 
-def on_a_terminal(command: list[str], folder: Path, env: dict[str, str]) -> str:
-    """What a command writes when its output is a terminal of 100 columns."""
+def test_on_a_terminal_a_progress_bar_stays_in_place_until_a_line_follows(project: Project) -> None:
+    (project.path / "draws.py").write_text(DRAWS)
+    process, screen = on_a_terminal([str(FAB), "launch", "--script", "draws.py"], project)
+    shown = ""
+    while not (bar := re.search(r"\n\[0 localhost\] epoch 1/5 \[##\.\.\]", shown)):
+        chunk = os.read(screen, 1 << 16)  # EIO, where it ends without a bar
+        shown += chunk.decode()
+    assert "columns 80" in shown  # a fifth of the terminal's 100 is for rank and host
+    Path(project.env["HOME"], "seen").touch()
+    with contextlib.suppress(OSError):  # EIO: the other side is closed
+        while chunk := os.read(screen, 1 << 16):
+            shown += chunk.decode()
+    assert process.wait(PATIENCE) == 0
+    os.close(screen)
+    assert re.match(r"\r\x1b\[K.*was seen", shown[bar.end() :], re.DOTALL), shown
+
+
+def on_a_terminal(command: list[str], project: Project) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a command whose output is a terminal of 100 columns; return it, and what reads the terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=theirs)
+    process = subprocess.Popen(
+        command, cwd=project.path, env=project.env, stdin=subprocess.DEVNULL, stdout=theirs
+    )
     os.close(theirs)
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO: the other side is closed
-        while chunk := os.read(ours, 1 << 16):
-            shown += chunk
-    assert process.wait(PATIENCE) == 0
-    return shown.decode()
+    return process, ours
 
 
 def bare_python() -> str:
