@@ -195,11 +195,12 @@ class Attempts:
         result = execute(
             the_plan, cluster, watchers, timings=timings, stdin=stdin, keep=keep, tell=tell, **limits
         )
+        self._again = False
+        self._results.append(result)  # the rest is extra: no error or interrupt may cost the verdict
         result = self._explained(self._blame(blame_thief(result, head)), cluster)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
-        self._again = False
+        self._results[-1] = result
         self._history.ended(result)
-        self._results.append(result)  # the rest is extra: its errors must not cost the verdict
         try:
             for name, key in METRICS.items():
                 fetched = head.ask(FETCH, path=f"out/{name}", most=MOST_METRICS, seconds=5)

@@ -159,4 +159,6 @@ def test_who_stops_a_job_that_is_ended_wants_no_restart(project: Project) -> Non
     interrupt(folder, "ending")
     result = end_of(folder)
     assert (result["exit_status"], result["attempt"]) == (143, 0)
-    assert "before that: rank 1 on localhost: exit status 5" in (folder / "run" / "verdict.txt").read_text()
+    # On a busy machine the stop may come when the job has just ended, and waits for its restart.
+    earlier = r"(before that|about to start again after this): rank 1 on localhost: exit status 5"
+    assert re.search(earlier, (folder / "run" / "verdict.txt").read_text())

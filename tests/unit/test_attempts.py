@@ -142,6 +142,16 @@ def test_what_was_announced_has_an_end(
     assert carry_out(error)["exit_status"] == status
 
 
+def test_an_interrupt_while_the_end_of_a_job_is_explained_changes_nothing(
+    carry_out: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(result: LaunchResult, head: Head) -> LaunchResult:
+        raise KeyboardInterrupt(2)
+
+    monkeypatch.setattr(attempts, "blame_thief", interrupted)
+    assert carry_out(FAILED)["exit_status"] == 5
+
+
 def test_an_interrupt_at_the_message_of_a_restart_ends_the_job(
     carry_out: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
