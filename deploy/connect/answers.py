@@ -38,6 +38,7 @@ Answer = TypeVar("Answer")
 
 MOST_ENTRIES = 1 << 18  # files of a folder or a run, contents of a tree
 MOST_METRICS = 1 << 26
+MOST_SERVED = 4096  # layers of an image, wheels of an environment
 _Pids = Annotated[tuple[Pid, ...], AtMost(1 << 16)]
 _Log = Annotated[str, AtMost(512)]
 _JobId = Annotated[str, Like(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")]
@@ -349,11 +350,11 @@ class ImageThere:
 
 
 @dataclass(frozen=True)
-class ImageServed:
-    """Where a host gives layers to others, and how many bytes of each it has."""
+class FilesServed:
+    """Where a host gives large files to others, and how many bytes of each it has."""
 
     port: Port
-    have: Annotated[Mapping[Digest, Bytes], AtMost(1024)]
+    have: Annotated[Mapping[Digest, Bytes], AtMost(MOST_SERVED)]
 
 
 @dataclass(frozen=True)
@@ -415,7 +416,7 @@ FILE = Request("file", FileFacts)
 FILE_ENTRIES = Request("entries", Entries)
 FILE_PART = Request("part", Payload, PART)
 IMAGE = Request("image", ImageThere)
-IMAGE_SERVE = Request("image_serve", ImageServed)
+IMAGE_SERVE = Request("image_serve", FilesServed)
 IMAGE_TAKE = Request("image_take", Nothing)
 IMAGE_COMPLETE = Request("image_complete", Nothing)
 IMAGE_PULL = Request("image_pull", Nothing)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.answers import IMAGE_LOAD, IMAGE_PULL, IMAGE_SERVE, ImageServed, Nothing, Request
+from muster.deploy.connect.answers import IMAGE_LOAD, IMAGE_PULL, IMAGE_SERVE, FilesServed, Nothing, Request
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, ImageLoaded, ImageStuck, Report
@@ -36,7 +36,7 @@ class Channel:
             assert self.cut.wait(PATIENCE)
             future.set_exception(LostError("the SSH connection broke", host=self.host))
         else:
-            future.set_result(ImageServed(20123, {}) if request is IMAGE_SERVE else Nothing())
+            future.set_result(FilesServed(20123, {}) if request is IMAGE_SERVE else Nothing())
         if request is IMAGE_LOAD:
             self.report(ImageLoaded(id=IMAGE.id))
         if request is IMAGE_PULL:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.connect.relay import ancestors, by_what_is_there
 from muster.deploy.console.progress import bar
 from muster.deploy.errors import MusterError
 from muster.deploy.image import report
 from muster.deploy.image.archive import Archive
 from muster.deploy.image.engine import Image
 from muster.deploy.image.push import Outcome, Pushed
-from muster.deploy.image.relay import ancestors, by_what_is_there
 
 LAYERS = (b"low" * 50_000, b"high" * 40_000)
 DIFF_IDS = tuple("sha256:" + hashlib.sha256(layer).hexdigest() for layer in LAYERS)

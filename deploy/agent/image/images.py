@@ -6,50 +6,24 @@ import io
 import json
 import tarfile
 import threading
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 from ...common.frames import Frame
-from .blobs import CHUNK, Blobs, Server, Source, Wanted, pull
+from .blobs import CHUNK
 from .engine import find, layers_in_common, load, needs_every_layer
+from .passing import Passing
 
-TELL_SECONDS = 0.25
 
-
-class Images:
+class Images(Passing):
     """Answers requests about images. Long work runs in a thread, and ends with an event."""
 
-    def __init__(self, root: Path, send: Callable[[Frame], None]) -> None:
-        self.blobs, self._send = Blobs(root), send
-        self._word = ""
+    do_image_serve, do_image_take = Passing.serve, Passing.take
+    do_image_complete, do_image_pull = Passing.complete, Passing.pull
 
     def do_image(self, request: Frame, payload: bytes) -> Frame:
         """The image of a name, how many of these layers are here, and whether they may be left out."""
         common = 0 if needs_every_layer() else layers_in_common(request["layers"])
         return {**self._known(request["name"]), "common": common}
-
-    def do_image_serve(self, request: Frame, payload: bytes) -> Frame:
-        """Serve layers to other hosts of this push; answers how much of each file is here already."""
-        self._word = request["word"]
-        server = Server(self.blobs, request["host"], self._word)
-        have = {digest: self.blobs.size(digest) for digest in request["digests"]}
-        return {"port": server.port, "have": have}
-
-    def do_image_take(self, request: Frame, payload: bytes) -> Frame:
-        """Take a piece of a file from the driver."""
-        self.blobs.append(request["digest"], request["offset"], payload)
-        return {}
-
-    def do_image_complete(self, request: Frame, payload: bytes) -> Frame:
-        """Accept a file whose pieces have all arrived."""
-        self.blobs.complete(request["digest"])
-        return {}
-
-    def do_image_pull(self, request: Frame, payload: bytes) -> Frame:
-        """Fetch a file from other hosts."""
-        threading.Thread(target=self._pull, args=(request,), daemon=True).start()
-        return {}
 
     def do_image_forget(self, request: Frame, payload: bytes) -> Frame:
         """Remove files that are loaded."""
@@ -60,23 +34,6 @@ class Images:
         """Hand the image to the engine; the layers that it has are left out."""
         threading.Thread(target=self._load, args=(request, payload), daemon=True).start()
         return {}
-
-    def _pull(self, request: Frame) -> None:
-        digest, last_report = request["digest"], [0.0]
-
-        def tell(have: int) -> None:
-            if time.monotonic() - last_report[0] > TELL_SECONDS:
-                last_report[0] = time.monotonic()
-                self._send({"event": "image-have", "digest": digest, "have": have})
-
-        try:
-            sources = [Source(*source) for source in request["sources"]]
-            pull(self.blobs, Wanted(digest, request["bytes"], self._word), sources, tell)
-        except (OSError, ValueError) as error:
-            have = self.blobs.size(digest)
-            self._send({"event": "image-stuck", "digest": digest, "have": have, "text": str(error)})
-        else:
-            self._send({"event": "image-got", "digest": digest})
 
     def _load(self, request: Frame, payload: bytes) -> None:
         try:
