@@ -49,7 +49,8 @@ def pipeline(job: Job, stage: torch.Tensor) -> list[torch.Tensor]:
         else:
             results.append(batch)
     for _, work in sent:
-        work.wait()
+        if work:  # None where this process is not in the group
+            work.wait()
     return results
 
 
