@@ -175,7 +175,7 @@ class Hosts:
             *("--extra-vars", json.dumps(variables)),
         ]
 
-    def play(self, book: str, *args: str, timeout: float = 800, **variables: object) -> Outcome:
+    def play(self, book: str, *args: str, timeout: float = 3000, **variables: object) -> Outcome:
         """Play a book to its end."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = run(*self.command(book, *args, **variables), timeout=timeout, cwd=BOOKS, env=self.env)
