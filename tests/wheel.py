@@ -33,11 +33,21 @@ def tracked(*under: str) -> list[str]:
 
 def build(folder: Path) -> tuple[Path, Path]:
     """The wheel and the sdist of the tracked files; other files of the checkout are in neither."""
-    source, out = folder / "source", folder / "dist"
+    source, out = copied(folder / "source"), folder / "dist"
+    return wheel_of(source, out), _backend(source, "build_sdist", out)
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel of the tracked files alone."""
+    return wheel_of(copied(folder / "source"), folder / "dist")
+
+
+def copied(source: Path) -> Path:
+    """Copy the tracked files to a folder, and return it."""
     for name in tracked():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, source / name)
-    return wheel_of(source, out), _backend(source, "build_sdist", out)
+    return source
 
 
 def wheel_of(source: Path, out: Path) -> Path:

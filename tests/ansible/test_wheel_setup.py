@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.ansible.bare_hosts import Hosts
-from tests.wheel import build, install
+from tests.wheel import build_wheel, install
 
 
 @pytest.fixture
@@ -22,9 +22,8 @@ def bare_host(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_setup_of_the_wheel_says_what_it_would_do_only(bare_host: Hosts, tmp_path: Path) -> None:
-    wheel, _ = build(tmp_path / "built")
     (tmp_path / "installed").mkdir()
-    installed = install(wheel, tmp_path / "installed")
+    installed = install(build_wheel(tmp_path / "built"), tmp_path / "installed")
     bare_host.command("setup")  # writes hosts.txt and the variables beside it
     before = bare_host.traces("node4")
     own = {name: value for name, value in bare_host.env.items() if name.startswith("ANSIBLE_")}

@@ -20,10 +20,11 @@ NODES = ("node1", "node2", "node3")
 KEEP = os.environ.get("MUSTER_KEEP_CLUSTER") == "1"  # while writing tests: start in 1 s instead of 6
 NUMBER = int(os.environ.get("MUSTER_TEST_CLUSTER", "0"))  # gives a second, parallel run its own nodes
 
-# Processes of a node without a job: sshd, and the container's health check, which logs in too.
+COMPOSE_FILES = os.pathsep.join(str(ROOT / name) for name in ("compose.yaml", "tests/cluster/quiet.yaml"))
+
+# Processes of a node without a job: sshd, the logins of `start`, and `docker exec` on its way in.
 SSHD = {"tini", "sshd", "sshd-session", "sshd-auth"}
-HEALTH_CHECK = {"runc init", "true", "bash -c true", "hostname", 'sh -c exec ssh "$(hostname)" true'}
-HEALTH_CHECK |= {f"ssh {node} true" for node in NODES}
+ENTERING = {"runc init", "true", "bash -c true"}
 
 
 class Process(NamedTuple):
@@ -126,22 +127,18 @@ class Cluster:
     def unpause(self, node: str) -> None:
         self.compose("unpause", node)
 
-    def health(self, node: str) -> str:
-        inspect = ("docker", "inspect", "--format", "{{.State.Health.Status}}", self.container(node))
-        return subprocess.run(inspect, capture_output=True, text=True, check=True).stdout.strip()
-
     def start(self, *nodes: str) -> None:
-        """Start nodes (by default all) from any state, and wait until they are healthy; keys are kept."""
+        """Start nodes (by default all) from any state, and wait until each lets us in; keys are kept."""
         paused = self.compose("ps", "--status", "paused", "--format", "{{.Service}}").split()
         for node in [node for node in nodes or self.nodes if node in paused]:
             self.unpause(node)
-            # A paused container stays unhealthy until its next check, and `up` would not wait for that check.
-            wait_until(partial(self.is_no_longer_unhealthy, node), f"a check of {node}'s health", pause=0.2)
-        self.compose("up", "--detach", "--wait", *nodes, timeout=300)
+        self.compose("up", "--detach", *nodes, timeout=300)  # without --wait, which needs health checks
         self._containers.clear()  # Compose makes a new container where its description has changed
+        for node in nodes or self.nodes:
+            wait_until(partial(self.lets_us_in, node), f"a login at {node}", pause=0.2)
 
-    def is_no_longer_unhealthy(self, node: str) -> bool:
-        return self.health(node) != "unhealthy"
+    def lets_us_in(self, node: str) -> bool:
+        return self.ssh(node, "true").returncode == 0
 
 
 def _of_jobs(listing: str) -> list[Process]:
@@ -149,7 +146,7 @@ def _of_jobs(listing: str) -> list[Process]:
     for line in listing.splitlines():
         pid, parent, state, name, args = line.split(maxsplit=4)
         this_listing = name == "ps" and parent == "0"  # `docker exec` enters from outside: no parent here
-        if not (state.startswith("Z") or name in SSHD or args in HEALTH_CHECK or this_listing):
+        if not (state.startswith("Z") or name in SSHD or args in ENTERING or this_listing):
             processes.append(Process(int(pid), args))
     return processes
 
@@ -178,6 +175,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
     ports = {f"MUSTER_PORT{number}": str(2210 + 10 * NUMBER + number) for number in (1, 2, 3)}
     name = f"muster-test{NUMBER or ''}"
     env = os.environ | ports | {"COMPOSE_PROJECT_NAME": name, "MUSTER_DIR": str(muster_dir)}
+    env["COMPOSE_FILE"] = COMPOSE_FILES
     cluster = Cluster(muster_dir, hosts_file, env)
     # Compose writes the project's name into the image. Under the name of the tests it would build another
     # image, and the user's next `up` would replace the user's nodes.

@@ -70,7 +70,7 @@ def one_home(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
     ports = {
         f"MUSTER_PORT{number}": str(int(cluster.env[f"MUSTER_PORT{number}"]) + 5) for number in (1, 2, 3)
     }
-    files = os.pathsep.join(str(ROOT / name) for name in ("compose.yaml", "tests/cluster/shared-home.yaml"))
+    files = os.pathsep.join((cluster.env["COMPOSE_FILE"], str(ROOT / "tests/cluster/shared-home.yaml")))
     hosts_file = tmp_path / "hosts.txt"
     hosts_file.write_text(cluster.hosts_file.read_text())
     muster_dir = tmp_path / ".muster"

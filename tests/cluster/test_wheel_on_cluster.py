@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.conftest import NODES, NUMBER, Cluster
 from tests.hostile import make_hostile
-from tests.wheel import Installed, build, install
+from tests.wheel import Installed, build_wheel, install
 
 pytestmark = pytest.mark.timeout(900)
 IMAGE = f"muster:wheel-test{NUMBER or ''}"
@@ -18,8 +18,7 @@ IMAGE = f"muster:wheel-test{NUMBER or ''}"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    wheel, _ = build(tmp_path_factory.mktemp("built"))
-    return install(wheel, tmp_path_factory.mktemp("installed"))
+    return install(build_wheel(tmp_path_factory.mktemp("built")), tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +53,20 @@ def test_the_cluster_is_fit_by_the_hosts_file_that_was_written(installed: Instal
     assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == [*NODES]
 
 
+def test_every_node_is_healthy_by_its_own_login(project: Path, env: dict[str, str]) -> None:
+    """The other tests' nodes have no health check (quiet.yaml); `muster cluster up` waits for this one."""
+    containers = [f"{env['COMPOSE_PROJECT_NAME']}-{node}-1" for node in NODES]
+    inspect = ("docker", "inspect", "--format", "{{.State.Health.Status}}", *containers)
+    done = subprocess.run(inspect, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["healthy"] * len(NODES)
+
+
 # Under torchrun tests/local proves the same; here a dozen processes more load PyTorch.
 @pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
 def test_names_of_the_project_are_its_own_on_every_host(
     installed: Installed, project: Path, launcher: str, tmp_path: Path
 ) -> None:
-    words = ("launch", "--launcher", launcher, "--runs", str(tmp_path))
+    words = ("launch", "--start-timeout", "300", "--launcher", launcher, "--runs", str(tmp_path))
     own = installed.muster(*words, "train.py", cwd=project)
     assert own.returncode == 0, own.stdout + own.stderr
     for rank in range(6):
