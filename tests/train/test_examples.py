@@ -31,7 +31,9 @@ def alone(launch: Launch) -> list[float]:
     return losses(launch("single", 1, MINIMAL), 1)
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 2), ("torchrun", 3), ("spawn", 2)])
+@pytest.mark.parametrize(
+    ("launcher", "ranks"), [("mpirun", 3), ("torchrun", 2), pytest.param("spawn", 2, marks=pytest.mark.soak)]
+)
 def test_the_minimal_example_has_the_same_loss_under_every_launcher(
     launch: Launch, alone: list[float], launcher: str, ranks: int
 ) -> None:

@@ -12,7 +12,9 @@ import pytest
 if TYPE_CHECKING:
     from tests.train.conftest import Launch
 
-MODULES = ("collectives", "messages", "mistakes", "store", "fake_gpu", "training", "checkpoint")
+CALLS = ("collectives", "messages", "mistakes")
+REST = ("store", "fake_gpu", "training", "checkpoint")  # they make the same calls
+MODULES = (*CALLS, *REST)
 
 
 def checks(*modules: str) -> list[str]:
@@ -31,7 +33,12 @@ def outcome(launch: Launch) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def outcome_in_debug_mode(launch: Launch) -> dict[str, str]:
-    return run(launch, *MODULES, "debug", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    return run(launch, *CALLS, "debug", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+
+
+@pytest.fixture(scope="module")
+def rest_in_debug_mode(launch: Launch) -> dict[str, str]:
+    return run(launch, *REST, TORCH_DISTRIBUTED_DEBUG="DETAIL")
 
 
 def run(launch: Launch, *modules: str, **variables: str) -> dict[str, str]:
@@ -46,15 +53,21 @@ def test_on_three_ranks(outcome: dict[str, str], check: str) -> None:
     assert not outcome[check], outcome[check]
 
 
-@pytest.mark.parametrize("check", checks(*MODULES, "debug"))
+@pytest.mark.parametrize("check", checks(*CALLS, "debug"))
 def test_on_three_ranks_in_debug_mode(outcome_in_debug_mode: dict[str, str], check: str) -> None:
     assert not outcome_in_debug_mode[check], outcome_in_debug_mode[check]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("check", checks(*REST))
+def test_what_is_made_of_them_in_debug_mode(rest_in_debug_mode: dict[str, str], check: str) -> None:
+    assert not rest_in_debug_mode[check], rest_in_debug_mode[check]
 
 
 def test_train_uses_it_where_torch_has_no_mpi_built_in(launch: Launch, tmp_path: Path) -> None:
     from tests.train.forked import train_alone
 
-    program = ("--epochs", "3", "--limit", "193", "--batch-size", "64")
+    program = ("--epochs", "2", "--limit", "193", "--batch-size", "64")
     job = launch("mpirun", 3, "-m", "muster.train", *program, "--backend", "mpi")
     assert job.status == 0, job.stderr
     assert job.verdict["backend"] == "mpi"
@@ -73,4 +86,4 @@ def test_without_mpi4py_there_is_one_plain_error(monkeypatch: pytest.MonkeyPatch
 
 def test_every_check_ran(outcome: dict[str, str], outcome_in_debug_mode: dict[str, str]) -> None:
     assert set(outcome) == set(checks(*MODULES))
-    assert set(outcome_in_debug_mode) == set(checks(*MODULES, "debug"))
+    assert set(outcome_in_debug_mode) == set(checks(*CALLS, "debug"))
