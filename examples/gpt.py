@@ -42,6 +42,7 @@ from muster.train import (
     run,
     synchronise,
 )
+from muster.train.data.pushed import folder as place_of
 
 Text = Subset[tuple[Tensor, Tensor]]
 SHAPE = ("layers", "width", "heads", "context", "batch_size", "seed")  # what a checkpoint fits
@@ -200,7 +201,7 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
 
 def load_data(config: Config, job: Job) -> tuple[Text, Text]:
     """Return windows to train on and others to evaluate on; every host must have the same files."""
-    windows = Windows(Path(config.data), config.context)
+    windows = Windows(place_of(config.data), config.context)
     for host, ends in zip(job.hosts, job.all_gather(windows.ends), strict=True):
         if ends != windows.ends:
             raise TrainError(f"{config.data} of {host} has other files: name a folder with --data")

@@ -53,6 +53,14 @@ PARTS = (
             *("image_pull", "image_forget", "image_load"),
         ),
     ),
+    Part(
+        *("agent.data.data", "Data", ("data", "jobs", "send")),
+        requests=(
+            *("data_serve", "data_scan", "data_fetch", "data_begin", "data_take", "data_complete"),
+            *("data_pull", "data_bundle", "data_forget", "data_publish", "data_list", "data_verify"),
+            *("data_remove", "data_open", "data_part", "data_read"),
+        ),
+    ),
 )
 DOING = {
     **dict.fromkeys(("facts", "health"), "cannot examine the host"),
@@ -67,6 +75,8 @@ DOING = {
     **dict.fromkeys(("draft", "append", "verify", "settle"), "cannot write the file"),
     **dict.fromkeys(("file", "part"), "cannot read the file"),
     "clean": "cannot remove old jobs",
+    **dict.fromkeys(("data_take", "data_begin", "data_publish"), "cannot keep the data set"),
+    "data_remove": "cannot remove the data set",
 }
 """What a failed request could not do; it stands in front of the error's text."""
 _BY_REQUEST = {request: part for part in PARTS for request in part.requests}

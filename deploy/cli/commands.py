@@ -17,6 +17,7 @@ FAMILIES: Mapping[str, Sequence[str]] = {
     "Hosts": ("check", "setup", "verify", "rotate-keys", "teardown"),
     "The node image": ("image.build", "image.check", "image.sbom", "image.push"),
     "On every host": ("run", "put", "get", "shell", "clean"),
+    "Data sets": ("data.push", "data.list", "data.verify", "data.pull", "data.remove"),
 }
 MODULES: Mapping[str, Sequence[str]] = {
     "init": ("init",),
@@ -28,6 +29,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "stacks": ("stacks",),
     "image": ("image",),
     "hosts": ("run", "put", "get", "shell", "clean"),
+    "data": ("data",),
 }
 """The modules of this package, and the commands or the group of commands that each holds."""
 

@@ -178,7 +178,7 @@ def complete(draft: str, wanted: Iterable[Entry]) -> None:
     ValueError for an entry that would reach out of the folder: the sender may be lying.
     """
     made = list(wanted)
-    _require_harmless(made)
+    require_harmless(made)
     for entry in made:
         path = os.path.join(draft, entry.path)
         if entry.kind == "folder":
@@ -197,7 +197,8 @@ def complete(draft: str, wanted: Iterable[Entry]) -> None:
             _set_mode(draft, entry)
 
 
-def _require_harmless(made: Iterable[Entry]) -> None:
+def require_harmless(made: Iterable[Entry]) -> None:
+    """ValueError for an entry that would reach out of its folder, or that is a link through another link."""
     links = {entry.path for entry in made if entry.kind == "link"}
     for entry in made:
         if entry.kind not in KINDS:

@@ -30,6 +30,11 @@ class MusterPaths(NamedTuple):
         return posixpath.join(self.root, "store")
 
     @property
+    def data(self) -> str:
+        """Data sets by their names (deploy/common/data/sets.py)."""
+        return posixpath.join(self.root, "data")
+
+    @property
     def tools(self) -> str:
         """Programs that the driver has sent, by their digest."""
         return posixpath.join(self.root, "tools")

@@ -212,6 +212,35 @@ class ImageLoaded:
 
 
 @dataclass(frozen=True)
+class DataRead:
+    """So many bytes of a data set's source are read or fetched."""
+
+    done: Bytes
+    total: Bytes
+
+
+@dataclass(frozen=True)
+class DataGot:
+    """A bundle of chunks has arrived; `error`: why its chunks are not in place.
+
+    `wrong`: because they are not what the manifest says, whoever gave them.
+    """
+
+    digest: Digest
+    error: Words = ""
+    wrong: bool = False
+
+
+@dataclass(frozen=True)
+class DataStuck:
+    """No other host could give this host the rest of a bundle."""
+
+    digest: Digest
+    have: Bytes
+    text: Words
+
+
+@dataclass(frozen=True)
 class Fed:
     """Not from a host: the driver has sent a layer to it; `error`: why it could not."""
 
@@ -246,6 +275,9 @@ Report = (
     | ImageGot
     | ImageStuck
     | ImageLoaded
+    | DataRead
+    | DataGot
+    | DataStuck
     | Fed
     | Lost
 )
@@ -269,6 +301,9 @@ KINDS: Mapping[str, type[Report]] = {
     "image-got": ImageGot,
     "image-stuck": ImageStuck,
     "image-loaded": ImageLoaded,
+    "data-read": DataRead,
+    "data-got": DataGot,
+    "data-stuck": DataStuck,
 }
 """The word that an agent uses for each kind of report."""
 

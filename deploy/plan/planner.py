@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import PurePosixPath
 
-from ..common.paths import JobPaths
+from ..common.paths import JobPaths, MusterPaths
 from ..console.text import count
 from ..hosts.facts import ClusterFacts
 from ..hosts.hostfile import Host
@@ -104,6 +104,7 @@ def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -
         "MASTER_ADDR": layout.rendezvous.address,
         "MASTER_PORT": str(layout.rendezvous.port),
         "MUSTER_BACKEND": spec.backend,
+        "MUSTER_DATA": MusterPaths.of_home(layout.facts[host].home).data,
         "MUSTER_HOSTFILE": paths.hostfile,
         "MUSTER_JOB": spec.job,
         "MUSTER_OUT": paths.out,

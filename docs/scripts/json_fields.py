@@ -24,6 +24,8 @@ types:
 
 `null` in a line: the field means nothing for this type."""
 CLEAN = "What `muster clean --json` prints: an object with an entry for each host that was reached."
+DATA_LIST = "What `muster data list --json` prints: an object with a list of data sets for each host."
+DATA_VERIFY = "What `muster data verify --json` prints: an object with an entry for each host."
 IMAGE = "What `muster image.check --json` prints: what the image proved of itself."
 
 DOCUMENTS = (
@@ -83,6 +85,16 @@ DOCUMENTS = (
         "clean",
         CLEAN,
         (("HOST.removed", "tuple[str, ...]"), ("HOST.kept", "tuple[str, ...]"), ("HOST.freed", "int")),
+    ),
+    ("data.list", DATA_LIST, (("HOST[]", "DataSet"),)),
+    (
+        "data.verify",
+        DATA_VERIFY,
+        (
+            ("HOST.digest", "str"),
+            ("HOST.damaged", "tuple[str, ...]"),
+            ("HOST.error", "str"),
+        ),
     ),
     (
         "image.check",
@@ -245,6 +257,17 @@ MEANINGS = {
     "HOST.removed": "jobs whose folder was removed",
     "HOST.kept": "jobs whose folder stays",
     "HOST.freed": "bytes",
+    "HOST[]": "a data set",
+    "HOST.digest": "the SHA-256 of the set's manifest: its version; empty with an error",
+    "HOST.damaged": "what is wrong, a line for each file, at most 21",
+    "HOST.error": "why it was not read; empty if it was",
+    "DataSet.name": "its name",
+    "DataSet.files": "files of it that are on this host",
+    "DataSet.bytes": "their bytes",
+    "DataSet.digest": "the SHA-256 of its manifest: its version",
+    "DataSet.shard": "which part is on this host, from 0",
+    "DataSet.of": "how many parts there are; 1 for a whole set",
+    "DataSet.error": "what is wrong with it, as far as sizes and times tell; empty if nothing",
     "flavor": "what kind of image: cpu, cpu-source or cuda",
     "track": "its track in docker/versions.json",
     "versions": "the version of each part",

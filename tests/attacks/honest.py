@@ -60,6 +60,17 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "clean": {"removed": ["x"], "kept": [], "freed": 7},
     "image": {"id": DIFF_ID, "created": "2026", "layers": [DIFF_ID], "common": 1},
     "image_serve": {"port": 20124, "have": {DIGEST: 7}},
+    "data_serve": {"port": 20125, "place": "ef" * 16, "have": {DIGEST: 7}},
+    **{f"data_{word}": {"digest": DIGEST, "bytes": 7} for word in ("scan", "fetch", "bundle", "open")},
+    "data_begin": {"lacking": "07", "have": "00"},
+    "data_list": {
+        "place": "ef" * 16,
+        "sets": [
+            {"name": "digits", "files": 3, "bytes": 7, "digest": DIGEST, "shard": 0, "of": 1, "error": ""}
+        ],
+    },
+    "data_verify": {"digest": DIGEST, "damaged": ["'a': it is gone"]},
+    "data_remove": {"freed": 7},
 }
 _END = {"code": 1, "time": 1000.0}
 REPORTS: dict[str, dict[str, Any]] = {
@@ -81,4 +92,7 @@ REPORTS: dict[str, dict[str, Any]] = {
     "image-got": {"digest": DIGEST},
     "image-stuck": {"digest": DIGEST, "have": 7, "text": "no"},
     "image-loaded": {"id": DIFF_ID, "created": "2026", "layers": [DIFF_ID]},
+    "data-read": {"done": 7, "total": 9},
+    "data-got": {"digest": DIGEST, "error": "no", "wrong": True},
+    "data-stuck": {"digest": DIGEST, "have": 7, "text": "no"},
 }

@@ -1,7 +1,7 @@
 """A folder of images, a folder for each class: PATH/cat/1.jpg, PATH/dog/2.png.
 
 Each image is scaled to 32x32 and kept in memory, so this is for thousands of images, not for ImageNet. Every
-host needs the folder, at the same path.
+host needs the folder, at the same path; or PATH is the name of a data set that was pushed (pushed.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..job.failure import TrainError
+from .pushed import folder
 
 SIZE = 32
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}
@@ -20,7 +21,7 @@ SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}
 
 def images(path: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the images below `path`, [n, 3, 32, 32], and the number of each one's folder by name."""
-    labelled = list(_files(Path(path)))
+    labelled = list(_files(folder(path)))
     if len({label for _, label in labelled}) < 2:
         raise TrainError(
             f"--data folder:{path} needs two or more folders of images in it, one for each class"
@@ -32,8 +33,8 @@ def images(path: str) -> tuple[torch.Tensor, torch.Tensor]:
 def _files(root: Path) -> Iterator[tuple[Path, int]]:
     """Go through the folders and their files by name: every host must get the same order."""
     classes = sorted(each for each in root.glob("*") if each.is_dir())
-    for label, folder in enumerate(classes):
-        for file in sorted(folder.rglob("*")):
+    for label, images_of in enumerate(classes):
+        for file in sorted(images_of.rglob("*")):
             if file.suffix.lower() in SUFFIXES:
                 yield file, label
 

@@ -1,0 +1,165 @@
+"""A version of a data set that arrives on this host: what it has, what it lacks, and where chunks go."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ...common.data.draft import Draft
+from ...common.data.manifest import CHUNK, Chunks, Manifest, bitmap
+from ...common.data.scan import Reader
+from ...common.data.sets import Known, Sets, Version, intact
+from ...common.frames import Frame
+
+SPARE = 1 << 27  # bytes for chunks that other hosts still have to get, and for the file system itself
+BLOCK = 4096
+
+
+class Arrival:
+    """One version on its way to this host. `source`: a folder of this host that has all of it, if any."""
+
+    def __init__(self, sets: Sets, version: Version, manifest: Manifest, source: str) -> None:
+        self._sets, self.version, self.manifest = sets, version, manifest
+        self.chunks = Chunks(manifest)
+        self.wanted = manifest.shard(version.shard, version.of)
+        self._reader = Reader(source, manifest, self.chunks) if source else None
+        self._known = Known(sets, self.chunks)
+        self._draft: Draft | None = None
+        self._writing = threading.Lock()
+
+    def begin(self, alive: Callable[[], object]) -> Frame:
+        """Take over what is here already; answers which chunks this host lacks, and which it can give.
+
+        `alive`: called now and then; raises if nobody waits for the answer any more. OSError without room.
+        """
+        if not self._is_in_place():
+            draft = Draft(self._sets.draft_folder(self.version), self.manifest, self.chunks, self.wanted)
+            draft.adopt(alive)
+            self._link(draft, alive)
+            self._require_room(draft)
+            self._require_cases()
+            self._copy(draft, alive)
+            self._draft = draft
+        lacking = self._draft.lacking if self._draft else {}
+        count = len(self.chunks)
+        wanted = {
+            self.chunks.number[one] for index in self.wanted for one in self.manifest.files[index].chunks
+        }
+        have = range(count) if self._reader else (wanted - lacking.keys()) | self._known.numbers()
+        return {"lacking": bitmap(iter(lacking), count), "have": bitmap(iter(have), count)}
+
+    def _is_in_place(self) -> bool:
+        with contextlib.suppress(ValueError, OSError):
+            return any(kept.version == self.version and intact(kept) for kept in self._sets.all_kept())
+        return False
+
+    def _link(self, draft: Draft, alive: Callable[[], object]) -> None:
+        """Use the files of other versions and sets that are the same."""
+        for index in self.wanted:
+            file = self.manifest.files[index]
+            source = self._known.whole(file.chunks, executable=file.executable)
+            if source and not draft.has(index):
+                alive()
+                draft.link(index, source)
+
+    def _copy(self, draft: Draft, alive: Callable[[], object]) -> None:
+        """Copy the chunks that are in other files of this host, or in the source."""
+        for number in sorted(draft.lacking if self._reader else self._known.numbers() & draft.lacking.keys()):
+            alive()
+            content = self._known.read(number)
+            if content is None and self._reader:
+                content = self._reader.read(number)
+            if content is not None:
+                draft.place(number, content)
+
+    def _require_room(self, draft: Draft) -> None:
+        """OSError if the disk has no room for what is still to come; it is asked before anything is sent."""
+        folder = os.fsdecode(draft.folder)
+        status = os.statvfs(folder)
+        places = [place for places in draft.lacking.values() for place in places]
+        files = len({index for index, _ in places})
+        size = sum(self._length(place) for place in places) + files * BLOCK + SPARE
+        free = status.f_bavail * status.f_frsize
+        if size > free:
+            raise OSError(
+                f"{self.version.name} needs {size / 1e9:.1f} GB more in {self._sets.root}, and "
+                f"{free / 1e9:.1f} GB are free; make room there: df -h {self._sets.root}"
+            )
+        if 0 < status.f_favail < files:
+            raise OSError(
+                f"{self.version.name} has {files} files to come, and the disk of {self._sets.root} has room "
+                f"for {status.f_favail}: df -i {self._sets.root}; many small files fit as one archive"
+            )
+
+    def _length(self, place: tuple[int, int]) -> int:
+        index, offset = place
+        return min(CHUNK, self.manifest.files[index].size - offset)
+
+    def _require_cases(self) -> None:
+        """ValueError for names that differ in case alone, on a disk that takes them for the same."""
+        folded: dict[str, str] = {}
+        for index in self.wanted:
+            path = self.manifest.files[index].path
+            if folded.setdefault(path.casefold(), path) != path:
+                probe = self._sets.root / f".case.{secrets.token_hex(8)}.x"
+                probe.touch()
+                same = probe.with_suffix(".X").exists()
+                probe.unlink()
+                if same:
+                    first = folded[path.casefold()]
+                    raise ValueError(
+                        f"{first!r} and {path!r} are the same name on the disk of {self._sets.root}"
+                    )
+                return
+
+    def place(self, numbers: Sequence[int], bundle: bytes) -> None:
+        """Put the chunks of a bundle into the files; ValueError if one is not what the manifest says."""
+        start = 0
+        for number in numbers:
+            content = bundle[start : start + self.chunks.lengths[number]]
+            start += len(content)
+            if hashlib.sha256(content).hexdigest() != self.chunks.digests[number]:
+                raise ValueError("a chunk is not what the manifest says: the source changes, push again")
+            if self._draft:
+                with self._writing:
+                    self._draft.place(number, content)
+
+    def read(self, number: int) -> bytes:
+        """A chunk, for another host; OSError if it is not here."""
+        if self._reader:
+            return self._reader.read(number)
+        if self._draft and number not in self._draft.lacking:
+            with contextlib.suppress(OSError):
+                return self._draft.read(number)
+        content = self._known.read(number)
+        if content is None:
+            raise OSError("a chunk that was here is gone; push again")
+        return content
+
+    def publish(self) -> None:
+        """Put the version into place; ValueError if chunks are lacking."""
+        if self._draft is None:
+            self._sets.point_to(self.version)
+            return
+        if self._draft.lacking:
+            raise ValueError(f"{len(self._draft.lacking)} chunks are still lacking; push again")
+        self._sets.publish(self.version, self._draft)
+
+
+def place_of(root: Path) -> str:
+    """A word that is the same for all hosts that share this folder, and for no others."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = root / ".place"
+    with contextlib.suppress(FileExistsError):
+        draft = root / f".place.{secrets.token_hex(8)}"
+        draft.write_text(secrets.token_hex(16))
+        try:
+            os.link(draft, path)  # fails if another host was faster
+        finally:
+            draft.unlink()
+    return path.read_text()

@@ -1,0 +1,115 @@
+"""Fetches a file from a web server to this host, and goes on where an interrupted attempt stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import re
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+CHUNK = 1 << 20
+SILENCE_SECONDS = 60.0
+SPARE = 1 << 27
+Tell = Callable[[int, int], None]
+
+
+def fetch(url: str, root: Path, most: int, tell: Tell) -> Path:
+    """Bring a file to a folder of its own below `root`; returns that folder.
+
+    OSError in plain words if the server refuses, sends more than `most` bytes, or less than it promised.
+    """
+    folder = root / hashlib.sha256(url.encode()).hexdigest()[:32]
+    target = folder / name_of(url)
+    if target.exists():
+        return folder
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part, note = folder.with_suffix(".part"), folder.with_suffix(".json")
+    try:
+        with _open(url, part, note) as answer:
+            _receive(answer, part, most, tell)
+    except urllib.error.HTTPError as error:
+        raise OSError(f"the server refuses {url}: {error.code} {error.reason}") from None
+    except urllib.error.URLError as error:
+        raise OSError(f"cannot fetch {url}: {error.reason}") from None
+    except http.client.HTTPException as error:
+        raise OSError(f"cannot fetch {url}: the server's answer broke off ({type(error).__name__})") from None
+    part.rename(target)
+    note.unlink()
+    return folder
+
+
+def name_of(url: str) -> str:
+    """The name of the file behind a URL: its last part, without what no file name needs."""
+    last = unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2]
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", last).lstrip(".")[:200] or "file"
+
+
+def _open(url: str, part: Path, note: Path) -> Any:
+    """The server's answer: the rest of the file if some of it is here and has not changed there."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    request = urllib.request.Request(url, headers={"User-Agent": "muster", "Accept-Encoding": "identity"})  # noqa: S310
+    mark = ""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        mark = json.loads(note.read_text())["mark"]
+    if mark and part.exists():
+        request.add_header("Range", f"bytes={part.stat().st_size}-")
+        request.add_header("If-Range", mark)
+    answer = opener.open(request, timeout=SILENCE_SECONDS)
+    begins = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range") or "")
+    if answer.status != 206 or not begins or int(begins[1]) != part.stat().st_size:
+        if answer.status == 206:
+            raise OSError(f"the server gives another part of {url} than was asked for")
+        part.write_bytes(b"")
+    # A weak mark (W/"...") does not promise the same bytes: then an interrupted attempt begins anew.
+    tag = answer.headers.get("ETag") or ""
+    note.write_text(json.dumps({"mark": "" if tag.startswith("W/") else tag}))
+    return answer
+
+
+def _receive(answer: Any, part: Path, most: int, tell: Tell) -> None:
+    have = part.stat().st_size
+    length = answer.headers.get("Content-Length")
+    total = have + int(length) if length and length.isdigit() else 0
+    free = shutil.disk_usage(part.parent).free
+    if total > most:
+        raise OSError(
+            f"the file has {total / 1e9:.1f} GB, and at most {most / 1e9:.1f} GB are allowed: --most"
+        )
+    if total - have + SPARE > free:
+        raise OSError(
+            f"the file has {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: df -h {part.parent}"
+        )
+    with open(part, "ab") as file:
+        while content := answer.read(CHUNK):
+            have += len(content)
+            if have > most:
+                raise OSError(f"the server sends more than the {most / 1e9:.1f} GB that are allowed: --most")
+            file.write(content)
+            tell(have, max(total, have))
+    if total and have != total:
+        raise OSError(f"only {have} of {total} bytes came; push again to go on")
+
+
+def forget(folder: str) -> None:
+    """Remove what was fetched."""
+    if os.path.basename(os.path.dirname(folder)) == ".fetched":
+        shutil.rmtree(folder, ignore_errors=True)

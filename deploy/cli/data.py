@@ -1,0 +1,183 @@
+"""`muster data push`, `list`, `verify`, `pull` and `remove`: data sets of the hosts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+
+from invoke import Collection, Context, Exit
+
+from ..connect.answers import DATA_LIST, DATA_REMOVE, DATA_VERIFY, Answer, Request
+from ..connect.cluster import Cluster
+from ..connect.fanout import ask_every
+from ..connect.opener import opener
+from ..console.fold import fold_names
+from ..console.progress import Progress
+from ..console.terminal import harmless, harmless_lines
+from ..data import pull as pulling
+from ..data import report
+from ..data.push import LONG_SECONDS, Push, read_here
+from ..data.source import source as source_of
+from ..errors import UnfitError, UsageError
+from ..hosts import hostfile
+from .command import command
+from .options import size
+from .shared import HELP, explained
+
+KEPT = "interrupted; what has come is kept: the same command goes on"
+NAME = "the name of the data set"
+JSON = "for programs"
+
+
+@command(
+    words=("source", "name"),
+    help={
+        **HELP,
+        "source": "a folder or file here; head:/PATH, a folder of the first host; or a URL, which it fetches",
+        "name": "the name of the data set (default: the name of the folder)",
+        "shard": "give each host only a part: every n-th file",
+        "most": "the most that a URL may bring, such as 500M (default: 100G)",
+    },
+)
+def push(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    source: str = "",
+    name: str = "",
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    shard: bool = False,
+    most: str = "100G",
+    python: str = "",
+) -> None:
+    """Bring a data set to every host, where ranks find it at $MUSTER_DATA/NAME, read-only.
+
+    Each chunk leaves this machine once, and hosts pass it on; what a host has already is not sent again.
+    """
+    with explained(context, KEPT):
+        wanted, limit = source_of(source, name), size("--most", most)
+        chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
+        content = None
+        if wanted.here:
+            sys.stdout.write(f"reading {harmless(source)}\n")
+            with Progress(sys.stdout) as progress:
+                content = read_here(wanted, progress.show)
+        began = time.monotonic()
+        with (
+            Cluster(chosen, opener(Path(hosts), python)) as cluster,
+            Progress(sys.stdout) as progress,
+        ):
+            carrier = Push(cluster, wanted, progress.show, shard=shard, most=limit)
+            pushed = carrier.carry(content)
+        sys.stdout.write(harmless_lines(report.pushed_as_text(pushed, time.monotonic() - began)))
+        if pushed.failed:
+            raise Exit(code=UnfitError.exit_status)
+
+
+@command(help={**HELP, "json": JSON})
+def list(  # noqa: A001, PLR0917
+    context: Context,
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    json: bool = False,
+    python: str = "",
+) -> None:
+    """Show the data sets of every host, and which were changed there."""
+    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+        listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
+        sets = {host: answer.sets for host, answer in listed.items()}
+        if json:
+            rows = {host: [asdict(one) for one in found] for host, found in sets.items()}
+            sys.stdout.write(dumps(rows, indent=2) + "\n")
+        else:
+            sys.stdout.write(harmless_lines(report.listed_as_text(sets)))
+
+
+@command(words=("name",), help={**HELP, "name": NAME, "json": JSON})
+def verify(  # noqa: PLR0917
+    context: Context,
+    name: str = "",
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    json: bool = False,
+    python: str = "",
+) -> None:
+    """Read every byte of a data set on every host, and name the files that are damaged."""
+    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+        answers, errors = _ask(cluster, DATA_VERIFY, name, "verify")
+        if json:
+            rows = {host: {**asdict(answer), "error": ""} for host, answer in answers.items()}
+            failed = {host: {"digest": "", "damaged": [], "error": error} for host, error in errors.items()}
+            sys.stdout.write(dumps({**rows, **failed}, indent=2) + "\n")
+        else:
+            sys.stdout.write(harmless_lines(report.verified_as_text(name, answers, errors)))
+        versions = {answer.digest for answer in answers.values()}
+        if errors or len(versions) > 1 or any(answer.damaged for answer in answers.values()):
+            raise Exit(code=UnfitError.exit_status)
+
+
+@command(
+    words=("name", "to"),
+    help={**HELP, "name": NAME, "to": "the folder here that is made (default: the name of the data set)"},
+)
+def pull(  # noqa: PLR0917
+    context: Context,
+    name: str = "",
+    to: str = "",
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    python: str = "",
+) -> None:
+    """Bring a data set here, from a host that has it, or its shards from all hosts."""
+    with explained(context, KEPT), _cluster(hosts, include, exclude, python) as cluster:
+        if not name:
+            raise UsageError("which data set? muster data pull NAME [TO]")
+        listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
+        held = {host: one for host, answer in listed.items() for one in answer.sets if one.name == name}
+        with Progress(sys.stdout) as progress:
+            brought = pulling.pull(cluster, name, held, Path(to or name), progress.show)
+        sys.stdout.write(f"{to or name}: {brought / 1e6:.1f} MB\n")
+
+
+@command(words=("name",), help={**HELP, "name": NAME})
+def remove(  # noqa: PLR0917
+    context: Context,
+    name: str = "",
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    python: str = "",
+) -> None:
+    """Remove a data set from every host where no job runs."""
+    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+        answers, errors = _ask(cluster, DATA_REMOVE, name, "remove")
+        if answers:
+            freed = sum(answer.freed for answer in answers.values())
+            sys.stdout.write(f"{fold_names(answers)}: {name} removed, {freed / 1e6:.1f} MB\n")
+        if errors:
+            raise UnfitError(errors.items())
+
+
+def _cluster(hosts: str, include: str, exclude: str, python: str) -> Cluster:
+    chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
+    return Cluster(chosen, opener(Path(hosts), python), facts=False)
+
+
+def _ask(
+    cluster: Cluster, request: Request[Answer], name: str, doing: str
+) -> tuple[Mapping[str, Answer], Mapping[str, str]]:
+    """What every host answers about a set, and the errors of the others."""
+    if not name:
+        raise UsageError(f"which data set? muster data {doing} NAME")
+    asked = ask_every(cluster.channels, request, LONG_SECONDS, lambda host: {"name": name})
+    return asked.results, {host: error.reason for host, error in asked.errors.items()}
+
+
+data = Collection("data", push, list, verify, pull, remove)

@@ -1,0 +1,199 @@
+"""A data set that is being made in a folder: takes chunks in any order, and knows which it lacks.
+
+The folder is the only record of what has come. After an interruption, `adopt` reads it and believes only what
+has the right SHA-256.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Sequence
+
+from ..os_errors import naming
+from .manifest import CHUNK, Chunks, File, Link, Manifest, encoded, parents
+from .scan import read_part
+
+# All files get this time, the first that a ZIP archive can hold, 1980-01-01. A later write changes it, so a
+# set with these times and sizes is taken as unchanged; `verify` reads the bytes.
+TIME_NS = 315532800 * 10**9
+
+
+class Draft:
+    """The wanted files of a manifest in a folder. `lacking`: by chunk, the places that do not have it yet."""
+
+    def __init__(self, folder: str, manifest: Manifest, chunks: Chunks, wanted: Sequence[int]) -> None:
+        self.folder, self.manifest, self.chunks = os.fsencode(folder), manifest, chunks
+        self.wanted = wanted
+        self.lacking: dict[int, list[tuple[int, int]]] = {}
+        for index in wanted:
+            offset = 0
+            for digest in manifest.files[index].chunks:
+                self.lacking.setdefault(chunks.number[digest], []).append((index, offset))
+                offset += CHUNK
+        self._made = {self.folder}
+        """The folders that are known to be there."""
+
+    def path(self, name: str) -> bytes:
+        """Where something of the set is."""
+        return os.path.join(self.folder, encoded(name))
+
+    def adopt(self, alive: Callable[[], object] = lambda: None) -> None:
+        """Keep what an interrupted attempt has left, and remove what does not belong to the set.
+
+        `alive`: called for each file; may raise to end the work.
+        """
+        os.makedirs(self.folder, 0o700, exist_ok=True)
+        files = {encoded(self.manifest.files[index].path): index for index in self.wanted}
+        keep = {encoded(up) for index in self.wanted for up in parents(self.manifest.files[index].path)}
+        for place, _, _ in os.walk(self.folder):
+            os.chmod(place, 0o700)  # it may have been about to be put into place
+        for place, folders, names in os.walk(self.folder, topdown=False):
+            for name in names + [name for name in folders if os.path.islink(os.path.join(place, name))]:
+                alive()
+                path = os.path.join(place, name)
+                index = files.get(os.path.relpath(path, self.folder))
+                if index is None or not self._keeps(path, index):
+                    os.unlink(path)
+            if place != self.folder and os.path.relpath(place, self.folder) not in keep:
+                with contextlib.suppress(OSError):  # what is in it came later
+                    os.rmdir(place)
+
+    def _keeps(self, path: bytes, index: int) -> bool:
+        """Whether a file that is there has chunks of the set; they are lacking no longer."""
+        file = self.manifest.files[index]
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > file.size or status.st_nlink > 1:
+            return False  # a file with another name is linked again, if it still belongs here
+        right = [number for number, digest in enumerate(file.chunks) if self._has(path, file, number, digest)]
+        for number in right:
+            self._got(self.chunks.number[file.chunks[number]], (index, number * CHUNK))
+        return bool(right) and (len(file.chunks) == len(right) or bool(status.st_mode & stat.S_IWUSR))
+
+    @staticmethod
+    def _has(path: bytes, file: File, number: int, digest: str) -> bool:
+        length = min(CHUNK, file.size - number * CHUNK)
+        return hashlib.sha256(read_part(path, number * CHUNK, length)).hexdigest() == digest
+
+    def _got(self, number: int, place: tuple[int, int]) -> None:
+        places = self.lacking.get(number, [])
+        if place in places:
+            places.remove(place)
+        if not places:
+            self.lacking.pop(number, None)
+
+    def has(self, index: int) -> bool:
+        """Whether all chunks of a file are in it."""
+        file = self.manifest.files[index]
+        places = ((self.chunks.number[one], (index, at * CHUNK)) for at, one in enumerate(file.chunks))
+        return all(place not in self.lacking.get(number, ()) for number, place in places)
+
+    def read(self, number: int) -> bytes:
+        """A chunk that is here; OSError if it is not what it should be."""
+        for index, offset in self.chunks.places[number]:
+            if index in self.wanted:
+                path = self.path(self.manifest.files[index].path)
+                content = read_part(path, offset, self.chunks.lengths[number])
+                if hashlib.sha256(content).hexdigest() == self.chunks.digests[number]:
+                    return content
+        raise OSError(f"the chunk {self.chunks.digests[number]} is not here")
+
+    def link(self, index: int, source: bytes) -> bool:
+        """Let a file be one that is on this disk already; False if it cannot be linked."""
+        file = self.manifest.files[index]
+        path = self.path(file.path)
+        self._make_room(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        try:
+            os.link(source, path, follow_symlinks=False)
+        except OSError:  # too many names, or a disk without them: it is copied
+            return False
+        for number, digest in enumerate(file.chunks):
+            self._got(self.chunks.number[digest], (index, number * CHUNK))
+        return True
+
+    def place(self, number: int, content: bytes) -> None:
+        """Write a chunk, whose SHA-256 the caller has checked, into every file that lacks it."""
+        for index, offset in self.lacking.pop(number, ()):
+            file = self.manifest.files[index]
+            path = self.path(file.path)
+            self._make_room(path)
+            try:
+                self._write(path, file, offset, content)
+            except OSError as error:
+                self.lacking.setdefault(number, []).append((index, offset))
+                raise naming(error, os.fsdecode(path)) from None
+
+    @staticmethod
+    def _write(path: bytes, file: File, offset: int, content: bytes) -> None:
+        flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            # Nothing of a new file has been written yet: zeros may stay a hole.
+            fresh = os.fstat(descriptor).st_size <= offset
+            if fresh and not content.strip(b"\0"):
+                os.ftruncate(descriptor, offset + len(content))
+            else:
+                view = memoryview(content)
+                while view:
+                    written = os.pwrite(descriptor, view, offset)
+                    view, offset = view[written:], offset + written
+            if len(file.chunks) == 1:
+                _settle(descriptor, file)
+        finally:
+            os.close(descriptor)
+
+    def _make_room(self, path: bytes) -> None:
+        folder = os.path.dirname(path)
+        if folder not in self._made:
+            os.makedirs(folder, 0o700, exist_ok=True)
+            self._made.add(folder)
+
+    def finish(self) -> None:
+        """Make the rest when no chunk is lacking: empty files, links, empty folders, and the modes."""
+        for file in (self.manifest.files[index] for index in self.wanted):
+            path = self.path(file.path)
+            if len(file.chunks) != 1:
+                self._make_room(path)
+                descriptor = os.open(path, os.O_CREAT | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                try:
+                    _settle(descriptor, file)
+                finally:
+                    os.close(descriptor)
+        for name in self.manifest.folders:
+            os.makedirs(self.path(name), 0o700, exist_ok=True)
+        for link in self.manifest.links:
+            self._make_room(self.path(link.path))
+            os.symlink(encoded(link.target), self.path(link.path))
+
+    def close_folders(self) -> None:
+        """Make every folder read-only, except the set's own, which has yet to be moved."""
+        for place, folders, _ in os.walk(self.folder):
+            for name in folders:
+                if not os.path.islink(path := os.path.join(place, name)):
+                    os.chmod(path, 0o500)
+
+
+def _settle(descriptor: int, file: File) -> None:
+    """Give a file its time and mode; the mode last, because a read-only file is taken as complete."""
+    os.utime(descriptor, ns=(TIME_NS, TIME_NS))
+    os.fchmod(descriptor, 0o555 if file.executable else 0o444)
+
+
+def is_intact(path: bytes, file: File) -> bool:
+    """Whether a file looks as when it was made: size, time and mode; its bytes are not read."""
+    with contextlib.suppress(OSError):
+        status = os.lstat(path)
+        mode = stat.S_IFREG | (0o555 if file.executable else 0o444)
+        return (status.st_mode, status.st_size, status.st_mtime_ns) == (mode, file.size, TIME_NS)
+    return False
+
+
+def same_link(path: bytes, link: Link) -> bool:
+    """Whether a link is as when it was made."""
+    with contextlib.suppress(OSError):
+        return os.readlink(path) == encoded(link.target)
+    return False

@@ -1,0 +1,1 @@
+"""Data sets on their way to the hosts and back."""

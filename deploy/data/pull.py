@@ -1,0 +1,106 @@
+"""Brings a data set from the hosts to this machine: the whole, or the shards of all hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+
+from ..common.data.draft import Draft
+from ..common.data.manifest import Chunks
+from ..connect.answers import DATA_FORGET, DATA_OPEN, DATA_READ, DataSet, Payload
+from ..connect.channel import Channel
+from ..connect.cluster import Cluster
+from ..errors import MusterError, UsageError
+from .bundles import bundles
+from .push import LONG_SECONDS, bring_packed, read_manifest
+
+AT_ONCE = 2  # bundles that a host is asked for before the first one is here
+Tell = Callable[[int, int], None]
+
+
+def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path, tell: Tell) -> int:
+    """Bring the set into the folder `target`, from hosts that hold it; returns its bytes.
+
+    `MusterError` if the hosts have different versions, or not all shards. What has come before an
+    interruption is beside the target, and is used again.
+    """
+    givers = _givers(name, held)
+    if os.path.lexists(target):
+        raise UsageError(
+            f"{target} is here already; remove it, or give another place: data pull {name} FOLDER"
+        )
+    first = next(iter(givers.values()))
+    bundle = cluster.channels[first].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
+    manifest = read_manifest(bring_packed(cluster.channels[first], bundle), first)
+    if manifest.digest != held[first].digest:
+        raise MusterError("it gives another data set than it listed", host=first)
+    cluster.channels[first].post(DATA_FORGET, digests=[bundle.digest])
+    chunks = Chunks(manifest)
+    folder = target.with_name(f".{target.name}.{manifest.digest[:16]}.part")
+    draft = Draft(str(folder), manifest, chunks, range(len(manifest.files)))
+    draft.adopt()
+    for shard, host in givers.items():
+        if host != first:
+            cluster.channels[host].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
+        files = (manifest.files[index] for index in manifest.shard(shard, len(givers)))
+        here = {chunks.number[digest] for file in files for digest in file.chunks}
+        _receive(cluster.channels[host], draft, here & draft.lacking.keys(), tell)
+    draft.finish()
+    _make_writable(folder)
+    folder.rename(target)
+    return manifest.size
+
+
+def _givers(name: str, held: Mapping[str, DataSet]) -> dict[int, str]:
+    """A host for each shard; 0 alone if hosts have the whole set."""
+    if not held:
+        raise UsageError(f"no host has a data set {name}; what there is: muster data list")
+    if damaged := [f"{host}: {one.error}" for host, one in held.items() if one.error]:
+        raise MusterError("\n".join(damaged))
+    kinds = {(one.digest, one.of) for one in held.values()}
+    if len(kinds) > 1:
+        raise MusterError(f"the hosts have different versions of {name}; choose one: --include HOST")
+    ((_, of),) = kinds
+    givers: dict[int, str] = {}
+    for host, one in held.items():
+        givers.setdefault(one.shard, host)
+    if lacking := sorted({*range(of)} - givers.keys()):
+        raise MusterError(f"no host here has the shards {', '.join(map(str, lacking))} of {of} of {name}")
+    return {shard: givers[shard] for shard in range(of)}
+
+
+def _receive(channel: Channel, draft: Draft, wanted: set[int], tell: Tell) -> None:
+    """Bring chunks from one host; each is checked before it is written."""
+    lengths = draft.chunks.lengths
+    total, done = sum(lengths[number] for number in wanted), 0
+    asked: deque[tuple[tuple[int, ...], Future[Payload]]] = deque()
+
+    def take() -> int:
+        numbers, future = asked.popleft()
+        content, start = channel.wait(future, LONG_SECONDS).payload, 0
+        for number in numbers:
+            chunk = content[start : start + lengths[number]]
+            start += len(chunk)
+            if hashlib.sha256(chunk).hexdigest() != draft.chunks.digests[number]:
+                raise MusterError("a chunk is not what its manifest says", host=channel.host)
+            draft.place(number, chunk)
+        return start
+
+    for bundle in bundles(lengths, {channel.host: wanted}, {}):
+        if len(asked) == AT_ONCE:
+            tell(done := done + take(), total)
+        asked.append((bundle.chunks, channel.post(DATA_READ, chunks=bundle.chunks)))
+    while asked:
+        tell(done := done + take(), total)
+
+
+def _make_writable(folder: Path) -> None:
+    """Here it is the user's own: let its owner write to it."""
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode | 0o200)
+    folder.chmod(0o755)  # as a new folder is made

@@ -1,0 +1,203 @@
+"""Brings a data set to every host. Each chunk that no host has leaves this machine once.
+
+A host that lacks chunks gets them in bundles from a host that has them, or this machine sends them to a first
+host; from there they go through a tree of hosts (connect/relay.py) while they still arrive. What has arrived
+stays: the next push asks each host what it lacks, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..common.data.manifest import CHUNK, Chunks, Manifest, numbers, unpack
+from ..common.data.scan import Reader, scan
+from ..common.os_errors import explain
+from ..connect.answers import (
+    DATA_BEGIN,
+    DATA_FETCH,
+    DATA_FORGET,
+    DATA_PART,
+    DATA_PUBLISH,
+    DATA_SCAN,
+    DATA_SERVE,
+    DataBegun,
+    DataBundle,
+)
+from ..connect.channel import Channel
+from ..connect.cluster import Cluster
+from ..connect.fanout import ask_every
+from ..errors import MusterError, UnfitError, UsageError
+from .bundles import Bundle, bundles
+from .source import Source
+from .spread import Spread
+
+ANSWER_SECONDS = 60.0
+LONG_SECONDS = 7 * 86400.0  # for a host that reads a large folder; a silent host is noticed at once
+MOST_PACKED = 1 << 29
+Tell = Callable[[int, int], None]
+
+
+@dataclass
+class Outcome:
+    """The outcome on a host. `files`, `size`: of its part; `came`: the bytes that it lacked."""
+
+    files: int = 0
+    size: int = 0
+    came: int = 0
+    same_as: str = ""
+    """Another host with the same folder of data sets: they share a home."""
+    error: str = ""
+
+
+@dataclass
+class Pushed:
+    """The outcome of a push. `sent`: the bytes that left this machine."""
+
+    name: str
+    hosts: dict[str, Outcome] = field(default_factory=dict)
+    sent: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether any host did not get the set."""
+        return any(outcome.error for outcome in self.hosts.values())
+
+
+@dataclass(frozen=True)
+class Content:
+    """A manifest as it travels, and where its chunks are read: here, or nowhere if the head has them."""
+
+    manifest: Manifest
+    packed: bytes
+    reader: Reader | None
+
+
+def read_here(source: Source, tell: Tell) -> Content:
+    """Read the folder here; `UsageError` for what cannot become a data set."""
+    try:
+        manifest = scan(source.here, tell)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(explain(error)) from None
+    return Content(manifest, manifest.packed(), Reader(source.here, manifest, Chunks(manifest)))
+
+
+class Push:
+    """The push of a data set to the hosts of a cluster. `most`: the most bytes that the head fetches."""
+
+    def __init__(self, cluster: Cluster, source: Source, tell: Tell, *, shard: bool, most: int) -> None:
+        self._cluster, self._source, self._tell = cluster, source, tell
+        self._shard, self._most = shard, most
+        self.pushed = Pushed(source.name, {host: Outcome() for host in cluster.channels})
+
+    def carry(self, content: Content | None) -> Pushed:
+        """Bring every host what it lacks, and put it into place there. `content`: None if the head has it."""
+        spread = Spread(self._cluster, self._serve(), self._tell)
+        hosts = [host for host, outcome in self.pushed.hosts.items() if not outcome.same_as]
+        if content is None:
+            content = self._read_by_head(spread, hosts[0])
+            first = Bundle((), len(content.packed), tuple(hosts[1:]), (hosts[0],))
+        else:
+            first = Bundle((), len(content.packed), tuple(hosts))
+        digest = hashlib.sha256(content.packed).hexdigest()
+        spread.bring_file(first, content.packed if content.reader else b"", digest)
+        if spread.lost.keys() >= {*hosts} or (self._shard and spread.lost):
+            raise UnfitError(spread.lost.items())
+        begun = self._begin([host for host in hosts if host not in spread.lost], content, digest)
+        spread.bring(self._bundles(content, begun), content.reader)
+        self.pushed.sent = spread.sent
+        self._publish(hosts, spread.lost)
+        self._forget(hosts, digest)
+        return self.pushed
+
+    def _serve(self) -> dict[str, Any]:
+        """Let each host serve the others; hosts with the same folder are one."""
+        words = {"word": os.urandom(16).hex()}
+        asked = ask_every(
+            self._cluster.channels, DATA_SERVE, ANSWER_SECONDS, lambda host: {"host": host, **words}
+        )
+        served, first = asked.require_all(), dict[str, str]()
+        for host, answer in served.items():
+            self.pushed.hosts[host].same_as = first.setdefault(answer.place, host)
+            if first[answer.place] == host:
+                self.pushed.hosts[host].same_as = ""
+            elif self._shard:
+                reason = f"shares its home with {first[answer.place]}: push without --shard, or --exclude it"
+                raise UnfitError([(host, reason)])
+        return {host: answer for host, answer in served.items() if not self.pushed.hosts[host].same_as}
+
+    def _read_by_head(self, spread: Spread, head: str) -> Content:
+        """Let the head read its folder, or fetch the file; its manifest is checked here as a host's word."""
+        if self._source.url:
+            words = {"url": self._source.url, "most": self._most}
+            bundle = spread.answer(head, DATA_FETCH, LONG_SECONDS, **words)
+        else:
+            bundle = spread.answer(head, DATA_SCAN, LONG_SECONDS, path=self._source.there)
+        packed = bring_packed(spread.channel(head), bundle)
+        return Content(read_manifest(packed, head), packed, None)
+
+    def _begin(self, hosts: list[str], content: Content, digest: str) -> dict[str, DataBegun]:
+        """Learn what each host lacks; `UnfitError` names those that have no room for it."""
+        parts = {host: (place, len(hosts)) if self._shard else (0, 1) for place, host in enumerate(hosts)}
+
+        def words(host: str) -> dict[str, Any]:
+            shard, of = parts[host]
+            return {"name": self._source.name, "manifest": digest, "shard": shard, "of": of}
+
+        for host, (shard, of) in parts.items():
+            files = [content.manifest.files[index] for index in content.manifest.shard(shard, of)]
+            self.pushed.hosts[host] = Outcome(len(files), sum(file.size for file in files))
+        channels = {host: self._cluster.channels[host] for host in hosts}
+        return ask_every(channels, DATA_BEGIN, LONG_SECONDS, words).require_all()
+
+    def _bundles(self, content: Content, begun: Mapping[str, DataBegun]) -> list[Bundle]:
+        chunks = Chunks(content.manifest)
+        sets: dict[str, tuple[set[int], set[int]]] = {}
+        for host, answer in begun.items():
+            try:
+                sets[host] = numbers(answer.lacking, len(chunks)), numbers(answer.have, len(chunks))
+            except ValueError as error:
+                raise UnfitError([(host, f"its list of chunks: {error}")]) from None
+            self.pushed.hosts[host].came = sum(chunks.lengths[number] for number in sets[host][0])
+        lacking = {host: lack for host, (lack, _) in sets.items()}
+        return list(bundles(chunks.lengths, lacking, {host: have for host, (_, have) in sets.items()}))
+
+    def _publish(self, hosts: list[str], lost: Mapping[str, str]) -> None:
+        """Put the set into place where all of it is; hosts that share a home have the first one's outcome."""
+        channels = {host: self._cluster.channels[host] for host in hosts if host not in lost}
+        published = ask_every(channels, DATA_PUBLISH, LONG_SECONDS)
+        errors = {**lost, **{host: error.reason for host, error in published.errors.items()}}
+        for host, outcome in self.pushed.hosts.items():
+            outcome.error = errors.get(outcome.same_as or host, "")
+
+    def _forget(self, hosts: list[str], digest: str) -> None:
+        live = {host: self._cluster.channels[host] for host in hosts if not self.pushed.hosts[host].error}
+        ask_every(live, DATA_FORGET, ANSWER_SECONDS, lambda host: {"digests": [digest]})
+
+
+def bring_packed(channel: Channel, bundle: DataBundle) -> bytes:
+    """A manifest that a host keeps as a bundle; `MusterError` if it is not what the host said it is."""
+    if bundle.bytes > MOST_PACKED:
+        raise MusterError(f"a manifest of {bundle.bytes} bytes; at most {MOST_PACKED}", host=channel.host)
+    packed = b""
+    while len(packed) < bundle.bytes:
+        part = channel.ask(DATA_PART, digest=bundle.digest, start=len(packed), seconds=ANSWER_SECONDS)
+        if not part.payload:
+            break
+        packed += part.payload[:CHUNK]
+    if hashlib.sha256(packed).hexdigest() != bundle.digest:
+        raise MusterError("its manifest was damaged on the way", host=channel.host)
+    return packed
+
+
+def read_manifest(packed: bytes, host: str) -> Manifest:
+    """The manifest that a host sent; `MusterError` for one that could reach out of its folder."""
+    try:
+        return unpack(packed)
+    except ValueError as error:
+        raise MusterError(str(error), host=host) from None

@@ -1,0 +1,70 @@
+"""What `fab data` prints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..connect.answers import DataSet, DataVerified
+from ..console.text import count
+from .push import Outcome, Pushed
+
+
+def pushed_as_text(pushed: Pushed, seconds: float) -> str:
+    """The outcome on every host, and the bytes that left this machine."""
+    width = max(map(len, pushed.hosts))
+    lines = [f"{host:<{width}}  {_outcome(outcome)}" for host, outcome in pushed.hosts.items()]
+    have = sum(not outcome.error for outcome in pushed.hosts.values())
+    lines += [
+        "",
+        f"{pushed.name}: on {have} of {count(len(pushed.hosts), 'host')} after {seconds:.0f} s; "
+        f"{pushed.sent / 1e6:.1f} MB left this machine",
+    ]
+    if have:
+        lines += [f"ranks find it at $MUSTER_DATA/{pushed.name}"]
+    return "\n".join(lines) + "\n"
+
+
+def _outcome(outcome: Outcome) -> str:
+    if outcome.error:
+        return f"FAILED: {outcome.error}"
+    if outcome.same_as:
+        return f"has the same home as {outcome.same_as}"
+    holds = f"{count(outcome.files, 'file')}, {outcome.size / 1e6:.1f} MB"
+    if not outcome.came:
+        return f"{holds}: it had all of it"
+    return f"{holds}: {outcome.came / 1e6:.1f} MB of it came"
+
+
+def listed_as_text(hosts: Mapping[str, Sequence[DataSet]]) -> str:
+    """A line for each set and host, by name: differences between hosts are seen side by side."""
+    rows = [("name", "host", "files", "MB", "version", "")]
+    names = sorted({one.name for sets in hosts.values() for one in sets})
+    for name in names:
+        for host, sets in hosts.items():
+            found = [one for one in sets if one.name == name]
+            rows += [_row(host, one) for one in found] or [(name, host, "-", "-", "-", "not here")]
+    if len(rows) == 1:
+        return "no data sets; to bring one: muster data push FOLDER\n"
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = ("  ".join(map(str.ljust, row, [*widths, 0])) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _row(host: str, one: DataSet) -> tuple[str, str, str, str, str, str]:
+    part = f"shard {one.shard} of {one.of}" if one.of > 1 else ""
+    note = "; ".join(filter(None, [part, one.error]))
+    return one.name, host, str(one.files), f"{one.bytes / 1e6:.1f}", one.digest[:8] or "-", note
+
+
+def verified_as_text(name: str, hosts: Mapping[str, DataVerified], errors: Mapping[str, str]) -> str:
+    """What is damaged where; versions that differ are named too."""
+    lines = [f"{host}: {error}" for host, error in errors.items()]
+    for host, answer in hosts.items():
+        if answer.damaged:
+            lines += [f"{host}: {name} is damaged; a push repairs it"]
+            lines += [f"    {line}" for line in answer.damaged]
+        else:
+            lines += [f"{host}: {name} {answer.digest[:8]} is as it was pushed"]
+    if len({answer.digest for answer in hosts.values()}) > 1:
+        lines += [f"the hosts have different versions of {name}: push it again"]
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,59 @@
+"""Where a data set comes from: a folder here, a folder of the head, or a web server that the head asks."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ..common.data.manifest import require_name
+from ..errors import UsageError
+
+HEAD = "head:"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder or file here (`here`), a path of the head (`there`), or a URL; one of them."""
+
+    name: str
+    here: str = ""
+    there: str = ""
+    url: str = ""
+
+
+def source(text: str, name: str) -> Source:
+    """What a user wrote, and the name of the set, by default the folder's. `UsageError` for nonsense."""
+    if not text:
+        raise UsageError("which folder? muster data push FOLDER [NAME]")
+    if re.match(r"https?://", text):
+        return Source(_named(unquote(urlsplit(text).path), name, text), url=_checked(text))
+    if text.startswith(HEAD):
+        path = text.removeprefix(HEAD)
+        if not path:
+            raise UsageError(f"{text}: which folder of the head? head:/path")
+        return Source(_named(path, name, text), there=path)
+    if re.match(r"[a-z]+://", text):
+        raise UsageError(f"{text}: a folder here, head:/path, or a URL with http or https")
+    if not Path(text).exists():
+        raise UsageError(f"{text}: no such file or folder here")
+    place = os.path.realpath(text)
+    return Source(_named(place, name, text), here=place)
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        raise UsageError("a URL with a password would be on command lines: fetch it yourself, then push")
+    if not parts.hostname or re.search(r"[^!-~]", url):
+        raise UsageError(f"{url}: no URL; write spaces and letters beyond ASCII as %20")
+    return url
+
+
+def _named(path: str, name: str, text: str) -> str:
+    try:
+        return require_name(name or path.rstrip("/").rpartition("/")[2])
+    except ValueError as error:
+        raise UsageError(f"{error}; give another: muster data push {text} NAME") from None

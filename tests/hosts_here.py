@@ -1,0 +1,66 @@
+"""Hosts on this machine: an agent each, with a home of its own, over pipes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from muster.deploy.connect.bootstrap import BOOTSTRAP
+from muster.deploy.connect.cluster import Cluster
+from muster.deploy.connect.pipe import LostError, Pipe
+from muster.deploy.connect.transports.process import ProcessPipe
+from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.hostfile import Host
+
+
+class HostPipe(ProcessPipe):
+    """An agent of this machine that takes `home` for its user's home."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__([*("env", f"HOME={home}", sys.executable, "-c", BOOTSTRAP)])
+
+    def last_words(self, said: str = "") -> LostError:
+        status, said = self.end(said)
+        return LostError(f"the agent ended with status {status}: {said}")
+
+
+class HostsHere:
+    """The hosts node1, node2, ..., whose homes are below a folder."""
+
+    def __init__(self, root: Path, count: int) -> None:
+        self.root, self.hosts = root, hostfile.parse(f"node[1-{count}]")
+        self.pipes: dict[str, HostPipe] = {}
+        self.shares: dict[str, str] = {}
+        """Hosts that use the home of another."""
+        self.wrap: Callable[[str, Pipe], Pipe] = lambda host, pipe: pipe
+
+    def home(self, host: str) -> Path:
+        folder = self.root / self.shares.get(host, host)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def open(self, host: Host) -> Pipe:
+        self.pipes[host.name] = HostPipe(self.home(host.name))
+        return self.wrap(host.name, self.pipes[host.name])
+
+    def cluster(self) -> Cluster:
+        return Cluster(self.hosts, self.open)
+
+    def data(self, host: str) -> Path:
+        return self.home(host) / ".muster" / "data"
+
+
+def contents(folder: Path) -> dict[str, bytes | str]:
+    """Everything in a folder: the bytes of files, the targets of links, and `folder` for empty folders."""
+    found: dict[str, bytes | str] = {}
+    for path in sorted(folder.rglob("*")):
+        name = os.fspath(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = f"link to {path.readlink()}"
+        elif path.is_file():
+            found[name] = path.read_bytes()
+        elif not any(path.iterdir()):
+            found[name] = "folder"
+    return found

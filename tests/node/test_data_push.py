@@ -1,0 +1,251 @@
+"""A data set on its way to several hosts of this machine, each an agent with a home of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from muster.deploy.common.data.manifest import CHUNK
+from muster.deploy.connect.answers import DATA_LIST, DATA_REMOVE, DATA_VERIFY
+from muster.deploy.connect.fanout import ask_every
+from muster.deploy.data.pull import pull
+from muster.deploy.data.push import Push, Pushed, read_here
+from muster.deploy.data.source import source
+from muster.deploy.errors import MusterError, UnfitError
+from tests.hosts_here import HostsHere, contents
+
+MOST = 1 << 40
+LARGE = os.urandom(2 * CHUNK + 1000)
+
+
+def silent(done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> HostsHere:
+    return HostsHere(tmp_path / "hosts", 3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a large file, a sparse file, many small files, links, odd names and an empty folder."""
+    root = tmp_path / "digits"
+    (root / "small" / "empty").mkdir(parents=True)
+    (root / "large.bin").write_bytes(LARGE)
+    with (root / "sparse").open("wb") as file:
+        file.truncate(2 * CHUNK)
+    for number in range(300):
+        (root / "small" / f"{number}.txt").write_text(f"file {number}\n")
+    (root / "small" / "twin.txt").write_text("file 7\n")
+    (root / "nothing").touch()
+    (root / "program").write_text("#!/bin/sh\n")
+    (root / "program").chmod(0o755)
+    (root / "link").symlink_to("small/7.txt")
+    Path(os.fsdecode(bytes(root) + b"/odd \xff\n name")).write_text("odd")
+    return root
+
+
+def push(hosts: HostsHere, what: str, name: str = "digits", *, shard: bool = False) -> Pushed:
+    wanted = source(what, name)
+    content = read_here(wanted, silent) if wanted.here else None
+    with hosts.cluster() as cluster:
+        return Push(cluster, wanted, silent, shard=shard, most=MOST).carry(content)
+
+
+def test_every_host_has_the_folder_and_one_copy_left_this_machine(hosts: HostsHere, folder: Path) -> None:
+    pushed = push(hosts, str(folder))
+    assert [outcome.error for outcome in pushed.hosts.values()] == ["", "", ""]
+    distinct = 2 * CHUNK + 1000 + CHUNK + sum(len(f"file {one}\n") for one in range(300)) + 10 + 3
+    # Beside the chunks, only the manifest: 307 digests, which do not compress.
+    assert distinct < pushed.sent < distinct + 40_000
+    for host in ("node1", "node2", "node3"):
+        data = hosts.data(host)
+        assert contents(data / "digits") == contents(folder)
+        assert (data / "digits" / "program").stat().st_mode & 0o777 == 0o555
+        assert (data / "digits" / "large.bin").stat().st_mode & 0o777 == 0o444
+        assert (data / "digits" / "sparse").stat().st_blocks * 512 < CHUNK, "a hole stays a hole"
+        assert list((data / ".chunks").iterdir()) == [], "nothing is kept twice"
+
+
+def test_what_a_host_has_is_not_sent_again(hosts: HostsHere, folder: Path) -> None:
+    first = push(hosts, str(folder))
+    again = push(hosts, str(folder))
+    assert [outcome.came for outcome in again.hosts.values()] == [0, 0, 0]
+    assert again.sent < 40_000, "the manifest alone"
+    (folder / "small" / "150b.txt").write_text("new")  # in the middle of the order
+    with (folder / "large.bin").open("ab") as file:
+        file.write(b"more")
+    grown = push(hosts, str(folder))
+    assert {outcome.came for outcome in grown.hosts.values()} == {3 + 1004}
+    assert grown.sent < first.sent / 100
+    assert contents(hosts.data("node3") / "digits") == contents(folder)
+    assert len(list((hosts.data("node3") / ".sets").iterdir())) == 2, "the old version is removed"
+
+
+def test_a_host_that_lacks_everything_gets_it_from_the_others(hosts: HostsHere, folder: Path) -> None:
+    whole = hosts.hosts
+    hosts.hosts = whole[:2]
+    push(hosts, str(folder))
+    hosts.hosts = whole
+    pushed = push(hosts, str(folder))
+    assert pushed.hosts["node3"].came > 2 * CHUNK
+    assert pushed.sent < 40_000
+    assert contents(hosts.data("node3") / "digits") == contents(folder)
+
+
+def test_each_host_gets_its_shard_and_all_shards_come_back_as_the_whole(
+    hosts: HostsHere, folder: Path, tmp_path: Path
+) -> None:
+    push(hosts, str(folder), shard=True)
+    parts = [contents(hosts.data(host) / "digits") for host in ("node1", "node2", "node3")]
+    files = [{name for name, what in part.items() if isinstance(what, bytes)} for part in parts]
+    assert [len(names) for names in files] == [102, 102, 102]
+    assert set.union(*files) == {name for name, what in contents(folder).items() if isinstance(what, bytes)}
+    with hosts.cluster() as cluster:
+        listed = ask_every(cluster.channels, DATA_LIST, 60).require_all()
+        held = {host: answer.sets[0] for host, answer in listed.items()}
+        assert pull(cluster, "digits", held, tmp_path / "back", silent) > 0
+        with pytest.raises(MusterError, match="no host here has the shards 1 of 3"):
+            del held["node2"]
+            pull(cluster, "digits", held, tmp_path / "again", silent)
+    assert contents(tmp_path / "back") == contents(folder)
+    with (tmp_path / "back" / "large.bin").open("ab") as file:
+        file.write(b"here it may be written to")
+
+
+def test_a_folder_of_the_head_leaves_it_only_towards_the_hosts(hosts: HostsHere, folder: Path) -> None:
+    folder.rename(hosts.home("node1") / "mine")
+    pushed = push(hosts, "head:~/mine")
+    assert (pushed.sent, pushed.failed) == (0, False)
+    expected = contents(hosts.home("node1") / "mine")
+    assert all(contents(hosts.data(host) / "digits") == expected for host in ("node1", "node2", "node3"))
+
+
+def test_a_host_whose_file_was_damaged_is_found_and_repaired(hosts: HostsHere, folder: Path) -> None:
+    push(hosts, str(folder))
+    path = hosts.data("node2").resolve() / "digits" / "large.bin"
+    before = path.stat()
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    content[CHUNK + 5] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    path.chmod(0o444)
+    with hosts.cluster() as cluster:
+        told = ask_every(cluster.channels, DATA_VERIFY, 60, lambda host: {"name": "digits"}).require_all()
+    assert (told["node1"].damaged, told["node3"].damaged) == ((), ())
+    assert told["node2"].damaged[0] == f"'large.bin': other bytes than were sent, from {CHUNK} on"
+    assert push(hosts, str(folder)).hosts["node2"].came == CHUNK
+    assert contents(hosts.data("node2") / "digits") == contents(folder)
+
+
+def test_a_host_that_is_lost_costs_its_own_line_and_goes_on_later(hosts: HostsHere, folder: Path) -> None:
+    told: list[int] = []
+
+    def strike(done: int, total: int) -> None:
+        if not told and done:
+            hosts.pipes["node2"]._process.kill()
+        told.append(done)
+
+    wanted = source(str(folder), "digits")
+    content = read_here(wanted, silent)
+    with hosts.cluster() as cluster:
+        pushed = Push(cluster, wanted, strike, shard=False, most=MOST).carry(content)
+    failed = [host for host, outcome in pushed.hosts.items() if outcome.error]
+    assert failed == ["node2"]
+    assert "what has arrived there is kept" in pushed.hosts["node2"].error
+    assert not (hosts.data("node2") / "digits").exists()
+    assert contents(hosts.data("node3") / "digits") == contents(folder)
+    again = push(hosts, str(folder))
+    assert (again.failed, again.sent < 40_000) == (False, True)
+    assert contents(hosts.data("node2") / "digits") == contents(folder)
+
+
+def test_hosts_with_one_home_are_one(hosts: HostsHere, folder: Path) -> None:
+    hosts.shares = {"node3": "node1"}
+    pushed = push(hosts, str(folder))
+    assert [outcome.same_as for outcome in pushed.hosts.values()] == ["", "", "node1"]
+    assert not pushed.failed
+    with pytest.raises(UnfitError, match="node3: shares its home with node1"):
+        push(hosts, str(folder), shard=True)
+
+
+def test_a_source_that_changes_meanwhile_is_refused(hosts: HostsHere, folder: Path) -> None:
+    wanted = source(str(folder), "digits")
+    content = read_here(wanted, silent)
+    (folder / "large.bin").write_bytes(b"other")
+    with (
+        hosts.cluster() as cluster,
+        pytest.raises(MusterError, match=r"'large.bin' changes while it"),
+    ):
+        Push(cluster, wanted, silent, shard=False, most=MOST).carry(content)
+    assert not (hosts.data("node1") / "digits").exists()
+
+
+def test_a_set_is_removed_but_not_while_a_job_runs(hosts: HostsHere, folder: Path) -> None:
+    push(hosts, str(folder))
+    lock = hosts.home("node1") / ".muster" / "jobs" / "20261121-120000-abcd" / "lock.node1"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held, hosts.cluster() as cluster:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        asked = ask_every(cluster.channels, DATA_REMOVE, 60, lambda host: {"name": "digits"})
+    assert asked.errors.keys() == {"node1"}
+    assert "the job 20261121-120000-abcd runs on this host" in asked.errors["node1"].reason
+    assert [(hosts.data(host) / "digits").exists() for host in ("node1", "node2")] == [True, False]
+    assert list((hosts.data("node2") / ".sets").iterdir()) == []
+
+
+Serve = Callable[[bytes, int], tuple[str, SimpleNamespace]]
+
+
+@pytest.fixture
+def serve() -> Serve:
+    """A web server that gives a file, breaks off once after some bytes, and can go on from there."""
+
+    def start(content: bytes, breaks_after: int) -> tuple[str, SimpleNamespace]:
+        seen = SimpleNamespace(ranges=[], given=0)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                span = self.headers.get("Range")
+                begin = int(span.removeprefix("bytes=").rstrip("-")) if span else 0
+                seen.ranges.append(begin)
+                self.send_response(206 if span else 200)
+                self.send_header("ETag", '"1"')
+                self.send_header("Content-Length", str(len(content) - begin))
+                if span:
+                    self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+                self.end_headers()
+                end = breaks_after if len(seen.ranges) == 1 else len(content)
+                self.wfile.write(content[begin:end])
+
+            def log_message(self, *words: object) -> None:
+                """Say nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}/a%20b.bin", seen
+
+    return start
+
+
+def test_the_head_fetches_a_file_and_goes_on_where_the_server_broke_off(
+    hosts: HostsHere, serve: Serve
+) -> None:
+    content = LARGE[:3_000_000]
+    url, seen = serve(content, 2_000_000)
+    with pytest.raises(MusterError, match="only 2000000 of 3000000 bytes came; push again"):
+        push(hosts, url)
+    pushed = push(hosts, url)
+    assert (pushed.sent, pushed.failed, seen.ranges) == (0, False, [0, 2_000_000])
+    assert contents(hosts.data("node3") / "digits") == {"a_b.bin": content}
+    with hosts.cluster() as cluster, pytest.raises(MusterError, match=r"at most 0\.0 GB are allowed: --most"):
+        Push(cluster, source(url, "x"), silent, shard=False, most=1000).carry(None)
