@@ -23,6 +23,7 @@ from ..jobs.verdict import verdict
 from ..plan.placement import used_hosts
 from ..timings import Timings, table
 from . import listeners
+from .ending import PAGE, end_with_page
 
 STDIN = 0  # file descriptor
 
@@ -68,11 +69,12 @@ def carry_out(
             result = attempts.run()
     finally:
         screen.close()
-    screen.say(verdict(result, folder))
+    screen.say(verdict(result, folder, PAGE))
     if screen.error:
         text = harmless_lines(verdict(result, folder))
         sys.stderr.write(f"{text}\n        note: standard output: {explain(screen.error)}\n")
     if tell:
         screen.say(f"\n{table(timings.parts())}")
+    end_with_page(folder.path)
     if result.exit_status:
         raise Exit(code=result.exit_status)

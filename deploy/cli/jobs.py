@@ -25,9 +25,10 @@ from ..jobs import control as jobs
 from ..jobs import table as job_table
 from ..jobs.control import Here, Known, Line
 from .command import command
+from .ending import PAGE, end_with_page
 from .shared import HELP, explained
 
-_HELP = {
+JOB_HELP = {
     "hosts": "the hosts file (default: hosts.txt, if there is one)",
     "python": HELP["python"],
     "job": "the id of the job, or the end of the id",
@@ -36,7 +37,7 @@ _HELP = {
 LOST_STATUS = 3
 
 
-@command(help={**_HELP, "json": "print JSON for programs, with all that is known"}, words=("job",))
+@command(help={**JOB_HELP, "json": "print JSON for programs, with all that is known"}, words=("job",))
 def status(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     job: str = "",
@@ -60,7 +61,7 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
 
 @command(
     help={
-        **_HELP,
+        **JOB_HELP,
         "follow": "also show new output until the job ends",
         "rank": "show only this rank",
         "grep": "show only lines with a match of this regular expression",
@@ -79,9 +80,9 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Print the output of all ranks of a job, in the order in which it came."""
-    with explained(context), _one(job, hosts, runs, python) as known:
+    with explained(context), one(job, hosts, runs, python) as known:
         wanted = _pattern(grep)
-        _require_logs(known)
+        require_logs(known)
         screen = Screen(sys.stdout)
         try:
             for line in jobs.printed(known, rank=None if rank < 0 else rank, follow=follow):
@@ -90,14 +91,14 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
             screen.close()
 
 
-@command(help=_HELP, words=("job",))
+@command(help=JOB_HELP, words=("job",))
 def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
     """Show the output of a job from now on, until its end and verdict. Ctrl-C leaves the job running.
 
     At the end, the folder of the run is copied to runs/JOB here.
     """
-    with explained(context), _one(job, hosts, runs, python) as known:
-        _require_logs(known)
+    with explained(context), one(job, hosts, runs, python) as known:
+        require_logs(known)
         screen = Screen(sys.stdout)
         name = known.state.job
         try:
@@ -110,10 +111,10 @@ def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs",
         _end(known, Path(runs), screen)
 
 
-@command(help=_HELP, words=("job",))
+@command(help=JOB_HELP, words=("job",))
 def stop(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
     """End a job on every host. A job that is over stays as it is."""
-    with explained(context), _one(job, hosts, runs, python) as known:
+    with explained(context), one(job, hosts, runs, python) as known:
         if not known.state.running:
             sys.stdout.write(f"{known.state.job} is over: {harmless(job_table.outcome(known.state))}\n")
             return
@@ -145,14 +146,15 @@ def _known(hosts: str, runs: str, python: str, *, until: str = "") -> Iterator[t
 
 
 @contextlib.contextmanager
-def _one(job: str, hosts: str, runs: str, python: str) -> Iterator[Known]:
+def one(job: str, hosts: str, runs: str, python: str) -> Iterator[Known]:
+    """The job with this id, or whose id ends so, while the hosts are connected."""
     if not job:
         raise UsageError("which job? its id is what a launch says first; muster status lists all")
     with _known(hosts, runs, python, until=job) as (known, silent):
         yield jobs.only(known, job, _looked(silent))
 
 
-def _require_logs(known: Known) -> None:
+def require_logs(known: Known) -> None:
     """Refuse a job whose driver runs in a terminal elsewhere: its head knows its state, but not its logs."""
     state = known.state
     if known.place.host and not state.detached:
@@ -195,5 +197,7 @@ def _end(known: Known, runs: Path, screen: Screen) -> None:
     screen.say(
         "\n".join(harmless(line) for line in text.replace(state.driver_folder, str(folder)).split("\n"))
     )
+    screen.say(f"        page: {folder / PAGE}")
+    end_with_page(folder)
     if state.exit_status:
         raise Exit(code=state.exit_status)

@@ -36,8 +36,8 @@ def detach(job: Job, cluster: Cluster) -> str:
 
 
 def own_code() -> Tree:
-    """The code of this driver without its commands. It needs only the standard library."""
-    return of_package(Path(__file__).parents[1], leave_out=("cli",))
+    """The code of this driver without its commands and pages. It needs only the standard library."""
+    return of_package(Path(__file__).parents[1], leave_out=("cli", "view", "page", "compare"))
 
 
 def _require_python(head: str, version: str) -> None:

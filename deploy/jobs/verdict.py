@@ -15,8 +15,11 @@ from .run_folder import RunFolder
 TAIL_LINES = 20
 
 
-def verdict(result: LaunchResult, folder: RunFolder) -> str:
-    """Which ranks ran where; or what failed first, its last lines, and where to read on."""
+def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
+    """Which ranks ran where; or what failed first, its last lines, and where to read on.
+
+    `page`: the name of the page in the run's folder, if one is made.
+    """
     plan, failure = result.plan, result.failure
     seconds = result.ended - result.started
     what = f"{count(len(plan.ranks), 'rank')} on {count(len(plan.hosts), 'host')}, {plan.spec.launcher}"
@@ -32,6 +35,7 @@ def verdict(result: LaunchResult, folder: RunFolder) -> str:
     lines += [f"        {host}: {left} processes could not be ended" for host, left in result.left.items()]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")
+    lines += [f"        page: {folder.path / page}"] if page else []
     if failure is None and result.last_line:
         lines.append(harmless(result.last_line))
     return "\n".join(["", *lines])

@@ -1,0 +1,35 @@
+"""What follows the verdict of a job that is over: the page of its run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ..common.os_errors import explain
+from ..console.terminal import harmless
+from ..errors import MusterError
+
+PAGE = "report.html"
+
+
+def end_with_page(folder: Path) -> None:
+    """Write the page of a run. What goes wrong there is a note, and never costs the job its exit status."""
+    if why := _write(folder):
+        sys.stderr.write(harmless(f"note: no page of {folder.name}: {why}") + "\n")
+
+
+def _write(folder: Path) -> str:
+    """Why there is no page; empty if there is one."""
+    try:
+        from ..view.page.write import write_report  # noqa: PLC0415  # after the verdict: it takes a moment
+
+        write_report(folder, folder / PAGE)
+    except MusterError as error:
+        return str(error)
+    except OSError as error:
+        return explain(error)
+    except KeyboardInterrupt:
+        return "interrupted; make it with muster report"
+    except Exception as error:  # noqa: BLE001  # also a mistake of ours, or a record that nobody expected
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,42 @@
+"""Brings what a page shows of a run that still goes on elsewhere: its records, and the ends of its logs."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path, PurePosixPath
+
+from ..connect.answers import FILES, READ
+from ..errors import MusterError
+from .control import CHUNK, Known
+from .metrics import METRICS
+
+END_OF_LOG = 1 << 14
+MOST_RECORD = 1 << 28
+
+
+def snapshot(known: Known, folder: Path) -> None:
+    """Write the records of a run into a folder. `MusterError` if its host says what cannot be."""
+    for name, size in known.place.ask(FILES, job=known.state.job).files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\0" in name:
+            raise MusterError(f"{known.place.host}: {name!r} is no file of a run")
+        if path.parts[0] == "logs":
+            if path.name.startswith("rank-"):
+                _bring(known, name, folder / path, max(0, size - END_OF_LOG))
+        elif size <= MOST_RECORD:
+            _bring(known, name, folder / path, 0)
+    for name in METRICS:  # the driver brings them at the end; until then they are with the program
+        with contextlib.suppress(MusterError):
+            _bring(known, f"../out/{name}", folder / name, 0)
+
+
+def _bring(known: Known, name: str, path: Path, start: int) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    content = bytearray()
+    while len(content) < MOST_RECORD:
+        place = start + len(content)
+        payload = known.place.ask(READ, job=known.state.job, name=name, start=place, most=CHUNK).payload
+        content += payload
+        if len(payload) < CHUNK:
+            break
+    path.write_bytes(content)

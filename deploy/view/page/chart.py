@@ -1,0 +1,156 @@
+"""Line charts as values: paths and ticks in the units of an SVG's view box. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Point = tuple[float, float]
+
+WIDTH, HEIGHT = 360, 150
+LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 20
+MOST_POINTS = 240
+SERIES = 6
+"""Number of colours in style.css; further series use them again."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A series of a chart: its path, and the figures of the table behind it."""
+
+    name: str
+    colour: int
+    path: str
+    first: str
+    last: str
+    least: str
+    most: str
+    dot: Point | None = None
+    """The place of the only point of a series, which a path would not show."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart. Ticks are a place in the view box and a text."""
+
+    title: str
+    x_name: str
+    lines: tuple[Line, ...]
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+
+    @property
+    def summary(self) -> str:
+        """The chart in a sentence, for a screen reader."""
+        parts = [
+            f"{line.name or self.title} from {line.first} to {line.last}, lowest {line.least}, "
+            f"highest {line.most}"
+            for line in self.lines
+        ]
+        return f"{self.title} over {self.x_name}: {'; '.join(parts)}"
+
+
+def chart(title: str, x_name: str, series: Sequence[tuple[str, Sequence[Point]]]) -> Chart | None:
+    """The chart of some series; None without a finite point."""
+    finite = [(name, [p for p in points if all(map(math.isfinite, p))]) for name, points in series]
+    every = [point for _, points in finite for point in points]
+    if not every:
+        return None
+    x_low, x_high = _range([x for x, _ in every], 0.0)
+    y_low, y_high = _range([y for _, y in every], 0.06)
+    scale = _Scale(x_low, x_high, y_low, y_high)
+    return Chart(
+        title=title,
+        x_name=x_name,
+        lines=tuple(
+            _line(name, number % SERIES, points, scale)
+            for number, (name, points) in enumerate(finite)
+            if points
+        ),
+        x_ticks=tuple((scale.x(tick), figure(tick)) for tick in ticks(x_low, x_high, 4)),
+        y_ticks=tuple((scale.y(tick), figure(tick)) for tick in ticks(y_low, y_high, 3)),
+    )
+
+
+@dataclass(frozen=True)
+class _Scale:
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+
+    def x(self, value: float) -> float:
+        share = (value - self.x_low) / (self.x_high - self.x_low)
+        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        share = (value - self.y_low) / (self.y_high - self.y_low)
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+
+
+def _line(name: str, colour: int, points: Sequence[Point], scale: _Scale) -> Line:
+    drawn = [(scale.x(x), scale.y(y)) for x, y in thinned(points, MOST_POINTS)]
+    values = [y for _, y in points]
+    return Line(
+        name=name,
+        colour=colour,
+        path=path_of(drawn),
+        first=figure(values[0]),
+        last=figure(values[-1]),
+        least=figure(min(values)),
+        most=figure(max(values)),
+        dot=drawn[0] if len(drawn) == 1 else None,
+    )
+
+
+def path_of(points: Sequence[Point]) -> str:
+    """The `d` of an SVG path through these points."""
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in points) if points else ""
+
+
+def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
+    """At most so many points, with the least and the greatest of each part, so that no peak is lost."""
+    if len(points) <= most:
+        return points
+    parts = most // 2
+    kept: list[Point] = []
+    for part in range(parts):
+        group = points[len(points) * part // parts : len(points) * (part + 1) // parts]
+        ends = {min(group, key=lambda point: point[1]), max(group, key=lambda point: point[1])}
+        kept += sorted(ends)
+    return kept
+
+
+def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    if low == high:
+        half = abs(low) * 0.5 or 0.5
+        return low - half, high + half
+    return low - margin * (high - low), high + margin * (high - low)
+
+
+def ticks(low: float, high: float, about: int) -> list[float]:
+    """Round numbers between two bounds, about so many."""
+    raw = (high - low) / about
+    if not raw > 0 or not math.isfinite(raw):
+        return []
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [number * step for number in range(first, min(last, first + 4 * about) + 1)]
+
+
+def figure(value: float) -> str:
+    """A number for people: 1,234, 0.0123, 1.2e-05, 12.3M."""
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    for unit, bound in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if size >= bound:
+            return f"{value / bound:.4g}{unit}"
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size and size < 1e-3:
+        return f"{value:.2e}"
+    return f"{value:.4g}"

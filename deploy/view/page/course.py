@@ -1,0 +1,199 @@
+"""The course of a job by its events: each attempt, and when each rank started, printed and ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...console.text import describe_code
+from .records import Record, Records, number_of
+
+Outcome = Literal["done", "failed", "ended with it", "cut off", "running", "never started"]
+
+
+@dataclass
+class RankCourse:
+    """One rank in one attempt. Times are seconds since the epoch, None for what did not happen."""
+
+    rank: int
+    host: str
+    started: float | None = None
+    printed: float | None = None
+    last_printed: float | None = None
+    ended: float | None = None
+    code: int | None = None
+    outcome: Outcome = "never started"
+
+
+@dataclass
+class Attempt:
+    """One attempt from its start to its end."""
+
+    number: int
+    began: float
+    ended: float
+    running: bool
+    ranks: dict[int, RankCourse] = field(default_factory=dict)
+    failure: Failed | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The first failure of an attempt."""
+
+    at: float
+    host: str
+    rank: int | None
+    text: str
+
+    @property
+    def headline(self) -> str:
+        """`rank 1 on node2: exit status 1`."""
+        where = f"rank {self.rank} on {self.host}" if self.rank is not None else self.host
+        return f"{where}: {self.text}" if where else self.text
+
+
+def course(records: Records, now: float) -> list[Attempt]:
+    """Every attempt of a job. Of a job without events, what its results say."""
+    results = _results(records.result)
+    by_attempt: dict[int, list[Record]] = {}
+    for event in records.events:
+        by_attempt.setdefault(event["attempt"], []).append(event)
+    numbers = sorted(by_attempt.keys() | results.keys())
+    running = records.state.get("state") == "running"
+    return [
+        _attempt(
+            by_attempt.get(number, ()),
+            results.get(number, {}),
+            _places(records.launches, number),
+            now if running and number == numbers[-1] else None,
+        )
+        for number in numbers
+    ]
+
+
+def _results(result: Record) -> dict[int, Record]:
+    """The result of each attempt by its number."""
+    earlier = result.get("earlier_attempts")
+    every = [*(earlier if isinstance(earlier, list) else ()), result]
+    return {one["attempt"]: one for one in every if isinstance(one, dict) and type(one.get("attempt")) is int}
+
+
+def _places(launches: Sequence[Record], attempt: int) -> Iterator[tuple[int, str]]:
+    for launch in launches:
+        if launch.get("attempt") == attempt:
+            for host in _records(launch.get("hosts")):
+                ranks = host.get("ranks")
+                for rank in ranks if isinstance(ranks, list) else ():
+                    if isinstance(rank, int):
+                        yield rank, str(host.get("name"))
+
+
+def _records(value: object) -> Iterator[Record]:
+    yield from (item for item in value if isinstance(item, dict)) if isinstance(value, list) else ()
+
+
+def _attempt(
+    events: Sequence[Record], result: Record, places: Iterable[tuple[int, str]], now: float | None
+) -> Attempt:
+    times = [_time(event["at"]) for event in events]
+    ended = number_of(result.get("ended")) or now or max(times, default=0.0)
+    began = number_of(result.get("started")) or min(times, default=ended)
+    attempt = Attempt(
+        number=int((events[0] if events else result)["attempt"]),
+        began=min([began, *times]),
+        ended=max([ended, *times]),
+        running=now is not None,
+        ranks={rank: RankCourse(rank, host) for rank, host in places},
+    )
+    for event in events:
+        _take(attempt, event)
+    for rank in _records(result.get("ranks")):
+        _take_result(attempt, rank)
+    attempt.failure = _failure(result.get("first_failure"), events)
+    for row in attempt.ranks.values():
+        row.outcome = _outcome(row, attempt)
+    attempt.ranks = dict(sorted(attempt.ranks.items()))
+    return attempt
+
+
+def _take(attempt: Attempt, event: Record) -> None:
+    kind, rank, at = event.get("type"), event.get("rank"), _time(event["at"])
+    if not isinstance(rank, int) or kind not in {
+        "rank.started",
+        "rank.printed",
+        "rank.ended",
+        "rank.cut-off",
+    }:
+        return
+    row = attempt.ranks.setdefault(rank, RankCourse(rank, str(event.get("host"))))
+    if kind == "rank.started":
+        row.started = at
+    elif kind == "rank.printed":
+        row.printed = at
+    else:
+        row.last_printed = number_of(event.get("printed"))
+        if kind == "rank.ended":
+            row.ended, row.code = at, event["code"] if isinstance(event.get("code"), int) else None
+
+
+def _take_result(attempt: Attempt, rank: Record) -> None:
+    """What a result says about a rank; its events say more."""
+    number = rank.get("rank")
+    if isinstance(number, int):
+        row = attempt.ranks.setdefault(number, RankCourse(number, str(rank.get("host"))))
+        if row.ended is None and (ended := number_of(rank.get("ended"))) is not None:
+            row.ended, row.code = ended, rank["code"] if isinstance(rank.get("code"), int) else None
+
+
+def _failure(first: object, events: Sequence[Record]) -> Failed | None:
+    """The failure that the result names; of a running attempt, the first that was told."""
+    if isinstance(first, Mapping) and number_of(first.get("time")) is not None:
+        rank = first.get("rank")
+        return Failed(
+            _time(first["time"]),
+            str(first.get("host") or ""),
+            rank if isinstance(rank, int) else None,
+            str(first.get("reason") or ""),
+        )
+    told = [
+        event
+        for event in events
+        if event.get("exit_status") is not None and event.get("type") not in {"attempt.ended", "job.ended"}
+    ]
+    if not told:
+        return None
+    event = min(told, key=lambda event: _time(event["at"]))
+    rank = event.get("rank")
+    return Failed(
+        _time(event["at"]),
+        str(event.get("host") or ""),
+        rank if isinstance(rank, int) else None,
+        str(event.get("text") or ""),
+    )
+
+
+def _outcome(row: RankCourse, attempt: Attempt) -> Outcome:
+    if row.ended is not None:
+        if row.code == 0:
+            return "done"
+        first = attempt.failure
+        return "failed" if first is None or first.rank == row.rank else "ended with it"
+    if attempt.failure and attempt.failure.rank == row.rank:
+        return "failed"
+    if row.started is None and row.printed is None:
+        return "running" if attempt.running else "never started"
+    return "running" if attempt.running else "cut off"
+
+
+def how(row: RankCourse) -> str:
+    """How a rank ended, in words: `exit status 1`, `SIGTERM (15), ended with it`."""
+    if row.code is None or row.outcome == "done":
+        return row.outcome
+    described = describe_code(row.code)
+    return described if row.outcome == "failed" else f"{described}, {row.outcome}"
+
+
+def _time(value: object) -> float:
+    return number_of(value) or 0.0

@@ -1,0 +1,105 @@
+"""Curves of everything that a program measured, and the times of its steps. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from .chart import Chart, Point, chart, figure
+from .records import Record, number_of
+
+AXES = ("step", "epoch", "iteration", "time")
+"""What may be the horizontal axis, the first that the records have."""
+MOST_CHARTS = 40
+SLOW = 1.1
+"""A rank is slow if its median step takes so many times as long as that of most."""
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """How long the steps of a rank took, in seconds."""
+
+    rank: int
+    steps: int
+    median: float
+    longest: float
+    slow: bool
+
+
+def axis_of(records: Sequence[Record]) -> str:
+    """The name of the horizontal axis: a key that every record has, or the number of the line."""
+    for name in AXES:
+        if records and all(number_of(record.get(name)) is not None for record in records):
+            return name
+    return "line"
+
+
+def points_of(records: Sequence[Record], key: str, axis: str) -> list[Point]:
+    """The values of a key over the axis, in the order of the axis."""
+    began = number_of(records[0].get("time")) or 0.0 if records and axis == "time" else 0.0
+    points = [
+        ((number_of(record.get(axis)) or 0.0) - began if axis != "line" else float(place), value)
+        for place, record in enumerate(records)
+        if (value := number_of(record.get(key))) is not None
+    ]
+    return sorted(points, key=lambda point: point[0])
+
+
+def keys_of(records: Sequence[Record]) -> list[str]:
+    """Every key with a number, in the order of their first appearance."""
+    axis = axis_of(records)
+    keys = dict.fromkeys(
+        key for record in records for key, value in record.items() if number_of(value) is not None
+    )
+    return [key for key in keys if key not in {*AXES[:3], "time", "rank", axis}]
+
+
+def curves(records: Sequence[Record]) -> tuple[list[Chart], int]:
+    """A chart for each key with numbers, and how many more keys there were than are drawn."""
+    axis = axis_of(records)
+    by_rank = _by_rank(records)
+    drawn = next(iter(by_rank.values()), ()) if len(by_rank) > 1 else records
+    keys = keys_of(drawn)
+    charts = [
+        made
+        for key in keys[:MOST_CHARTS]
+        if (made := chart(key, axis, [("", points_of(drawn, key, axis))])) is not None
+    ]
+    return charts, max(0, len(keys) - MOST_CHARTS)
+
+
+def step_times(records: Sequence[Record]) -> list[RankSteps]:
+    """The times of the steps of each rank, for records that say their rank."""
+    times = {
+        rank: [value for record in of_rank if (value := number_of(record.get("step_seconds"))) is not None]
+        for rank, of_rank in _by_rank(records).items()
+    }
+    medians = {rank: median(values) for rank, values in times.items() if values}
+    usual = median(medians.values()) if medians else 0.0
+    return [
+        RankSteps(
+            rank, len(times[rank]), middle, max(times[rank]), len(medians) > 1 and middle > SLOW * usual
+        )
+        for rank, middle in sorted(medians.items())
+    ]
+
+
+def _by_rank(records: Sequence[Record]) -> Mapping[int, list[Record]]:
+    ranks: dict[int, list[Record]] = {}
+    for record in records:
+        if isinstance(rank := record.get("rank"), int):
+            ranks.setdefault(rank, []).append(record)
+    return ranks
+
+
+def seconds(value: float) -> str:
+    """`12.3 ms`, `1.2 s`, `3 min 20 s`, `2 h 05 min`."""
+    if value < 1:
+        return f"{figure(value * 1e3)} ms"
+    if value < 60:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,215 @@
+"""Reads the folder of a run. It may be unfinished, damaged, or of an older version: what is there counts."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...common.runs import describe
+
+Record = Mapping[str, Any]
+MOST_LINES = 200_000
+"""Lines of a file of metrics or events that are read; the rest of a larger file is left out, and said so."""
+MOST_SAMPLES = 50_000
+"""Samples that are read, spread over the whole run: an hour of 256 hosts has ten times as many."""
+TAIL_BYTES = 6000
+LONGEST_LINE = 1 << 20
+MOST_NUMBER = 1e100
+_LOG = re.compile(r"rank-(\d{4,9})@(.+?)(?:\.restart-(\d+))?\.(out|err)")
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The end of a log of a rank."""
+
+    rank: int
+    host: str
+    attempt: int
+    stream: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a run's folder has. Nothing in it is trusted: texts come from hosts."""
+
+    name: str
+    state: Record
+    """What `fab status` says: job.json with state, ended, why. Empty for a folder without job.json."""
+    result: Record
+    launches: tuple[Record, ...]
+    """What was launched, an entry for each attempt."""
+    plan: str
+    verdict: str
+    events: tuple[Record, ...]
+    metrics: tuple[Record, ...]
+    steps: tuple[Record, ...]
+    samples: tuple[Record, ...]
+    tails: tuple[Tail, ...]
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Texts of source files by their SHA-256."""
+    notes: tuple[str, ...] = ()
+    """What could not be read, and what was left out."""
+
+
+def number_of(value: object) -> float | None:
+    """A number of a record; None for anything else, also for a number beyond all reason."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if -MOST_NUMBER < value < MOST_NUMBER else None
+
+
+def read(folder: Path) -> Records:
+    """The records of a run. What cannot be read becomes a note."""
+    notes: list[str] = []
+    first = sorted(folder.glob("launch*.json"), key=_attempt_of)
+    plans = sorted(folder.glob("plan*.txt"), key=_attempt_of)
+    return Records(
+        name=folder.name,
+        state=_state(folder, notes),
+        result=_object(folder / "result.json", notes),
+        launches=tuple(_object(path, notes) for path in first),
+        plan=_text(plans[-1]) if plans else "",
+        verdict=_text(folder / "verdict.txt"),
+        events=tuple(event for event in _lines(folder / "events.jsonl", notes) if _is_event(event)),
+        metrics=tuple(_lines(folder / "metrics.jsonl", notes)),
+        steps=tuple(_lines(folder / "steps.jsonl", notes)),
+        samples=tuple(_samples(folder / "samples.jsonl.gz", notes)),
+        tails=tuple(_tails(folder / "logs")),
+        texts=_texts(folder / "code.json.gz", notes),
+        notes=tuple(notes),
+    )
+
+
+def _state(folder: Path, notes: list[str]) -> Record:
+    try:
+        state = describe(folder)
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        notes.append(f"job.json cannot be read: {error}")
+        return {}
+    return state
+
+
+def _is_event(record: Record) -> bool:
+    return (
+        number_of(record.get("at")) is not None
+        and isinstance(record.get("type"), str)
+        and type(record.get("attempt")) is int
+    )
+
+
+def _attempt_of(path: Path) -> int:
+    match = re.search(r"\.restart-(\d+)", path.name)
+    return int(match[1]) if match else 0
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""
+
+
+def _object(path: Path, notes: list[str]) -> Record:
+    try:
+        loaded = json.loads(path.read_text(errors="replace"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        notes.append(f"{path.name} cannot be read: {error}")
+        return {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _texts(path: Path, notes: list[str]) -> Mapping[str, str]:
+    try:
+        loaded = json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {}
+    except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:
+        notes.append(f"{path.name} cannot be read: {error}")
+        return {}
+    return {str(digest): str(text) for digest, text in loaded.items()} if isinstance(loaded, dict) else {}
+
+
+def _lines(path: Path, notes: list[str]) -> Iterator[Record]:
+    try:
+        with path.open("rb") as file:
+            yield from _decoded(file, path.name, notes)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        notes.append(f"{path.name} cannot be read: {error.strerror}")
+
+
+def _decoded(lines: Iterable[bytes], name: str, notes: list[str]) -> Iterator[Record]:
+    """The JSON objects of a file. Other lines are counted: the last may be half written."""
+    bad = 0
+    for number, line in enumerate(lines):
+        if number >= MOST_LINES:
+            notes.append(f"{name}: only its first {MOST_LINES} lines are shown")
+            break
+        try:
+            record = json.loads(line) if len(line) <= LONGEST_LINE else None
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            yield record
+        else:
+            bad += 1
+    if bad:
+        notes.append(f"{name}: {bad} {'line is' if bad == 1 else 'lines are'} no JSON object")
+
+
+def _samples(path: Path, notes: list[str]) -> Iterator[Record]:
+    """Samples, evenly thinned out where there are too many. A running or killed driver leaves a cut file."""
+    if not path.is_file():
+        return
+    mask, kept = 0, []
+    for line in _unzipped(path, notes):
+        # By the hash of the line: every n-th line could always be of the same host.
+        if not zlib.crc32(line) & mask:
+            kept.append(line)
+            if len(kept) > MOST_SAMPLES:
+                mask = mask << 1 | 1
+                kept = [line for line in kept if not zlib.crc32(line) & mask]
+    if mask:
+        notes.append(f"{path.name}: of {mask + 1} samples one is shown, so that short peaks may be missing")
+    yield from _decoded(kept, path.name, notes)
+
+
+def _unzipped(path: Path, notes: list[str]) -> Iterator[bytes]:
+    try:
+        with gzip.open(path, "rb") as file:
+            yield from file
+    except EOFError:
+        notes.append(f"{path.name} ends in the middle: its driver still runs, or was killed")
+    except (OSError, zlib.error) as error:
+        notes.append(f"{path.name} cannot be read to its end: {error}")
+
+
+def _tails(logs: Path) -> Iterator[Tail]:
+    """The last lines of each log, of the last attempt in which a rank left one."""
+    last: dict[tuple[int, str], tuple[int, str, Path]] = {}
+    for path in sorted(logs.glob("rank-*@*")):
+        if match := _LOG.fullmatch(path.name):
+            key, attempt = (int(match[1]), match[4]), int(match[3] or 0)
+            if key not in last or attempt >= last[key][0]:
+                last[key] = (attempt, match[2], path)
+    for (rank, stream), (attempt, host, path) in sorted(last.items()):
+        if lines := _end_of(path):
+            yield Tail(rank, host, attempt, stream, lines)
+
+
+def _end_of(path: Path) -> tuple[str, ...]:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - TAIL_BYTES))
+        lines = file.read(TAIL_BYTES).decode(errors="replace").splitlines()
+        return tuple(line.rstrip() for line in (lines[1:] if size > TAIL_BYTES else lines))
+    return ()

@@ -1,0 +1,226 @@
+"""The page of a run as a value: everything that its template shows, in the order of the page. Pure."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...common.clock import now
+from ...console.fold import fold, fold_names
+from ...console.text import count
+from ...jobs.launched import hidden_values
+from .chart import Chart
+from .course import Attempt, RankCourse, course, how
+from .metrics import RankSteps, curves, seconds, step_times
+from .records import Record, Records, Tail, number_of
+from .resources import Resources, resources
+from .timeline import Timeline, timeline
+
+TONES = {"done": "good", "failed": "bad", "running": "active", "lost": "bad"}
+LONGEST_PLAN = 40_000
+LOG_CHARACTERS = 220_000
+"""Characters of the last lines of all ranks together."""
+LONGEST_LINE = 240
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The charts of one file of metrics."""
+
+    file: str
+    charts: tuple[Chart, ...]
+    more: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """The last lines of a rank."""
+
+    rank: int
+    host: str
+    stream: str
+    outcome: str
+    failed: bool
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """What the page of a run shows."""
+
+    job: str
+    state: str
+    tone: str
+    headline: str
+    tail: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    timeline: Timeline | None
+    attempts: tuple[Attempt, ...]
+    ranks: tuple[tuple[str, RankCourse, str, str, str], ...]
+    """For the table behind the time line: attempt, rank, start, run time, end."""
+    curves: tuple[Curves, ...]
+    steps: tuple[RankSteps, ...]
+    resources: Resources | None
+    environment: tuple[tuple[str, str], ...]
+    versions: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    options: tuple[tuple[str, str], ...]
+    plan: str
+    outputs: tuple[Output, ...]
+    notes: tuple[str, ...]
+    made: str
+
+
+def run_page(records: Records, at: float | None = None) -> RunPage:
+    """The page. `at`: the time of its making, for a job that still runs."""
+    made = now() if at is None else at
+    attempts = course(records, made)
+    launch = records.launches[-1] if records.launches else {}
+    state = str(records.state.get("state") or ("failed" if records.result.get("exit_status") else "unknown"))
+    hosts = [str(host) for host in _list(records.state.get("hosts"))]
+    last = attempts[-1].ranks if attempts else {}
+    return RunPage(
+        job=str(records.state.get("job") or records.name),
+        state=state,
+        tone=TONES.get(state, "plain"),
+        headline=_headline(records, state),
+        tail=_tail(records.result),
+        facts=tuple(_facts(records, launch, attempts, made)),
+        timeline=timeline(attempts),
+        attempts=tuple(attempts),
+        ranks=tuple(_rank_rows(attempts)),
+        curves=tuple(_curves(records)),
+        steps=tuple(step_times(records.steps)),
+        resources=resources(records.samples, hosts),
+        environment=tuple((name, str(value)) for name, value in _pairs(launch.get("env"))),
+        versions=tuple(_versions(launch)),
+        options=tuple((name, _plain(value)) for name, value in _pairs(launch.get("options"))),
+        plan=_plan(records.plan),
+        outputs=tuple(_outputs(records.tails, last)),
+        notes=(*records.notes, *_notes(records)),
+        made=_date(made),
+    )
+
+
+def _headline(records: Records, state: str) -> str:
+    first = records.result.get("first_failure")
+    if state in {"failed", "lost"}:
+        if records.state.get("why"):
+            return str(records.state["why"])
+        return str(first.get("reason")) if isinstance(first, dict) else "it did not end well"
+    if state == "done":
+        return str(records.state.get("last_line") or "every rank ended with status 0")
+    return {"running": "it still runs: this page shows how far it has come"}.get(
+        state, "no record of its end"
+    )
+
+
+def _tail(result: Record) -> tuple[str, ...]:
+    first = result.get("first_failure")
+    lines = _list(first.get("tail")) if isinstance(first, dict) else []
+    return tuple(str(line).rstrip()[:LONGEST_LINE] for line in lines[-30:])
+
+
+def _facts(
+    records: Records, launch: Record, attempts: Sequence[Attempt], made: float
+) -> Sequence[tuple[str, str]]:
+    state = records.state
+    started = number_of(state.get("started"))
+    ended = number_of(state.get("ended"))
+    ranks, hosts = state.get("ranks"), _list(state.get("hosts"))
+    program = " ".join(map(str, [launch.get("program", ""), *_list(launch.get("args"))])).strip()
+    where = fold_names(map(str, hosts))
+    facts = [
+        ("program", hidden_values(program)),
+        ("ranks", f"{ranks} on {count(len(hosts), 'host')}: {where}" if isinstance(ranks, int) else ""),
+        ("launcher", str(state.get("launcher") or "")),
+        ("started", _date(started) if started is not None else ""),
+        ("took" if ended is not None else "so far", seconds((ended or made) - started) if started else ""),
+        ("attempts", str(len(attempts)) if len(attempts) > 1 else ""),
+        ("exit status", str(state["exit_status"]) if state.get("exit_status") is not None else ""),
+        ("folder", str(state.get("folder") or "")),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def _rank_rows(attempts: Sequence[Attempt]) -> Sequence[tuple[str, RankCourse, str, str, str]]:
+    rows = []
+    for attempt in attempts:
+        name = "first" if attempt.number == 0 else f"restart {attempt.number}"
+        for row in attempt.ranks.values():
+            end = row.ended if row.ended is not None else attempt.ended
+            start = f"{row.started - attempt.began:.2f} s" if row.started is not None else NONE
+            ran = seconds(max(0.0, end - row.started)) if row.started is not None else NONE
+            rows.append((name, row, start, ran, how(row)))
+    return rows[:2000]
+
+
+def _curves(records: Records) -> Sequence[Curves]:
+    files = (("metrics.jsonl", records.metrics), ("steps.jsonl", records.steps))
+    made = [(name, *curves(lines)) for name, lines in files if lines]
+    return [Curves(name, tuple(charts), more) for name, charts, more in made if charts]
+
+
+def _versions(launch: Record) -> Sequence[tuple[str, tuple[tuple[str, str], ...]]]:
+    """Equal hosts together, with what each has."""
+    hosts = [host for host in _list(launch.get("hosts")) if isinstance(host, dict)]
+    described = [
+        (
+            str(host.get("name")),
+            tuple((name, _plain(value)) for name, value in host.items() if name not in {"name", "ranks"}),
+        )
+        for host in hosts
+    ]
+    return [(fold_names(names), values) for names, values in fold(described) if values]
+
+
+def _plan(plan: str) -> str:
+    shown = hidden_values(plan)
+    if len(shown) <= LONGEST_PLAN:
+        return shown
+    return f"{shown[:LONGEST_PLAN]}\n… the rest is in plan.txt of the run's folder"
+
+
+def _outputs(tails: Sequence[Tail], last: dict[int, RankCourse]) -> Sequence[Output]:
+    """The last lines of every rank, those that failed first; fewer lines of each where there are many."""
+    ranks = max(1, len({tail.rank for tail in tails}))
+    lines = max(3, min(30, LOG_CHARACTERS // (ranks * 160)))
+    outputs = []
+    for tail in tails:
+        row = last.get(tail.rank)
+        outcome = how(row) if row else ""
+        failed = row is not None and row.outcome == "failed"
+        kept = tuple(line[:LONGEST_LINE] for line in tail.lines[-(30 if failed else lines) :])
+        room = LOG_CHARACTERS // max(1, len(tails)) * (4 if failed else 1)
+        while len(kept) > 1 and sum(map(len, kept)) > room:
+            kept = kept[1:]
+        outputs.append(Output(tail.rank, tail.host, tail.stream, outcome, failed, kept))
+    return sorted(outputs, key=lambda output: (not output.failed, output.rank, output.stream == "out"))
+
+
+def _notes(records: Records) -> Sequence[str]:
+    """The notes of the verdict."""
+    lines = (line.strip() for line in records.verdict.splitlines())
+    return [line.removeprefix("note: ") for line in lines if line.startswith("note: ")]
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _pairs(value: object) -> Sequence[tuple[str, object]]:
+    return sorted(value.items()) if isinstance(value, dict) else []
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if isinstance(value, (str, int)) else json.dumps(value)
+
+
+def _date(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))

@@ -1,0 +1,30 @@
+"""Writes pages into files, whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...common.os_errors import naming
+from .records import read
+from .render import render
+from .run_page import run_page
+
+NAME = "report.html"
+
+
+def write_page(html: str, path: Path) -> None:
+    """Write a page for its user alone. OSError names the file."""
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        draft.write_text(html, encoding="utf-8", errors="replace")
+        draft.chmod(0o600)
+        draft.replace(path)
+    except OSError as error:
+        raise naming(error, str(path)) from None
+
+
+def write_report(folder: Path, path: Path | None = None) -> Path:
+    """Write the page of the run in a folder; returns its path."""
+    target = path or folder / NAME
+    write_page(render("run.html", page=run_page(read(folder))), target)
+    return target

@@ -1,0 +1,243 @@
+"""The page of a run: what it says, what it must not say, and that nothing in a run's folder breaks it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.cli.ending import end_with_page
+from muster.deploy.errors import MusterError
+from muster.deploy.view.page.course import course
+from muster.deploy.view.page.metrics import step_times
+from muster.deploy.view.page.records import Records, read
+from muster.deploy.view.page.render import _environment, render
+from muster.deploy.view.page.run_page import run_page
+from muster.deploy.view.page.write import write_report
+from tests.unit.runs import BEGAN, write_run
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "run-page.html"
+AT = BEGAN + 500
+VOID = {"meta", "link", "br", "img", "input"}
+
+
+class Outline(HTMLParser):
+    """The elements of a page; fails on one that is not closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page_of(records: Records) -> str:
+    return render("run.html", page=run_page(records, AT))
+
+
+def test_the_page_is_that_of_the_golden_file(tmp_path: Path) -> None:
+    """After a change: look at the page, then copy what this test has written over the golden file."""
+    page = page_of(read(write_run(tmp_path, restarts=True, seconds=30))).replace(str(tmp_path), "/runs")
+    (tmp_path / GOLDEN.name).write_text(page)
+    assert page == GOLDEN.read_text(), tmp_path / GOLDEN.name
+
+
+@pytest.mark.parametrize("kind", [{}, {"fails": True}, {"restarts": True}, {"ended": False}, {"hosts": 40}])
+def test_a_page_asks_nobody_for_anything_and_a_reader_of_screens_finds_its_way(
+    tmp_path: Path, kind: dict[str, Any]
+) -> None:
+    html = page_of(read(write_run(tmp_path, **kind)))
+    outline = Outline(html)
+    tags = [tag for tag, _ in outline.elements]
+    assert "script" not in tags
+    assert "default-src 'none'" in html
+    for _, attributes in outline.elements:
+        assert not {name for name in attributes if name.startswith("on")}
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:"))
+    assert not re.search(r"url\(\s*['\"]?(?!#)", html)
+    assert tags.count("h1") == 1
+    assert html.index("<h1>") < html.index("<h2")
+    for tag, attributes in outline.elements:
+        if tag == "svg":
+            assert attributes.get("aria-hidden") or attributes.get("aria-label")
+        if tag == "th":
+            assert attributes.get("scope")
+    named = {value for _, attributes in outline.elements if (value := attributes.get("id"))}
+    assert {a["aria-labelledby"] for _, a in outline.elements if "aria-labelledby" in a} <= named
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_what_hosts_say_is_text_and_no_secret_is_shown(tmp_path: Path) -> None:
+    html = page_of(read(write_run(tmp_path, fails=True)))
+    assert "&lt;script&gt;alert(1)" in html
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "\x1b" not in html
+    assert "s3cret" not in html
+    assert "--api-key=***" in html
+
+
+def test_the_verdict_is_first_and_the_first_failure_is_marked(tmp_path: Path) -> None:
+    page = run_page(read(write_run(tmp_path, fails=True)), AT)
+    assert (page.state, page.tone, page.headline) == ("failed", "bad", "rank 3 on node2: exit status 1")
+    assert page.timeline is not None
+    (mark,) = page.timeline.marks
+    (failed,) = [bar for bar in page.timeline.bars if bar.kind == "failed"]
+    assert mark.text == "rank 3 on node2: exit status 1"
+    assert mark.x == failed.end
+    assert failed.quiet is not None, "it had printed nothing for a fifth of the attempt"
+    assert [bar.kind for bar in page.timeline.bars].count("with") == 3
+    assert page.outputs[0].failed
+
+
+def test_a_run_of_256_ranks_and_an_hour_of_samples_is_below_a_megabyte(tmp_path: Path) -> None:
+    """A host has a sample every two minutes here, as more take long to write; a page has fewer points."""
+    folder = write_run(tmp_path, hosts=256, slots=1, seconds=3600, sample_every=120, fails=True, lines=400)
+    html = page_of(read(folder))
+    assert len(html.encode()) < 1 << 20
+    assert html.count('class="spark"') >= 256
+    assert "at most 12 points" in html
+
+
+def test_samples_beyond_the_bound_are_thinned_out_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.deploy.view.page.records.MOST_SAMPLES", 100)
+    records = read(write_run(tmp_path, hosts=3, seconds=2000))
+    assert 25 <= len(records.samples) <= 100
+    assert {sample["host"] for sample in records.samples} == {"node1", "node2", "node3"}
+    assert any("samples one is shown" in note for note in records.notes)
+
+
+def test_a_page_of_a_running_job_says_how_far_it_has_come(tmp_path: Path) -> None:
+    records = read(write_run(tmp_path, ended=False))
+    records = dataclasses.replace(records, state={**records.state, "state": "running"})
+    page = run_page(records, BEGAN + 30)
+    assert page.tone == "active"
+    assert {row.outcome for row in page.attempts[0].ranks.values()} == {"running"}
+    assert page.attempts[0].ended == BEGAN + 30
+
+
+def test_a_job_of_an_older_version_has_a_page_without_events(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, fails=True)
+    for name in ("events.jsonl", "launch.json", "samples.jsonl.gz", "steps.jsonl", "code.json.gz"):
+        (folder / name).unlink(missing_ok=True)
+    page = run_page(read(folder), AT)
+    assert page.timeline is not None
+    assert len(page.timeline.bars) == 4
+    assert page.timeline.marks[0].text == "rank 3 on node2: exit status 1"
+
+
+NONSENSE = (
+    "",
+    "{",
+    "[]\n",
+    '{"at": "x"}\n',
+    '{"at": 1e999, "rank": {}, "attempt": 0}\n',
+    "\0\xff\n",
+    "[" * 9999,
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("events.jsonl", "metrics.jsonl", "steps.jsonl", "samples.jsonl.gz", "launch.json", "job.json"),
+        *("result.json", "plan.txt", "verdict.txt", "code.json.gz"),
+    ],
+)
+def test_no_nonsense_in_a_file_keeps_a_run_from_its_page(tmp_path: Path, name: str) -> None:
+    folder = write_run(tmp_path, fails=True)
+    for nonsense in NONSENSE:
+        (folder / name).write_text(nonsense)
+        page_of(read(folder))
+
+
+@pytest.mark.parametrize("wrong", [None, "x", [], {}, -1, 1e308, [None]])
+def test_no_value_of_a_wrong_type_keeps_a_run_from_its_page(tmp_path: Path, wrong: object) -> None:
+    folder = write_run(tmp_path, hosts=1, seconds=20, fails=True)
+    for name in ("events.jsonl", "metrics.jsonl", "steps.jsonl"):
+        lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        lines += [{**lines[-1], key: wrong} for key in lines[-1]]
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in ("launch.json", "result.json"):
+        whole = json.loads((folder / name).read_text())
+        for key in whole:
+            (folder / name).write_text(json.dumps({**whole, key: wrong}))
+            page_of(read(folder))
+        (folder / name).write_text(json.dumps(whole))
+
+
+def test_a_cut_file_of_samples_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    whole = (folder / "samples.jsonl.gz").read_bytes()
+    (folder / "samples.jsonl.gz").write_bytes(whole[: len(whole) * 3 // 4])
+    records = read(folder)
+    assert records.samples
+    assert any("ends in the middle" in note for note in records.notes)
+
+
+def test_slow_ranks_are_named() -> None:
+    steps = [
+        {"rank": rank, "step": step, "step_seconds": 0.13 if rank == 2 else 0.1}
+        for rank in range(4)
+        for step in range(9)
+    ]
+    assert [times.rank for times in step_times(steps) if times.slow] == [2]
+    assert step_times([{"step": 1, "step_seconds": 0.1}]) == []
+
+
+def test_ranks_that_were_planned_and_never_started_are_in_the_time_line(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, ended=False)
+    (folder / "events.jsonl").write_text((folder / "events.jsonl").read_text().split("\n", 1)[0] + "\n")
+    (attempt,) = course(read(folder), AT)
+    assert [row.outcome for row in attempt.ranks.values()] == ["never started"] * 4
+
+
+# -- the end of a job --
+
+
+def test_a_page_that_cannot_be_made_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path)
+    end_with_page(folder)
+    assert (folder / "report.html").stat().st_mode & 0o777 == 0o600
+    assert capsys.readouterr().err == ""
+
+    errors: list[BaseException] = [OSError(28, "full"), KeyboardInterrupt(), ZeroDivisionError("0")]
+
+    def broken(*ignored: object) -> None:
+        raise errors.pop()
+
+    monkeypatch.setattr("muster.deploy.view.page.write.write_report", broken)
+    while errors:
+        end_with_page(folder)
+        assert "note: no page of 20261120-120000-abcd: " in capsys.readouterr().err
+
+
+def test_without_jinja2_a_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    _environment.cache_clear()
+    with pytest.raises(MusterError, match="pip install jinja2"):
+        write_report(write_run(tmp_path))
