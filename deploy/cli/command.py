@@ -60,7 +60,8 @@ class Command(Task[Any]):
     @property
     def usage(self) -> str:
         """What may follow the command's name: `[options] [SCRIPT] [ARGS]`."""
-        parts = ["[options]", *(f"[{word.upper()}]" for word in self.words)]
+        words = (f"{word.upper()}{' ...' if word in self.iterable else ''}" for word in self.words)
+        parts = ["[options]", *(f"[{word}]" for word in words)]
         if self.rest:
             parts.append(f"[{self.rest_name} ...]" if self.rest_after_words else f"[-- {self.rest_name} ...]")
         return " ".join(parts)

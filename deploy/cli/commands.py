@@ -13,7 +13,7 @@ from invoke import Collection, Task
 
 FAMILIES: Mapping[str, Sequence[str]] = {
     "To begin": ("init", "demo", "cluster.up", "cluster.down"),
-    "Jobs": ("launch", "status", "logs", "attach", "stop", "stacks", "report"),
+    "Jobs": ("launch", "status", "logs", "attach", "stop", "stacks", "report", "compare"),
     "Hosts": ("check", "setup", "verify", "rotate-keys", "teardown"),
     "The node image": ("image.build", "image.check", "image.sbom", "image.push"),
     "On every host": ("run", "put", "get", "shell", "clean"),
@@ -27,7 +27,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "launch": ("launch",),
     "jobs": ("status", "logs", "attach", "stop"),
     "stacks": ("stacks",),
-    "view": ("report",),
+    "view": ("report", "compare"),
     "image": ("image",),
     "hosts": ("run", "put", "get", "shell", "clean"),
     "data": ("data",),

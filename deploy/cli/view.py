@@ -1,18 +1,26 @@
-"""`muster report`: the page of a run."""
+"""`muster report` and `muster compare`: pages of runs."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterable
+from json import dumps
 from pathlib import Path
 
 from invoke import Context
 
 from ..console.terminal import harmless
+from ..errors import UsageError
 from ..jobs import control as jobs
 from ..jobs.control import Known
 from ..jobs.snapshot import snapshot
-from ..view.page.write import write_report
+from ..view.compare import text
+from ..view.compare.differences import differences, unrecorded
+from ..view.compare.figures import outcome
+from ..view.page.records import Records, read
+from ..view.page.render import render
+from ..view.page.write import write_page, write_report
 from .command import command
 from .jobs import JOB_HELP, one, require_logs
 from .shared import explained
@@ -35,6 +43,54 @@ def report(  # noqa: PLR0917  # fab makes a flag of each parameter
         require_logs(known)
         written = _write(known, Path(runs), Path(output) if output else None)
         sys.stdout.write(harmless(str(written)) + "\n")
+
+
+@command(
+    help={
+        **JOB_HELP,
+        "job": "a job: its id, or the end of it; give two or more",
+        "html": "also write the comparison as a page to this file",
+        "json": "print JSON for programs",
+    },
+    iterable=["job"],
+    words=("job",),
+)
+def compare(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    job: Iterable[str] | None = None,
+    html: str = "",
+    hosts: str = "",
+    runs: str = "runs",
+    python: str = "",
+    json: bool = False,
+) -> None:
+    """Compare jobs: what differs in code, arguments, environment, versions and hosts, and what came of it."""
+    names = list(job or ())
+    with explained(context), tempfile.TemporaryDirectory(prefix="muster-compare-") as place:
+        if len(names) < 2:
+            raise UsageError("which jobs? muster compare JOB1 JOB2; muster status lists all")
+        records = [_records(name, hosts, runs, python, Path(place)) for name in names]
+        found, came = differences(records), outcome(records)
+        if html:
+            page = render(
+                "compare.html", found=found, came=came, unrecorded=unrecorded(records), compared=text.COMPARED
+            )
+            write_page(page, Path(html))
+        as_json = dumps(text.as_json(records, found, came), indent=2) + "\n"
+        sys.stdout.write(as_json if json else text.as_text(records, found, came))
+
+
+def _records(job: str, hosts: str, runs: str, python: str, place: Path) -> Records:
+    """The records of a job, wherever it is."""
+    with one(job, hosts, runs, python) as known:
+        require_logs(known)
+        if not known.place.host:
+            return read(Path(known.state.folder))
+        if not known.state.running:
+            return read(jobs.fetch(known, Path(runs)))
+        folder = place / known.state.job
+        snapshot(known, folder)
+        return read(folder)
 
 
 def _write(known: Known, runs: Path, output: Path | None) -> Path:

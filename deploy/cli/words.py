@@ -85,7 +85,10 @@ class _Line:
         """A word without a flag, and the rest if it begins here."""
         command = self._command
         named = {command.spellings.get(spelling) for spelling in command.ends_options} & {*self._given}
-        free = [] if named else [f"--{name}" for name in command.words if f"--{name}" not in self._given]
+        flags = [f"--{name}" for name in command.words]
+        free = [
+            flag for flag in flags if not named and (flag not in self._given or command.flags[flag] is list)
+        ]
         if free:
             self._give(free[0], word)
         elif command.rest_after_words:

@@ -1,0 +1,115 @@
+"""What came of each run: throughput with its spread, last values, and curves over each other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ..page.chart import SERIES, Chart, chart, figure
+from ..page.metrics import axis_of, keys_of, points_of, seconds
+from ..page.records import Record, Records, number_of
+
+RATES = ("tokens_per_second", "samples_per_second", "step_seconds")
+WARM_UP = 0.1
+"""The share of the first steps that is left out of a rate: memory and caches are made then."""
+MOST_CHARTS = 24
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A rate of a run over its steps: the median, and the tenth and ninetieth percentile."""
+
+    name: str
+    middle: float
+    low: float
+    high: float
+    change: float | None
+    """The median by that of the first run, less 1; None for the first run."""
+
+    @property
+    def text(self) -> str:
+        """`1,004 (998 to 1,016)`, and by how much it differs from the first run."""
+        spread = f"{figure(self.middle)} ({figure(self.low)} to {figure(self.high)})"
+        return spread if self.change is None else f"{spread} {self.change * 100:+.1f} %"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of one run."""
+
+    job: str
+    colour: int
+    state: str
+    took: str
+    ranks: str
+    rates: tuple[Rate | None, ...]
+    last: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of all runs: the names of the columns of rates and last values, and a row for each run."""
+
+    rates: tuple[str, ...]
+    last: tuple[str, ...]
+    rows: tuple[Figures, ...]
+    charts: tuple[Chart, ...]
+
+
+def outcome(runs: Sequence[Records]) -> Outcome:
+    """The figures and the curves of these runs."""
+    every = [[_rate(run, name, None) for run in runs] for name in RATES]
+    names = [name for name, rates in zip(RATES, every, strict=True) if any(rates)]
+    metrics = [run.metrics or run.steps for run in runs]
+    keys = list(dict.fromkeys(key for lines in metrics for key in keys_of(lines)))
+    keys = [key for key in keys if key not in RATES and not key.endswith("_seconds")]
+    return Outcome(
+        rates=tuple(names),
+        last=tuple(keys[:8]),
+        rows=tuple(_figures(run, place, runs[0], names, keys[:8]) for place, run in enumerate(runs)),
+        charts=tuple(_charts(runs)),
+    )
+
+
+def _figures(run: Records, place: int, first: Records, rates: Sequence[str], keys: Sequence[str]) -> Figures:
+    started, ended = number_of(run.state.get("started")), number_of(run.state.get("ended"))
+    lines = run.metrics or run.steps
+    return Figures(
+        job=run.name,
+        colour=place % SERIES,
+        state=str(run.state.get("state") or "unknown"),
+        took=seconds(ended - started) if started is not None and ended is not None else "-",
+        ranks=str(run.state.get("ranks") or "-"),
+        rates=tuple(_rate(run, name, _rate(first, name, None) if place else None) for name in rates),
+        last=tuple(_last(lines, key) for key in keys),
+    )
+
+
+def _rate(run: Records, name: str, first: Rate | None) -> Rate | None:
+    values = [value for line in run.steps or run.metrics if (value := number_of(line.get(name))) is not None]
+    values = sorted(values[int(len(values) * WARM_UP) :])
+    if not values:
+        return None
+    middle = median(values)
+    change = middle / first.middle - 1 if first and first.middle else None
+    last = len(values) - 1
+    return Rate(name, middle, values[round(last * 0.1)], values[round(last * 0.9)], change)
+
+
+def _last(lines: Sequence[Record], key: str) -> str:
+    values = [value for line in lines if (value := number_of(line.get(key))) is not None]
+    return figure(values[-1]) if values else "-"
+
+
+def _charts(runs: Sequence[Records]) -> Sequence[Chart]:
+    charts: list[Chart | None] = []
+    for lines in ([run.metrics for run in runs], [run.steps for run in runs]):
+        keys = dict.fromkeys(key for of_run in lines for key in keys_of(of_run))
+        for key in keys:
+            series = [
+                (run.name, points_of(of_run, key, axis_of(of_run)))
+                for run, of_run in zip(runs, lines, strict=True)
+            ]
+            charts.append(chart(key, axis_of(next(of_run for of_run in lines if of_run)), series))
+    return [drawn for drawn in charts if drawn is not None][:MOST_CHARTS]
