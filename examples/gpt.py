@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import sysconfig
 from argparse import ArgumentParser
 from bisect import bisect_right
@@ -25,7 +26,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.benchmark import Timer
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, Subset
@@ -49,7 +49,6 @@ SHAPE = ("layers", "width", "heads", "context", "batch_size", "seed")  # what a 
 BYTES = 256  # the vocabulary
 HOLD_OUT = 20  # every 20th window is for evaluation
 TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Dense bf16 and fp16 FLOP/s without sparsity, from NVIDIA's data sheets.
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "V100": 125e12}
 
 
@@ -93,13 +92,13 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.size = width // heads
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        split = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [n, time, 3, heads, width / heads]
-        q, k, v = split.permute(2, 0, 3, 1, 4).unbind()
+        split = self.qkv(x).unflatten(-1, (-1, 3, self.size))  # [n, time, heads, 3, width / heads]
+        q, k, v = split.permute(3, 0, 2, 1, 4).unbind()
         y = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
         return self.out(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
@@ -137,9 +136,6 @@ class GPT(nn.Module):
         self.embedding = nn.Embedding(BYTES, config.width)
         self.blocks = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.layers))
         self.head = nn.Linear(config.width, BYTES, bias=False)
-        for name, weight in self.named_parameters():
-            last = name.endswith(("out.weight", "down.weight", "head.weight"))
-            nn.init.normal_(weight, std=0.02 / math.sqrt(2 * config.layers) if last else 0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits of the next byte after each of `tokens`, [n, time]: [n, time, 256] in float32."""
@@ -166,13 +162,15 @@ class GPT(nn.Module):
         return bytes(tokens[0].tolist())
 
 
-class Windows(Dataset[tuple[Tensor, Tensor]]):
-    """The files of a folder as one text, read from the disk window by window.
+def draw_weights(module: nn.Module, layers: int, name: str = "") -> None:
+    """Draw the weights of `module`, which is called `name` in a GPT of so many layers."""
+    for inner, weight in module.named_parameters():
+        last = f"{name}.{inner}".endswith(("out.weight", "down.weight", "head.weight"))
+        nn.init.normal_(weight, std=0.02 / math.sqrt(2 * layers) if last else 0.02)
 
-    The loader needs no state of its own: the order is a function of the seed, so that the number of steps
-    done says where to go on, at any number of ranks and workers. (torchdata's StatefulDataLoader keeps a
-    state for each worker of each rank, which fits no other number of them, and hosts would need torchdata.)
-    """
+
+class Windows(Dataset[tuple[Tensor, Tensor]]):
+    """The files of a folder as one text, read from the disk window by window."""
 
     def __init__(self, folder: Path, context: int) -> None:
         self.context = context
@@ -209,20 +207,20 @@ def load_data(config: Config, job: Job) -> tuple[Text, Text]:
     return Subset(windows, [n for n in numbers if n % HOLD_OUT]), Subset(windows, numbers[::HOLD_OUT])
 
 
-def batches(config: Config, job: Job, data: Text, step: int) -> Iterator[list[Tensor]]:
-    """Yield this rank's inputs and targets of each step from `step` on, epoch after epoch."""
+def batches(training: Training, data: Text) -> Iterator[list[Tensor]]:
+    """Yield this rank's inputs and targets of each step that is left, in an order that the seed decides."""
+    config, pin = training.config, training.job.device.type == "cuda"
     sampler = GlobalBatchSampler(
         samples=len(data),
         batch_size=config.batch_size,
-        rank=job.rank,
-        world_size=job.world_size,
+        rank=training.reader,
+        world_size=training.readers,
         seed=config.seed,
         drop_last=True,
     )
-    first, done = divmod(step, len(sampler))
+    first, done = divmod(training.step, len(sampler))
     for epoch in count(first):
         sampler.set_epoch(epoch, skip=done if epoch == first else 0)
-        pin = job.device.type == "cuda"
         yield from DataLoader(data, batch_sampler=sampler, num_workers=config.workers, pin_memory=pin)
 
 
@@ -235,22 +233,28 @@ def learning_rate(step: int, config: Config) -> float:
 
 
 class Training:
-    """The model, its optimizer, and one step of them."""
+    """The model, its optimizer, and one step of them; gpt_sharded.py has another one."""
 
     def __init__(self, config: Config, job: Job) -> None:
-        torch.manual_seed(config.seed)
-        self.config, self.job = config, job
-        self.gpt = GPT(config)
-        if config.compile:
-            self.gpt.compile()
-        self.model: DistributedDataParallel = synchronise(self.gpt, job)
+        self.config, self.job, self.step = config, job, 0
+        self.reader, self.readers = job.rank, job.world_size  # this rank's share of a batch, and how many
+        self.gpt = self.make_model()
         embedding, *products = self.gpt.parameters()
         groups: list[dict[str, Any]] = [{"params": products}, {"params": [embedding], "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=config.weight_decay)
         self.scaler = torch.amp.GradScaler(job.device.type, enabled=config.dtype == "fp16")
         self.parts: dict[str, Any] = {"model": self.gpt, "optimizer": self.optimizer, "scaler": self.scaler}
         self.shape = {name: getattr(config, name) for name in SHAPE}
-        self.step = 0
+
+    def make_model(self) -> GPT:
+        """Return the model; `self.model` is the same, with gradients averaged over the ranks."""
+        gpt = GPT(self.config)
+        torch.manual_seed(self.config.seed)
+        draw_weights(gpt, self.config.layers)
+        if self.config.compile:
+            gpt.compile()
+        self.model: Any = synchronise(gpt, self.job)
+        return gpt
 
     def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of the cross entropies of all bytes, in nats."""
@@ -263,14 +267,14 @@ class Training:
         """Add the gradients of this rank's share of a global batch; returns the sum of its losses.
 
         The ranks' gradients are averaged. For the gradient of the mean over the global batch, whatever the
-        shares, each rank scales its sum by world_size / tokens.
+        shares, each rank scales its sum by readers / tokens.
         """
         parts, total = self.config.accumulate, torch.zeros((), device=self.job.device)
         pairs = zip(inputs.tensor_split(parts), targets.tensor_split(parts), strict=True)
         for part, pair in enumerate(pairs, start=1):
             with nullcontext() if part == parts else self.model.no_sync():
                 loss = self.losses(*pair)
-                self.scaler.scale(loss * self.job.world_size / self.config.tokens).backward()
+                self.scaler.scale(loss * self.readers / self.config.tokens).backward()
             total += loss.detach()
         return total
 
@@ -284,75 +288,75 @@ class Training:
         self.scaler.update()
         self.optimizer.zero_grad()
         self.step += 1
-        return float(norm)
+        return float(getattr(norm, "full_tensor", norm.detach)())  # a sharded model's norm is sharded too
+
+    def total(self, share: float) -> float:
+        """Return the sum of all shares of a batch."""
+        return self.job.all_reduce_sum(share)[0] * self.readers / self.job.world_size
 
     @torch.no_grad()
     def evaluate(self, data: Text) -> float:
-        """Return the mean loss of the first 512 windows of `data`, which the ranks share."""
-        windows = min(512, len(data))
-        loader = DataLoader(Subset(data, range(self.job.rank, windows, self.job.world_size)), batch_size=32)
+        """Return the mean loss of the first 512 windows of `data`, fewer if shares would be unequal."""
+        windows = min(512, len(data)) // self.readers * self.readers
+        loader = DataLoader(Subset(data, range(self.reader, windows, self.readers)), batch_size=32)
         total = sum(self.losses(inputs, targets).item() for inputs, targets in loader)
-        return self.job.all_reduce_sum(total)[0] / (windows * self.config.context)
+        return self.total(total) / (windows * self.config.context)
 
-    def state(self) -> dict[str, Any]:
-        """Return everything that the next step depends on."""
-        states = {name: part.state_dict() for name, part in self.parts.items()}
-        return {**states, "step": self.step, "shape": self.shape}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`, at any number of ranks."""
-        if state["shape"] != self.shape:
-            raise TrainError(f"the checkpoint is of another training: {state['shape']}")
+    def resume(self, wanted: bool) -> None:
+        """Go on from the newest checkpoint if `wanted` and if there is one; otherwise begin a new run."""
+        self.checkpoints = Checkpoints(self.job, self.job.out)
+        if not (resumed := self.checkpoints.newest() if wanted else None):
+            self.checkpoints.begin()
+            return
+        if resumed.state["shape"] != self.shape:
+            raise TrainError(f"the checkpoint is of another training: {resumed.state['shape']}")
         for name, part in self.parts.items():
-            part.load_state_dict(state[name])
-        self.step = state["step"]
+            part.load_state_dict(resumed.state[name])
+        self.step = resumed.state["step"]
+
+    def save(self, *, last: bool) -> None:
+        """Write all that the next step depends on; `last` says that the training ends here."""
+        states = {name: part.state_dict() for name, part in self.parts.items()}
+        self.checkpoints.save(self.step, {**states, "step": self.step, "shape": self.shape})
 
 
-def train(job: Job, config: Config) -> None:
+def train(job: Job, config: Config, kind: type[Training] = Training) -> None:
     """Train on every rank of the job, up to `config.steps`."""
     if config.batch_size < job.world_size * config.accumulate:
         least = f"{job.world_size} ranks x {config.accumulate} micro-batches"
         raise TrainError(f"--batch-size must be at least {least}, got {config.batch_size}")
     data, held_out = load_data(config, job)
-    training = Training(config, job)
-    checkpoints = Checkpoints(job, job.out)
-    resumed = checkpoints.newest() if config.resume or job.restart else None
-    if resumed:
-        training.restore(resumed.state)
-    else:
-        checkpoints.begin()
+    training = kind(config, job)
+    training.resume(wanted=config.resume or job.restart > 0)
     peak = config.peak or peak_flops(job.device, TYPES[config.dtype])
     log = StepLog(job, job.out, after_step=training.step, tensorboard=config.tensorboard)
     weights = sum(weight.numel() for weight in training.gpt.parameters())
     say(job, f"{job.world_size} ranks, {job.device}, {config.dtype}: {weights} weights, {len(data)} windows")
     say(job, f"{training.gpt.flops_per_token:.3g} FLOP a token; MFU assumes {peak:.3g} FLOP/s a rank")
-    with (
-        Preemption(job) as preemption,
-        profile_steps(config.profile, job, job.out, after_step=training.step) as profiled,
-    ):
-        steps = range(training.step + 1, config.steps + 1)
-        for step, (inputs, targets) in zip(steps, batches(config, job, data, training.step)):  # noqa: B905
+    steps = range(training.step + 1, config.steps + 1)
+    profile = profile_steps(config.profile, job, job.out, after_step=training.step)
+    with Preemption(job) as preemption, profile as profiled:
+        for step, (inputs, targets) in zip(steps, batches(training, data)):  # noqa: B905
             log.lap("data")
             loss_sum = training.backward(inputs, targets)
             log.lap("compute")
             norm, lr = training.update(), learning_rate(step - 1, config)
-            (loss,) = job.all_reduce_sum(loss_sum.item() / config.tokens)
-            figures = {"loss": loss, "lr": lr, "gradient_norm": norm}
-            record = log.step(step, **figures, samples=config.batch_size, tokens=config.tokens)
+            loss = training.total(loss_sum.item() / config.tokens)
+            size = {"samples": config.batch_size, "tokens": config.tokens}
+            record = log.step(step, loss=loss, lr=lr, gradient_norm=norm, **size)
             profiled()
             if step % config.log_every == 0:
                 say(job, show(record, training, peak))
             if step % config.eval_every == 0 or step == config.steps:
                 say(job, f"step {step}: loss on held-out text {training.evaluate(held_out):.6f}")
             preempted = preemption.asked()
-            if preempted or step % config.save_every == 0 or step == config.steps:
-                checkpoints.save(step, training.state())
+            last = preempted or step == config.steps
+            if last or step % config.save_every == 0:
+                training.save(last=last)
             if preempted:
                 preemption.leave(f"saved step {step}")
             log.restart()
-    if job.rank == 0:
-        say(job, training.gpt.generate(b"def ", 200, config.seed).decode(errors="replace"))
-    job.barrier()
+    say(job, training.gpt.generate(b"def ", 200, config.seed).decode(errors="replace"))
 
 
 def say(job: Job, text: str) -> None:
@@ -370,7 +374,7 @@ def show(record: StepMetrics, training: Training, peak: float) -> str:
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the peak of `device` from PEAKS; of another one, what a product of two matrices reaches."""
+    """Return NVIDIA's dense figure for `device`; of another one, what a product of two matrices reaches."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" and dtype != torch.float32 else ""
     if known := next((peak for key, peak in PEAKS.items() if key in name), None):
         return known
@@ -378,10 +382,10 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * 512**3 / Timer("a @ a", globals={"a": a}).blocked_autorange(min_run_time=0.1).median
 
 
-def options() -> Config:
+def options(kind: type[Config]) -> Any:
     """Read the command line: an option for each field of Config."""
-    parser = ArgumentParser(description=__doc__)
-    for each in fields(Config):
+    parser = ArgumentParser(description=sys.modules["__main__"].__doc__)
+    for each in fields(kind):
         name = f"--{each.name.replace('_', '-')}"
         if isinstance(each.default, bool):
             parser.add_argument(name, action="store_true")
@@ -390,9 +394,8 @@ def options() -> Config:
     parser.add_argument("--local-rank", "--local_rank")  # torch.distributed.launch adds it
     given = vars(parser.parse_args())
     del given["local_rank"]  # $LOCAL_RANK is the same
-    return Config(**given)
+    return kind(**given)
 
 
 if __name__ == "__main__":
-    config = options()
-    run(train, config, spawn=config.spawn)
+    run(train, config := options(Config), spawn=config.spawn)

@@ -44,10 +44,10 @@ def pipeline(job: Job, stage: torch.Tensor) -> list[torch.Tensor]:
         if job.rank > 0:
             dist.recv(batch, job.rank - 1)
         batch = batch @ stage
-        if job.rank < job.world_size - 1:
-            sent.append((batch, dist.isend(batch, job.rank + 1)))
-        else:
+        if job.rank == job.world_size - 1:
             results.append(batch)
+        elif work := dist.isend(batch, job.rank + 1):
+            sent.append((batch, work))
     for _, work in sent:
         if work:  # None where this process is not in the group
             work.wait()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checkpoint.checkpoints import Checkpoints
+    from .checkpoint.sharded import ShardedCheckpoints
     from .data.sampler import GlobalBatchSampler
     from .job.failure import TrainError
     from .job.group import Job, process_group
@@ -30,6 +31,7 @@ __all__ = [
     "GlobalBatchSampler",
     "Job",
     "Preemption",
+    "ShardedCheckpoints",
     "StepLog",
     "StepMetrics",
     "TrainError",
@@ -47,6 +49,7 @@ _PLACES = {
     "GlobalBatchSampler": ("data.sampler", "GlobalBatchSampler"),
     "Job": ("job.group", "Job"),
     "Preemption": ("job.preemption", "Preemption"),
+    "ShardedCheckpoints": ("checkpoint.sharded", "ShardedCheckpoints"),
     "StepLog": ("reporting.steps", "StepLog"),
     "StepMetrics": ("reporting.steps", "StepMetrics"),
     "TrainError": ("job.failure", "TrainError"),

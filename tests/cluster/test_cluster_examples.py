@@ -27,7 +27,7 @@ def test_a_parameter_server_has_workers_on_three_hosts(project: Project, launche
     done = project.launch(*words)
     assert done.status == 0, done.output
     assert [rank["host"] for rank in done.result["ranks"]] == ["node1", "node2", "node3"]
-    (loss,) = re.findall(r"300 updates by 2 workers, loss (\S+)", done.output)
+    (loss,) = {*re.findall(r"300 updates by 2 workers, loss (\S+)", done.output)}  # in the verdict again
     assert float(loss) < 0.2  # of an untrained model about 0.5
 
 

@@ -42,7 +42,7 @@ class Checkpoints:
         """Call `say` with a line when a checkpoint is damaged or set aside; by default rank 0 prints it."""
         self.group, self.folder, self.keep = group, out / FOLDER, keep
         self.say = say or Terminal(group.ranks, os.environ).line
-        self.writer = _lowest_rank_that_sees(self.folder, group)
+        self.writer = lowest_rank_that_sees(self.folder, group)
         self.writers = tuple(sorted(set(group.all_gather(self.writer))))
 
     @property
@@ -118,7 +118,7 @@ def checkpoints_at(path: Path) -> list[Path]:
     return files.stored(path) or files.stored(path / FOLDER)
 
 
-def _lowest_rank_that_sees(folder: Path, group: Group) -> int:
+def lowest_rank_that_sees(folder: Path, group: Group) -> int:
     """Return the first of all ranks for which `folder` is the same folder as here.
 
     Paths and host names do not show it: a disk may be shared, or mounted elsewhere. So every rank creates a

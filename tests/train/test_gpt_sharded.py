@@ -1,0 +1,203 @@
+"""examples/gpt_sharded.py: the losses of gpt.py on every mesh, and checkpoints that fit any other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from muster.train import ShardedCheckpoints, TrainError
+from muster.train.job.group import Group
+from tests.train.forked import on_hosts, run_script
+
+if TYPE_CHECKING:
+    from tests.train.conftest import Launch
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+GPT, SHARDED = EXAMPLES / "gpt.py", EXAMPLES / "gpt_sharded.py"
+SHAPE = ("--layers", "2", "--width", "16", "--heads", "2", "--context", "16")
+TINY = (*SHAPE, "--batch-size", "8", "--accumulate", "2", "--log-every", "1", "--peak", "1e9")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "text.txt").write_text("".join(f"{number}, " for number in range(2000)))
+    return "--data", str(folder)
+
+
+def losses(out: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (out / "steps.jsonl").read_text().splitlines()]
+
+
+def train(out: Path, ranks: int, text: tuple[str, ...], *words: str, script: Path = SHARDED) -> list[float]:
+    """Train; returns the loss of every step since the first."""
+    run_script(script, ranks, *TINY, *text, *words, out=out)
+    return losses(out)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, text: tuple[str, ...]) -> list[float]:
+    """The losses of six steps of gpt.py on one rank."""
+    return train(tmp_path_factory.mktemp("whole"), 1, text, "--steps", "6", script=GPT)
+
+
+def test_a_sharded_model_goes_on_from_its_checkpoint_at_any_number_of_ranks(
+    tmp_path: Path, text: tuple[str, ...], whole: list[float]
+) -> None:
+    """Two ranks, then three, with the losses of one rank and a model that is not sharded."""
+    train(tmp_path, 2, text, "--steps", "3", "--save-every", "2")
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["step-00000002", "step-00000003"]
+    assert {path.name for path in (tmp_path / "checkpoints" / kept[-1]).iterdir()} == {
+        *(".metadata", "__0_0.distcp", "__1_0.distcp"),
+    }
+    assert train(tmp_path, 3, text, "--steps", "6", "--resume") == pytest.approx(whole, abs=1e-5)
+
+
+def test_a_checkpoint_without_its_metadata_is_not_used(tmp_path: Path, text: tuple[str, ...]) -> None:
+    first = train(tmp_path, 1, text, "--steps", "2", "--save-every", "1")
+    (tmp_path / "checkpoints" / "step-00000002" / ".metadata").unlink()
+    assert train(tmp_path, 1, text, "--steps", "2", "--resume") == pytest.approx(first, abs=1e-5)
+    assert (tmp_path / "checkpoints" / "step-00000002" / ".metadata").exists()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        pytest.param(2, "--tensor 2", id="tensor parallel"),
+        pytest.param(2, "--offload --recompute", id="offloaded", marks=pytest.mark.soak),
+        pytest.param(2, "--replicas 2", id="replicas", marks=pytest.mark.soak),
+        pytest.param(4, "--tensor 2", id="2 shards x 2 tensor", marks=pytest.mark.soak),
+        pytest.param(4, "--replicas 2", id="2 replicas x 2 shards", marks=pytest.mark.soak),
+        pytest.param(4, "--replicas 2 --tensor 2", id="2 replicas x 2 tensor", marks=pytest.mark.soak),
+    ],
+)
+def test_the_losses_are_those_of_the_whole_model_on_every_mesh(
+    tmp_path: Path, text: tuple[str, ...], whole: list[float], ranks: int, words: str
+) -> None:
+    half = train(tmp_path, ranks, text, "--steps", "3", *words.split())
+    assert half == pytest.approx(whole[:3], abs=1e-5)
+    assert train(tmp_path, ranks, text, "--steps", "6", "--resume", *words.split()) == pytest.approx(
+        whole, abs=1e-5
+    )
+
+
+@pytest.mark.soak
+def test_a_training_goes_on_from_four_ranks_to_two_to_three(
+    tmp_path: Path, text: tuple[str, ...], whole: list[float]
+) -> None:
+    train(tmp_path, 4, text, "--steps", "2", "--tensor", "2")
+    train(tmp_path, 2, text, "--steps", "4", "--resume")
+    assert train(tmp_path, 3, text, "--steps", "6", "--resume") == pytest.approx(whole, abs=1e-5)
+
+
+@pytest.mark.soak
+def test_four_ranks_hold_a_quarter_of_200_million_weights_each(
+    launch: Launch, tmp_path: Path, text: tuple[str, ...]
+) -> None:
+    """Weights, gradients and two moments are 16 bytes a weight; step 3 has a checkpoint's copy too."""
+    large = ("--layers", "16", "--width", "1024", "--heads", "16", "--context", "32", "--batch-size", "4")
+    words = (*large, *text, "--steps", "3", "--save-every", "2", "--log-every", "1", "--peak", "1e9")
+    peaks = {}
+    for ranks in (1, 2, 4):
+        job = launch("spawn", ranks, str(SHARDED), *words, "--spawn", str(ranks))
+        assert job.status == 0, job.stderr
+        steps = [json.loads(line) for line in (job.out / "steps.jsonl").read_text().splitlines()]
+        peaks[ranks] = [step["peak_memory_bytes"] / 2**20 for step in steps]
+        shutil.rmtree(job.out)
+    sys.stderr.write(f"MiB of rank 0 after each step: {peaks}\n")
+    assert peaks[2][1] < 0.65 * peaks[1][1]
+    assert peaks[4][1] < 0.45 * peaks[1][1]
+
+
+@pytest.mark.soak
+def test_weights_in_bf16_train_nearly_as_those_in_float32(
+    tmp_path: Path, text: tuple[str, ...], whole: list[float]
+) -> None:
+    assert train(tmp_path, 2, text, "--steps", "6", "--dtype", "bf16") == pytest.approx(whole, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--tensor 3", "--replicas x --tensor must divide the number of ranks, 1"),
+        ("--compile", "gpt_sharded.py has neither --compile nor --dtype fp16"),
+    ],
+)
+def test_what_cannot_be_sharded_is_refused(
+    tmp_path: Path, text: tuple[str, ...], words: str, why: str
+) -> None:
+    with pytest.raises(Exception, match=why):
+        train(tmp_path, 1, text, "--steps", "1", *words.split())
+
+
+def test_hosts_that_do_not_share_the_folder_are_named(tmp_path: Path) -> None:
+    def refused(group: Group) -> str:
+        with pytest.raises(TrainError) as refusal:
+            ShardedCheckpoints(group, tmp_path / group.hosts[group.rank])
+        return str(refusal.value)
+
+    said = on_hosts(tmp_path, 2, refused)
+    assert said[0].startswith("host1 and host0 do not share")
+    assert "a folder on a shared disk" in said[1]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    """What is saved are the weights at the time of the call, whatever happens to them afterwards."""
+
+    def saved(group: Group) -> tuple[int | None, float]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(500, 500)
+        optimizer = torch.optim.AdamW(model.parameters())
+        checkpoints = ShardedCheckpoints(group, tmp_path / "out")
+        before = model.weight.detach().clone()
+        checkpoints.save(1, model, optimizer)
+        with torch.no_grad():
+            model.weight.fill_(7)
+        checkpoints.finish()
+        step = checkpoints.newest(model, optimizer)
+        return step, (model.weight - before).abs().max().item()
+
+    assert on_hosts(tmp_path, 1, saved) == [(1, 0.0)]
+
+
+def test_a_folder_that_cannot_be_written_is_named_on_every_rank(tmp_path: Path) -> None:
+    def refused(group: Group) -> str:
+        model = torch.nn.Linear(5, 5)
+        optimizer = torch.optim.AdamW(model.parameters())
+        checkpoints = ShardedCheckpoints(group, tmp_path / "out")
+        group.barrier()
+        if group.rank == 0:
+            checkpoints.folder.rmdir()
+            checkpoints.folder.touch()
+        group.barrier()
+        checkpoints.save(1, model, optimizer)
+        with pytest.raises(TrainError) as refusal:
+            checkpoints.finish()
+        return str(refusal.value)
+
+    for said in on_hosts(tmp_path, 2, refused):
+        where = f"cannot write a checkpoint to {tmp_path / 'out' / 'checkpoints'}: rank 0 (host0): "
+        assert said.startswith(where)
+        assert "Not a directory" in said
+        assert "\n" not in said
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    def refused(group: Group) -> str:
+        first, second = torch.nn.Linear(5, 5), torch.nn.Linear(6, 6)
+        checkpoints = ShardedCheckpoints(group, tmp_path / "out")
+        checkpoints.save(1, first, torch.optim.AdamW(first.parameters()))
+        checkpoints.finish()
+        with pytest.raises(TrainError) as refusal:
+            checkpoints.newest(second, torch.optim.AdamW(second.parameters()))
+        return str(refusal.value)
+
+    (said,) = on_hosts(tmp_path, 1, refused)
+    assert "step-00000001 cannot be continued: rank 0 (host0): Size mismatch" in said
