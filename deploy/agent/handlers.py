@@ -61,6 +61,14 @@ PARTS = (
             *("data_remove", "data_open", "data_part", "data_read"),
         ),
     ),
+    Part(
+        *("agent.envs.wheels", "Wheels", ("wheels", "send")),
+        requests=("wheel_serve", "wheel_take", "wheel_complete", "wheel_pull"),
+    ),
+    Part(
+        *("agent.envs.environments", "Environments", ("home", "send")),
+        requests=("envs", "env_reach", "env_make", "env_remove", "env_facts"),
+    ),
 )
 DOING = {
     **dict.fromkeys(("facts", "health"), "cannot examine the host"),
@@ -77,6 +85,9 @@ DOING = {
     "clean": "cannot remove old jobs",
     **dict.fromkeys(("data_take", "data_begin", "data_publish"), "cannot keep the data set"),
     "data_remove": "cannot remove the data set",
+    "envs": "cannot look at the environments of packages",
+    "env_remove": "cannot remove environments of packages",
+    **dict.fromkeys(("wheel_serve", "wheel_take", "wheel_complete"), "cannot take the packages"),
 }
 """What a failed request could not do; it stands in front of the error's text."""
 _BY_REQUEST = {request: part for part in PARTS for request in part.requests}

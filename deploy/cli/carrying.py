@@ -6,15 +6,21 @@ launch.py loads this module while it connects to the hosts.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from invoke import Exit
 
 from ..common.os_errors import explain
 from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
+from ..console.progress import Progress
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
+from ..envs.present import Packages
+from ..envs.wanted import Wanted
 from ..jobs.detach import detach
 from ..jobs.job import Job
 from ..jobs.run_folder import RunFolder
@@ -24,20 +30,32 @@ from ..plan.placement import used_hosts
 from ..timings import Timings, table
 from . import listeners
 from .ending import PAGE, end_with_page
+from .shared import cache_folder
 
 STDIN = 0  # file descriptor
 
 
-def show(job: Job, open_pipe: OpenPipe, timings: Timings) -> None:
+def packages(asked: Wanted, launcher: str, screen: Screen, *, dry: bool) -> Packages:
+    """What brings the packages that a launch asks for."""
+    from ..envs.bring import Bringing  # noqa: PLC0415  # most launches ask for none
+
+    return Bringing(asked, launcher, cache_folder(), screen.say, partial(Progress, sys.stdout), dry=dry)
+
+
+def show(job: Job, open_pipe: OpenPipe, timings: Timings, packages: Packages | None = None) -> None:
     """Print the plan, and change nothing on the hosts."""
     used = used_hosts(job.hosts, job.spec)
     with Cluster(used, open_pipe, timings=timings) as cluster:
-        sys.stdout.write(harmless_lines(str(make_plan(job, used, 0, cluster, timings))))
+        sys.stdout.write(harmless_lines(str(make_plan(job, used, 0, cluster, timings, packages))))
 
 
-def hand_over(job: Job, open_pipe: OpenPipe, screen: Screen) -> None:
-    """Hand the job over to its head, where its driver goes on."""
+def hand_over(job: Job, open_pipe: OpenPipe, screen: Screen, packages: Packages | None = None) -> None:
+    """Hand the job over to its head, where its driver goes on. Packages are brought before, from here."""
     name = job.spec.job
+    if packages:
+        with Cluster(used_hosts(job.hosts, job.spec), open_pipe) as cluster:
+            packages.furnish(cluster)
+        job = replace(job, spec=replace(job.spec, environment=packages.key, packages=packages.described))
     with Cluster(job.hosts[:1], open_pipe) as cluster:
         screen.say(harmless(detach(job, cluster)))
     screen.say(f"detached; its driver is on {job.hosts[0].name}: muster attach {name}, muster stop {name}")
@@ -50,6 +68,7 @@ def carry_out(
     screen: Screen,
     timings: Timings,
     *,
+    packages: Packages | None = None,
     tell: bool = False,
     blame: Blame = lambda result: result,
     events: str = "",
@@ -62,10 +81,8 @@ def carry_out(
     folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
     try:
         with listeners.copies(events) as told:
-            observers = (folder, screen)
-            attempts = Attempts(
-                job, open_pipe, folder, observers, timings=timings, stdin=STDIN, blame=blame, listeners=told
-            )
+            given: dict[str, Any] = {"timings": timings, "stdin": STDIN, "packages": packages, "blame": blame}
+            attempts = Attempts(job, open_pipe, folder, (folder, screen), listeners=told, **given)
             result = attempts.run()
     finally:
         screen.close()

@@ -15,6 +15,7 @@ FAMILIES: Mapping[str, Sequence[str]] = {
     "To begin": ("init", "demo", "cluster.up", "cluster.down"),
     "Jobs": ("launch", "status", "logs", "attach", "stop", "stacks", "report", "compare"),
     "Hosts": ("check", "setup", "verify", "rotate-keys", "teardown"),
+    "Packages": ("env.list", "env.remove", "env.diff"),
     "The node image": ("image.build", "image.check", "image.sbom", "image.push"),
     "On every host": ("run", "put", "get", "shell", "clean"),
     "Data sets": ("data.push", "data.list", "data.verify", "data.pull", "data.remove"),
@@ -29,6 +30,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "stacks": ("stacks",),
     "view": ("report", "compare"),
     "image": ("image",),
+    "env": ("env",),
     "hosts": ("run", "put", "get", "shell", "clean"),
     "data": ("data",),
 }

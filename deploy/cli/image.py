@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -23,15 +22,10 @@ from ..image.engine import Engine
 from ..image.push import Push, prepare, survey
 from ..image.versions import load
 from .command import command
-from .shared import HELP, explained
+from .shared import HELP, cache_folder, explained
 
 BILL = ("cat", "/usr/share/muster/sbom.cdx.json")
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
-
-
-def cache_folder() -> Path:
-    """The folder of this machine for files that can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster"
 
 
 @command(

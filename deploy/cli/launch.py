@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from invoke import Context
 
 from ..connect.ahead import ahead
 from ..console.screen import Screen
+from ..envs.wanted import wanted
 from ..plan.launcher import LAUNCHERS
 from ..plan.placement import used_hosts
 from ..plan.source_tree import of_package, scan
@@ -48,6 +50,11 @@ _HELP = {
     "sample-every": "seconds between two samples of each host, for muster top (default: 2; 0: none)",
     "network": "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
     "rank": "show only these ranks here: 0,4-7; the logs have all",
+    "requirements": "requirements.txt, pyproject.toml or uv.lock: every host gets the packages, once",
+    "python-version": "the version of Python for these packages, 3.12 (default: the hosts' own Python)",
+    "system-torch": "torch is the hosts' own, not a wheel",
+    "torch-backend": "which wheels of torch: auto (default: by GPUs and driver), none, cpu, cu128, ...",
+    "relock": "choose the versions of the packages anew",
     "runs": "the folder in which to make the folder of this run (default: runs)",
     "events": "write what happens as JSON lines to a file, or to standard output with -",
     "timings": "at the end, print how long each part of the start took",
@@ -92,6 +99,11 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     runs: str = "runs",
     python: str = "",
     events: str = "",
+    requirements: str = "",
+    python_version: str = "",
+    system_torch: bool = False,
+    torch_backend: str = "auto",
+    relock: bool = False,
     timings: bool = False,
 ) -> None:
     """Run a program on every host, keep the logs of its ranks here, and print a verdict.
@@ -105,6 +117,13 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         clock.note("Python and the command line", 0.0)
         request.require_attached(detach=detach, events=events)
         shown = sys.stderr if events == "-" else sys.stdout
+        asked = wanted(
+            requirements,
+            python=python_version,
+            system_torch=system_torch,
+            torch_backend=torch_backend,
+            relock=relock,
+        )
         here, screen = Path.cwd(), Screen(shown, request.ranks(rank), may_drop=True)
         if slurm:
             inventory = stack.enter_context(allocated(slurm, include, exclude, python, start_timeout or None))
@@ -148,12 +167,12 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             python=python,
             pythons=inventory.pythons,
         )
-        if dry_run or context.config.run.dry:
-            carrying.show(job, open_pipe, clock)
+        dry = dry_run or context.config.run.dry
+        packages = carrying.packages(asked, spec.launcher, screen, dry=dry) if asked else None
+        if dry:
+            carrying.show(job, open_pipe, clock, packages)
         elif detach:
-            carrying.hand_over(job, open_pipe, screen)
+            carrying.hand_over(job, open_pipe, screen, packages)
         else:
-            blame = inventory.blame
-            carrying.carry_out(
-                job, open_pipe, Path(runs), screen, clock, tell=timings, blame=blame, events=events
-            )
+            given: dict[str, Any] = {"packages": packages, "blame": inventory.blame, "events": events}
+            carrying.carry_out(job, open_pipe, Path(runs), screen, clock, tell=timings, **given)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 from invoke import Context, Exit
@@ -19,6 +21,11 @@ HELP = {
     "exclude": "not these hosts",
     "python": "the Python on the hosts (default: setup's, else python3; on localhost the Python of Muster)",
 }
+
+
+def cache_folder() -> Path:
+    """The folder of this machine for files that can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster"
 
 
 @contextlib.contextmanager

@@ -39,6 +39,16 @@ class MusterPaths(NamedTuple):
         """Programs that the driver has sent, by their digest."""
         return posixpath.join(self.root, "tools")
 
+    @property
+    def environments(self) -> str:
+        """An environment of packages for each lock (deploy/agent/envs)."""
+        return posixpath.join(self.root, "envs")
+
+    @property
+    def wheels(self) -> str:
+        """Wheels, and uv's program, by their digest (deploy/agent/envs)."""
+        return posixpath.join(self.root, "wheels")
+
     def job(self, name: str) -> JobPaths:
         """The folder of one job."""
         return JobPaths(posixpath.join(self.jobs, name))

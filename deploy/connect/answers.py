@@ -32,6 +32,7 @@ from ..hosts.bounds import (
     Version,
     Words,
 )
+from ..hosts.environments import MOST_ENVIRONMENTS, EnvironmentsThere, Key
 from ..hosts.facts import Facts
 from ..hosts.gpus import MOST_GPUS, Gpu, GpuHost
 
@@ -427,6 +428,32 @@ class DataRemoved:
     freed: Bytes
 
 
+# -- environments of packages --
+
+
+@dataclass(frozen=True)
+class IndexRefusal:
+    """Why a host does not reach an index; empty if it does."""
+
+    refusal: Words
+
+
+@dataclass(frozen=True)
+class EnvironmentsRemoved:
+    """The environments that were removed, those that are in use, and the bytes that are free again."""
+
+    removed: Annotated[tuple[Key, ...], AtMost(MOST_ENVIRONMENTS)]
+    kept: Annotated[tuple[Key, ...], AtMost(MOST_ENVIRONMENTS)]
+    freed: Bytes
+
+
+@dataclass(frozen=True)
+class Described:
+    """What hosts of a job should have alike, each thing with its value there."""
+
+    facts: Annotated[Mapping[Name, Annotated[str, AtMost(4096)]], AtMost(1 << 14)]
+
+
 @dataclass(frozen=True)
 class Request(Generic[Answer]):
     """The word of a request, and the type of its answer. `room`: the most bytes that may follow it."""
@@ -508,3 +535,12 @@ DATA_REMOVE = Request("data_remove", DataRemoved)
 DATA_OPEN = Request("data_open", DataBundle)
 DATA_PART = Request("data_part", Payload, CHUNK)
 DATA_READ = Request("data_read", Payload, CHUNK)
+WHEEL_SERVE = Request("wheel_serve", FilesServed)
+WHEEL_TAKE = Request("wheel_take", Nothing)
+WHEEL_COMPLETE = Request("wheel_complete", Nothing)
+WHEEL_PULL = Request("wheel_pull", Nothing)
+ENVIRONMENTS = Request("envs", EnvironmentsThere)
+ENVIRONMENT_REACH = Request("env_reach", IndexRefusal)
+ENVIRONMENT_MAKE = Request("env_make", Nothing)
+ENVIRONMENT_REMOVE = Request("env_remove", EnvironmentsRemoved)
+ENVIRONMENT_FACTS = Request("env_facts", Described)

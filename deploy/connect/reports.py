@@ -15,6 +15,7 @@ from ..common.samples import HostSample
 from ..decode import NONSENSE, AtMost, Between, Like, from_json
 from ..errors import HostError
 from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Words
+from ..hosts.environments import Environment
 
 MOST_OUTPUT = 1 << 20  # of a command of `fab run`, in bytes (deploy/agent/process/commands.py)
 _RankName = Annotated[str, Like(r"\d{1,7}")]
@@ -241,6 +242,15 @@ class DataStuck:
 
 
 @dataclass(frozen=True)
+class EnvironmentMade:
+    """A host has made an environment, in so many seconds, or why it could not."""
+
+    seconds: Seconds
+    environment: Environment | None = None
+    error: Words = ""
+
+
+@dataclass(frozen=True)
 class Fed:
     """Not from a host: the driver has sent a layer to it; `error`: why it could not."""
 
@@ -278,6 +288,7 @@ Report = (
     | DataRead
     | DataGot
     | DataStuck
+    | EnvironmentMade
     | Fed
     | Lost
 )
@@ -304,6 +315,7 @@ KINDS: Mapping[str, type[Report]] = {
     "data-read": DataRead,
     "data-got": DataGot,
     "data-stuck": DataStuck,
+    "env-made": EnvironmentMade,
 }
 """The word that an agent uses for each kind of report."""
 

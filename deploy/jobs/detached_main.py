@@ -23,6 +23,7 @@ from ..common.store import Store
 from ..connect.pipe import OpenPipe, Pipe
 from ..connect.transports.local import LocalPipe
 from ..connect.transports.openssh import OpenSshPipe
+from ..envs.present import Present
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..plan.launch_plan import LaunchPlan
@@ -58,7 +59,8 @@ def main(folder_name: str) -> None:
     run = RunFolder(folder, "run", detached=True, max_log=job.max_log)
     word = _FirstWord()
     try:
-        Attempts(job, _opener(job), run, (run,), word.started).run()
+        packages = Present(job.spec.environment, job.spec.packages) if job.spec.environment else None
+        Attempts(job, _opener(job), run, (run,), word.started, packages=packages).run()
     except (MusterError, KeyboardInterrupt) as error:
         if word.said:  # a job that has started leaves checkpoints and logs, which belong to the user
             raise

@@ -17,6 +17,7 @@ from ..connect.answers import FETCH, MOST_METRICS, RECORD
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
+from ..envs.present import Packages
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..launch.deliver import Contents, deliver, prepare_for
@@ -53,13 +54,23 @@ class Observer(Watcher, Protocol):
         ...
 
 
-def make_plan(
-    job: Job, hosts: Sequence[Host], attempt: int, cluster: Cluster, timings: Timings
+def make_plan(  # noqa: PLR0917  # what an attempt has
+    job: Job,
+    hosts: Sequence[Host],
+    attempt: int,
+    cluster: Cluster,
+    timings: Timings,
+    packages: Packages | None = None,
 ) -> LaunchPlan:
-    """The plan of one attempt, on hosts that are connected."""
+    """The plan of one attempt, on hosts that are connected. `packages` are brought before."""
+    if packages:
+        with timings.part("packages"):
+            cluster.facts.update(packages.furnish(cluster))
     facts = cluster.survey(job.network)
     with timings.part("plan"):
         spec = spec_of(job, hosts, attempt)
+        if packages:
+            spec = dataclasses.replace(spec, environment=packages.key, packages=packages.described)
         return plan(spec, cluster.hosts, facts, job.tree, job.library, tools=tools())
 
 
@@ -116,8 +127,10 @@ class Attempts:
         stdin: int | None = None,
         blame: Blame = lambda result: result,
         listeners: Sequence[Tell] = (),
+        packages: Packages | None = None,
     ) -> None:
         self._timings = timings or Timings()
+        self._packages = packages
         self.job, self.folder, self.observers = job, folder, observers
         self._open_pipe, self._on_start, self._blame = open_pipe, on_start, blame
         self._history = History(job.spec.job, (folder.event, *listeners))
@@ -157,9 +170,9 @@ class Attempts:
             used = used_hosts(hosts, spec_of(self.job, hosts, attempt))
             timings = Timings() if attempt else self._timings
             contents = (Contents(self.job.tree), Contents(self.job.library))
-            greet = partial(prepare_for, contents)
+            greet = partial(prepare_for, contents, ask=self._packages.ask if self._packages else None)
             with Cluster(used, self._open_pipe, timings=timings, greet=greet) as cluster:
-                the_plan = make_plan(self.job, hosts, attempt, cluster, timings)
+                the_plan = make_plan(self.job, hosts, attempt, cluster, timings, self._packages)
                 with timings.part("delivery"):
                     deliver(the_plan, cluster, contents)
                 self._execute(the_plan, cluster, timings)

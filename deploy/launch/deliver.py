@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple
 
@@ -34,8 +34,12 @@ def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = (
     on_every(by_name, act, interrupted=cluster.close).require_all()
 
 
-def prepare_for(contents: Sequence[Contents], channel: Channel) -> None:
-    """Ask a host for what it can do for a launch while other hosts are still connecting."""
+def prepare_for(
+    contents: Sequence[Contents], channel: Channel, ask: Callable[[Channel], None] | None = None
+) -> None:
+    """Ask a host for what it can do for a launch while other hosts are still connecting; `ask`: asks more."""
+    if ask:
+        ask(channel)
     for tree in contents:
         tree.ask(channel)
     channel.post(LOAD, words=["reach", "prepare"])
@@ -80,6 +84,7 @@ def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Seque
         env=host.env,
         attempt=plan.spec.attempt,
         stdin=plan.spec.stdin,
+        environment=plan.spec.environment,
         code=plan.tree.listing(),
         library=plan.library.listing(),
         files=[astuple(file) for file in host.files],

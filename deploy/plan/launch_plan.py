@@ -72,7 +72,8 @@ class LaunchPlan:
         described = (_describe_host(self.spec, host) for host in self.hosts)
         notes = (f"note: {note}" for note in self.notes)
         stdin = f"stdin: {'this command feeds rank 0' if self.spec.stdin else 'empty'}"
-        return "\n".join([self.title, _describe_tree(self), stdin, *notes, *described]) + "\n"
+        packages = [f"packages: {self.spec.packages}"] if self.spec.packages else []
+        return "\n".join([self.title, _describe_tree(self), *packages, stdin, *notes, *described]) + "\n"
 
 
 def _describe_tree(plan: LaunchPlan) -> str:

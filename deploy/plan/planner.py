@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from ..common.paths import JobPaths, MusterPaths
 from ..console.text import count
-from ..hosts.facts import ClusterFacts
+from ..hosts.facts import ClusterFacts, Facts
 from ..hosts.hostfile import Host
 from . import openmpi
 from .launch_plan import HostPlan, LaunchPlan, RemoteFile
@@ -88,7 +88,7 @@ def _plan_host(
         ranks=places,
         folder=paths.folder,
         cwd=str(PurePosixPath(paths.code, within)),
-        path=(paths.programs, str(PurePosixPath(facts.mpirun or facts.executable).parent)),
+        path=(paths.programs, *_programs(spec, facts)),
         env=_environment(spec, host.name, layout, paths),
         files=(
             *_tools(paths, facts.executable, tools),
@@ -96,6 +96,13 @@ def _plan_host(
         ),
         command=launcher.command(host.name, layout),
     )
+
+
+def _programs(spec: LaunchSpec, facts: Facts) -> tuple[str, ...]:
+    """The folders of the programs that a job starts: of its environment, if it has one, and of mpirun."""
+    places = [facts.executable] if spec.environment or not facts.mpirun else []
+    places += [facts.mpirun] if facts.mpirun else []
+    return tuple(dict.fromkeys(str(PurePosixPath(place).parent) for place in places))
 
 
 def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:

@@ -49,6 +49,10 @@ class LaunchSpec:
     attempt: int = 0
     """The number of earlier starts of this job."""
     may_restart: bool = False
+    environment: str = ""
+    """The environment of packages of the ranks, by its name on every host; empty for the hosts' own."""
+    packages: str = ""
+    """A line about the packages of that environment."""
     stdin: bool = False
     """Whether rank 0 reads the driver's standard input. The input of all other ranks is empty."""
 

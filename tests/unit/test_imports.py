@@ -14,20 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # A room imports from itself and from those below it.
 DEPLOY = (
-    *(
-        "cli",
-        "slurm",
-        "view",
-        "check",
-        "jobs",
-        "launch",
-        "image",
-        "data",
-        "adhoc",
-        "connect",
-        "plan",
-        "hosts",
-    ),
+    *("cli", "slurm", "view", "check", "jobs"),
+    *("launch", "image", "envs", "data", "adhoc", "connect", "plan", "hosts"),
     *("agent", "common", "console", "decode", "timings", "errors"),
 )
 PURE = ("plan", "hosts", "check", "console")

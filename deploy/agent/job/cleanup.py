@@ -12,6 +12,7 @@ from pathlib import Path
 from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
 from ...common.store import held_by_nobody
+from ..envs.environments import clean as clean_environments
 
 # A younger file of the store may belong to a launch that has not registered its list of files yet.
 FRESH_SECONDS = 3600.0
@@ -34,7 +35,9 @@ class Cleaning:
         return {
             "removed": list(removed),
             "kept": [folder.name for folder in folders if folder.name not in removed and folder.exists()],
-            "freed": sum(removed.values()) + self._clean_store(before),
+            "freed": sum(removed.values())
+            + self._clean_store(before)
+            + clean_environments(Path(self._paths.root), before),
         }
 
     def _clean_store(self, before: float) -> int:

@@ -48,6 +48,7 @@ class Work:
         self.ranks = Ranks()
         self.local_socket: LocalSocket | None = None
         self._job_lock: int | None = None
+        self._environment_lock: int | None = None
         self._heard: float | None = None
         self._sampler: Any = None
 
@@ -66,6 +67,10 @@ class Work:
         require_fit(paths.folder, tempfile.gettempdir())
         self._job_lock = os.open(paths.lock(request["host"]), os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._job_lock, fcntl.LOCK_SH)
+        if request.get("environment"):
+            from ..envs.environments import hold  # noqa: PLC0415  # most jobs use the host's own packages
+
+            self._environment_lock = hold(self.home, request["environment"])
         self.store.check_out(request["code"], Path(paths.code))
         Path(request["cwd"]).mkdir(parents=True, exist_ok=True)  # the code may have no file in it
         self.store.check_out(request["library"], Path(paths.library))

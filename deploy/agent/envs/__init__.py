@@ -1,0 +1,1 @@
+"""Environments of packages, made on this host for `--requirements`."""

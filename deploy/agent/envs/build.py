@@ -1,0 +1,189 @@
+"""Makes one environment of this host with uv: from wheels that were brought, or from an index.
+
+It is made at its final place, because its scripts name that place. The record that makes it count is written
+last, and by a rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ...common.frames import Frame
+from ...common.os_errors import explain
+from ...common.paths import MusterPaths
+from ...common.runs import make_private
+from ...common.store import write_atomically
+from ..host.facts import mpirun_version
+from ..process.processes import die_with_agent
+from .environments import RECORD, lock, record, size_of
+
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+LINES = 15  # of a failed program's output in the error
+# What a launch has to know of the environment, by its own Python.
+_FACTS = """
+import json, platform, sys
+from importlib.metadata import distributions
+versions = {}
+for each in distributions():
+    versions.setdefault((each.metadata["Name"] or "").lower().replace("_", "-"), each.version)
+print(json.dumps({
+    "python": platform.python_version(), "packages": len(versions),
+    "torch": versions.get("torch"), "mpi4py": versions.get("mpi4py"),
+}))
+"""
+
+
+class Failed(Exception):
+    """Why an environment cannot be made, for the reader."""
+
+
+def make_in_thread(home: Path, request: Frame, text: str, send: Callable[[Frame], None]) -> None:
+    """Make an environment, and report its end: the environment's record, or an error."""
+
+    def work() -> None:
+        began = time.monotonic()
+        try:
+            made = make(home, request, text)
+        except (Failed, OSError, ValueError, KeyError, TypeError) as error:
+            reason = str(error) if isinstance(error, Failed) else explain(error)
+            send({"event": "env-made", "error": reason, "seconds": time.monotonic() - began})
+        else:
+            send({"event": "env-made", "environment": made, "seconds": time.monotonic() - began})
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+def make(home: Path, request: Frame, text: str) -> dict[str, Any]:
+    """Make an environment if it is not there; returns its record. Waits for a launch that makes the same."""
+    paths = MusterPaths(str(home))
+    root, key = Path(paths.environments), request["key"]
+    make_private(home, root)
+    held = lock(root, key, fcntl.LOCK_EX)
+    try:
+        folder = root / key
+        if known := record(folder):
+            return known
+        shutil.rmtree(folder, ignore_errors=True)  # a half-made one
+        try:
+            _build(Path(paths.wheels), root, folder, request, text)
+            facts = {**_facts_of(folder), "source": request["source"], "bytes": size_of(folder)}
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        write_atomically(folder / RECORD, json.dumps(facts).encode(), 0o600)
+        made = record(folder)
+        if made is None:
+            raise Failed("its Python was removed while it was made; launch again")
+        return made
+    finally:
+        os.close(held)
+
+
+def _build(wheels: Path, root: Path, folder: Path, request: Frame, text: str) -> None:
+    uv = [str(_uv(wheels, request["uv"])), "--no-config", "--no-progress", "--color", "never"]
+    uv += ["--cache-dir", str(root / "cache")]
+    if not request["index"]:
+        uv.append("--offline")
+    python = request["python"] or sys.executable
+    _run([*uv, "venv", "--quiet", "--no-project", "--python", python, str(folder)], root)
+    if request["system"]:
+        _see_packages_of_host(folder)
+    with tempfile.TemporaryDirectory(dir=str(root)) as place:
+        listed = Path(place, "pylock.toml" if request["index"] else "requirements.txt")
+        listed.write_text(text)
+        argv = [*uv, "pip", "install", "--python", str(folder / "bin" / "python"), "--no-deps"]
+        if not request["index"]:
+            argv += ["--no-index", "--no-build"]
+            for digest, name in request["wheels"]:
+                argv += ["--find-links", str(_named(wheels, digest, name))]
+        if text.strip():
+            _run([*argv, "--requirements", str(listed)], root)
+
+
+def _uv(wheels: Path, digest: str) -> Path:
+    """The program that the driver has sent, which may be started."""
+    path = wheels / digest
+    path.chmod(stat.S_IRWXU)
+    return path
+
+
+def _named(wheels: Path, digest: str, name: str) -> Path:
+    """A folder with one wheel under its own name; always the same, so that uv unpacks a wheel once."""
+    if not re.fullmatch(r"[0-9a-f]{64}", digest) or not re.fullmatch(r"[\w.+!-]{1,255}\.whl", name):
+        raise ValueError(f"not a wheel: {name}")
+    folder = wheels / "named" / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (folder / name).symlink_to(wheels / digest)
+    return folder
+
+
+def _see_packages_of_host(folder: Path) -> None:
+    """Let the environment find what the host's own Python finds, after its own packages."""
+    places = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+    for site in folder.glob("lib/python*/site-packages"):
+        (site / "muster-host.pth").write_text("".join(f"{path}\n" for path in places))
+
+
+def _facts_of(folder: Path) -> dict[str, Any]:
+    python = folder / "bin" / "python"
+    known: dict[str, Any] = json.loads(_run([str(python), "-I", "-c", _FACTS], folder))
+    mpirun = folder / "bin" / "mpirun"
+    version, error = mpirun_version(str(mpirun)) if mpirun.exists() else (None, None)
+    if error:
+        raise Failed(f"{mpirun} --version fails: {error}")
+    return {
+        **known,
+        "executable": str(python),
+        "mpirun": str(mpirun) if mpirun.exists() else None,
+        "mpi": version,
+    }
+
+
+def _run(argv: list[str], place: Path) -> str:
+    """What a program printed; `Failed` with its last lines if it failed. It ends with this agent."""
+    environment = dict(_environment())
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=str(place),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            preexec_fn=die_with_agent,  # the child only calls prctl
+        )
+    except OSError as error:
+        if error.errno == 8:  # ENOEXEC
+            raise Failed("uv of the driver's machine is for another processor than this host's") from None
+        raise Failed(f"{argv[0]}: {explain(error)}") from None
+    if done.returncode:
+        text = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
+        lines = text.splitlines()[-LINES:]
+        raise Failed("\n".join(lines) or f"{argv[0]} ended with status {done.returncode}")
+    return done.stdout.decode(errors="replace")
+
+
+def _environment() -> Iterator[tuple[str, str]]:
+    """The environment of uv: without another environment's settings, with the host's certificates."""
+    for name, value in os.environ.items():
+        if not name.startswith(("UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_")):
+            yield name, value
+    if os.path.exists(CERTIFICATES):  # they may include a site's own; uv itself brings only public ones
+        yield "UV_SYSTEM_CERTS", "1"
+    environments = MusterPaths.of_home(os.path.expanduser("~")).environments
+    yield "UV_PYTHON_INSTALL_DIR", os.path.join(environments, "pythons")

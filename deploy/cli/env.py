@@ -1,0 +1,130 @@
+"""`muster env list`, `env remove` and `env diff`: the packages of the hosts."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+
+from invoke import Collection, Context
+
+from ..connect.answers import ENVIRONMENT_FACTS, ENVIRONMENT_REMOVE, ENVIRONMENTS
+from ..connect.cluster import Cluster
+from ..connect.fanout import ask_every
+from ..connect.opener import opener
+from ..console.fold import fold, fold_names
+from ..console.terminal import harmless
+from ..console.text import count
+from ..envs.diff import as_text, differences
+from ..errors import UsageError
+from ..hosts import hostfile
+from ..hosts.environments import Environment
+from .command import command
+from .shared import HELP, explained
+
+SECONDS, REMOVE_SECONDS = 30.0, 600.0
+DAY = 86400.0
+
+
+@command(help={**HELP, "json": "for programs"})
+def list_environments(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    json: bool = False,
+    python: str = "",
+) -> None:
+    """List the environments of packages that launches with --requirements have made on the hosts."""
+    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+        answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
+        there = {host: answer.environments for host, answer in answers.items()}
+        if json:
+            plain = {
+                host: {key: asdict(known) for key, known in each.items()} for host, each in there.items()
+            }
+            sys.stdout.write(dumps(plain, indent=2) + "\n")
+            return
+        sys.stdout.write(_listing(there) or "no environments; muster launch --requirements FILE makes one\n")
+
+
+@command(
+    help={**HELP, "environment": "its name, as muster env list shows it; all that no job uses without one"},
+    words=("environment",),
+)
+def remove(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    environment: str = "",
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    python: str = "",
+) -> None:
+    """Remove an environment of packages from the hosts, or all of them. Those that a job uses stay."""
+    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+        words = {"keys": [environment] if environment else [], "before": None}
+        asked = ask_every(cluster.channels, ENVIRONMENT_REMOVE, REMOVE_SECONDS, lambda host: words)
+        for host, removal in asked.require_all().items():
+            in_use = f", {len(removal.kept)} in use" if removal.kept else ""
+            gone = f"{count(len(removal.removed), 'environment')} removed{in_use}"
+            sys.stdout.write(f"{host}: {gone}, {removal.freed / 2**20:.1f} MiB freed\n")
+
+
+@command(
+    help={
+        **HELP,
+        "environment": "compare this environment's packages (default: those of the hosts' own Python)",
+        "json": "for programs",
+    },
+    words=("environment",),
+)
+def diff(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    environment: str = "",
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    json: bool = False,
+    python: str = "",
+) -> None:
+    """Name what differs between hosts: packages, Python, driver, kernel, limits, variables, mounts, ..."""
+    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+        if len(cluster.hosts) < 2:
+            raise UsageError("env diff compares hosts, and there is only one")
+        words = {"key": environment}
+        asked = ask_every(cluster.channels, ENVIRONMENT_FACTS, SECONDS, lambda host: words)
+        found = differences({host: answer.facts for host, answer in asked.require_all().items()})
+        if json:
+            sys.stdout.write(dumps([asdict(difference) for difference in found], indent=2) + "\n")
+        else:
+            text = as_text(found, len(cluster.hosts))
+            sys.stdout.write("".join(f"{harmless(line)}\n" for line in text.splitlines()))
+
+
+def _cluster(hosts: str, include: str, exclude: str, python: str) -> Cluster:
+    chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
+    return Cluster(chosen, opener(Path(hosts), python), facts=False)
+
+
+def _listing(there: Mapping[str, Mapping[str, Environment]]) -> str:
+    """A line for each environment: its name, what it has, its hosts."""
+    lines = []
+    for key in dict.fromkeys(key for each in there.values() for key in each):
+        having = {host: each[key] for host, each in there.items() if key in each}
+        for names, known in fold((host, _short(known)) for host, known in having.items()):
+            days = (time.time() - max(having[name].used for name in names)) / DAY
+            lines.append(f"{key}  {harmless(known)}  used {days:.0f} days ago  {fold_names(names)}\n")
+    return "".join(lines)
+
+
+def _short(known: Environment) -> str:
+    torch = f", torch {known.torch}" if known.torch else ""
+    size = f"{known.bytes / 2**20:.0f} MiB"
+    return f"{known.source}: {count(known.packages, 'package')}, Python {known.python}{torch}, {size}"
+
+
+env = Collection("env", remove, diff)
+env.add_task(list_environments, name="list")

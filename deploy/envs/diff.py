@@ -1,0 +1,47 @@
+"""What differs between hosts that should be alike: facts in, differences out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..console.fold import fold, fold_names
+
+ABSENT = "none"
+# The stack first, then the system by name, then the packages.
+_FIRST = ("Python", "torch", "torch's CUDA", "NCCL of torch", "driver", "kernel", "glibc")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A thing that is not the same everywhere: each value, with the hosts that have it, most hosts first."""
+
+    what: str
+    values: Mapping[str, tuple[str, ...]]
+
+
+def differences(hosts: Mapping[str, Mapping[str, str]]) -> list[Difference]:
+    """Every thing that is not the same on all hosts. An empty value means that a host has none of it."""
+    found = []
+    for what in sorted({name for facts in hosts.values() for name in facts}, key=_order):
+        values = fold((host, facts.get(what) or ABSENT) for host, facts in hosts.items())
+        if len(values) > 1:
+            found.append(Difference(what, {value: tuple(names) for names, value in values}))
+    return found
+
+
+def _order(what: str) -> tuple[int, str]:
+    if what in _FIRST:
+        return _FIRST.index(what), ""
+    return len(_FIRST) + what.startswith("package "), what
+
+
+def as_text(found: Sequence[Difference], hosts: int) -> str:
+    """A line for each difference: `kernel: 6.1 on node[1-2]; 6.8 on node3`."""
+    if not found:
+        return f"nothing differs between {hosts} hosts\n"
+    lines = []
+    for difference in found:
+        values = (f"{value} on {fold_names(names)}" for value, names in difference.values.items())
+        lines.append(f"{difference.what}: {'; '.join(values)}\n")
+    return "".join(lines)

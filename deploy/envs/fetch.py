@@ -1,0 +1,111 @@
+"""Brings the files of a lock to this machine, for hosts that reach no index. What is here already stays.
+
+A package without a wheel is built here, if what comes of it runs anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ..connect.spread import File
+from ..errors import MusterError
+from . import uv
+from .lock import Package
+
+AT_ONCE = 4
+PIECE = 1 << 20
+SECONDS = 60.0  # without a byte of an answer
+
+
+class Wheel(File):
+    """A wheel on this machine."""
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return self.path.name
+
+
+def wheels(packages: Sequence[Package], python: str, cache: Path) -> list[Wheel]:
+    """The wheel of each package, on this machine."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda package: _wheel(package, python, cache), packages))
+
+
+def described(path: Path) -> File:
+    """A file of this machine with its digest."""
+    return File(_digest(path), path.stat().st_size, path)
+
+
+def _wheel(package: Package, python: str, cache: Path) -> Wheel:
+    folder = cache / "wheels" / package.sha256
+    if package.sdist:
+        folder = folder / python
+        path = next(folder.glob("*.whl"), None) or _built(package, python, cache, folder)
+        return Wheel(*described(path))
+    path = package.local or folder / package.file
+    if package.local is None and not path.is_file():
+        _download(package, path)
+    elif package.local is not None and _digest(path) != package.sha256:
+        raise MusterError(f"{path}: changed since it was locked; launch with --relock")
+    return Wheel(package.sha256, path.stat().st_size, path)
+
+
+def _download(package: Package, path: Path) -> None:
+    """Download a file, which appears whole and checked, or not at all."""
+    import requests  # noqa: PLC0415  # most launches download nothing
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent)
+    digest = hashlib.sha256()
+    try:
+        with (
+            os.fdopen(descriptor, "wb") as file,
+            requests.get(package.url, stream=True, timeout=SECONDS) as answer,
+        ):
+            answer.raise_for_status()
+            for piece in answer.iter_content(PIECE):
+                digest.update(piece)
+                file.write(piece)
+        if digest.hexdigest() != package.sha256:
+            raise MusterError(f"{package.url}: not the file that was locked (its SHA-256 differs)")
+        Path(draft).replace(path)
+    except requests.RequestException as error:
+        raise MusterError(f"{package.name} {package.version} cannot be downloaded here: {error}") from None
+    finally:
+        Path(draft).unlink(missing_ok=True)
+
+
+def _built(package: Package, python: str, cache: Path, folder: Path) -> Path:
+    """The wheel that is built of a source archive; refused if it runs only on machines like this one."""
+    archive = package.local or cache / "wheels" / package.sha256 / package.file
+    if package.local is None and not archive.is_file():
+        _download(package, archive)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    what = f"{package.name} {package.version} has no wheel for the hosts"
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        words = ["build", "--quiet", "--wheel", "--python", python, "--out-dir", place, str(archive)]
+        uv.run(words, f"{what}, and cannot be built here", os.environ, Path(place))
+        made = next(Path(place).glob("*.whl"))
+        if not made.stem.endswith("-none-any"):
+            raise MusterError(
+                f"{what}, and holds compiled code: build a wheel on a host, and name its folder with "
+                "--find-links FOLDER in the requirements"
+            )
+        folder.mkdir(exist_ok=True)
+        shutil.copy2(made, folder / made.name)
+    return folder / made.name
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            digest.update(piece)
+    return digest.hexdigest()

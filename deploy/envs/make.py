@@ -1,0 +1,120 @@
+"""Lets hosts make an environment: what it consists of goes there through the tree, each host makes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from queue import Empty
+from typing import Any
+
+from ..connect.answers import (
+    ENVIRONMENT_MAKE,
+    TIME,
+    WHEEL_COMPLETE,
+    WHEEL_PULL,
+    WHEEL_SERVE,
+    WHEEL_TAKE,
+)
+from ..connect.channel import SILENCE_SECONDS
+from ..connect.cluster import Cluster
+from ..connect.fanout import on_every
+from ..connect.reports import EnvironmentMade, Lost, Report
+from ..connect.spread import File, Requests, Spread, Tell
+from ..console.text import count
+from ..errors import UnfitError
+from ..hosts.environments import Environment
+from .fetch import Wheel
+from .lock import Lock
+from .wanted import Wanted
+
+PING_SECONDS = 2.0
+WHEELS = Requests(WHEEL_SERVE, WHEEL_TAKE, WHEEL_COMPLETE, WHEEL_PULL)
+
+
+class Making:
+    """An environment that hosts make, those that are `online` from the index, the others from wheels.
+
+    `tool`: the digest of uv's program. `tell`: gets a line for each host that is done.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        lock: Lock,
+        wanted: Wanted,
+        *,
+        tool: str,
+        wheels: Sequence[Wheel],
+        online: Collection[str],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._cluster, self._lock, self._wanted = cluster, lock, wanted
+        self._tool, self._wheels, self._online, self._tell = tool, wheels, online, tell
+        self._made: dict[str, Environment] = {}
+        self._errors: dict[str, str] = {}
+
+    def spread(self, files: Sequence[File], needed: Mapping[str, Sequence[str]], tell: Tell) -> None:
+        """Bring the files to the hosts that need them; `UnfitError` for hosts that did not get them."""
+        spread = Spread(self._cluster, WHEELS, tell)
+        spread.spread(files, needed)
+        if spread.errors:
+            raise UnfitError(spread.errors.items())
+
+    def make(self, hosts: Sequence[str]) -> dict[str, Environment]:
+        """Let each host make the environment; `UnfitError` with the words of every host that could not."""
+        on_every(hosts, self._begin).require_all()
+        waiting, asked = {*hosts}, 0.0
+        while waiting:
+            if time.monotonic() - asked > PING_SECONDS:
+                asked = time.monotonic()
+                self._give_up_silent(waiting)
+            try:
+                event = self._cluster.events.get(timeout=PING_SECONDS)
+            except Empty:
+                continue
+            if event.host in waiting:
+                waiting.discard(event.host)
+                self._take(event.host, event.report)
+        if self._errors:
+            raise UnfitError((host, self._errors[host]) for host in hosts if host in self._errors)
+        return self._made
+
+    def _begin(self, host: str) -> None:
+        text, words = self._request(host)
+        self._cluster.channels[host].ask(ENVIRONMENT_MAKE, text.encode(), **words)
+
+    def _request(self, host: str) -> tuple[str, dict[str, Any]]:
+        online = host in self._online
+        pins = "".join(f"{package.name}=={package.version}\n" for package in self._lock.packages)
+        return self._lock.text if online else pins, {
+            "key": self._lock.key,
+            "source": self._lock.source,
+            "python": self._wanted.python,
+            "system": self._wanted.system_torch,
+            "uv": self._tool,
+            "index": online,
+            "wheels": [] if online else [[wheel.digest, wheel.name] for wheel in self._wheels],
+        }
+
+    def _give_up_silent(self, waiting: set[str]) -> None:
+        for host in [*waiting]:
+            channel = self._cluster.channels[host]
+            if channel.silent_for() > SILENCE_SECONDS:
+                waiting.discard(host)
+                channel.give_up()
+                silence = f"silent for {SILENCE_SECONDS:.0f} s"
+                self._errors[host] = f"{silence}: frozen, or cut off from the network"
+            else:
+                channel.post(TIME)
+
+    def _take(self, host: str, report: Report) -> None:
+        match report:
+            case EnvironmentMade(seconds, Environment() as made):
+                self._made[host] = made
+                self._tell(f"{host}: {count(made.packages, 'package')}, made in {seconds:.1f} s")
+            case EnvironmentMade(error=error):
+                self._errors[host] = f"cannot make the environment: {error or 'and it does not say why'}"
+            case Lost(reason):
+                self._errors[host] = reason.reason
+            case _:
+                self._errors[host] = "it sent a report that has no place while packages are brought"

@@ -1,0 +1,39 @@
+"""uv, as a program of this machine: its binary also travels to hosts that make environments."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from ..errors import MusterError
+
+LINES = 20  # of its output in an error
+
+
+@cache
+def program() -> Path:
+    """uv of this environment, else of PATH."""
+    found = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if found is None:
+        raise MusterError("--requirements needs uv here, which is not installed: pip install uv")
+    return Path(found).resolve()
+
+
+def run(words: Sequence[str], doing: str, environment: Mapping[str, str], place: Path) -> str:
+    """What uv printed; `MusterError` with its own last lines if it failed."""
+    done = subprocess.run(
+        [str(program()), *words, "--no-progress", "--color", "never"],
+        cwd=place,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()[-LINES:]
+        raise MusterError("\n".join([f"{doing}; uv says:", *(f"    {line}" for line in lines)]))
+    return done.stdout.decode()

@@ -1,0 +1,105 @@
+"""What a launch asks for: a file of requirements, and choices. Its fingerprint says which lock it has."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from ..errors import UsageError
+
+_INCLUDE = re.compile(r"\s*(?:-r|-c|--requirements?|--constraints?)[\s=]+(\S+)")
+MOST_FILES = 100
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The packages that the ranks of a launch shall have."""
+
+    file: Path
+    """requirements.txt, pyproject.toml or uv.lock."""
+    python: str = ""
+    """The version of Python, `3.12`; empty for the hosts' own."""
+    system_torch: bool = False
+    """Whether torch is the host's own, with what it brings."""
+    torch_backend: str = "auto"
+    """Which wheels of torch: uv's word, or `auto` for what the hosts have, or `none` for the index's own."""
+    relock: bool = False
+
+    def contents(self) -> Iterator[tuple[str, bytes]]:
+        """The text of the file, and of every file that it includes."""
+        yield from _contents(self.file, [])
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What every host of a launch has, as far as it decides which wheels run there."""
+
+    python: str
+    """`3.13`"""
+    machine: str
+    glibc: str
+    """The oldest of the hosts, `2.36`."""
+    driver: str = ""
+    """The oldest NVIDIA driver of the hosts; empty without GPUs."""
+    torch: str = ""
+    """The hosts' own torch, if that is used."""
+    own_python: str = ""
+    """Then also the hosts' own Pythons, which have that torch."""
+    mpi: bool = False
+    """Whether Open MPI has to come as a wheel."""
+
+    @property
+    def uv_name(self) -> str:
+        """The platform as uv calls it: the newest that is not newer than the hosts."""
+        minor = int(self.glibc.split(".")[1])
+        known = next((known for known in _MANYLINUX if known <= minor), _MANYLINUX[-1])
+        return f"{self.machine}-manylinux_2_{known}"
+
+
+_MANYLINUX = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
+
+
+def wanted(file: str, *, python: str, system_torch: bool, torch_backend: str, relock: bool) -> Wanted | None:
+    """What the flags of a launch say; None without `--requirements`. `UsageError` for what cannot be."""
+    if not file:
+        given = {"--python-version": python, "--system-torch": system_torch, "--relock": relock}
+        if lonely := next((flag for flag, value in given.items() if value), ""):
+            raise UsageError(f"{lonely} goes with --requirements FILE")
+        return None
+    if not Path(file).is_file():
+        raise UsageError(f"--requirements {file}: no such file")
+    if python and not re.fullmatch(r"3\.\d{1,2}", python):
+        raise UsageError(f"--python-version {python}: write a version such as 3.12")
+    if python and system_torch:
+        raise UsageError("--system-torch takes the hosts' own Python with it; leave out --python-version")
+    if not re.fullmatch(r"[a-z]+[0-9.]*", torch_backend):
+        raise UsageError(f"--torch-backend {torch_backend}: write auto, none, cpu, or a CUDA such as cu128")
+    return Wanted(Path(file), python, system_torch, torch_backend, relock)
+
+
+def fingerprint(asked: Wanted, platform: Platform, uv: str) -> str:
+    """The digest of all that decides a lock, but the index: the same until a file or a host changes."""
+    digest = hashlib.sha256(repr((uv, astuple(platform), asked.system_torch, asked.torch_backend)).encode())
+    for name, content in asked.contents():
+        digest.update(repr((name, content)).encode())
+    return digest.hexdigest()
+
+
+def _contents(file: Path, seen: list[Path]) -> Iterator[tuple[str, bytes]]:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+    seen.append(file.resolve())
+    yield file.name, content
+    if file.suffix in {".toml", ".lock"}:
+        return
+    for line in content.decode(errors="replace").splitlines():
+        match = _INCLUDE.match(line)
+        if match and "://" not in match[1] and len(seen) < MOST_FILES:
+            inner = file.parent / match[1]
+            if inner.resolve() not in seen:
+                yield from _contents(inner, seen)

@@ -1,0 +1,64 @@
+"""What hosts say about environments: those that `--requirements` has made there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from ..decode import AtMost, Like
+from .bounds import AbsolutePath, Bytes, Count, Name, Seconds, Version
+from .facts import Facts
+
+MOST_ENVIRONMENTS = 1024
+Key = Annotated[str, Like(r"[0-9a-f]{20}")]
+"""The name of an environment: the beginning of its lock's SHA-256."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment that is complete on a host. `bytes`: of its own; what others have too counts again."""
+
+    executable: AbsolutePath
+    python: Annotated[str, Like(r"\d{1,4}\.\d{1,4}[\w.+-]{0,64}")]
+    torch: Version | None
+    mpi4py: Version | None
+    mpirun: AbsolutePath | None
+    """Its own mpirun; None if it brings none."""
+    mpi: Annotated[str, Like(r"\d{1,4}\.\d{1,4}\.\d{1,4}")] | None
+    source: Name
+    """The file that it was made from, as the user named it."""
+    packages: Count
+    bytes: Bytes
+    used: Seconds
+    """When a launch last used it."""
+
+
+@dataclass(frozen=True)
+class EnvironmentsThere:
+    """The environments of a host, and what decides which wheels run there."""
+
+    home: Annotated[str, Like(r"[0-9a-f]{32}")]
+    """Equal on hosts that share a home folder."""
+    machine: Annotated[str, Like(r"\w{1,32}")]
+    glibc: Annotated[str, Like(r"(\d{1,3}\.\d{1,3})?")]
+    """Empty with another C library."""
+    driver: Annotated[str, Like(r"(\d{1,4}(\.\d{1,5}){0,3})?")]
+    """The version of NVIDIA's driver; empty without one."""
+    environments: Annotated[Mapping[Key, Environment], AtMost(MOST_ENVIRONMENTS)] = field(
+        default_factory=dict
+    )
+
+
+def inside(facts: Facts, environment: Environment) -> Facts:
+    """What a launch finds on a host if its ranks run in an environment."""
+    known = replace(
+        facts,
+        executable=environment.executable,
+        python=environment.python,
+        torch=environment.torch,
+        mpi4py=environment.mpi4py,
+    )
+    if environment.mpirun is None:
+        return known
+    return replace(known, mpirun=environment.mpirun, mpi=environment.mpi, mpi_error=None)

@@ -1,0 +1,205 @@
+"""Environments of packages on a host: made whole or not at all, once, and removed when nobody uses them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.agent.envs import build, environments
+from muster.deploy.agent.envs.environments import RECORD, Environments, clean, hold, lock, record, remove
+from muster.deploy.agent.job.cleanup import Cleaning
+from muster.deploy.connect.answers import ENVIRONMENTS
+from muster.deploy.decode import from_json
+from muster.deploy.envs import uv
+from muster.deploy.hosts.environments import Environment
+from tests.packages import make_wheel
+
+KEY = "0123456789abcdef0123"
+
+
+def unsent(frame: Any) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ~/.muster with uv's program among the wheels."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = tmp_path / ".muster"
+    (home / "wheels").mkdir(parents=True)
+    (home / "wheels" / "uv").symlink_to(uv.program())
+    return home
+
+
+@pytest.fixture(autouse=True)
+def program_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_uv", lambda wheels, digest: wheels / digest)
+
+
+def bring(home: Path, wheel: Path) -> list[str]:
+    """Put a wheel where the driver's transfer would leave it."""
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    shutil.copy2(wheel, home / "wheels" / digest)
+    return [digest, wheel.name]
+
+
+def request(**changes: Any) -> dict[str, Any]:
+    asked = {"key": KEY, "source": "requirements.txt", "python": "", "system": False, "index": False}
+    return {**asked, "uv": "uv", "wheels": [], **changes}
+
+
+def make(home: Path, tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    wheels = [bring(home, make_wheel(tmp_path / "wheels", "greeting"))]
+    return build.make(home, request(wheels=wheels, **changes), "greeting==1.0\n")
+
+
+def test_an_environment_is_made_from_wheels_that_were_brought(home: Path, tmp_path: Path) -> None:
+    made = make(home, tmp_path)
+    known = from_json(Environment, made)
+    assert (known.source, known.packages, known.torch, known.mpirun) == ("requirements.txt", 1, None, None)
+    said = subprocess.run(
+        [known.executable, "-c", "import greeting, sys; print(greeting.VERSION, sys.prefix)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert said.stdout == f"1.0 {home}/envs/{KEY}\n"
+    there = ENVIRONMENTS.read(Environments(home, unsent).do_envs({}, b""))
+    assert there.environments == {KEY: known}
+    assert there.home == ENVIRONMENTS.read(Environments(home, unsent).do_envs({}, b"")).home
+
+
+def test_a_half_made_environment_is_never_used_and_is_made_anew(home: Path, tmp_path: Path) -> None:
+    half = home / "envs" / KEY
+    (half / "bin").mkdir(parents=True)
+    (half / "bin" / "python").write_text("half")
+    assert ENVIRONMENTS.read(Environments(home, unsent).do_envs({}, b"")).environments == {}
+    with pytest.raises(FileNotFoundError, match="was removed in between; launch again"):
+        hold(home, KEY)
+    assert from_json(Environment, make(home, tmp_path)).packages == 1
+
+
+def test_a_package_that_cannot_be_installed_is_named_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
+    wheels = [bring(home, make_wheel(tmp_path / "wheels", "greeting"))]
+    with pytest.raises(build.Failed, match="absent-package was not found"):
+        build.make(home, request(wheels=wheels), "greeting==1.0\nabsent-package==3\n")
+    assert [path.name for path in (home / "envs").glob(f"{KEY}*")] == [f"{KEY}.lock"]
+
+
+def test_a_build_that_fails_is_quoted_with_its_package(home: Path, tmp_path: Path) -> None:
+    source = tmp_path / "broken"
+    source.mkdir()
+    (source / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        '[project]\nname = "broken"\nversion = "1"\n'
+    )
+    (source / "backend.py").write_text("raise SystemExit('no compiler for this')\n")
+    with pytest.raises(build.Failed) as failed:
+        build.make(home, request(index=True), _pylock_of_folder(source))
+    assert "broken" in str(failed.value)
+    assert "no compiler for this" in str(failed.value)
+
+
+def _pylock_of_folder(source: Path) -> str:
+    return (
+        'lock-version = "1.0"\ncreated-by = "test"\n\n[[packages]]\nname = "broken"\nversion = "1"\n'
+        f'directory = {{ path = "{source}" }}\n'
+    )
+
+
+def test_two_launches_that_make_the_same_environment_make_it_once(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    really = build._run
+
+    def noted(argv: list[str], place: Path) -> str:
+        ran.append(" ".join(argv))
+        return really(argv, place)
+
+    monkeypatch.setattr(build, "_run", noted)
+    made: list[dict[str, Any]] = []
+    wheels = [bring(home, make_wheel(tmp_path / "wheels", "greeting"))]
+    work = [
+        threading.Thread(
+            target=lambda: made.append(build.make(home, request(wheels=wheels), "greeting==1.0\n"))
+        )
+        for _ in range(2)
+    ]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+    assert made[0]["executable"] == made[1]["executable"]
+    assert len([words for words in ran if " venv " in words]) == 1
+
+
+def test_the_hosts_own_packages_are_seen_where_its_torch_is_wanted(home: Path, tmp_path: Path) -> None:
+    own = subprocess.run(
+        [make(home, tmp_path, system=True)["executable"], "-c", "import pytest; print(pytest.__version__)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert own.stdout.strip() == pytest.__version__
+    assert remove(home / "envs", KEY) is not None
+    alone = make(home, tmp_path)["executable"]
+    assert subprocess.run([alone, "-c", "import pytest"], capture_output=True, check=False).returncode
+
+
+def complete(home: Path, key: str = KEY, *, age: float = 0.0) -> Path:
+    """An environment as its record says, without packages."""
+    folder = home / "envs" / key
+    folder.mkdir(parents=True)
+    facts: dict[str, Any] = {"executable": sys.executable, "python": "3.13.5", "torch": None, "mpi4py": None}
+    facts |= {"mpirun": None, "mpi": None, "source": "requirements.txt", "packages": 0, "bytes": 0}
+    (folder / RECORD).write_text(json.dumps(facts))
+    os.utime(folder, (time.time() - age,) * 2)
+    return folder
+
+
+def test_an_environment_that_a_job_uses_is_not_removed(home: Path) -> None:
+    folder = complete(home, age=3600.0)
+    held = hold(home, KEY)
+    assert remove(home / "envs", KEY) is None
+    assert Environments(home, unsent).do_env_remove({"keys": [KEY], "before": None}, b"")["kept"] == [KEY]
+    os.close(held)
+    assert record(folder) is not None
+    assert remove(home / "envs", KEY) is not None
+    assert not folder.exists()
+
+
+def test_clean_removes_what_no_launch_used_lately_and_then_its_wheels(home: Path) -> None:
+    old, new = complete(home, KEY, age=10 * 86400.0), complete(home, KEY[::-1])
+    (home / "wheels" / ("ab" * 32)).write_bytes(b"wheel")
+    assert Cleaning(home).do_clean({"older": 7 * 86400.0}, b"")["removed"] == []
+    assert (old.exists(), new.exists()) == (False, True)
+    assert (home / "wheels" / ("ab" * 32)).exists()
+    assert clean(home, time.time() + 1) >= 5
+    assert not new.exists()
+    assert not (home / "wheels").exists()
+
+
+def test_an_environment_whose_python_is_gone_does_not_count(home: Path) -> None:
+    folder = complete(home)
+    facts = json.loads((folder / RECORD).read_text())
+    (folder / RECORD).write_text(json.dumps({**facts, "executable": "/nowhere/python"}))
+    assert ENVIRONMENTS.read(Environments(home, unsent).do_envs({}, b"")).environments == {}
+
+
+def test_the_lock_of_one_environment_keeps_no_other_waiting(home: Path) -> None:
+    complete(home)
+    held = lock(home / "envs", KEY, fcntl.LOCK_EX)
+    other = lock(home / "envs", KEY[::-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with pytest.raises(BlockingIOError):
+        lock(home / "envs", KEY, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    for descriptor in (held, other):
+        os.close(descriptor)
+    assert environments.size_of(home / "nothing") == 0
