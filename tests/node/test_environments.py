@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.envs import build, environments
-from muster.deploy.agent.envs.environments import RECORD, Environments, clean, hold, lock, record, remove
+from muster.deploy.agent.envs import build
+from muster.deploy.agent.envs.environments import Environments
+from muster.deploy.agent.envs.folders import RECORD, clean, hold, lock, record, remove, size_of
 from muster.deploy.agent.job.cleanup import Cleaning
 from muster.deploy.connect.answers import ENVIRONMENTS
 from muster.deploy.decode import from_json
@@ -202,4 +203,4 @@ def test_the_lock_of_one_environment_keeps_no_other_waiting(home: Path) -> None:
         lock(home / "envs", KEY, fcntl.LOCK_SH | fcntl.LOCK_NB)
     for descriptor in (held, other):
         os.close(descriptor)
-    assert environments.size_of(home / "nothing") == 0
+    assert size_of(home / "nothing") == 0

@@ -29,7 +29,7 @@ from ...common.runs import make_private
 from ...common.store import write_atomically
 from ..host.facts import mpirun_version
 from ..process.processes import die_with_agent
-from .environments import RECORD, lock, record, size_of
+from .folders import RECORD, lock, record, size_of
 
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 LINES = 15  # of a failed program's output in the error

@@ -12,7 +12,7 @@ from pathlib import Path
 from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
 from ...common.store import held_by_nobody
-from ..envs.environments import clean as clean_environments
+from ..envs.folders import clean as clean_environments
 
 # A younger file of the store may belong to a launch that has not registered its list of files yet.
 FRESH_SECONDS = 3600.0

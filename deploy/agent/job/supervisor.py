@@ -68,7 +68,7 @@ class Work:
         self._job_lock = os.open(paths.lock(request["host"]), os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._job_lock, fcntl.LOCK_SH)
         if request.get("environment"):
-            from ..envs.environments import hold  # noqa: PLC0415  # most jobs use the host's own packages
+            from ..envs.folders import hold  # noqa: PLC0415  # most jobs use the host's own packages
 
             self._environment_lock = hold(self.home, request["environment"])
         self.store.check_out(request["code"], Path(paths.code))
