@@ -47,8 +47,8 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """List the jobs of this machine and of the hosts, or show one job in detail."""
-    with explained(context), _known(hosts, runs, python, until=job) as (known, silent):
-        shown = [jobs.only(known, job, _looked(silent))] if job else known
+    with explained(context), known_jobs(hosts, runs, python, until=job) as (known, silent):
+        shown = [jobs.only(known, job, looked(silent))] if job else known
         states = [entry.state for entry in shown]
         if json:
             sys.stdout.write(dumps([asdict(state) for state in states], indent=2) + "\n")
@@ -125,7 +125,9 @@ def stop(context: Context, job: str = "", hosts: str = "", runs: str = "runs", p
 
 
 @contextlib.contextmanager
-def _known(hosts: str, runs: str, python: str, *, until: str = "") -> Iterator[tuple[list[Known], list[str]]]:
+def known_jobs(
+    hosts: str, runs: str, python: str, *, until: str = ""
+) -> Iterator[tuple[list[Known], list[str]]]:
     """The jobs of this machine and of the hosts, and a line for each host that cannot be asked.
 
     The hosts are not asked about the job `until` if this machine knows it.
@@ -150,8 +152,8 @@ def one(job: str, hosts: str, runs: str, python: str) -> Iterator[Known]:
     """The job with this id, or whose id ends so, while the hosts are connected."""
     if not job:
         raise UsageError("which job? its id is what a launch says first; muster status lists all")
-    with _known(hosts, runs, python, until=job) as (known, silent):
-        yield jobs.only(known, job, _looked(silent))
+    with known_jobs(hosts, runs, python, until=job) as (known, silent):
+        yield jobs.only(known, job, looked(silent))
 
 
 def require_logs(known: Known) -> None:
@@ -162,7 +164,7 @@ def require_logs(known: Known) -> None:
         raise UsageError(f"{state.job} belongs to a terminal; what it prints is on {harmless(where)}")
 
 
-def _looked(silent: list[str]) -> str:
+def looked(silent: list[str]) -> str:
     """The places where a job was looked for, for the message that it was not found."""
     return "here or on the hosts" + "".join(f"\n{line}" for line in silent) + ("\n" if silent else "")
 

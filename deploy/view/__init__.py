@@ -1,1 +1,1 @@
-"""What people look at: pages and comparisons of runs, made of the records that every run keeps."""
+"""What people look at, made of the records of a run: pure, but for what reads the records and draws."""

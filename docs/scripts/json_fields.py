@@ -26,6 +26,7 @@ types:
 CLEAN = "What `muster clean --json` prints: an object with an entry for each host that was reached."
 DATA_LIST = "What `muster data list --json` prints: an object with a list of data sets for each host."
 DATA_VERIFY = "What `muster data verify --json` prints: an object with an entry for each host."
+TOP = "What `muster top --json` prints: each host and rank with its [newest sample](samples.md)."
 IMAGE = "What `muster image.check --json` prints: what the image proved of itself."
 
 DOCUMENTS = (
@@ -48,6 +49,30 @@ DOCUMENTS = (
         ),
     ),
     ("status", STATUS, (("[]", "JobState"),)),
+    (
+        "top",
+        TOP,
+        (
+            ("job", "str | None"),
+            ("state", "str | None"),
+            ("attempt", "int | None"),
+            ("training", "dict | None"),
+            ("hosts[].name", "str"),
+            ("hosts[].silent", "float | None"),
+            ("hosts[].note", "str | None"),
+            ("hosts[].bad", "bool"),
+            ("hosts[].sample", "dict | None"),
+            ("ranks[].rank", "int"),
+            ("ranks[].host", "str"),
+            ("ranks[].running", "bool"),
+            ("ranks[].step", "int | None"),
+            ("ranks[].loss", "float | None"),
+            ("ranks[].last_line", "str | None"),
+            ("ranks[].note", "str | None"),
+            ("ranks[].bad", "bool"),
+            ("ranks[].sample", "dict | None"),
+        ),
+    ),
     (
         "result.json",
         RESULT,
@@ -113,6 +138,19 @@ MEANINGS = {
     "launcher": "`mpirun` or `torchrun`",
     "hosts[].name": "its name in the hosts file",
     "hosts[].slots": "its slots in the hosts file",
+    "hosts[].silent": "seconds since its last sample; null if there was none",
+    "hosts[].note": "the worst that is known of it; null if nothing is odd",
+    "hosts[].bad": "whether that needs somebody",
+    "hosts[].sample": "its newest sample",
+    "training": "`training` of the newest sample that has it",
+    "state": "`running`, `done`, `failed` or `lost`; null without a job",
+    "ranks[].running": "whether the newest sample of its host has it",
+    "ranks[].step": "the step that it printed last",
+    "ranks[].loss": "the loss that it printed last",
+    "ranks[].last_line": "what it printed last",
+    "ranks[].note": "the worst that is known of it; null if nothing is odd",
+    "ranks[].bad": "whether that needs somebody",
+    "ranks[].sample": "its part of the newest sample",
     "hosts[].fit": "whether no finding about this host is an error",
     "hosts[].facts": "what the host is; null if it could not be asked",
     "hosts[].health": "what was measured there; null if it could not be asked",

@@ -18,13 +18,14 @@ DEPLOY = (
     *("launch", "image", "envs", "data", "adhoc", "connect", "plan", "hosts"),
     *("agent", "common", "console", "decode", "timings", "errors"),
 )
-PURE = ("plan", "hosts", "check", "console")
+PURE = ("plan", "hosts", "check", "view", "console")
 """Rooms that judge and describe: no network, no process, no clock. What they read, they are given."""
 IMPURE = {"docker", "fabric", "invoke", "paramiko", "socket", "subprocess", "threading", "time"}
 # What these do beside that: a screen knows the time, the tree and the examination are gathered there.
 GATHERERS = {
     *("deploy.plan.source_tree", "deploy.check.examine"),
     *("deploy.console.screen", "deploy.console.progress"),
+    *("deploy.view.top.app", "deploy.view.top.sources"),
 }
 TRAIN = (
     *("__main__", "tools", "main", "loop", "trainer", "config"),
@@ -128,7 +129,7 @@ def test_what_judges_and_describes_touches_nothing(name: str) -> None:
 
 
 def test_no_command_loads_what_it_does_not_use() -> None:
-    slow = "{'docker', 'fabric', 'paramiko', 'requests', 'urllib3'} & {*sys.modules}"
+    slow = "{'docker', 'fabric', 'paramiko', 'requests', 'rich', 'textual', 'urllib3'} & {*sys.modules}"
     script = f"import sys, muster.deploy.cli.program; sys.exit(str({slow} or ''))"
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

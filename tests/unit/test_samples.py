@@ -55,14 +55,14 @@ def test_what_was_not_measured_is_not_written() -> None:
     assert json.loads(line) == {"at": 1.0, "host": "a", "attempt": 0, "gpus": [{"index": 0}]}
 
 
-WRONG_SHARES: tuple[object, ...] = (1.5, -0.1, True, "1", float("nan"), 10**400, [])
+CPUS: tuple[Any, ...] = (1.5, -0.1, True, "1", float("nan"), 10**400, [])
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         *(None, [], "sample", {}, {"at": 1}, {"host": "a"}, {**FULL, "at": "now"}, {**FULL, "host": 3}),
-        *({**FULL, "cpu": value} for value in WRONG_SHARES),
+        *({**FULL, "cpu": value} for value in CPUS),
         *({**FULL, "memory": value} for value in (-1, 1.5, 1 << 61)),
         *({**FULL, "host": "a" * 257}, {**FULL, "gpus": {}}, {**FULL, "gpus": [{}]}),
         *({**FULL, "ranks": [{"rank": -1}]}, {**FULL, "ranks": [{"rank": 0}] * 5000}, {**FULL, "ranks": [3]}),

@@ -164,7 +164,8 @@ class Sampling:
 
     def do_sample(self, request: Frame, payload: bytes) -> Frame:
         """What this host does now; rates from the second request on."""
-        return {"sample": json.dumps({**self._host.read(time.monotonic()), "gpus": self._gpus.read()})}
+        read = {**self._host.read(time.monotonic()), "gpus": self._gpus.read()}
+        return {"sample": json.dumps({"at": time.time(), "host": "", **read})}
 
     def close(self) -> None:
         """End nvidia-smi."""

@@ -1,0 +1,127 @@
+"""`muster top`: hosts and ranks live, in a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from json import dumps
+from pathlib import Path
+
+from invoke import Context
+
+from ..connect.cluster import Cluster
+from ..connect.opener import opener
+from ..errors import UsageError
+from ..hosts import hostfile
+from ..jobs import control as jobs
+from ..jobs.control import Known
+from ..launch.stacks import gather
+from ..view.top.figures import as_json
+from ..view.top.history import History
+from ..view.top.screen import everything
+from ..view.top.sources import HostSource, JobSource, Source
+from .command import command
+from .jobs import known_jobs, looked, require_logs
+from .shared import HELP, explained
+
+FIRST_SECONDS, PAUSE_SECONDS = 8.0, 0.5  # how long --once waits for a first sample of each host
+
+_HELP = {
+    **HELP,
+    "hosts": "watch these hosts, without a job; with JOB: where to look for it (default: hosts.txt)",
+    "job": "the id of the job, or the end of the id (default: the newest that runs)",
+    "runs": "the folder that holds the runs of this machine (default: runs)",
+    "once": "print hosts and ranks once, as plain text",
+    "json": "print once what is known of hosts and ranks, as JSON for programs",
+}
+
+
+@command(help=_HELP, words=("job",))
+def top(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    job: str = "",
+    hosts: str = "",
+    include: str = "",
+    exclude: str = "",
+    once: bool = False,
+    json: bool = False,
+    runs: str = "runs",
+    python: str = "",
+) -> None:
+    """Show live what every host and rank does: of a job, or of hosts without a job (--hosts).
+
+    Tab changes between hosts and ranks, Enter shows one in full, s the stacks, / filters, o sorts, q ends.
+    """
+    with explained(context), contextlib.ExitStack() as opened:
+        if hosts and not job:
+            source, history = opened.enter_context(_hosts(hosts, include, exclude, python))
+            known = None
+        else:
+            known = opened.enter_context(_job(job, hosts, runs, python))
+            source, history = JobSource(known), History()
+        if once or json:
+            _fill(source, history)
+            now, clock = time.monotonic(), time.time()
+            told = dumps(as_json(history, now), indent=2) + "\n" if json else everything(history, now, clock)
+            sys.stdout.write(told)
+            return
+        _live(source, history, known, hosts or "hosts.txt", python)
+
+
+def _live(source: Source, history: History, known: Known | None, hosts: str, python: str) -> None:
+    """Draw until the user ends it. Only now textual is loaded: it takes a third of a second."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty() and sys.stdin.isatty()):
+        raise UsageError("top needs a terminal; top --once prints what it knows, top --json for programs")
+    from ..view.top.app import Top  # noqa: PLC0415
+
+    Top(source, history, (lambda: _stacks(known, hosts, python)) if known else None).run()
+
+
+def _stacks(known: Known, hosts: str, python: str) -> str:
+    """The stacks of a job's ranks, over connections of their own."""
+    if not Path(hosts).is_file():
+        raise UsageError(f"no {hosts} here: stacks need the job's hosts file; top JOB --hosts FILE")
+    chosen = [host for host in hostfile.load(Path(hosts)) if host.name in known.state.hosts]
+    with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
+        cluster.connect()
+        return str(gather(known.state.job, cluster.channels))
+
+
+@contextlib.contextmanager
+def _job(job: str, hosts: str, runs: str, python: str) -> Iterator[Known]:
+    """The job with this id, or the newest that runs."""
+    with known_jobs(hosts, runs, python, until=job) as (known, silent):
+        running = [entry for entry in known if entry.state.running]
+        if not job and not running:
+            raise UsageError(
+                "no job runs here or on the hosts; top JOB shows one that is over, top --hosts FILE the hosts"
+            )
+        chosen = jobs.only(known, job, looked(silent)) if job else running[-1]
+        require_logs(chosen)
+        yield chosen
+
+
+@contextlib.contextmanager
+def _hosts(hosts: str, include: str, exclude: str, python: str) -> Iterator[tuple[Source, History]]:
+    chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
+    with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
+        errors = cluster.connect()
+        yield HostSource(cluster, errors), History(host.name for host in chosen)
+
+
+def _fill(source: Source, history: History) -> None:
+    """Take in what there is, and wait a little for hosts that have no rates yet."""
+    look, until = source.begin, time.monotonic() + FIRST_SECONDS
+    while True:
+        for record in look():
+            history.take(record, time.monotonic())
+        look = source.look
+        over = history.job is not None and not history.job.running
+        waiting = [
+            track for track in history.hosts.values() if not track.why and not (track.last and track.last.cpu)
+        ]
+        if over or not waiting or time.monotonic() > until:
+            return
+        time.sleep(PAUSE_SECONDS)

@@ -1,0 +1,241 @@
+"""Draws the screen of `muster top` with textual, and turns keys into what the user wants to see."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widgets import Footer, Input, Static
+
+from ...console.terminal import harmless_lines
+from ...errors import MusterError
+from . import screen
+from .history import History, Record
+from .lines import SORTS, Line, Span, View
+from .sources import Source
+
+LOOK_SECONDS = 1.0
+STYLES = {
+    "plain": Style(),
+    "dim": Style(dim=True),
+    "title": Style(bold=True),
+    "bar": Style(color="green"),
+    "spark": Style(color="cyan"),
+    "odd": Style(color="yellow"),
+    "bad": Style(color="red", bold=True),
+}
+
+TakeStacks = Callable[[], str]
+"""Reads where every rank is, as text; may take seconds, and may raise MusterError."""
+
+
+class Table(ScrollView, can_focus=True):
+    """Lines, of which only those on the screen are drawn: there may be thousands. The first one stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[Line] = []
+        self.cursor = 0
+
+    @property
+    def key(self) -> str:
+        """What the line under the cursor is about."""
+        return self.lines[self.cursor].key if self.cursor < len(self.lines) else ""
+
+    def show(self, lines: list[Line]) -> None:
+        """Show other lines; the cursor stays with what it was about."""
+        key = self.key
+        self.lines = lines
+        keys = [line.key for line in lines]
+        self.cursor = keys.index(key) if key in keys else min(self.cursor, max(0, len(lines) - 1))
+        self.virtual_size = Size(max((len(str(line)) for line in lines), default=0), len(lines))
+        self.refresh()
+
+    def move(self, by: int) -> None:
+        """Move the cursor, and scroll if it would leave the screen."""
+        self.cursor = max(0, min(len(self.lines) - 1, self.cursor + by))
+        top, rows = self.scroll_offset.y, max(1, self.size.height - 1)
+        if self.cursor <= top:
+            self.scroll_to(y=max(0, self.cursor - 1), animate=False)
+        elif self.cursor > top + rows - 1:
+            self.scroll_to(y=self.cursor - rows + 1, animate=False)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen."""
+        left, top = self.scroll_offset
+        place = 0 if y == 0 else y + top
+        if place >= len(self.lines):
+            return Strip.blank(self.size.width)
+        line = self.lines[place]
+        strip = Strip([Segment(span.text, STYLES[span.style]) for span in line.spans])
+        strip = strip.crop_extend(left, left + self.size.width, None)
+        chosen = place == self.cursor and line.key and self.has_focus
+        return strip.apply_style(Style(reverse=True)) if chosen else strip
+
+
+class Top(App[None]):
+    """The application: a head, a table, a filter, the keys."""
+
+    CSS = """
+    #head { height: auto; }
+    Table { height: 1fr; }
+    Input { display: none; }
+    Input.open { display: block; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("tab", "other", "Hosts/ranks", priority=True),
+        Binding("o", "sort", "Order"),
+        Binding("slash", "filter", "Filter"),
+        Binding("enter", "choose", "Full"),
+        Binding("escape", "leave", "Back"),
+        Binding("s", "stacks", "Stacks"),
+        *(
+            Binding(key, f"move({by})", show=False)
+            for key, by in (("up,k", -1), ("down,j", 1), ("pageup", -20), ("pagedown", 20))
+        ),
+        Binding("home", "move(-1000000)", show=False),
+        Binding("end", "move(1000000)", show=False),
+    ]
+
+    def __init__(self, source: Source, history: History, take_stacks: TakeStacks | None = None) -> None:
+        super().__init__()
+        self.source, self.history, self.take_stacks = source, history, take_stacks
+        self.view = View()
+        self.problem = ""
+        """Why the last look failed."""
+        self._ended = threading.Event()
+        self._instead: list[Line] = []
+        """What is shown in place of the table: stacks."""
+
+    def compose(self) -> ComposeResult:
+        """The parts of the screen."""
+        yield Static(id="head", markup=False)
+        yield Table()
+        yield Input(placeholder="only what has this text")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self.query_one(Table).focus()
+        self.run_worker(self._look, thread=True, exit_on_error=False)
+        self.set_interval(LOOK_SECONDS, self.draw)
+
+    def on_unmount(self) -> None:
+        """Stop looking."""
+        self._ended.set()
+
+    def _look(self) -> None:
+        """In a thread: take in records until the end. A place that does not answer is asked again."""
+        look = self.source.begin
+        while not self._ended.is_set():
+            try:
+                records = [*look()]
+                self.problem, look = "", self.source.look
+            except MusterError as error:
+                records, self.problem = [], str(error)
+            if self._ended.is_set():
+                return
+            self.call_from_thread(self.take, records)
+            self._ended.wait(LOOK_SECONDS)
+
+    def take(self, records: list[Record]) -> None:
+        """Take in records, and draw."""
+        now = time.monotonic()
+        for record in records:
+            self.history.take(record, now)
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw the screen as it follows from what is known now."""
+        now = time.monotonic()
+        head = screen.head(self.history, now, time.time())
+        if self.problem:
+            head = [*head, Line((Span(harmless_lines(self.problem), "bad"),))]
+        self.query_one("#head", Static).update(_drawn(head))
+        self.query_one(Table).show(self._instead or screen.body(self.history, self.view, now))
+
+    # -- keys --
+
+    def action_other(self) -> None:
+        """Show the ranks, or the hosts."""
+        self._change(ranks=not self.view.ranks, chosen="")
+
+    def action_sort(self) -> None:
+        """Sort by the next figure."""
+        self._change(sort=SORTS[(SORTS.index(self.view.sort) + 1) % len(SORTS)])
+        self.notify(f"sorted by {self.view.sort}", timeout=2)
+
+    def action_choose(self) -> None:
+        """Show what is under the cursor in full."""
+        if key := self.query_one(Table).key:
+            self._change(chosen=key)
+
+    def action_leave(self) -> None:
+        """Leave what is shown in full, or the filter."""
+        self.query_one(Input).remove_class("open")
+        self.query_one(Table).focus()
+        self._change(chosen="", wanted=self.view.wanted if self.view.chosen or self._instead else "")
+
+    def action_filter(self) -> None:
+        """Ask for the text of the filter."""
+        field = self.query_one(Input)
+        field.add_class("open")
+        field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show only what has the text."""
+        self._change(wanted=event.value)
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter, and go back to the table."""
+        self.query_one(Input).remove_class("open")
+        self.query_one(Table).focus()
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor."""
+        self.query_one(Table).move(by)
+
+    def action_stacks(self) -> None:
+        """Read where every rank is."""
+        if self.take_stacks is None:
+            self.notify("no job, so there are no stacks", severity="warning")
+            return
+        self.notify("reading the stacks of all ranks")
+        self.run_worker(self._stacks, thread=True, exit_on_error=False)
+
+    def _stacks(self) -> None:
+        try:
+            text = self.take_stacks() if self.take_stacks else ""
+        except MusterError as error:
+            text = str(error)
+        lines = harmless_lines(text or "no rank is running").split("\n")
+        self.call_from_thread(self._show_text, [Line((Span(line),)) for line in lines])
+
+    def _show_text(self, lines: list[Line]) -> None:
+        self._instead = [Line((Span("where every rank is; Escape goes back", "dim"),)), *lines]
+        self.draw()
+
+    def _change(self, **what: object) -> None:
+        self._instead = []
+        self.view = replace(self.view, **what)  # type: ignore[arg-type]
+        self.draw()
+
+
+def _drawn(lines: list[Line]) -> Text:
+    spans = (((span.text, STYLES[span.style]) for span in line.spans) for line in lines)
+    return Text("\n").join(Text.assemble(*line) for line in spans)

@@ -1,0 +1,86 @@
+"""What `muster top --json` prints: the newest sample of each host, each rank, and what is odd. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from ...common.samples import HostSample, RankSample, TrainingSample
+from .history import History, HostTrack, RankTrack
+from .judge import Judge, Note
+
+
+@dataclass(frozen=True)
+class HostFigures:
+    """A host now."""
+
+    name: str
+    silent: float | None
+    note: str | None
+    bad: bool
+    sample: HostSample | None
+
+
+@dataclass(frozen=True)
+class RankFigures:
+    """A rank now."""
+
+    rank: int
+    host: str
+    running: bool
+    step: int | None
+    loss: float | None
+    last_line: str | None
+    note: str | None
+    bad: bool
+    sample: RankSample | None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All hosts and ranks, and the training as its steps.jsonl has it."""
+
+    job: str | None
+    state: str | None
+    attempt: int | None
+    training: TrainingSample | None
+    hosts: tuple[HostFigures, ...]
+    ranks: tuple[RankFigures, ...]
+
+
+def as_json(history: History, now: float) -> dict[str, object]:
+    """Plain values. `now`: of the clock by which the records were heard."""
+    judge, job = Judge(history, now), history.job
+    figures = Figures(
+        job=job.job if job else None,
+        state=job.state if job else None,
+        attempt=job.attempt if job else None,
+        training=history.training,
+        hosts=tuple(_host(history, track, judge.host(track), now) for track in history.hosts.values()),
+        ranks=tuple(_rank(track, judge.rank(track)) for _, track in sorted(history.ranks.items())),
+    )
+    return asdict(figures)
+
+
+def _host(history: History, track: HostTrack, note: Note | None, now: float) -> HostFigures:
+    silent = history.silence(track.name, now)
+    return HostFigures(
+        name=track.name,
+        silent=round(silent, 1) if silent is not None else None,
+        note=note.text if note else None,
+        bad=note.bad if note else False,
+        sample=track.last,
+    )
+
+
+def _rank(track: RankTrack, note: Note | None) -> RankFigures:
+    return RankFigures(
+        rank=track.rank,
+        host=track.host,
+        running=track.running,
+        step=track.step,
+        loss=track.loss,
+        last_line=track.lines[-1] if track.lines else None,
+        note=note.text if note else None,
+        bad=note.bad if note else False,
+        sample=track.last,
+    )

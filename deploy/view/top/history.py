@@ -1,0 +1,146 @@
+"""What is known of hosts and ranks so far, from records in the order in which they came. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ...common.samples import HostSample, RankSample, TrainingSample
+from ...connect.answers import JobState
+
+KEPT = 64  # samples of a host or rank: what a sparkline can show
+KEPT_LINES, LONGEST_LINE = 200, 500
+_STEP = re.compile(r"\b(?:step|iter|iteration)s?\b\W{0,3}(\d{1,12})", re.IGNORECASE)
+_LOSS = re.compile(r"\bloss\b\W{0,3}(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a rank has printed: whole lines. `old`: before anybody watched."""
+
+    rank: int
+    host: str
+    text: str
+    old: bool = False
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A host that cannot be asked, and why."""
+
+    host: str
+    why: str
+
+
+Record = HostSample | Printed | Unreached | JobState
+
+
+@dataclass
+class HostTrack:
+    """A host: its last samples, oldest first, and why it cannot be asked, if so."""
+
+    name: str
+    samples: deque[HostSample] = field(default_factory=lambda: deque(maxlen=KEPT))
+    why: str = ""
+
+    @property
+    def last(self) -> HostSample | None:
+        """The newest sample."""
+        return self.samples[-1] if self.samples else None
+
+
+@dataclass
+class RankTrack:
+    """A rank: its host, its last samples, what it printed last and when, in seconds of the reader's clock."""
+
+    rank: int
+    host: str
+    samples: deque[RankSample] = field(default_factory=lambda: deque(maxlen=KEPT))
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    printed: float | None = None
+    step: int | None = None
+    loss: float | None = None
+    running: bool = True
+    """Whether the newest sample of its host had it."""
+
+    @property
+    def last(self) -> RankSample | None:
+        """The newest sample."""
+        return self.samples[-1] if self.samples else None
+
+
+class History:
+    """The records of one job, or of hosts without a job."""
+
+    def __init__(self, hosts: Iterable[str] = ()) -> None:
+        self.job: JobState | None = None
+        self.hosts = {name: HostTrack(name) for name in hosts}
+        self.ranks: dict[int, RankTrack] = {}
+        self.training: TrainingSample | None = None
+        self._attempt = 0
+        self._newest = 0.0
+        self._heard = 0.0
+
+    def take(self, record: Record, heard: float) -> None:
+        """Note a record. `heard`: when it came, in seconds of the reader's own clock."""
+        if isinstance(record, HostSample):
+            self._sample(record, heard)
+        elif isinstance(record, Printed):
+            self._printed(record, heard)
+        elif isinstance(record, Unreached):
+            self.hosts.setdefault(record.host, HostTrack(record.host)).why = record.why
+        else:
+            self.job = record
+            for name in record.hosts:
+                self.hosts.setdefault(name, HostTrack(name))
+
+    def silence(self, host: str, now: float) -> float | None:
+        """Seconds since a host's last sample; None if there was none.
+
+        Hosts are compared with each other: the clock of the driver may differ from the reader's.
+        """
+        track = self.hosts.get(host)
+        if track is None or track.last is None:
+            return None
+        return max(0.0, self._newest - track.last.at) + max(0.0, now - self._heard)
+
+    def _sample(self, sample: HostSample, heard: float) -> None:
+        if sample.attempt > self._attempt:
+            self._begin_again(sample.attempt)
+        if sample.attempt < self._attempt:
+            return
+        track = self.hosts.setdefault(sample.host, HostTrack(sample.host))
+        track.samples.append(sample)
+        track.why = ""
+        if sample.at >= self._newest:
+            self._newest, self._heard = sample.at, heard
+        if sample.training:
+            self.training = sample.training
+        there = {entry.rank for entry in sample.ranks}
+        for entry in sample.ranks:
+            rank = self.ranks.setdefault(entry.rank, RankTrack(entry.rank, sample.host))
+            rank.samples.append(entry)
+        for rank in self.ranks.values():
+            if rank.host == sample.host:
+                rank.running = rank.rank in there
+
+    def _begin_again(self, attempt: int) -> None:
+        """Forget the ranks of an earlier attempt, and the hosts that are not used any more."""
+        self._attempt, self.ranks, self.training = attempt, {}, None
+        used = self.job.hosts if self.job else ()
+        self.hosts = {name: track for name, track in self.hosts.items() if not used or name in used}
+
+    def _printed(self, printed: Printed, heard: float) -> None:
+        rank = self.ranks.setdefault(printed.rank, RankTrack(printed.rank, printed.host))
+        lines = [line.strip()[:LONGEST_LINE] for line in printed.text.replace("\r", "\n").split("\n")]
+        if not (said := [line for line in lines if line]):
+            return
+        rank.lines.extend(said)
+        rank.printed = None if printed.old else heard
+        for line in said[-20:]:
+            if match := _STEP.search(line):
+                rank.step = int(match[1])
+            if match := _LOSS.search(line):
+                rank.loss = float(match[1])

@@ -1,0 +1,51 @@
+"""Bars, sparklines and short numbers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+LEVELS = "▁▂▃▄▅▆▇█"
+UNITS = ("", "K", "M", "G", "T", "P")
+
+
+def bar(share: float | None, width: int) -> str:
+    """A bar of so many characters for a share from 0 to 1; blank for None."""
+    if share is None:
+        return " " * width
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    whole, part = divmod(eighths, 8)
+    return (EIGHTHS[8] * whole + (EIGHTHS[part] if part else "")).ljust(width)
+
+
+def spark(values: Sequence[float | None], width: int, most: float) -> str:
+    """The last values as a line of levels from 0 to `most`; a blank for None."""
+    scale = most or 1.0
+    marks = [
+        " " if value is None else LEVELS[min(7, max(0, int(value / scale * 8)))] for value in values[-width:]
+    ]
+    return "".join(marks).rjust(width)
+
+
+def size(number: float | None) -> str:
+    """At most four characters for a number of bytes: `512`, `1.5K`, `70G`; empty for None."""
+    if number is None:
+        return ""
+    value = float(number)
+    for unit in UNITS:
+        if value < 1000 or unit == UNITS[-1]:
+            break
+        value /= 1024
+    return f"{value:.1f}{unit}" if unit and value < 9.95 else f"{value:.0f}{unit}"
+
+
+def percent(share: float | None) -> str:
+    """` 83%`; blank for None."""
+    return "    " if share is None else f"{round(100 * share):3d}%"
+
+
+def seconds(value: float | None) -> str:
+    """`0.21 s`, `12.5 ms`; empty for None."""
+    if value is None:
+        return ""
+    return f"{value * 1000:.3g} ms" if value < 0.1 else f"{value:.3g} s"

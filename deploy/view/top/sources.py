@@ -1,0 +1,125 @@
+"""Where the records of `muster top` come from: the folder of a run, or hosts without a job."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Protocol
+
+from ...common import samples
+from ...common.sample_file import NAME, SampleReader
+from ...common.samples import HostSample
+from ...connect.answers import FILES, OUTPUT, READ, SAMPLE, HostSampled
+from ...connect.cluster import Cluster
+from ...errors import MusterError
+from ...jobs.control import Known, state_of
+from .history import Printed, Record, Unreached
+
+PART = 1 << 20
+BACK = 1 << 21  # bytes of samples from before: some minutes of 256 hosts
+TAIL, MOST_TAILS = 1 << 12, 256  # bytes of a log, and logs, from before
+ROUNDS = 8  # of output at one look: what ranks print faster than that is passed over
+_LOG = re.compile(r"(?:\./)?logs/rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?P<again>\.restart-\d+)?\.out")
+
+
+class Source(Protocol):
+    """Gives records. Both methods wait for hosts, so a thread of their own calls them."""
+
+    def begin(self) -> Iterator[Record]:
+        """What was before."""
+        ...
+
+    def look(self) -> Iterator[Record]:
+        """What is new since the last call."""
+        ...
+
+
+class JobSource:
+    """A job: its samples, its output, its state, asked of the place that keeps its folder."""
+
+    def __init__(self, known: Known) -> None:
+        self._known, self._job = known, known.state.job
+        self._reader, self._start = SampleReader(), 0
+
+    def begin(self) -> Iterator[Record]:
+        """Its state, its last samples, and the last line of each rank."""
+        yield self._known.state
+        files = dict(self._known.place.ask(FILES, job=self._job).files)
+        self._start = max(0, files.get(NAME, 0) - BACK)
+        yield from self._samples()
+        attempt = f".restart-{self._known.state.attempt}" if self._known.state.attempt else ""
+        self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=True)
+        logs = ((_LOG.fullmatch(name), name, size) for name, size in sorted(files.items()) if size)
+        of_now = [log for log in logs if log[0] and (log[0]["again"] or "") == attempt]
+        for match, name, size in of_now[:MOST_TAILS]:
+            if match:
+                text = self._read(name, max(0, size - TAIL), TAIL).decode(errors="replace")
+                yield Printed(int(match["rank"]), match["host"], text, old=True)
+
+    def look(self) -> Iterator[Record]:
+        """New samples and lines, and the state."""
+        yield from self._samples()
+        for _ in range(ROUNDS):
+            answer = self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=False)
+            for name, text in answer.output:
+                if match := _LOG.fullmatch(f"logs/{name}"):
+                    yield Printed(int(match["rank"]), match["host"], text)
+            if not answer.more:
+                break
+        else:
+            self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=True)
+        yield state_of(self._known)
+
+    def _samples(self) -> Iterator[HostSample]:
+        while content := self._read(NAME, self._start, PART):
+            self._start += len(content)
+            yield from self._reader.feed(content)
+
+    def _read(self, name: str, start: int, most: int) -> bytes:
+        """A part of a file of the run; nothing where there is no such file, as in runs of older versions."""
+        with contextlib.suppress(MusterError):
+            place = self._known.place
+            return place.ask(READ, job=self._job, name=name, start=start, most=most).payload[:most]
+        return b""
+
+
+class HostSource:
+    """Hosts without a job: each is asked for a sample, again and again."""
+
+    def __init__(self, cluster: Cluster, errors: Mapping[str, MusterError]) -> None:
+        self._cluster, self._errors = cluster, errors
+        self._asked: dict[str, Future[HostSampled]] = {}
+
+    def begin(self) -> Iterator[Record]:
+        """The hosts that cannot be reached; the others are asked, for a first reading."""
+        for name, error in self._errors.items():
+            yield Unreached(name, error.reason)
+        self._ask()
+
+    def look(self) -> Iterator[Record]:
+        """The sample of each host that has answered since the last call."""
+        for name, future in [*self._asked.items()]:
+            if future.done():
+                del self._asked[name]
+                yield from _answered(name, future)
+        self._ask()
+
+    def _ask(self) -> None:
+        for name, channel in self._cluster.channels.items():
+            if name not in self._asked:
+                self._asked[name] = channel.post(SAMPLE)
+
+
+def _answered(name: str, future: Future[HostSampled]) -> Iterator[Record]:
+    try:
+        sample = samples.of_line(future.result(0).sample)
+    except MusterError as error:
+        yield Unreached(name, error.reason)
+    except ValueError:
+        return  # nonsense: the host stays without a sample
+    else:
+        yield replace(sample, host=name, at=time.time())

@@ -1,0 +1,106 @@
+"""Where the records of `muster top` come from: a run's folder in any state, and hosts without a job."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from muster.deploy.common.runs import identity
+from muster.deploy.common.sample_file import NAME, SampleFile
+from muster.deploy.common.samples import HostSample
+from muster.deploy.connect.answers import HostSampled
+from muster.deploy.connect.pipe import LostError
+from muster.deploy.errors import MusterError
+from muster.deploy.jobs.control import Here, known_to
+from muster.deploy.view.top.history import Printed, Unreached
+from muster.deploy.view.top.sources import HostSource, JobSource
+from tests.unit.records import host_sample
+
+JOB = "20261122-101500-beef"
+
+
+class Run:
+    """The folder of a run, as a driver writes it."""
+
+    def __init__(self, runs: Path) -> None:
+        self.runs, self.folder = runs, runs / JOB
+        (self.folder / "logs").mkdir(parents=True)
+        record = {
+            **{"job": JOB, "launcher": "mpirun", "hosts": ["node0", "node1"], "ranks": 4, "attempt": 0},
+            **{"started": 1.0, "detached": False, "driver": identity(), "driver_folder": str(self.folder)},
+        }
+        (self.folder / "job.json").write_text(json.dumps(record))
+        (self.folder / "lock.driver").touch()
+        self.samples = SampleFile(str(self.folder / NAME), 2)
+
+    def say(self, rank: int, text: str) -> None:
+        name = f"rank-{rank:04d}@node{rank // 2}.out"
+        for path, words in ((name, text), ("order", f"{len(text)} {name}\n")):
+            with (self.folder / "logs" / path).open("a") as file:
+                file.write(words)
+
+    def source(self) -> JobSource:
+        (known,) = known_to([Here(self.runs)])
+        return JobSource(known)
+
+
+def test_a_job_gives_what_was_before_and_then_what_is_new(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.samples.add(host_sample(0, 0))
+    run.say(2, "step 1\nstep 2\n")
+    source = run.source()
+    state, *before = source.begin()
+    assert getattr(state, "job", "") == JOB
+    assert before == [host_sample(0, 0), Printed(2, "node1", "step 1\nstep 2\n", old=True)]
+    assert [*source.look()][:-1] == []
+    run.samples.add(host_sample(1, 1))
+    run.say(0, "step 3\n")
+    assert [*source.look()][:-1] == [host_sample(1, 1), Printed(0, "node0", "step 3\n")]
+
+
+def test_a_run_of_an_older_version_has_no_samples_and_is_shown_all_the_same(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    (run.folder / NAME).unlink()
+    run.say(0, "hello\n")
+    source = run.source()
+    assert [*source.begin()][1:] == [Printed(0, "node0", "hello\n", old=True)]
+    assert len([*source.look()]) == 1
+
+
+def test_ranks_that_print_more_than_can_be_shown_are_passed_over(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    source = run.source()
+    assert [*source.begin()]
+    for _ in range(40):
+        run.say(1, "x" * (1 << 18) + "\n")
+    texts = [record for record in source.look() if isinstance(record, Printed)]
+    assert 0 < len(texts) < 40
+    assert [record for record in source.look() if isinstance(record, Printed)] == []
+
+
+class Answers:
+    """A channel whose answers the test gives."""
+
+    def __init__(self) -> None:
+        self.asked: list[Future[Any]] = []
+
+    def post(self, request: Any, **words: Any) -> Future[Any]:
+        self.asked.append(Future())
+        return self.asked[-1]
+
+
+def test_hosts_without_a_job_are_asked_again_when_they_have_answered() -> None:
+    slow, quick, lying = Answers(), Answers(), Answers()
+    cluster: Any = SimpleNamespace(channels={"slow": slow, "quick": quick, "lying": lying})
+    source = HostSource(cluster, {"off": MusterError("Connection refused")})
+    assert [*source.begin()] == [Unreached("off", "Connection refused")]
+    quick.asked[0].set_result(HostSampled('{"at": 1, "host": "slow", "cpu": 0.5}'))
+    lying.asked[0].set_result(HostSampled("nonsense"))
+    (sample,) = source.look()
+    assert isinstance(sample, HostSample) and (sample.host, sample.cpu) == ("quick", 0.5)
+    slow.asked[0].set_exception(LostError("the connection broke"))
+    assert [*source.look()] == [Unreached("slow", "the connection broke")]
+    assert [len(channel.asked) for channel in (slow, quick, lying)] == [2, 2, 2]
