@@ -71,6 +71,12 @@ def test_what_stands_in_a_nodes_way_is_said_with_what_to_do(seen: dict[str, Any]
     assert len(text.splitlines()) == 1
 
 
+def test_an_archive_of_the_image_that_is_not_here_is_named() -> None:
+    seen = {"engine": ENGINE | {"image": None}}
+    text = problems(choices={"node_image_archive": "/nowhere/image.tar"}, **seen)
+    assert text == "node_image_archive: no file /nowhere/image.tar on this machine"
+
+
 def test_gpus_that_are_to_be_left_alone_are_no_problem() -> None:
     assert problems(choices={"container_engine_nvidia": "no"}, **CARDS) == ""
 
