@@ -13,7 +13,7 @@ from invoke import Collection, Task
 
 FAMILIES: Mapping[str, Sequence[str]] = {
     "To begin": ("init", "demo", "cluster.up", "cluster.down"),
-    "Jobs": ("launch", "status", "logs", "attach", "stop", "stacks", "top", "report", "compare"),
+    "Jobs": ("launch", "status", "logs", "attach", "stop", "stacks", "why", "top", "report", "compare"),
     "Hosts": ("check", "setup", "verify", "rotate-keys", "teardown"),
     "Packages": ("env.list", "env.remove", "env.diff"),
     "The node image": ("image.build", "image.check", "image.sbom", "image.push"),
@@ -30,6 +30,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "stacks": ("stacks",),
     "view": ("report", "compare"),
     "top": ("top",),
+    "why": ("why",),
     "image": ("image",),
     "env": ("env",),
     "hosts": ("run", "put", "get", "shell", "clean"),

@@ -41,6 +41,7 @@ _HELP = {
     "env": "K=V for every rank, or K to use its value on this machine; may be repeated",
     "detach": "let the job go on when this command ends: its driver runs on the first host",
     "dry-run": "print every file and every command, and change nothing",
+    "record": "record the collectives of each rank, so that muster why can explain a hang",
     "max-restarts": "how often to start again after a failure, on the hosts that are still fit (default: 0)",
     "min-hosts": "start again only on so many hosts or more (default: all)",
     "start-timeout": "seconds until every rank must have started (default: 60), and for Slurm to give hosts "
@@ -88,6 +89,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     exclude: str = "",
     detach: bool = False,
     dry_run: bool = False,
+    record: bool = False,
     max_restarts: int = 0,
     min_hosts: int = 0,
     start_timeout: int = 0,
@@ -140,6 +142,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             hidden=request.taken_from_here(env or ()),
             columns=None if detach else screen.columns,
             may_restart=max_restarts > 0,
+            record=record,
             stdin=not (detach or max_restarts) and request.feeds(0),
         )
         used = used_hosts(listed, spec)

@@ -35,6 +35,7 @@ from ..hosts.bounds import (
 from ..hosts.environments import MOST_ENVIRONMENTS, EnvironmentsThere, Key
 from ..hosts.facts import Facts
 from ..hosts.gpus import MOST_GPUS, Gpu, GpuHost
+from .evidence import EvidenceHere
 
 Answer = TypeVar("Answer")
 
@@ -496,6 +497,7 @@ STOP = Request("stop", Stopped)
 OUTPUTS = Request("outputs", Outputs)
 FETCH = Request("fetch", Payload, MOST_METRICS)
 STACKS = Request("stacks", StacksHere)
+WHY = Request("why", EvidenceHere)
 JOBS = Request("jobs", Jobs)
 OUTPUT = Request("output", Printed)
 RECORD = Request("record", Nothing)

@@ -17,7 +17,7 @@ DEPLOY = Path(__file__).parents[1]
 ROOMS = ("agent", "common")
 # Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
 _JOB = "muster.deploy.agent.job"
-PROGRAMS = {f"{_JOB}.rank", f"{_JOB}.rsh", f"{_JOB}.in_rank.sitecustomize"}
+PROGRAMS = {f"{_JOB}.rank", f"{_JOB}.rsh", f"{_JOB}.in_rank.sitecustomize", f"{_JOB}.in_rank.muster_recorder"}
 GREETING = b"muster agent is here\n"
 _PROCESSES = "no more processes are allowed there: raise nproc (ulimit -u), or its container's pids limit"
 _MEMORY = "no memory is left there: end other programs, or raise its limit"

@@ -28,6 +28,8 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         lines += [f"        out: {line}" for line in _outputs(result)]
     else:
         lines = [f"FAILED  {failure.headline}"]
+        if result.why:
+            lines += [f"        why: {line}" for line in (result.why.headline, result.why.cause)]
         lines += [f"        | {harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
         lines.append(f"        after {seconds:.1f} s of {what}")
         if others := _others(result, failure):

@@ -22,10 +22,10 @@ from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
 from .events import Reports, Watcher
+from .explanation import Explanation, gather_explanation, needed
 from .job_events import Tell, ignore
 from .result import Failure, LaunchResult, interruption
 from .sampling import SAMPLE_SECONDS, Keep, Sampling
-from .stacks import Stacks, gather
 from .state import State
 from .stdin import Input
 from .suspension import Suspension
@@ -36,8 +36,6 @@ POLL_SECONDS = 0.005
 STOP_SECONDS = 15.0
 LAUNCHER_SIGNALS = frozenset({"SIGTERM (15)", "SIGKILL (9)"})
 """Ends of ranks that a launcher causes when it gives up a job."""
-# Failures that only the stacks of the ranks can explain.
-STUCK = frozenset({"start", "stall"})
 
 
 def execute(
@@ -99,37 +97,39 @@ class Run:
 
     def run(self) -> LaunchResult:
         """Run the launch from its start to its end."""
-        state, stacks = self.state, None
+        state, explanation = self.state, None
         try:
             self._start()
             while not state.over:
                 self._judge()
                 if not state.over:
                     self._take(state.deadlines.seconds_left())
-            if self._first_failure and self._first_failure.kind in STUCK:
-                stacks = self._stacks()
+            failure = self._first_failure
+            if failure and needed(failure, self.plan.spec):
+                explanation = self._look(failure)
         except KeyboardInterrupt as interrupt:
             self._interrupted(interrupt)
         except MusterError as error:
             state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=now()))
-        return self._result(stacks, self._stop_once())
+        return self._result(explanation, self._stop_once())
 
     @property
     def _first_failure(self) -> Failure | None:
         return self.suspension.explain(min(self.state.failures, key=lambda failure: failure.at, default=None))
 
-    def _result(self, stacks: Stacks | None, left: dict[str, int]) -> LaunchResult:
+    def _result(self, explanation: Explanation | None, left: dict[str, int]) -> LaunchResult:
         failure = blame_mute(self._first_failure, self._mute)
         return LaunchResult(
             plan=self.plan,
             started=self.began,
             ended=now(),
-            failure=_explain(failure, stacks, self.state) if failure and stacks else failure,
+            failure=_explain(failure, explanation, self.state) if failure and explanation else failure,
             ends=self.state.ends,
             left=left,
             last_line=self.state.last_line,
             notes=(*self.state.all_notes, *self._also_lost(failure)),
-            stacks=str(stacks) if stacks else "",
+            stacks=str(explanation.stacks) if explanation else "",
+            why=explanation.why if explanation else None,
         )
 
     def _also_lost(self, first: Failure | None) -> list[str]:
@@ -190,15 +190,15 @@ class Run:
         self.reports.take(event.host, event.report)
         return True
 
-    def _stacks(self) -> Stacks:
-        """Gather the stacks of all ranks before the job is ended."""
+    def _look(self, failure: Failure) -> Explanation:
+        """Ask where all ranks are, before the job is ended."""
         answering = {
             name: channel
             for name, channel in self.cluster.channels.items()
             if name not in self.heartbeat.silent
         }
         with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(gather, self.plan.spec.job, answering)
+            future = pool.submit(gather_explanation, failure, self.plan.spec, answering)
             while not future.done():
                 self._judge()  # the heartbeat goes on
                 self._drain(0.05)
@@ -260,8 +260,11 @@ def blame_mute(failure: Failure | None, mute: Sequence[str]) -> Failure | None:
     return Failure("host", reason, 3, host=others[0], at=failure.at, tail=tail)
 
 
-def _explain(failure: Failure, stacks: Stacks, state: State) -> Failure:
+def _explain(failure: Failure, explanation: Explanation, state: State) -> Failure:
     """The failure with the stacks, and with the ranks whose stack differs from that of most."""
+    stacks = explanation.stacks
+    if failure.kind == "rank":
+        return failure  # its own last lines say more
     odd = stacks.odd if failure.kind == "stall" and failure.rank is None else []
     reason = f"{failure.reason}; not where the others are: {state.name(odd)}" if odd else failure.reason
     return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))

@@ -11,6 +11,7 @@ from ..console.text import describe_code, status_of
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import Place
 from ..timings import TimedPart
+from ..why.verdict import Verdict
 
 Kind = Literal[
     "rank",
@@ -122,6 +123,8 @@ class LaunchResult:
     """What a job that succeeded has left in $MUSTER_OUT, by host."""
     stacks: str = ""
     """Where every rank was when the job stalled or did not start."""
+    why: Verdict | None = None
+    """Why a recorded job stood still."""
     timings: tuple[TimedPart, ...] = ()
     """Where the time of its start went."""
 
@@ -149,6 +152,7 @@ class LaunchResult:
                 "time": failure.at,
                 "tail": list(failure.tail),
             },
+            "why": self.why.as_json() if self.why else None,
             "left": dict(self.left),
             "started": self.started,
             "ended": self.ended,

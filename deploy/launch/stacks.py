@@ -1,27 +1,22 @@
 """The current stacks of all ranks of a job, with equal stacks folded.
 
-py-spy reads them. It is a program in a single file that needs nothing on the host. The driver sends its own
-copy to the stores of the hosts once, as it sends code. A host that has py-spy itself uses that.
+py-spy reads them on the hosts (deploy/why/py_spy.py).
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import shutil
-import sys
-import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 
-from ..connect.answers import MISSING, STACKS, STORE, Stack
+from ..connect.answers import STACKS, Frames, Stack
 from ..connect.channel import Channel
 from ..connect.fanout import on_every
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import span
+from ..why.positions import Rank
+from ..why.py_spy import own_py_spy, send_py_spy
 
 # An agent gives each py-spy 8 s. An agent that is slower than this is silent, and its host gets a problem.
 STACKS_SECONDS = 12.0
@@ -61,7 +56,7 @@ class Stacks:
 
 def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
     """Ask all hosts at once for the stacks of a job."""
-    tool = _own_py_spy()
+    tool = own_py_spy()
     asked = on_every(channels, lambda host: _ask(job, channels[host], tool))
     by_rank = {int(rank): stack for stacks in asked.results.values() for rank, stack in stacks.items()}
     return Stacks(
@@ -71,10 +66,22 @@ def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
     )
 
 
+def of_evidence(ranks: Sequence[Rank], problems: Mapping[str, str]) -> Stacks:
+    """The stacks that are part of the evidence of a hang."""
+    stacks = {
+        rank.number: Stack(tuple(Frames(*frame[:3]) for frame in rank.evidence.frames), rank.evidence.error)
+        for rank in ranks
+        if rank.evidence and rank.evidence.process
+    }
+    return Stacks(
+        {rank: _frames(stack) for rank, stack in stacks.items()},
+        dict(problems),
+        frozenset(rank for rank, stack in stacks.items() if stack.error),
+    )
+
+
 def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:
-    digest = hashlib.sha256(tool).hexdigest() if tool else None
-    if digest and tool and channel.ask(MISSING, digests=[digest], seconds=STACKS_SECONDS).missing:
-        channel.ask(STORE, _archive(digest, tool), seconds=STACKS_SECONDS)
+    digest = send_py_spy(channel, tool, STACKS_SECONDS)
     answer = channel.ask(STACKS, job=job, host=channel.host, digest=digest, seconds=STACKS_SECONDS)
     return answer.stacks
 
@@ -86,18 +93,3 @@ def _frames(stack: Stack) -> tuple[str, ...]:
     # The frames of `python -m` itself are left out.
     program = takewhile(lambda frame: frame.file != "<frozen runpy>", stack.frames)
     return tuple(harmless(f"{frame.function} ({frame.file}:{frame.line})") for frame in program)
-
-
-def _own_py_spy() -> bytes | None:
-    """The py-spy of this environment, if this machine runs Linux as the hosts do."""
-    path = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
-    return Path(path).read_bytes() if path and sys.platform == "linux" else None
-
-
-def _archive(digest: str, content: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
-        member = tarfile.TarInfo(digest)
-        member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()

@@ -33,6 +33,8 @@ class Tools:
     rsh: str = field(repr=False)
     in_rank: str = field(repr=False)
     """in_rank/sitecustomize.py"""
+    recorder: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What lies beside it in a job whose ranks are recorded: texts by file name."""
 
 
 def plan(
@@ -91,7 +93,7 @@ def _plan_host(
         path=(paths.programs, *_programs(spec, facts)),
         env=_environment(spec, host.name, layout, paths),
         files=(
-            *_tools(paths, facts.executable, tools),
+            *_tools(paths, facts.executable, tools, record=spec.record),
             RemoteFile(paths.hostfile, 0o600, slots),
         ),
         command=launcher.command(host.name, layout),
@@ -129,12 +131,14 @@ def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -
     if (spec.program.module or "").startswith("muster."):
         # Our own program imports nothing of the project, which may have a torch.py (from Python 3.11 on).
         env["PYTHONSAFEPATH"] = "1"
+    if spec.record:
+        env["MUSTER_RECORD"] = "1"
     if spec.columns:
         env["MUSTER_TERMINAL"] = str(spec.columns)
     return {**env, **dict(spec.env)}
 
 
-def _tools(paths: JobPaths, python: str, tools: Tools) -> Iterator[RemoteFile]:
+def _tools(paths: JobPaths, python: str, tools: Tools, *, record: bool) -> Iterator[RemoteFile]:
     """`muster-rank` and `muster-rsh` for a host: commands on PATH that run a script with the host's Python.
 
     Also the sitecustomize.py that runs inside each rank: `rank.py` puts its folder on PYTHONPATH.
@@ -144,7 +148,9 @@ def _tools(paths: JobPaths, python: str, tools: Tools) -> Iterator[RemoteFile]:
         start = f'#!/bin/sh\nexec {shlex.join((python, "-IS", script))} "$@"\n'
         yield RemoteFile(script, 0o600, text)
         yield RemoteFile(f"{paths.programs}/muster-{name}", 0o700, start)
-    yield RemoteFile(f"{paths.programs}/in_rank/sitecustomize.py", 0o600, tools.in_rank)
+    in_rank = {"sitecustomize.py": tools.in_rank, **(tools.recorder if record else {})}
+    for name, text in in_rank.items():
+        yield RemoteFile(f"{paths.programs}/in_rank/{name}", 0o600, text)
 
 
 # ---- as text ----------------------------------------------------------------------------------------------

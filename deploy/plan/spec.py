@@ -53,6 +53,8 @@ class LaunchSpec:
     """The environment of packages of the ranks, by its name on every host; empty for the hosts' own."""
     packages: str = ""
     """A line about the packages of that environment."""
+    record: bool = False
+    """Whether each rank records its collectives, so that a hang can be explained (deploy/why)."""
     stdin: bool = False
     """Whether rank 0 reads the driver's standard input. The input of all other ranks is empty."""
 

@@ -22,10 +22,12 @@ from muster.deploy.launch import events as reports
 from muster.deploy.launch import execute as run
 from muster.deploy.launch import state
 from muster.deploy.launch import watchdogs as heartbeat
+from muster.deploy.launch.explanation import Explanation
 from muster.deploy.launch.result import LaunchResult
 from muster.deploy.launch.stacks import Stacks
 from muster.deploy.launch.watchdogs import SILENCE_SECONDS
 from muster.deploy.plan.launch_plan import LaunchPlan
+from muster.deploy.why.verdict import explain
 from tests.unit.plans import make_plan
 
 DAEMON = 'prted --prtemca ess "env"'
@@ -241,7 +243,8 @@ def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
 ) -> None:
     monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.02)
     stacks = Stacks({0: ("a",), 1: ("a",), 2: ("a",), 3: ("open (data.py:5)",)}, {})
-    monkeypatch.setattr(run, "gather", lambda job, channels: stacks)
+    found = Explanation(stacks, explain([], stalled=True))
+    monkeypatch.setattr(run, "gather_explanation", lambda failure, spec, channels: found)
     hosts.start_all()
     for name, ranks in (("node1", "01"), ("node2", "23")):
         for _ in range(3):
@@ -251,6 +254,8 @@ def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
     assert (result.failure.kind, result.exit_status) == ("stall", 3)
     assert result.failure.reason.endswith("not where the others are: rank 3 (node2)")
     assert result.stacks == str(stacks)
+    assert result.why == found.why
+    assert result.as_json()["why"]["headline"] == "no rank of the job is running"
     assert ("ping", {"pulse": True}) in hosts.channels["node1"].asked
 
 

@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[2]
 # A room imports from itself and from those below it.
 DEPLOY = (
     *("cli", "slurm", "view", "check", "jobs"),
-    *("launch", "image", "envs", "data", "adhoc", "connect", "plan", "hosts"),
+    *("launch", "why", "image", "envs", "data", "adhoc", "connect", "plan", "hosts"),
     *("agent", "common", "console", "decode", "timings", "errors"),
 )
-PURE = ("plan", "hosts", "check", "view", "console")
+PURE = ("plan", "hosts", "check", "view", "why", "console")
 """Rooms that judge and describe: no network, no process, no clock. What they read, they are given."""
 IMPURE = {"docker", "fabric", "invoke", "paramiko", "socket", "subprocess", "threading", "time"}
 # What these do beside that: a screen knows the time, the tree and the examination are gathered there.

@@ -40,7 +40,7 @@ class FakeChannel:
 
 
 def test_equal_stacks_are_one_and_the_odd_one_is_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_own_py_spy", lambda: b"py-spy")
+    monkeypatch.setattr(module, "own_py_spy", lambda: b"py-spy")
     hosts: Any = {
         "node1": FakeChannel("node1", {str(rank): {"frames": WAITS} for rank in (0, 1, 2, 3)}),
         "node2": FakeChannel("node2", {"4": {"frames": OPENS}, "5": {"frames": WAITS}}, has_tool=False),
@@ -79,7 +79,7 @@ def test_what_most_share_comes_first() -> None:
 
 
 def test_a_rank_that_cannot_be_read_is_not_called_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_own_py_spy", lambda: None)
+    monkeypatch.setattr(module, "own_py_spy", lambda: None)
     waiting = {str(rank): {"frames": WAITS} for rank in (0, 1, 2)}
     unread = {"3": {"error": "Permission denied (os error 13)"}}
     hosts: Any = {"node1": FakeChannel("node1", {**waiting, **unread})}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import DebugLevel, ProcessGroup, Work, get_debug_level
 
-from . import agreement, caller, profiling
+from . import agreement, caller, profiling, recording
 from .exceptions import MpiBackendError
 from .library import MPI
 from .messages import Messages
@@ -129,6 +129,7 @@ class BaseGroup(ProcessGroup):
             run = _after_stream(run, described[0].device)
         if self._checks_agreement:
             run = partial(_agreed, run, self._comm, _describe(name, meaning, same_size, same_type))
+        run = recording.recorded(run, self, name, inputs)
         end, seconds = profiling.event(name, inputs), self._seconds(opts)
         blocks = self._coalescing is None and caller.blocks(opts)
         if blocks and end is None and self._queue.run_now(name, seconds, run):

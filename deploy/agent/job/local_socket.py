@@ -13,6 +13,7 @@ from typing import Any
 from ...common.clock import steady
 from ...common.frames import Frame, read_frame, write_frame
 from ...common.os_errors import explain
+from ...common.paths import JobPaths
 from .ranks import Ranks
 
 
@@ -20,7 +21,7 @@ class LocalSocket:
     """Listens in a folder that only this user can enter."""
 
     def __init__(self, folder: str, job: Frame, ranks: Ranks, send: Callable[[Frame], None]) -> None:
-        self.job, self.ranks, self._send = job, ranks, send
+        self.job, self.ranks, self._send, self._folder = job, ranks, send, folder
         self._shells: dict[int, Any] = {}
         self._wrappers: dict[int, Any] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -54,6 +55,7 @@ class LocalSocket:
                     "rank": self._rank,
                     "shell": self._shell,
                     "stacks": self._stacks,
+                    "why": self._why,
                     "stop": self._stop,
                 }
                 answers[hello["hello"]](hello, stream)
@@ -86,6 +88,14 @@ class LocalSocket:
         from .stacks import take_stacks  # noqa: PLC0415  # few jobs are ever asked
 
         write_frame(stream, {"stacks": take_stacks(hello["tool"], self.ranks.programs())})
+
+    def _why(self, hello: Frame, stream: Any) -> None:
+        from .evidence import collect  # noqa: PLC0415  # few jobs are ever asked
+
+        code = JobPaths(self.job["folder"]).code
+        recorded = self.job.get("env", {}).get("MUSTER_RECORD") == "1"
+        found = collect(hello["tool"], self.ranks, self._folder, code, recorded=recorded)
+        write_frame(stream, {"ranks": found})
 
     def _stop(self, hello: Frame, stream: Any) -> None:
         self._send({"event": "stop-asked", "by": hello["by"]})

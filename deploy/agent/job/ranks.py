@@ -18,6 +18,8 @@ class Ranks:
 
     def __init__(self) -> None:
         self._wrappers: dict[int, int] = {}
+        self.ends: dict[int, Frame] = {}
+        """How the ranks ended that are gone."""
         self._memory = OutOfMemory()
 
     def started(self, rank: int, wrapper: int) -> None:
@@ -27,7 +29,8 @@ class Ranks:
     def ended(self, rank: int, end: Frame) -> Frame:
         """The end of a rank, explained."""
         self._wrappers.pop(rank, None)
-        return self.explained(end)
+        self.ends[rank] = explained = self.explained(end)
+        return explained
 
     def explained(self, end: Frame) -> Frame:
         """The end, with what this host knows of it: whether the kernel killed it for lack of memory."""

@@ -1,5 +1,7 @@
 """The Python stack of every rank of this host, read from outside by py-spy while the rank runs.
 
+Also asks the job's agent for the evidence of a hang, of which the stacks are a part (evidence.py).
+
 Where Yama restricts ptrace(2) to a process's ancestors, a rank also allows its agent, and what the agent
 starts, to read it (rank.py, PR_SET_PTRACER).
 """
@@ -35,12 +37,19 @@ class Stacks:
 
     def do_stacks(self, request: Frame, payload: bytes) -> Frame:
         """The stack of each rank here; none if the job is not, or no longer, on this host."""
+        return self._ask(request, "stacks", "stacks")
+
+    def do_why(self, request: Frame, payload: bytes) -> Frame:
+        """The evidence of each rank here; none if the job is not, or no longer, on this host."""
+        return self._ask(request, "why", "ranks")
+
+    def _ask(self, request: Frame, hello: str, answer: str) -> Frame:
         tool = self._py_spy(request.get("digest"))
         record = Path(self._paths.job(request["job"]).agent(request["host"]))
         try:
-            return {"stacks": _ask_agent(record.read_text(), tool)}
+            return {answer: _ask_agent(record.read_text(), {"hello": hello, "tool": tool})[answer]}
         except (FileNotFoundError, ConnectionRefusedError):
-            return {"stacks": {}}
+            return {answer: {}}
 
     def _py_spy(self, digest: str | None) -> str:
         """The host's own py-spy, else the py-spy that the driver has sent."""
@@ -54,28 +63,30 @@ class Stacks:
         return str(tools / "py-spy")
 
 
-def _ask_agent(folder: str, tool: str) -> Frame:
+def _ask_agent(folder: str, hello: Frame) -> Frame:
     """Ask the agent that listens in a folder; where Yama restricts that, only it may read its ranks."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_SECONDS)
         connection.connect(os.path.join(folder, "agent"))
         stream = connection.makefile("rwb")
-        write_frame(stream, {"hello": "stacks", "tool": tool})
+        write_frame(stream, hello)
         received = read_frame(stream)
     if received is None:
         raise OSError("the job's agent gave no answer")
-    stacks: Frame = received[0]["stacks"]
-    return stacks
+    return received[0]
 
 
-def take_stacks(tool: str, programs: Mapping[int, tuple[int, str]]) -> Frame:
-    """For each rank its frames, innermost first, or why there are none."""
+def take_stacks(tool: str, programs: Mapping[int, tuple[int, str]], *, code: str = "") -> Frame:
+    """For each rank its frames, innermost first, or why there are none.
+
+    With `code`, the folder of the user's files, each frame also says whether it is of such a file.
+    """
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        taken = {rank: pool.submit(_take, tool, *program) for rank, program in programs.items()}
+        taken = {rank: pool.submit(_take, tool, *program, code) for rank, program in programs.items()}
     return {str(rank): stack.result() for rank, stack in taken.items()}
 
 
-def _take(tool: str, pid: int, state: str) -> Frame:
+def _take(tool: str, pid: int, state: str, code: str) -> Frame:
     # py-spy pauses a process to read it; it would wait for a process that is stopped, or in the kernel.
     paused = () if state in "RS" else ("--nonblocking",)
     try:
@@ -87,7 +98,7 @@ def _take(tool: str, pid: int, state: str) -> Frame:
             check=False,
         )
         if done.returncode == 0:
-            return {"frames": _main_thread(pid, json.loads(done.stdout))}
+            return {"frames": _main_thread(pid, json.loads(done.stdout), code)}
     except subprocess.TimeoutExpired:
         return {"error": f"py-spy could not read it within {PY_SPY_SECONDS:.0f} s"}
     except (OSError, ValueError, KeyError) as error:
@@ -96,10 +107,14 @@ def _take(tool: str, pid: int, state: str) -> Frame:
     return {"error": messages[0] if messages else f"py-spy ended with status {done.returncode}"}
 
 
-def _main_thread(pid: int, threads: list[dict[str, Any]]) -> list[list[Any]]:
+def _main_thread(pid: int, threads: list[dict[str, Any]], code: str) -> list[list[Any]]:
     """(function, file, line) of the main thread: its thread id is the process id."""
     main = next((thread for thread in threads if thread["os_thread_id"] == pid), threads[0])
-    return [
-        [frame["name"], frame["short_filename"] or frame["filename"], frame["line"]]
-        for frame in main["frames"]
-    ]
+    return [_frame(frame, code) for frame in main["frames"]]
+
+
+def _frame(frame: dict[str, Any], code: str) -> list[Any]:
+    shown = [frame["name"], frame["short_filename"] or frame["filename"], frame["line"]]
+    if not code:
+        return shown
+    return [*shown, frame["filename"].startswith(code) or not os.path.isabs(frame["filename"])]

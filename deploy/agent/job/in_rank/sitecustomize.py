@@ -1,5 +1,7 @@
 """Python imports this at the start of every rank (PYTHONPATH, `rank.py`). It acts once, at the rank's end.
 
+With `--record` it also loads muster_ring.py and muster_recorder.py, which lie beside it.
+
 Two failures of a program that uses MPI look like success, or like no end, from outside:
 
 * A rank under torchrun is no rank to MPI: each has a world of size 1. N models are trained, and all end with
@@ -141,8 +143,22 @@ def _run_next() -> None:
         spec.loader.exec_module(module)
 
 
+def _record(folder: str) -> None:
+    """Have the rank recorded, if the job is one with --record."""
+    if os.environ.pop("MUSTER_RECORD", "") != "1":
+        return
+    for name in ("muster_ring", "muster_recorder"):
+        spec: ModuleSpec | None = PathFinder.find_spec(name, [folder])
+        if spec and spec.loader:
+            sys.modules[name] = module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+
+
 if __name__ == "sitecustomize":
-    _leave_the_path(os.path.dirname(os.path.abspath(__file__)))
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    _leave_the_path(own_folder)
+    with contextlib.suppress(Exception):  # a record that cannot be made must not cost the rank
+        _record(own_folder)
     the_end = _End(dict(os.environ))
     atexit.register(the_end.judge)
     with contextlib.suppress(Exception):  # whatever is wrong with mpi4py, its user will see it

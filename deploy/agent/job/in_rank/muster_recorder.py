@@ -1,0 +1,299 @@
+"""Records what a rank asks of torch.distributed, in a small file that its agent can read at any time.
+
+`sitecustomize.py` loads this into a rank of a job with `--record`. It imports nothing of torch: it acts when
+the program itself imports torch.distributed. From the start of the process group on, each collective and
+message of the rank is noted in the file `ring-RANK` of the agent's private folder (muster_ring.py), and
+torch's own server, where torch has one, answers on the Unix socket `torch-RANK` there.
+
+A mistake in here must not reach the program: what goes wrong while recording ends the recording.
+Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .muster_ring import BEGUN, DONE, FAILED, Group, Ring
+else:  # sitecustomize.py has loaded it: its folder is not on the path
+    _ring = sys.modules["muster_ring"]
+    BEGUN, DONE, FAILED, Group, Ring = _ring.BEGUN, _ring.DONE, _ring.FAILED, _ring.Group, _ring.Ring
+
+SETUP = "setup"
+"""The name that stands for the group in which groups themselves are made."""
+
+_C10D = "torch.distributed.distributed_c10d"
+# The functions of torch.distributed, and where each has the tensors that it sends.
+_COLLECTIVES = {
+    "all_reduce": "tensor",
+    "broadcast": "tensor",
+    "reduce": "tensor",
+    "all_gather": "tensor",
+    "all_gather_into_tensor": "input_tensor",
+    "gather": "tensor",
+    "scatter": "tensor",
+    "reduce_scatter": "input_list",
+    "reduce_scatter_tensor": "input",
+    "all_to_all": "input_tensor_list",
+    "all_to_all_single": "input",
+    "all_reduce_coalesced": "tensors",
+    "all_gather_coalesced": "input_tensor_list",
+    "barrier": "",
+    "monitored_barrier": "",
+}
+_ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
+_MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+_SETUP = ("init_process_group", "new_group")
+
+
+class Recorder:
+    """What `torch.distributed` is wrapped with, and what Muster's MPI backend calls."""
+
+    def __init__(self, folder: str, rank: str) -> None:
+        self._folder, self._rank = folder, rank
+        self._ring: Ring | None = None
+        self._c10d: Any = None
+        self._server: Any = None
+        self._inside = threading.local()
+        self._names: dict[str, str] = {}
+
+    def wrap(self, c10d: ModuleType) -> None:
+        """Put a recording function in the place of each function of torch.distributed."""
+        self._c10d = c10d
+        functions = {
+            **dict.fromkeys(_SETUP, self._setup),
+            **dict.fromkeys(_COLLECTIVES, self._collective),
+            **dict.fromkeys(_MESSAGES, self._message),
+        }
+        for name, describe in functions.items():
+            if original := getattr(c10d, name, None):
+                setattr(c10d, name, self._recording(name, original, describe))
+
+    def _recording(
+        self, name: str, original: Callable[..., Any], describe: Callable[..., tuple[Group, bytes] | None]
+    ) -> Callable[..., Any]:
+        inside, places = self._inside, _places(original)
+
+        @functools.wraps(original)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if getattr(inside, "call", False):  # torch's own functions call each other
+                return original(*args, **kwargs)
+            ring, place, state = self._ring, 0, FAILED
+            inside.call = True
+            try:
+                with contextlib.suppress(Exception):
+                    described = describe(name, _Given(places, args, kwargs))
+                    ring = self._ring
+                    place = ring.begin(*described) if ring and described else 0
+                result = original(*args, **kwargs)
+                state = DONE if result is None or not hasattr(result, "wait") else BEGUN
+                return result
+            finally:
+                inside.call = False
+                if ring and place:
+                    ring.end(place, state)
+
+        return recorded
+
+    # -- what each function does, as the part of a slot --
+
+    def _setup(self, name: str, given: _Given) -> tuple[Group, bytes] | None:
+        if self._ring is None:
+            self._open()
+        if self._ring is None or given("use_local_synchronization"):
+            return None
+        return self._ring.group("call", SETUP, ()), _what(name, self._where(), "", 0, 0)
+
+    def _collective(self, name: str, given: _Given) -> tuple[Group, bytes] | None:
+        group, root = self._group(given("group")), given(_ROOTS.get(name, ""))
+        extra = b',"root":%d' % root if isinstance(root, int) else b""
+        if group is None:
+            return None
+        return group, _what(name, self._where(), *_sizes(given(_COLLECTIVES[name]))) + extra
+
+    def _message(self, name: str, given: _Given) -> tuple[Group, bytes] | None:
+        group, peer = self._group(given("group"), "message"), given(_MESSAGES[name])
+        extra = b',"peer":%d,"tag":%d' % (-1 if peer is None else peer, given("tag") or 0)
+        if group is None:
+            return None
+        return group, _what(name, self._where(), *_sizes(given("tensor"))) + extra
+
+    def _group(self, group: Any, kind: str = "call") -> Group | None:
+        if self._ring is None:
+            return None
+        world = self._c10d._world
+        group = group or world.default_pg
+        name = world.pg_names.get(group)
+        if name is None:
+            return None
+        known = self._ring.groups.get((kind, name))
+        return known or self._ring.group(kind, name, sorted(world.pg_group_ranks[group]))
+
+    # -- for Muster's MPI backend --
+
+    def begin_work(self, group: Any, op: str, tensors: Any) -> int:
+        """A collective that a backend in Python has begun; returns what `end_work` takes. Raises nothing."""
+        with contextlib.suppress(Exception):
+            known = self._group(group, "work")
+            if known and self._ring:
+                return self._ring.begin(known, _what(op, self._where(), *_sizes(tensors)))
+        return 0
+
+    def end_work(self, place: int, *, failed: bool = False) -> None:
+        """It is complete, or has failed."""
+        if self._ring and place:
+            self._ring.end(place, FAILED if failed else DONE)
+
+    # -- the file and torch's server --
+
+    def _open(self) -> None:
+        """Begin the record, when the program is about to bring its ranks together."""
+        self._ring = Ring(os.path.join(self._folder, f"ring-{self._rank}"))
+        torch = sys.modules["torch"]
+        self._ring.head({"torch": str(torch.__version__)[:64], "pid": os.getpid()})
+        os.register_at_fork(after_in_child=self._forget)
+        with contextlib.suppress(Exception), _Quiet():  # this torch has no such server
+            start = torch._C._distributed_c10d._WorkerServer
+            self._server = start(os.path.join(self._folder, f"torch-{self._rank}"), -1)
+            atexit.register(self._close)
+
+    def _close(self) -> None:
+        server, self._server = self._server, None
+        if server:
+            with contextlib.suppress(Exception), _Quiet():
+                server.shutdown()
+
+    def _forget(self) -> None:
+        """In a forked child: the record is the parent's, and so are the threads of its server."""
+        self._ring = None
+        _kept.append(self._server)  # its destructor would join threads that are not here
+        self._server = None
+
+    def _where(self) -> str:
+        """The line of the program that called: the first frame that is not torch's or this file's."""
+        frame = sys._getframe(2)
+        for _ in range(60):
+            name = self._short(frame.f_code.co_filename)
+            if name:
+                return f"{name}:{frame.f_lineno}"
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        return ""
+
+    def _short(self, path: str) -> str:
+        """A file as a reader knows it; empty for a file of torch, of Muster's backend, or this one."""
+        known = self._names.get(path)
+        if known is None:
+            foreign = path == __file__ or path.startswith("<") or "/torch/" in path or "/mpi_backend/" in path
+            inside = os.path.relpath(path) if os.path.isabs(path) else path
+            known = "" if foreign else (os.path.basename(path) if inside.startswith("..") else inside)
+            self._names[path] = known
+        return known
+
+
+_kept: list[Any] = []
+
+
+class _Quiet:
+    """Meanwhile torch's C++ prints errors only: its server would announce itself on standard error."""
+
+    def __enter__(self) -> None:
+        library = os.path.join(os.path.dirname(sys.modules["torch"].__file__ or ""), "lib", "libc10.so")
+        self._level = ctypes.c_int.in_dll(ctypes.CDLL(library), "FLAGS_caffe2_log_level")
+        self._before, self._level.value = self._level.value, max(2, self._level.value)
+
+    def __exit__(self, *error: object) -> None:
+        self._level.value = self._before
+
+
+class _Given:
+    """The arguments of a call, by their names."""
+
+    def __init__(self, places: dict[str, int], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self._places, self._args, self._kwargs = places, args, kwargs
+
+    def __call__(self, name: str) -> Any:
+        if name in self._kwargs:
+            return self._kwargs[name]
+        place = self._places.get(name, len(self._args))
+        return self._args[place] if place < len(self._args) else None
+
+
+def _places(function: Any) -> dict[str, int]:
+    """The place of each argument that may be given without its name."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = function.__code__
+    return {word: place for place, word in enumerate(code.co_varnames[: code.co_argcount])}
+
+
+def _sizes(tensors: Any) -> tuple[str, int, int]:
+    """Type, elements and bytes of a tensor or of several."""
+    each = [tensors] if hasattr(tensors, "numel") else list(tensors or ())
+    if not each:
+        return "", 0, 0
+    elements = sum([tensor.numel() for tensor in each])
+    return str(each[0].dtype)[6:], elements, elements * each[0].element_size()
+
+
+def _what(op: str, where: str, dtype: str, elements: int, size: int) -> bytes:
+    text = '"op":"%s","where":%s,"dtype":"%s","elements":%d,"bytes":%d'
+    return (text % (op[:40], _quoted(where), dtype[:16], elements, size)).encode()
+
+
+@functools.lru_cache(maxsize=4096)
+def _quoted(where: str) -> str:
+    return json.dumps(where[-100:])
+
+
+class _Watch(importlib.abc.MetaPathFinder):
+    """Finds torch's module as Python would, and has it wrapped once it has run."""
+
+    def __init__(self, then: Callable[[ModuleType], None]) -> None:
+        self._then = then
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != _C10D:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec and spec.loader:
+            _wrap_loader(spec.loader, self._then)
+        return spec
+
+
+def _wrap_loader(loader: Any, then: Callable[[ModuleType], None]) -> None:
+    original = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        original(module)
+        with contextlib.suppress(Exception):
+            then(module)
+
+    loader.exec_module = exec_module
+
+
+def start() -> Recorder:
+    """Record from the moment when the program imports torch.distributed."""
+    # torch reads it when it makes its own record; 2.13 also records Gloo.
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    recorder = Recorder(os.environ["MUSTER_AGENT"], os.environ["RANK"])
+    sys.meta_path.insert(0, _Watch(recorder.wrap))
+    return recorder
+
+
+if __name__ == "muster_recorder":
+    recorder = start()

@@ -1,0 +1,88 @@
+"""The record of a rank: a small file with a ring of the collectives and messages that the rank has begun.
+
+The file is memory that is shared with the host's agent, so it can be read while the rank waits, is stopped or
+is gone. It has a head, a slot for each group with the number of its collectives, and the ring. Each slot is
+one JSON object, filled up with spaces. deploy/agent/job/records.py reads it.
+Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import mmap
+import time
+from collections.abc import Sequence
+from typing import Any
+
+SLOT = 384
+GROUPS, ENTRIES = 64, 256
+IN, BEGUN, DONE, FAILED = b"i", b"a", b"d", b"f"
+"""In the call; the call returned and the work goes on; complete; the call raised an error."""
+
+
+class Ring:
+    """The file. Its writer is this process; a child that it forks writes nothing."""
+
+    def __init__(self, path: str) -> None:
+        size = SLOT * (1 + GROUPS + ENTRIES)
+        with open(path, "w+b") as file:
+            file.truncate(size)
+            self._memory = mmap.mmap(file.fileno(), size)
+        self._numbers = itertools.count()
+        self.groups: dict[tuple[str, str], Group] = {}
+
+    def head(self, text: dict[str, Any]) -> None:
+        """Write who records, with which torch."""
+        self._put(0, json.dumps(text).encode())
+
+    def group(self, kind: str, name: str, ranks: Sequence[int]) -> Group:
+        """The group of this name; `kind` says whose collectives are counted: of calls or of a backend."""
+        known = self.groups.get((kind, name))
+        if known is None:
+            place = len(self.groups) + 1
+            known = self.groups[kind, name] = Group(place if place <= GROUPS else 0, kind, name, ranks)
+        return known
+
+    def begin(self, group: Group, what: bytes) -> int:
+        """Write the next collective or message of a group; returns its place, for `end`."""
+        group.count += 1
+        if group.place:
+            self._put(group.place, group.text % group.count)
+        number = next(self._numbers)
+        place = 1 + GROUPS + number % ENTRIES
+        text = b'{"state":"i","end":%17.6f,"number":%d,"group":%s,"kind":%s,"seq":%d,"at":%.6f,%s}'
+        self._put(place, text % (0.0, number, group.name, group.kind, group.count, time.time(), what))
+        return place
+
+    def end(self, place: int, state: bytes) -> None:
+        """Write how a collective or message went on."""
+        at = place * SLOT
+        self._memory[at + 10 : at + 11] = state
+        self._memory[at + 19 : at + 36] = b"%17.6f" % time.time()
+
+    def _put(self, place: int, text: bytes) -> None:
+        if len(text) < SLOT:
+            at = place * SLOT
+            self._memory[at : at + SLOT] = text.ljust(SLOT)
+
+
+class Group:
+    """A process group, with the number of collectives that this rank has begun in it."""
+
+    def __init__(self, place: int, kind: str, name: str, ranks: Sequence[int]) -> None:
+        self.place, self.count = place, 0
+        self.name, self.kind = json.dumps(name[:64]).encode(), json.dumps(kind).encode()
+        members = json.dumps(_spans(ranks))[:200].encode()
+        self.text = b'{"group":%s,"kind":%s,"ranks":%s,"count":%%d}' % (self.name, self.kind, members)
+
+
+def _spans(ranks: Sequence[int]) -> str:
+    """`0-3,6`, as one text."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1][1:] = [rank]
+        else:
+            parts.append([rank])
+    return ",".join("-".join(map(str, part)) for part in parts)

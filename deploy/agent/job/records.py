@@ -1,0 +1,107 @@
+"""What the ranks of this host have recorded (in_rank/muster_ring.py), and torch's own record of collectives.
+
+Both are read without the help of the rank's interpreter: the ring is a file, and torch's server answers in
+threads of its own. What a rank has written is a claim of the user's program: every size is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+from typing import Any
+
+from ...common.frames import Frame
+from .in_rank.muster_ring import ENTRIES, GROUPS, SLOT
+
+MOST_ENTRIES = 96  # of each rank and each kind of record
+MOST_TRACE = 1 << 23  # bytes of an answer of torch's server
+TRACE_SECONDS = 4.0
+_TYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Long": "int64", "Int": "int32"}
+_BYTES = {"Double": 8, "Long": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
+
+
+def read_ring(path: str) -> Frame:
+    """The head, the groups and the last entries of a rank's record; `missing` says why there is none."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(SLOT * (1 + GROUPS + ENTRIES))
+    except FileNotFoundError:
+        return {"missing": "it has not brought its ranks together with torch.distributed"}
+    except OSError as error:
+        return {"missing": str(error)}
+    slots = [_slot(content[at : at + SLOT]) for at in range(0, len(content), SLOT)]
+    groups = [slot for slot in slots[1 : 1 + GROUPS] if slot]
+    entries = sorted((slot for slot in slots[1 + GROUPS :] if slot), key=lambda slot: slot["number"])
+    return {"torch": (slots[0] or {}).get("torch", ""), "groups": groups, "entries": _latest(entries)}
+
+
+def _latest(entries: list[Frame]) -> list[Frame]:
+    """The last entries, and of every group the last: a group that is used often hides no other."""
+    last = {(entry["group"], entry["kind"]): entry["number"] for entry in entries}
+    kept = {*last.values(), *(entry["number"] for entry in entries[-MOST_ENTRIES:])}
+    return [entry for entry in entries if entry["number"] in kept]
+
+
+def _slot(text: bytes) -> Frame | None:
+    """One slot; None for an empty one, and for one that is being written."""
+    with contextlib.suppress(ValueError, KeyError):
+        slot = json.loads(text.rstrip(b"\0 "))
+        if isinstance(slot, dict) and isinstance(slot.get("number", 0), int):
+            return slot
+    return None
+
+
+def read_trace(path: str) -> list[Frame]:
+    """The last collectives in torch's own record, as entries of the kind `torch`; none where it has none."""
+    if not os.path.exists(path):
+        return []
+    try:
+        with contextlib.closing(_Local(path)) as connection:
+            connection.request("POST", "/handler/fr_trace_json")
+            trace = json.loads(connection.getresponse().read(MOST_TRACE))
+        entries = [entry for entry in trace["entries"] if not entry["is_p2p"]]
+        return [_entry(number, entry) for number, entry in enumerate(entries)][-MOST_ENTRIES:]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, IndexError):
+        return []  # a rank that is stopped, or a torch that records nothing of this backend
+
+
+def _entry(number: int, entry: dict[str, Any]) -> Frame:
+    elements = sum(_product(sizes) for sizes in entry["input_sizes"])
+    dtype = (entry.get("input_dtypes") or [""])[0]
+    ended = entry["retired"] or entry["state"] == "completed"
+    return {
+        "state": "d" if ended else "i",
+        "end": (entry.get("time_discovered_completed_ns") or 0) / 1e9,
+        "number": number,
+        "group": str(entry["process_group"][0]),
+        "kind": "torch",
+        "seq": entry["collective_seq_id"],
+        "at": entry["time_created_ns"] / 1e9,
+        "op": entry["profiling_name"].rpartition(":")[2].lstrip("_"),
+        "dtype": _TYPES.get(dtype, dtype.lower()),
+        "elements": elements,
+        "bytes": elements * _BYTES.get(dtype, 4),
+    }
+
+
+def _product(sizes: list[int]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+class _Local(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TRACE_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TRACE_SECONDS)
+        self.sock.connect(self._path)

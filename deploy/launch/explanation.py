@@ -1,0 +1,42 @@
+"""What explains a job that stands still: the stacks of its ranks, and why they wait (deploy/why)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..connect.channel import Channel
+from ..plan.spec import LaunchSpec
+from ..why.gather import gather
+from ..why.verdict import Verdict, explain
+from .result import Failure
+from .stacks import Stacks, of_evidence
+
+# Failures that only the ranks themselves can explain.
+STUCK = frozenset({"start", "stall"})
+# What Gloo, NCCL and Muster's MPI backend say of a collective that took too long.
+_TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The stacks at the time of the failure, and the verdict on why the ranks wait, if they recorded that."""
+
+    stacks: Stacks
+    why: Verdict | None
+
+
+def needed(failure: Failure | None, spec: LaunchSpec) -> bool:
+    """Whether a failure is a job that stands still, or a collective that timed out in a recorded job."""
+    if failure is None:
+        return False
+    timed_out = failure.kind == "rank" and spec.record and any(map(_TIMED_OUT.search, failure.tail))
+    return failure.kind in STUCK or timed_out
+
+
+def gather_explanation(failure: Failure, spec: LaunchSpec, channels: Mapping[str, Channel]) -> Explanation:
+    """Ask the hosts, before the job is ended."""
+    ranks, problems = gather(spec.job, channels)
+    recorded = spec.record and failure.kind != "start"
+    return Explanation(of_evidence(ranks, problems), explain(ranks, stalled=True) if recorded else None)

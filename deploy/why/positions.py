@@ -1,0 +1,163 @@
+"""How far each rank has come in each group, joined from what calls, backends and torch have counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..connect.evidence import SETUP, Entry, Evidence
+
+_BACKENDS = ("torch", "work")
+_CLOCK = 0.001  # seconds: both times are of the same clock, written one after the other
+_WHOLE_RING = 90  # with fewer messages than this, a rank's record has all of them
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank with its host and evidence; None if its host gave none."""
+
+    number: int
+    host: str
+    evidence: Evidence | None
+
+
+class Positions:
+    """The collectives of every group by rank, and the messages of every rank."""
+
+    def __init__(self, ranks: Sequence[Rank]) -> None:
+        self.ranks = {rank.number: rank for rank in ranks}
+        self._kinds = {group: self._kind(group) for group in self._groups()}
+        self.collectives: Mapping[str, Mapping[int, tuple[Entry, ...]]] = {
+            group: {rank.number: tuple(self._entries(rank, group)) for rank in ranks if rank.evidence}
+            for group in self._kinds
+        }
+
+    def members(self, group: str) -> list[int]:
+        """The ranks of a group; all ranks where nobody has said."""
+        for rank in self.ranks.values():
+            for known in rank.evidence.groups if rank.evidence else ():
+                if known.group == group and known.ranks:
+                    return [number for number in _unspan(known.ranks) if number in self.ranks]
+        return sorted(self.ranks)
+
+    def reached(self, rank: int, group: str) -> int | None:
+        """How many collectives of a group a rank has begun; None if that is not known."""
+        evidence = self.ranks[rank].evidence
+        if evidence is None or evidence.missing:
+            return None if evidence is None else 0
+        kind = self._kinds[group]
+        if kind == "torch":
+            seqs = [entry.seq for entry in evidence.trace if entry.group == group]
+            return max(seqs) if seqs else (None if _counted(evidence, group, "call") else 0)
+        return _counted(evidence, group, kind)
+
+    def messages(self, rank: int) -> list[Entry]:
+        """The messages that a rank has begun, oldest first."""
+        evidence = self.ranks[rank].evidence
+        return [entry for entry in evidence.entries if entry.kind == "message"] if evidence else []
+
+    def arrived(self, rank: int, entry: Entry) -> bool:
+        """Whether the other side of a message has begun its part."""
+        if entry.peer is None or entry.peer not in self.ranks:
+            return False
+        mine, theirs = self.messages(rank), self.messages(entry.peer)
+        if max(len(mine), len(theirs)) > _WHOLE_RING:
+            return entry.state != "i"
+        receives = entry.op.endswith("recv")
+        before = [
+            one
+            for one in mine
+            if _same(one, entry, receives=receives, peer=entry.peer) and one.seq <= entry.seq
+        ]
+        answers = [one for one in theirs if _same(one, entry, receives=not receives, peer=rank)]
+        return len(answers) >= len(before)
+
+    def all_entries(self, rank: int) -> list[Entry]:
+        """Every collective and message of a rank, by time."""
+        entries = [entry for each in self.collectives.values() for entry in each.get(rank, ())]
+        return sorted([*entries, *self.messages(rank)], key=lambda entry: entry.at)
+
+    # -- joining --
+
+    def _groups(self) -> list[str]:
+        names = {
+            entry.group: None
+            for rank in self.ranks.values()
+            if rank.evidence
+            for entry in (*rank.evidence.entries, *rank.evidence.trace)
+            if entry.kind != "message"
+        }
+        return list(names)
+
+    def _kind(self, group: str) -> str:
+        """Whose count is compared: calls, where they are all; else that of the backend, which has more."""
+        for kind in _BACKENDS:
+            pairs = [
+                (_counted(evidence, group, kind), _counted(evidence, group, "call"))
+                for rank in self.ranks.values()
+                if (evidence := rank.evidence)
+            ]
+            if any(backend > calls for backend, calls in pairs):
+                return kind
+        return "call"
+
+    def _entries(self, rank: Rank, group: str) -> Iterator[Entry]:
+        """A rank's collectives of a group: each with the line of its call and the state of its backend."""
+        evidence, kind = rank.evidence, self._kinds[group]
+        if evidence is None:
+            return
+        calls = [entry for entry in evidence.entries if entry.kind == "call" and entry.group == group]
+        backend = [
+            entry
+            for entry in (*evidence.trace, *evidence.entries)
+            if entry.group == group and entry.kind in _BACKENDS
+        ]
+        if kind == "call":
+            states = {entry.seq: entry.state for entry in backend} if _even(evidence, group) else {}
+            for call in calls:
+                state = states.get(call.seq, call.state) if call.state == "a" else call.state
+                yield replace(call, state=state)
+            return
+        for entry in backend:
+            if entry.kind == kind:
+                where = next((call.where for call in reversed(calls) if _during(entry, call)), entry.where)
+                yield replace(entry, where=where)
+
+
+def _counted(evidence: Evidence, group: str, kind: str) -> int:
+    if kind == "torch":
+        return max((entry.seq for entry in evidence.trace if entry.group == group), default=0)
+    return next(
+        (known.count for known in evidence.groups if (known.group, known.kind) == (group, kind)),
+        0,
+    )
+
+
+def _even(evidence: Evidence, group: str) -> bool:
+    """Whether the backend has counted as many as were called, so that the numbers are the same."""
+    calls = _counted(evidence, group, "call")
+    return group != SETUP and any(_counted(evidence, group, kind) == calls for kind in _BACKENDS)
+
+
+def _during(entry: Entry, call: Entry) -> bool:
+    return call.at - _CLOCK <= entry.at <= (call.end or entry.at) + _CLOCK
+
+
+def _same(one: Entry, entry: Entry, *, receives: bool, peer: int) -> bool:
+    """Whether a message goes the same way between the same ranks of the same group, with the same tag."""
+    return (
+        one.op.endswith("recv") == receives
+        and (one.group, one.tag) == (entry.group, entry.tag)
+        and one.peer in {peer, -1}
+    )
+
+
+def _unspan(text: str) -> list[int]:
+    """The ranks of `0-3,6`; none for a text that is no such list."""
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()) or len(part) > 16:
+            return []
+        ranks += range(int(first), min(int(last or first), int(first) + (1 << 16)) + 1)
+    return ranks

@@ -1,0 +1,303 @@
+"""From the records of the ranks to a verdict in two lines. Pure: records in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from ..connect.evidence import SETUP, Entry
+from ..console.fold import fold
+from ..console.text import span
+from . import waits as waiting
+from .positions import Positions, Rank
+from .waits import Difference, Wait
+from .words import doing, evidence_lines, fate, named, operation, stack_line
+
+Kind = Literal["absent", "fate", "different", "deadlock", "network", "slow", "moves", "stacks", "nothing"]
+
+# A wait is long if it is longer than these, and longer than three times the longest that the run had before.
+LONG_SECONDS, LONG_WITHOUT_HISTORY, TIMES = 5.0, 10.0, 3.0
+SURE_SECONDS = 1.0
+"""A difference, a circle or a rank that is gone shows in any wait longer than this."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a job stands still: two lines, the ranks that cause it, and what is known of each rank.
+
+    `hang` is false where the job may well go on. `where`: the lines of the program in which culprits are.
+    """
+
+    kind: Kind
+    headline: str
+    cause: str
+    hang: bool
+    culprits: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    operation: str = ""
+    where: tuple[str, ...] = ()
+    seconds: float = 0.0
+    evidence: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, self.cause, *(f"    {line}" for line in self.evidence)]) + "\n"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for programs."""
+        return asdict(self)
+
+
+def explain(ranks: Sequence[Rank], *, stalled: bool = False) -> Verdict:
+    """The verdict on a job. `stalled`: it is known that nothing has moved for long."""
+    return _Case(ranks, stalled=stalled).verdict()
+
+
+class _Case:
+    def __init__(self, ranks: Sequence[Rank], *, stalled: bool) -> None:
+        self.ranks = {rank.number: rank for rank in ranks}
+        self.stalled = stalled
+        self.positions = Positions(ranks)
+        self.waits = waiting.waits(self.positions)
+        self.evidence = tuple(
+            evidence_lines(ranks, {rank: self._last(rank) for rank in self.ranks}) if ranks else ()
+        )
+
+    def verdict(self) -> Verdict:
+        if not self.ranks:
+            return Verdict("nothing", "no rank of the job is running", "nothing to explain", hang=False)
+        if not self.waits:
+            return self._without_waits()
+        for difference in waiting.differences(self.positions):
+            if self._age(difference.group, difference.seq) >= SURE_SECONDS or self.stalled:
+                return self._different(difference)
+        if culprits := self._culprits():
+            return self._absent(culprits)
+        if circle := waiting.cycle(self.waits):
+            return self._deadlock(circle)
+        return self._nobody_is_missing()
+
+    # -- the kinds of verdict --
+
+    def _different(self, found: Difference) -> Verdict:
+        """Ranks that call different things as the same collective: the smaller part is the odd one."""
+        sides = fold((rank, _meaning(entry, found.what)) for rank, entry in sorted(found.entries.items()))
+        most, others = sides[0][0], sides[1:]
+        shape = found.what in {"size", "type"}
+        parts = [f"{span(most)} {_waits(most)} in {operation(found.entries[most[0]], shape=shape)}"]
+        odd: list[int] = []
+        for numbers, _ in others:
+            odd += numbers
+            who = named([self.ranks[number] for number in numbers])
+            entry = found.entries[numbers[0]]
+            parts.append(f"{who} {'is' if len(numbers) == 1 else 'are'} in {operation(entry, shape=shape)}")
+        clear = len(others) == 1 and len(most) > len(others[0][0])
+        cause = {
+            "operation": "they call different operations as the same collective",
+            "size": "the tensors differ in size",
+            "type": "the tensors differ in type",
+            "root": "they name different roots",
+        }[found.what]
+        if clear:
+            cause += f": {span(odd)} left the common order"
+        where = tuple(dict.fromkeys(found.entries[rank].where for rank in odd))
+        return self._make(
+            "different", "; ".join(parts), cause, odd if clear else sorted(found.entries),
+            operation=operation(found.entries[most[0]]), where=where, certain=True,
+        )  # fmt: skip
+
+    def _absent(self, culprits: list[int]) -> Verdict:
+        """Ranks that others wait for, and that wait for nobody."""
+        wait = next(wait for wait in self.waits if {*wait.awaited} & {*culprits})
+        culprits = [rank for rank in culprits if rank in wait.awaited]
+        told = fold((rank, fate(self.ranks[rank]) or self._where(rank)) for rank in culprits)
+        cause = "; ".join(
+            f"{named([self.ranks[rank] for rank in numbers])} {self._coming(numbers, words)}"
+            for numbers, words in told
+        )
+        fated = [rank for rank in culprits if fate(self.ranks[rank])]
+        sure = any(self._is_certain(rank) for rank in culprits)
+        return self._make(
+            "fate" if fated else "absent", self._waiters(wait), cause, culprits,
+            operation=operation(wait.entry), where=self._lines(culprits), wait=wait, certain=sure,
+        )  # fmt: skip
+
+    def _deadlock(self, circle: list[Wait]) -> Verdict:
+        parts = [
+            f"rank {wait.rank} waits in {operation(wait.entry)}"
+            + ("" if wait.entry.kind == "message" else f" for rank {after.rank}")
+            for wait, after in zip(circle, [*circle[1:], circle[0]], strict=True)
+        ]
+        ring = " -> ".join(str(wait.rank) for wait in [*circle, circle[0]])
+        oldest = min(circle, key=lambda wait: wait.entry.at)
+        where = tuple(dict.fromkeys(wait.entry.where for wait in circle))
+        return self._make(
+            "deadlock", "; ".join(parts), f"each waits for the next in a circle: ranks {ring}",
+            sorted(wait.rank for wait in circle), operation=operation(oldest.entry), where=where,
+            wait=oldest, certain=True,
+        )  # fmt: skip
+
+    def _nobody_is_missing(self) -> Verdict:
+        wait = self.waits[0]
+        cause = "every rank has come, but it does not end: look at the network between the hosts"
+        return self._make(
+            "network", self._waiters(wait), cause, [], operation=operation(wait.entry), wait=wait
+        )
+
+    def _without_waits(self) -> Verdict:
+        """No rank waits in anything that is recorded: stacks and processes are left."""
+        fated = [rank for rank in self.ranks if fate(self.ranks[rank])]
+        recorded = [rank for rank in self.ranks.values() if rank.evidence and not rank.evidence.missing]
+        places = fold((number, self._where(number)) for number in self.ranks if number not in fated)
+        parts = [f"{span(numbers)} {_are(numbers, words)}" for numbers, words in places[:4]]
+        missing = next((rank.evidence.missing for rank in self.ranks.values() if rank.evidence), "")
+        note = "no rank waits in a collective" if recorded else f"only stacks and /proc are known ({missing})"
+        odd = [rank for numbers, _ in places[1:] for rank in numbers]
+        clear = bool(places) and 2 * len(places[0][0]) > len(self.ranks)
+        culprits = fated or (odd if clear and not recorded else [])
+        if fated:
+            told = "; ".join(f"{named([self.ranks[rank]])} {fate(self.ranks[rank])}" for rank in fated)
+            stops = any(self._is_certain(rank) and not self._ended_well(rank) for rank in fated)
+            return self._make(
+                "fate", "; ".join(parts) or note, told, fated, where=self._lines(fated), certain=stops
+            )
+        if culprits:
+            note += f"; not where the others are: {named([self.ranks[rank] for rank in culprits])}"
+        kind: Kind = "nothing" if recorded else "stacks"
+        return self._make(kind, "; ".join(parts), note, culprits, where=self._lines(culprits))
+
+    # -- parts of a verdict --
+
+    def _make(
+        self,
+        kind: Kind,
+        headline: str,
+        cause: str,
+        culprits: Sequence[int],
+        *,
+        operation: str = "",
+        where: tuple[str, ...] = (),
+        wait: Wait | None = None,
+        certain: bool = False,
+    ) -> Verdict:
+        seconds = self._waited(wait) if wait else 0.0
+        hang = self.stalled or (certain and (wait is None or seconds >= SURE_SECONDS))
+        if wait and not hang:
+            usual = self._usual()
+            bound = LONG_WITHOUT_HISTORY if usual is None else max(LONG_SECONDS, TIMES * usual)
+            hang = seconds > bound
+            if not hang:
+                before = f"waits of up to {usual:.1f} s were usual so far" if usual else "it has only begun"
+                headline = f"no hang: the longest wait is {seconds:.1f} s, and {before}; {headline}"
+                kind = "slow"
+        blocked = sorted({wait.rank for wait in self.waits} - {*culprits})
+        return Verdict(
+            kind, headline, cause, hang, tuple(culprits), tuple(blocked), operation,
+            tuple(line for line in where if line), round(seconds, 3), self.evidence,
+        )  # fmt: skip
+
+    def _culprits(self) -> list[int]:
+        """The ranks that are awaited and wait for nobody themselves, or cannot go on."""
+        still = {wait.rank for wait in self.waits if wait.awaited}
+        awaited = {rank for wait in self.waits for rank in wait.awaited}
+        return sorted(rank for rank in awaited if rank not in still or self._is_certain(rank))
+
+    def _is_certain(self, rank: int) -> bool:
+        """Whether a rank cannot come any more by itself."""
+        evidence = self.ranks[rank].evidence
+        return evidence is not None and bool(
+            evidence.end or (evidence.process and evidence.process.state == "T")
+        )
+
+    def _ended_well(self, rank: int) -> bool:
+        evidence = self.ranks[rank].evidence
+        return bool(evidence and evidence.end and evidence.end.code == 0)
+
+    def _waiters(self, wait: Wait) -> str:
+        """`ranks 0-5 wait in all_reduce #812 of group 0 (25 MB, train.py:88)`."""
+        key = (wait.entry.kind == "message", wait.entry.group, wait.entry.seq, wait.entry.op)
+        same = {
+            other.rank: operation(other.entry)
+            for other in self.waits
+            if (other.entry.kind == "message", other.entry.group, other.entry.seq, other.entry.op) == key
+        }
+        return "; ".join(
+            f"{span(sorted(ranks))} {_waits(ranks)} in {text}" for ranks, text in fold(same.items())
+        )
+
+    def _coming(self, numbers: Sequence[int], words: str) -> str:
+        """What is said of culprits: their fate, or that they never came, where they are and since when."""
+        if fate(self.ranks[numbers[0]]):
+            after = self._last(numbers[0])
+            return words + (f", after {operation(after)}" if after else "")
+        last = [self._since(number) for number in numbers]
+        known = [seconds for seconds in last if seconds is not None]
+        since = f", {max(known):.0f} s" if known else ""
+        return f"never came: {'it' if len(numbers) == 1 else 'each'} {words}{since}"
+
+    def _since(self, rank: int) -> float | None:
+        """Seconds since a rank ended its last collective or message."""
+        evidence, last = self.ranks[rank].evidence, self._last(rank)
+        return max(0.0, evidence.now - max(last.end, last.at)) if evidence and last else None
+
+    def _where(self, rank: int) -> str:
+        evidence = self.ranks[rank].evidence
+        return doing(evidence) if evidence else fate(self.ranks[rank])
+
+    def _lines(self, ranks: Sequence[int]) -> tuple[str, ...]:
+        """`loader.py:40` of each of these ranks."""
+        lines = []
+        for rank in ranks:
+            evidence = self.ranks[rank].evidence
+            lines += [stack_line(evidence)] if evidence else []
+        return tuple(dict.fromkeys(lines))
+
+    def _last(self, rank: int) -> Entry | None:
+        entries = self.positions.all_entries(rank)
+        return entries[-1] if entries else None
+
+    def _waited(self, wait: Wait) -> float:
+        evidence = self.ranks[wait.rank].evidence
+        return max(0.0, evidence.now - wait.entry.at) if evidence else 0.0
+
+    def _age(self, group: str, seq: int) -> float:
+        """Seconds for which somebody has waited in a collective of this group, from this number on."""
+        return max(
+            (
+                self._waited(wait)
+                for wait in self.waits
+                if wait.entry.group == group and wait.entry.kind != "message" and wait.entry.seq >= seq
+            ),
+            default=0.0,
+        )
+
+    def _usual(self) -> float | None:
+        """The longest time that a rank has lately had between two collectives; None if they are few.
+
+        Lately: in the later half of what is known, as the first steps of a program take longer.
+        """
+        longest, seen = 0.0, 0
+        for rank in self.ranks:
+            entries = [entry for entry in self.positions.all_entries(rank) if entry.group != SETUP]
+            gaps = [later.at - one.at for one, later in pairwise(entries)]
+            longest, seen = max([longest, *gaps[len(gaps) // 2 :]]), max(seen, len(gaps))
+        return longest if seen >= 3 else None
+
+
+def _meaning(entry: Entry, what: str) -> tuple[object, ...]:
+    return {
+        "operation": (entry.op,),
+        "size": (entry.op, entry.elements),
+        "type": (entry.op, entry.dtype),
+        "root": (entry.op, entry.root),
+    }[what]
+
+
+def _waits(ranks: Sequence[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
+
+
+def _are(numbers: Sequence[int], words: str) -> str:
+    """`are in f (a.py:3)` for several ranks, where one `is in f (a.py:3)`."""
+    return words.replace("is ", "are ", 1) if len(numbers) > 1 and words.startswith("is ") else words

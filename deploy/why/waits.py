@@ -1,0 +1,153 @@
+"""Which rank waits in what, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..connect.evidence import SETUP, Entry
+from .positions import Positions
+from .words import stack_line
+
+# Of these, ranks may well pass tensors of different sizes or types.
+_UNEVEN = frozenset({"all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier"})
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A rank waits in a collective or message for other ranks; for none, if all have come."""
+
+    rank: int
+    entry: Entry
+    awaited: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The collective of a group with one number, of which the ranks make different things."""
+
+    group: str
+    seq: int
+    entries: Mapping[int, Entry]
+    what: str
+    """`operation`, `size`, `type` or `root`."""
+
+
+def waits(positions: Positions) -> list[Wait]:
+    """Every wait of every rank that is still there, the oldest first."""
+    found = []
+    for number, rank in positions.ranks.items():
+        if rank.evidence is None:
+            continue
+        ended = rank.evidence.end is not None  # then only what it has given up explains anything
+        for group, entries in positions.collectives.items():
+            for entry in entries.get(number, ()):
+                awaited = _absent(positions, group, entry)
+                shown = entry if entry.where else replace(entry, where=stack_line(rank.evidence))
+                # A collective that goes on in the background ends by itself once every rank has come.
+                if (entry.state == "i" and not ended) or (
+                    entry.state in ("f" if ended else "af") and awaited
+                ):
+                    found.append(Wait(number, shown, awaited))
+        for entry in positions.messages(number):
+            if ended:
+                continue
+            if entry.state in "ia" and not positions.arrived(number, entry):
+                found.append(Wait(number, entry, _other_side(positions, number, entry)))
+            elif entry.state == "i":
+                found.append(Wait(number, entry, ()))
+    return sorted(found, key=lambda wait: wait.entry.at)
+
+
+def _absent(positions: Positions, group: str, entry: Entry) -> tuple[int, ...]:
+    """The members that have not begun this collective."""
+    members = positions.members(group) if group != SETUP else sorted(positions.ranks)
+    reached = {member: positions.reached(member, group) for member in members}
+    return tuple(
+        member
+        for member, count in reached.items()
+        if (count is not None and count < entry.seq)
+        or (count is None and _is_silent(positions, member))
+        or _died_in(positions, member, group, entry.seq)
+    )
+
+
+def _died_in(positions: Positions, rank: int, group: str, seq: int) -> bool:
+    """Whether a rank is gone, and was in this collective when it went."""
+    evidence, entries = positions.ranks[rank].evidence, positions.collectives[group].get(rank, ())
+    gone = evidence is not None and evidence.end is not None
+    return gone and any(entry.seq == seq and entry.state == "i" for entry in entries)
+
+
+def _is_silent(positions: Positions, rank: int) -> bool:
+    """Whether a rank of unknown position cannot have gone on: it is gone, stopped, or its host is silent."""
+    evidence = positions.ranks[rank].evidence
+    return (
+        evidence is None
+        or evidence.end is not None
+        or (evidence.process is not None and evidence.process.state == "T")
+    )
+
+
+def _other_side(positions: Positions, rank: int, entry: Entry) -> tuple[int, ...]:
+    if entry.peer is not None and entry.peer in positions.ranks:
+        return (entry.peer,)
+    return tuple(member for member in positions.members(entry.group) if member != rank)  # from any rank
+
+
+def differences(positions: Positions) -> list[Difference]:
+    """The collectives in which ranks differ, the first of each group with a rank that waits in it."""
+    found = []
+    for group, by_rank in positions.collectives.items():
+        stuck = [entry.seq for entries in by_rank.values() for entry in entries if entry.state in "iaf"]
+        if not stuck:
+            continue
+        first = min(stuck)
+        rows: dict[int, dict[int, Entry]] = {}
+        for rank, entries in by_rank.items():
+            for entry in entries:
+                rows.setdefault(entry.seq, {})[rank] = entry
+        for seq in sorted(rows):
+            what = _difference(list(rows[seq].values()), strict=seq >= first)
+            if what:
+                found.append(Difference(group, seq, rows[seq], what))
+                break
+    return found
+
+
+def _difference(entries: list[Entry], *, strict: bool) -> str:
+    """What is not the same; sizes matter only in a collective that does not end."""
+    if len({entry.op for entry in entries}) > 1:
+        return "operation"
+    if len({entry.root for entry in entries}) > 1:
+        return "root"
+    if not strict or entries[0].op in _UNEVEN:
+        return ""
+    if len({entry.elements for entry in entries}) > 1:
+        return "size"
+    return "type" if len({entry.dtype for entry in entries}) > 1 else ""
+
+
+def cycle(found: list[Wait]) -> list[Wait]:
+    """Ranks that wait for each other in a circle, each for the next; empty if there is none."""
+    by_rank: dict[int, Wait] = {}
+    for wait in found:
+        by_rank.setdefault(wait.rank, wait)  # the oldest: the later ones wait behind it
+    for start in by_rank:
+        path = _path_back(start, by_rank)
+        if path:
+            return [by_rank[rank] for rank in path]
+    return []
+
+
+def _path_back(start: int, by_rank: Mapping[int, Wait]) -> list[int]:
+    """The shortest way from a rank, along what it waits for, to itself."""
+    ways, seen = [[start]], {start}
+    for way in ways:  # grows meanwhile
+        for awaited in by_rank[way[-1]].awaited:
+            if awaited == start:
+                return way
+            if awaited in by_rank and awaited not in seen:
+                seen.add(awaited)
+                ways.append([*way, awaited])
+    return []

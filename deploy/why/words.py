@@ -1,0 +1,144 @@
+"""Collectives, ranks and places as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..connect.evidence import SETUP, Entry, Evidence, Line, Process
+from ..console.fold import fold
+from ..console.terminal import harmless
+from ..console.text import count, describe_code, span
+from .positions import Rank
+
+BUSY = 0.5  # cores
+SWAPPING = 20.0  # pages a second that come from the disk
+# What a rank does, by a file in the stack above the user's own line.
+_DOES = (
+    ("torch/utils/data", "reads data"),
+    ("torch/serialization", "saves or loads a checkpoint"),
+    ("torch/distributed/checkpoint", "saves or loads a checkpoint"),
+    ("subprocess.py", "waits for a program that it started"),
+    ("multiprocessing/", "waits for another process of its own"),
+    ("concurrent/futures", "waits for another thread"),
+    ("queue.py", "waits for another thread"),
+    ("threading.py", "waits for another thread"),
+    ("pdb.py", "is in a debugger"),
+    ("bdb.py", "is in a debugger"),
+    ("http/", "waits for the network"),
+    ("urllib", "waits for the network"),
+    ("socket.py", "waits for the network"),
+    ("torch/autograd", "computes gradients"),
+)
+
+
+def operation(entry: Entry, *, shape: bool = False) -> str:
+    """`all_reduce #812 of group 0 (25 MB, train.py:88)`, `recv from rank 3 (train.py:9)`."""
+    details = [size(entry.bytes)] if entry.bytes else []
+    if shape and entry.dtype:
+        details = [f"{entry.elements} x {harmless(entry.dtype)}"]
+    details += [harmless(entry.where)] if entry.where else []
+    shown = f" ({', '.join(details)})" if details else ""
+    op = harmless(entry.op)
+    if entry.kind == "message":
+        way = "from" if entry.op.endswith("recv") else "to"
+        return f"{op} {way} {f'rank {entry.peer}' if (entry.peer or 0) >= 0 else 'any rank'}{shown}"
+    return (
+        f"{op}{shown}"
+        if entry.group == SETUP
+        else f"{op} #{entry.seq} of group {harmless(entry.group)}{shown}"
+    )
+
+
+def size(number: int) -> str:
+    """`25 MB`, `4 kB`, `16 B`."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return f"{number} B"
+
+
+def named(ranks: Sequence[Rank]) -> str:
+    """`rank 6 on node4`, `ranks 0-5`."""
+    host = f" on {harmless(ranks[0].host)}" if len(ranks) == 1 and ranks[0].host else ""
+    return f"{span(sorted(rank.number for rank in ranks))}{host}"
+
+
+def fate(rank: Rank) -> str:
+    """Why a rank does not come, if its process shows it; else nothing."""
+    evidence = rank.evidence
+    if evidence is None:
+        return f"cannot be asked: {harmless(rank.host)} gives no answer"
+    if evidence.end:
+        if evidence.end.out_of_memory:
+            return "is gone: out of memory, the kernel chose it"
+        return f"is gone: it ended with {describe_code(evidence.end.code)}"
+    return _of_process(evidence.process) if evidence.process else "is gone"
+
+
+def _of_process(process: Process) -> str:
+    """`is stopped (SIGSTOP)`, `is in the kernel (D, nfs_wait)`, `is swapping (...)`, or nothing."""
+    if process.state == "T":
+        return "is stopped (SIGSTOP)"
+    if process.state == "D" and process.faults < SWAPPING:
+        waits_in = process.waits_in if process.waits_in.strip("0") else "a disk or network file system?"
+        return f"is in the kernel (D, {harmless(waits_in)})"
+    if process.swapped and process.faults >= SWAPPING:
+        return f"is swapping ({size(process.swapped)} on the disk, {process.faults:.0f} pages a second)"
+    return ""
+
+
+def doing(evidence: Evidence) -> str:
+    """`is in read_shard (loader.py:40)`, `reads data, in next_batch (train.py:12)`."""
+    if evidence.error and not evidence.frames:
+        return f"cannot be read ({harmless(evidence.error)})"
+    at = own_line(evidence.frames)
+    if at is None:
+        return "runs no Python"
+    above = evidence.frames[: evidence.frames.index(at)]
+    does = next((words for sign, words in _DOES if any(sign in line.file for line in above)), "")
+    if not does and evidence.process and evidence.process.busy >= BUSY:
+        does = "computes"
+    return f"{does}, in {place(at)}" if does else f"is in {place(at)}"
+
+
+def own_line(frames: Sequence[Line]) -> Line | None:
+    """The innermost line of the user's project; without one, of what is neither torch nor part of Python."""
+    for line in frames:
+        if line.own and not line.file.startswith("<"):
+            return line
+    others = [line for line in frames if "torch/" not in line.file and not line.file.startswith("<")]
+    return others[0] if others else (frames[0] if frames else None)
+
+
+def stack_line(evidence: Evidence) -> str:
+    """`train.py:88`: where a rank is by its stack; empty without one."""
+    line = own_line(evidence.frames)
+    return f"{line.file}:{line.line}" if line else ""
+
+
+def place(line: Line) -> str:
+    """`read_shard (loader.py:40)`."""
+    return harmless(f"{line.function} ({line.file}:{line.line})")
+
+
+def evidence_lines(ranks: Sequence[Rank], last: dict[int, Entry | None]) -> list[str]:
+    """What is known of each rank, equal ranks together; the odd ones last."""
+    lines = {rank.number: _evidence_line(rank, last.get(rank.number)) for rank in ranks}
+    return [f"{span(numbers)}: {line}" for numbers, line in fold(lines.items())]
+
+
+def _evidence_line(rank: Rank, last: Entry | None) -> str:
+    evidence = rank.evidence
+    if evidence is None:
+        return fate(rank)
+    parts = [fate(rank) or doing(evidence)]
+    if last:
+        state = {"i": "in it", "a": "begun", "d": "done", "f": "failed"}[last.state]
+        parts.append(f"last {operation(last)}, {state}")
+    if evidence.missing:
+        parts.append(f"no record: {harmless(evidence.missing)}")
+    if process := evidence.process:
+        parts.append(
+            f"state {harmless(process.state)}, {size(process.resident)}, {count(process.threads, 'thread')}"
+        )
+    return "; ".join(parts)

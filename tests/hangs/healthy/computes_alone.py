@@ -1,0 +1,5 @@
+from start import *
+
+begin()
+while True:
+    value = sum(range(1000))

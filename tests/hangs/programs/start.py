@@ -1,0 +1,26 @@
+"""What the programs beside this file share: the ranks meet, and three collectives end well."""
+
+import os
+from time import sleep
+
+import torch
+import torch.distributed as dist
+
+BACKEND = os.environ.get("HANG_BACKEND", "gloo")
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def begin() -> None:
+    """Bring the ranks together, and warm up."""
+    if BACKEND == "mpi":
+        from muster.train.mpi_backend import NAME, register
+
+        register()
+        dist.init_process_group(NAME)
+    else:
+        dist.init_process_group(BACKEND)
+    for _ in range(3):
+        dist.all_reduce(torch.ones(4))
+
+
+__all__ = ["RANK", "SIZE", "begin", "dist", "sleep", "torch"]

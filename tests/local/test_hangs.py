@@ -1,0 +1,87 @@
+"""Real jobs that stand still: the verdict of a launch says why, and `muster why` does while they run."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.hangs.capture import judge, seen
+from tests.hangs.table import HANGS, HEALTHY, Hang
+from tests.launching import Project
+from tests.waiting import PATIENCE, read_until, wait_until
+
+# Rank 0 waits for rank 1 in a collective.
+HANGS_IN_TORCH = """
+import os, time
+import torch, torch.distributed as dist
+def read_shard():
+    time.sleep(1000)
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+if os.environ["RANK"] == "1":
+    read_shard()
+dist.all_reduce(torch.ones(1000))
+"""
+# The same without torch.
+HANGS_IN_PYTHON = """
+import os, time
+def read_shard():
+    time.sleep(1000)
+def all_reduce():
+    time.sleep(1000)
+print("ready", flush=True)
+read_shard() if os.environ["RANK"] == "2" else all_reduce()
+"""
+
+
+def test_a_recorded_job_that_stalls_says_who_waits_in_what_and_who_does_not_come(project: Project) -> None:
+    (project.path / "train.py").write_text(HANGS_IN_TORCH)
+    launched = project.launch("--record", "--stall-timeout", "6", "--script", "train.py")
+    assert launched.status == 3, launched.output
+    why = launched.result["why"]
+    assert (why["kind"], why["culprits"], why["waiting"]) == ("absent", [1], [0]), launched.output
+    assert why["where"] == ["train.py:5"]
+    assert "why: rank 0 waits in all_reduce #2 of group 0 (4 kB, train.py:10)" in launched.output
+    assert "why: rank 1 on localhost never came: it is in read_shard (train.py:5)" in launched.output
+
+
+def test_without_torch_a_running_job_is_explained_by_its_stacks(project: Project) -> None:
+    (project.path / "train.py").write_text(HANGS_IN_PYTHON)
+    (project.path / "hosts.txt").write_text("localhost slots=3\n")
+    with project.start("--script", "train.py") as driver:
+        found = re.search(r"job (\S+):", read_until(driver, "ready", 3)[0])
+        assert found
+        job = found[1]
+
+        def asleep() -> bool:
+            return "all_reduce (" in project.fab("why", job).stdout
+
+        wait_until(asleep, "every rank where it stays")
+        done = project.fab("why", job[-4:], "--json")
+        driver.send_signal(signal.SIGINT)
+        driver.communicate(timeout=PATIENCE)
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["job"], said["kind"], said["culprits"]) == (0, job, "stacks", [2]), done
+    assert said["cause"].startswith("only stacks and /proc are known (the job was launched without --record)")
+
+
+PROGRAMS = sorted({*HEALTHY.glob("*.py")} - {HEALTHY / "start.py"})
+MATRIX = [(hang, backend) for hang in HANGS for backend in hang.backends]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("hang", "backend"), MATRIX, ids=[f"{hang.program}-{name}" for hang, name in MATRIX])
+def test_a_seeded_bug_is_explained_while_it_hangs(project: Project, hang: Hang, backend: str) -> None:
+    _, verdict = seen(project, hang.path, backend, seconds=PATIENCE)
+    assert not judge(hang, verdict), str(verdict)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: str(path.stem))
+def test_a_healthy_program_is_never_called_a_hang(project: Project, program: Path) -> None:
+    _, verdict = seen(project, program, "gloo", seconds=30)
+    assert not verdict.hang, str(verdict)

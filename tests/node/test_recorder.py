@@ -1,0 +1,145 @@
+"""The recorder in a rank, with a made-up torch.distributed: what it notes, and that nothing depends on it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import muster.deploy.agent.job
+from muster.deploy.agent.job.in_rank.muster_ring import ENTRIES
+from muster.deploy.agent.job.records import MOST_ENTRIES, read_ring, read_trace
+from tests.waiting import wait_until
+
+FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")
+# A package `torch` with as much of torch.distributed as the recorder touches.
+C10D = """
+class Work:
+    def wait(self): pass
+class World:
+    default_pg = None
+    pg_names, pg_group_ranks = {}, {}
+_world = World()
+def init_process_group(backend):
+    _world.default_pg = "world"
+    _world.pg_names["world"], _world.pg_group_ranks["world"] = "0", {0: 0, 1: 1, 3: 2}
+def all_reduce(tensor, op=None, group=None, async_op=False):
+    if tensor.size > 1000: raise ValueError("too large")
+    if async_op: return Work()
+def recv(tensor, src=None, group=None, tag=0): all_reduce(tensor)
+"""
+PROGRAM = """
+import os, sys, time
+assert "torch" not in sys.modules
+import torch.distributed as dist
+class Tensor:
+    dtype = "torch.float32"
+    def __init__(self, size): self.size = size
+    def numel(self): return self.size
+    def element_size(self): return 4
+dist.init_process_group("gloo")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in_rank").mkdir()
+    for source in FOLDER.glob("*.py"):
+        (tmp_path / "in_rank" / source.name).write_text(source.read_text())
+    package = tmp_path / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.6.0'\n")
+    (package / "__init__.py").write_text("from .distributed_c10d import *\n")
+    (package / "distributed_c10d.py").write_text(C10D)
+    return tmp_path
+
+
+def start(folder: Path, program: str, *, record: str = "1") -> subprocess.Popen[str]:
+    (folder / "train.py").write_text(PROGRAM + program)
+    path = os.pathsep.join([str(folder / "in_rank"), str(folder)])
+    env = {"RANK": "1", "MUSTER_AGENT": str(folder), "PYTHONPATH": path, "MUSTER_RECORD": record}
+    return subprocess.Popen(
+        [sys.executable, "train.py"], cwd=folder, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True
+    )
+
+
+def run(folder: Path, program: str, *, record: str = "1") -> str:
+    with start(folder, program, record=record) as rank:
+        return rank.communicate(timeout=100)[0]
+
+
+def test_each_call_is_noted_with_its_group_size_state_and_line(folder: Path) -> None:
+    run(
+        folder,
+        "dist.all_reduce(Tensor(6))\n"
+        "dist.all_reduce(Tensor(7), async_op=True)\n"
+        "dist.recv(Tensor(8), 3, tag=5)\n"
+        "try: dist.all_reduce(tensor=Tensor(2000))\n"
+        "except ValueError as error: print(error)\n",
+    )
+    record = read_ring(str(folder / "ring-1"))
+    assert record["torch"] == "2.6.0"
+    first, begun, received, failed = record["entries"][1:]
+    assert (first["op"], first["group"], first["seq"], first["state"]) == ("all_reduce", "0", 1, "d")
+    assert (first["where"], first["dtype"]) == ("train.py:11", "float32")
+    assert (first["elements"], first["bytes"]) == (6, 24)
+    assert first["end"] >= first["at"] > 1e9
+    assert (begun["state"], begun["seq"], failed["state"], failed["seq"]) == ("a", 2, "f", 3)
+    assert (received["kind"], received["peer"], received["tag"], received["seq"]) == ("message", 3, 5, 1)
+    groups = {(group["group"], group["kind"]): (group["ranks"], group["count"]) for group in record["groups"]}
+    assert groups == {("setup", "call"): ("", 1), ("0", "call"): ("0-1,3", 3), ("0", "message"): ("0-1,3", 1)}
+
+
+def test_the_ring_keeps_the_last_and_the_count_is_of_all(folder: Path) -> None:
+    run(folder, f"for size in range({2 * ENTRIES}): dist.all_reduce(Tensor(size % 9))")
+    record = read_ring(str(folder / "ring-1"))
+    assert record["groups"][1]["count"] == record["entries"][-1]["seq"] == 2 * ENTRIES
+    assert len(record["entries"]) == MOST_ENTRIES
+
+
+def test_a_rank_that_is_stopped_or_killed_leaves_what_it_was_in(folder: Path) -> None:
+    hang = "import time\ndist.all_reduce(type('T', (Tensor,), {'size': property(lambda s: time.sleep(1000), "
+    hang += "lambda s, v: None), 'numel': lambda s: 5})(5))\n"
+    with start(folder, hang) as rank:
+        record = wait_until(
+            lambda: (
+                len(read_ring(str(folder / "ring-1")).get("entries", ())) > 1
+                and read_ring(str(folder / "ring-1"))
+            ),
+            "the call",
+        )
+        rank.send_signal(signal.SIGKILL)
+    assert record["entries"][-1]["state"] == "i"
+    assert read_ring(str(folder / "ring-1"))["entries"] == record["entries"]
+
+
+def test_a_forked_child_writes_nothing(folder: Path) -> None:
+    child = "if os.fork() == 0:\n    dist.all_reduce(Tensor(1)); os._exit(0)\nos.wait()\n"
+    run(folder, f"{child}dist.all_reduce(Tensor(2))")
+    assert [entry["elements"] for entry in read_ring(str(folder / "ring-1"))["entries"]] == [0, 2]
+
+
+def test_what_the_recorder_cannot_note_still_runs(folder: Path) -> None:
+    program = (
+        "dist._world = dist.distributed_c10d._world = None\ndist.all_reduce(Tensor(1))\nprint('went on')"
+    )
+    assert run(folder, program) == "went on\n"
+
+
+def test_without_record_a_rank_is_as_it_was(folder: Path) -> None:
+    program = "print(hasattr(dist.all_reduce, '__wrapped__'), 'TORCH_FR_BUFFER_SIZE' in os.environ)"
+    assert run(folder, program, record="") == "False False\n"
+    assert run(folder, program) == "True True\n"
+    (folder / "ring-1").unlink()
+    assert "torch.distributed" in read_ring(str(folder / "ring-1"))["missing"]
+
+
+def test_a_record_that_is_not_ours_is_no_entry(tmp_path: Path) -> None:
+    path = tmp_path / "ring-0"
+    path.write_bytes(b'{"torch": "x"}'.ljust(384) + b"\xff[[[[".ljust(384) + b'{"number": "x"}'.ljust(384))
+    assert read_ring(str(path)) == {"torch": "x", "groups": [], "entries": []}
+    assert read_trace(str(path)) == []

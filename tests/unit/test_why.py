@@ -1,0 +1,192 @@
+"""Why a job stands still: verdicts on golden records of real runs, and on what no test can cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.connect.evidence import End, Entry, Evidence, GroupCount, Line, Process
+from muster.deploy.why.positions import Rank
+from muster.deploy.why.verdict import Verdict, explain
+from tests.hangs.capture import RECORDS, judge, records_of
+from tests.hangs.table import HANGS
+
+GOLDEN = [
+    (hang, backend)
+    for hang in HANGS
+    for backend in hang.backends
+    if (RECORDS / f"{hang.program}-{backend}.json.gz").exists()
+]
+GALLERY = Path(__file__).parents[2] / "docs" / "why.md"
+
+
+@pytest.mark.parametrize(("hang", "backend"), GOLDEN, ids=[f"{hang.program}-{name}" for hang, name in GOLDEN])
+def test_a_seeded_bug_is_named_with_its_ranks_operation_and_line(hang: Any, backend: str) -> None:
+    verdict = explain(records_of(RECORDS / f"{hang.program}-{backend}.json.gz"))
+    assert not judge(hang, verdict), str(verdict)
+
+
+def test_every_record_is_of_a_bug_in_the_table() -> None:
+    named = {f"{hang.program}-{backend}.json.gz" for hang, backend in GOLDEN}
+    assert {path.name for path in RECORDS.iterdir()} == named
+
+
+@pytest.mark.parametrize(
+    "hang", list(dict.fromkeys(hang for hang, _ in GOLDEN)), ids=lambda hang: str(hang.program)
+)
+def test_the_gallery_shows_the_verdict_on_each_bug(hang: Any) -> None:
+    backend = next(backend for one, backend in GOLDEN if one == hang)
+    verdict = explain(records_of(RECORDS / f"{hang.program}-{backend}.json.gz"))
+    shown = f"    {verdict.headline}\n    {verdict.cause}\n"
+    assert shown in GALLERY.read_text()
+
+
+# -- ranks made up: four of them, of which the first three wait in all_reduce #9 for the last --
+
+NOW = 1_000_100.0
+READS = (Line("read", "torch/utils/data/loader.py", 3, False), Line("shards", "loader.py", 40, True))
+
+
+LIKE = Entry("d", "0", "call", 0, 0.0, "all_reduce", where="train.py:88", dtype="float32", bytes=25_000_000)
+
+
+def entry(seq: int, at: float, state: Any = "d", **changes: Any) -> Entry:
+    return replace(LIKE, **{"state": state, "seq": seq, "number": seq, "at": at, "end": at + 0.1, **changes})
+
+
+def rank(number: int, *, came: bool = True, waited: float = 41.0, pause: float = 1.0, **changes: Any) -> Rank:
+    begun = NOW - waited
+    entries = [entry(seq, begun - (9 - seq) * pause) for seq in range(1, 9)]
+    if came:
+        entries.append(entry(9, begun, "i", end=0.0))
+    evidence = Evidence(
+        now=NOW,
+        torch="2.13.0",
+        groups=(GroupCount("0", "call", "0-3", len(entries)),),
+        entries=tuple(entries),
+        process=Process(7, "S", resident=10**9, threads=4),
+        frames=() if came else READS,
+    )
+    return Rank(number, f"node{number + 1}", replace(evidence, **changes))
+
+
+def of_last(**changes: Any) -> Verdict:
+    """The verdict where only the last rank has not come."""
+    return explain([rank(0), rank(1), rank(2), rank(3, came=False, **changes)])
+
+
+def test_who_waits_where_and_who_never_came_are_two_lines() -> None:
+    verdict = of_last()
+    assert verdict.hang
+    assert verdict.headline == "ranks 0-2 wait in all_reduce #9 of group 0 (25 MB, train.py:88)"
+    assert verdict.cause == "rank 3 on node4 never came: it reads data, in shards (loader.py:40), 42 s"
+    assert verdict.where == ("loader.py:40",)
+
+
+FATES = {
+    "is stopped (SIGSTOP)": {"process": Process(7, "T")},
+    "is in the kernel (D, nfs_wait_bit_killable)": {"process": Process(7, "D", "nfs_wait_bit_killable")},
+    "is in the kernel (D, a disk or network file system?)": {"process": Process(7, "D", "0")},
+    "is swapping (3 GB on the disk, 900 pages a second)": {
+        "process": Process(7, "D", faults=900.0, swapped=3 * 10**9)
+    },
+    "is gone: out of memory, the kernel chose it": {"process": None, "end": End(-9, out_of_memory=True)},
+    "is gone: it ended with exit status 0": {"process": None, "end": End(0)},
+}
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_what_the_process_shows_comes_before_its_stack(fate: str) -> None:
+    verdict = of_last(**FATES[fate])
+    assert (verdict.kind, verdict.culprits, verdict.hang) == ("fate", (3,), True)
+    assert verdict.cause.startswith(f"rank 3 on node4 {fate}, after all_reduce #8"), verdict.cause
+
+
+def test_a_wait_that_is_no_longer_than_those_before_is_no_hang() -> None:
+    verdict = explain([rank(number, came=number < 3, waited=20.0, pause=8.0) for number in range(4)])
+    assert (verdict.hang, verdict.kind) == (False, "slow")
+    assert verdict.headline.startswith(
+        "no hang: the longest wait is 20.0 s, and waits of up to 8.0 s were usual"
+    )
+    longer = explain([rank(number, came=number < 3, waited=25.0, pause=8.0) for number in range(4)])
+    assert longer.hang
+
+
+@pytest.mark.parametrize(
+    ("what", "changes"),
+    [
+        ("the tensors differ in size", {"elements": 7}),
+        ("the tensors differ in type", {"dtype": "float64"}),
+        ("they name different roots", {"root": 1}),
+        ("they call different operations as the same collective", {"op": "broadcast"}),
+    ],
+)
+def test_the_rank_that_makes_something_else_of_a_collective_is_the_odd_one(
+    what: str, changes: dict[str, Any]
+) -> None:
+    odd = rank(3)
+    assert odd.evidence
+    other = replace(odd.evidence.entries[-1], where="train.py:131", **changes)
+    entries = (*odd.evidence.entries[:-1], other)
+    ranks = [rank(0), rank(1), rank(2), replace(odd, evidence=replace(odd.evidence, entries=entries))]
+    verdict = explain(ranks)
+    assert (verdict.kind, verdict.culprits, verdict.where) == ("different", (3,), ("train.py:131",))
+    assert verdict.cause == f"{what}: rank 3 left the common order"
+    assert verdict.headline.startswith("ranks 0-2 wait in all_reduce #9 of group 0 (")
+    assert "; rank 3 on node4 is in " in verdict.headline
+
+
+def test_a_stall_that_the_launch_has_noticed_needs_no_other_sign() -> None:
+    ranks = [rank(number, came=number < 3, waited=3.0) for number in range(4)]
+    assert not explain(ranks).hang
+    assert explain(ranks, stalled=True).hang
+
+
+def test_a_collective_that_timed_out_in_ranks_that_are_gone_is_still_explained() -> None:
+    ranks = [rank(0), rank(1), rank(2), rank(3, came=False)]
+    evidence = ranks[0].evidence
+    assert evidence
+    failed = replace(evidence.entries[-1], state="f")
+    gone = replace(evidence, process=None, end=End(1), entries=(*evidence.entries[:-1], failed))
+    verdict = explain([replace(one, evidence=gone) for one in ranks[:3]] + ranks[3:], stalled=True)
+    assert verdict.culprits == (3,)
+    assert verdict.headline.startswith("ranks 0-2 wait in all_reduce #9")
+
+
+def test_where_every_rank_has_come_the_network_is_left() -> None:
+    verdict = explain([rank(number) for number in range(4)])
+    assert (verdict.kind, verdict.culprits, verdict.hang) == ("network", (), True)
+
+
+def test_without_a_record_only_stacks_are_compared_and_the_verdict_says_so() -> None:
+    waits = (Line("wait", "train.py", 9, True),)
+    bare: dict[str, Any] = {"entries": (), "groups": (), "missing": "it has not imported torch.distributed"}
+    ranks = [rank(number, frames=waits, **bare) for number in range(3)] + [rank(3, frames=READS, **bare)]
+    verdict = explain(ranks)
+    assert (verdict.kind, verdict.culprits, verdict.hang) == ("stacks", (3,), False)
+    assert (
+        verdict.headline == "ranks 0-2 are in wait (train.py:9); rank 3 reads data, in shards (loader.py:40)"
+    )
+    assert verdict.cause.startswith("only stacks and /proc are known (it has not imported torch.distributed)")
+
+
+def test_a_host_that_gives_no_evidence_is_the_culprit() -> None:
+    verdict = explain([rank(0), rank(1), rank(2), Rank(3, "node4", None)])
+    assert verdict.culprits == (3,)
+    assert "cannot be asked: node4 gives no answer" in verdict.cause
+
+
+def test_what_a_rank_says_of_itself_cannot_reach_the_terminal() -> None:
+    evil = entry(9, NOW - 41, "i", where="\x1b]0;evil\x07.py:1", op="all\x1b[2Jreduce")
+    ranks = [rank(number) for number in range(3)] + [rank(3, came=False)]
+    evidence = ranks[0].evidence
+    assert evidence
+    ranks[0] = replace(ranks[0], evidence=replace(evidence, entries=(*evidence.entries[:-1], evil)))
+    assert "\x1b" not in str(explain(ranks))
+
+
+def test_no_rank_at_all_is_nothing_to_explain() -> None:
+    assert not explain([]).hang
