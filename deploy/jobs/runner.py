@@ -100,9 +100,11 @@ class FirstLines:
 
 def tools() -> Tools:
     """The programs of the agent that a launch writes into a job's folder."""
-    texts = ((AGENT / name).read_text() for name in ("rank.py", "rsh.py", "in_rank/sitecustomize.py"))
+    rank, rsh, hook = (
+        (AGENT / name).read_text() for name in ("rank.py", "rsh.py", "in_rank/sitecustomize.py")
+    )
     recorder = ("muster_ring.py", "muster_recorder.py")
-    return Tools(*texts, {name: (AGENT / "in_rank" / name).read_text() for name in recorder})
+    return Tools(rank, rsh, hook, {name: (AGENT / "in_rank" / name).read_text() for name in recorder})
 
 
 def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:

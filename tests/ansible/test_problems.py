@@ -39,7 +39,7 @@ CUDA: dict[str, Any] = {"engine": ENGINE | {"image": {"muster.flavor": "cuda"}}}
 OLD: dict[str, Any] = {"engine": ENGINE | {"cdi": False, "image": {"muster.flavor": "cuda"}}}
 
 
-def problems(stack: str = "node", choices: dict[str, object] | None = None, **seen: object) -> str:
+def problems(stack: str = "node", choices: dict[str, object] | None = None, **seen: Any) -> str:
     given = {"muster_stack": stack, "muster_seen": SEEN | seen, "muster_known": {}} | (choices or {})
     text = render("preflight", "problems.j2", {"node1": {"addresses": ["10.0.0.1"]}}, **given)
     return text.strip().removeprefix("None")

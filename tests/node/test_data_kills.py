@@ -77,7 +77,7 @@ def push(hosts: HostsHere, folder: Path, at: int, end: str) -> tuple[Scissors, P
 
     def wrap(host: str, pipe: Pipe) -> Pipe:
         made.append(Scissors(hosts.pipes[host], at, end))
-        return CutPipe(hosts.pipes[host], made[0])  # type: ignore[return-value]
+        return CutPipe(hosts.pipes[host], made[0])
 
     hosts.wrap = wrap
     wanted = source(str(folder), "digits")

@@ -86,7 +86,7 @@ def test_who_waits_where_and_who_never_came_are_two_lines() -> None:
     assert verdict.where == ("loader.py:40",)
 
 
-FATES = {
+FATES: dict[str, dict[str, Any]] = {
     "is stopped (SIGSTOP)": {"process": Process(7, "T")},
     "is in the kernel (D, nfs_wait_bit_killable)": {"process": Process(7, "D", "nfs_wait_bit_killable")},
     "is in the kernel (D, a disk or network file system?)": {"process": Process(7, "D", "0")},

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from ...common.clock import now
 from ...console.fold import fold, fold_names
@@ -223,4 +223,4 @@ def _plain(value: object) -> str:
 
 
 def _date(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
