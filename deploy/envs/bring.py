@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -53,6 +52,7 @@ class Bringing(Asked):
     ) -> None:
         super().__init__()
         self.key = self.described = ""
+        self._lock: Lock | None = None
         self._wanted, self._launcher, self._cache, self._dry = wanted, launcher, cache, dry
         self._tell, self._progress = tell, progress
 
@@ -61,8 +61,8 @@ class Bringing(Asked):
         there = self.of(cluster)
         facts = {host: cluster.facts[host] for host in there}
         platform = platform_of(self._wanted, facts, there, self._launcher)
-        lock = locked(self._wanted, platform, self._cache)
-        self._wanted = replace(self._wanted, relock=False)  # a restart has the same packages
+        # A restart has the same packages, whichever hosts are left.
+        lock = self._lock = self._lock or locked(self._wanted, platform, self._cache)
         self._require_launcher(lock)
         self.key = lock.key
         lacking = [host for host, known in there.items() if lock.key not in known.environments]

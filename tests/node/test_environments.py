@@ -145,8 +145,10 @@ def test_two_launches_that_make_the_same_environment_make_it_once(
 
 
 def test_the_hosts_own_packages_are_seen_where_its_torch_is_wanted(home: Path, tmp_path: Path) -> None:
+    made = make(home, tmp_path, system=True)
+    assert made["packages"] == 1
     own = subprocess.run(
-        [make(home, tmp_path, system=True)["executable"], "-c", "import pytest; print(pytest.__version__)"],
+        [made["executable"], "-c", "import pytest; print(pytest.__version__)"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert own.stdout.strip() == pytest.__version__

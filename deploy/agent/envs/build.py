@@ -35,14 +35,16 @@ CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 LINES = 15  # of a failed program's output in the error
 # What a launch has to know of the environment, by its own Python.
 _FACTS = """
-import json, platform, sys
-from importlib.metadata import distributions
-versions = {}
-for each in distributions():
-    versions.setdefault((each.metadata["Name"] or "").lower().replace("_", "-"), each.version)
+import glob, json, platform, sysconfig
+from importlib.metadata import PackageNotFoundError, version
+def known(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 print(json.dumps({
-    "python": platform.python_version(), "packages": len(versions),
-    "torch": versions.get("torch"), "mpi4py": versions.get("mpi4py"),
+    "python": platform.python_version(), "torch": known("torch"), "mpi4py": known("mpi4py"),
+    "packages": len(glob.glob(sysconfig.get_path("purelib") + "/*.dist-info")),
 }))
 """
 
