@@ -1,0 +1,186 @@
+"""What a launch does with the packages that it asks for, without a host."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.deploy.connect.answers import (
+    ENVIRONMENT_MAKE,
+    ENVIRONMENTS,
+    WHEEL_PULL,
+    WHEEL_SERVE,
+    FilesServed,
+    Nothing,
+    Request,
+)
+from muster.deploy.connect.reports import EnvironmentMade, Event, ImageGot, Report
+from muster.deploy.envs.bring import Bringing
+from muster.deploy.envs.present import Present
+from muster.deploy.envs.wanted import Wanted
+from muster.deploy.errors import UnfitError, UsageError
+from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.environments import Environment, EnvironmentsThere
+from tests.packages import make_wheel, require
+from tests.unit.plans import NODE, make_plan
+
+MADE = Environment(
+    executable="/home/ml/.muster/envs/x/bin/python",
+    python="3.13.5",
+    torch=None,
+    mpi4py=None,
+    mpirun=None,
+    mpi=None,
+    source="requirements.txt",
+    packages=1,
+    bytes=5,
+    used=0.0,
+)
+
+
+class Channel:
+    """A host that makes what it is asked to make, or says why it cannot."""
+
+    def __init__(self, host: str, events: Queue[Event], home: str, refusal: str = "") -> None:
+        self.host, self._events, self.home, self.refusal = host, events, home, refusal
+        self.made: dict[str, Environment] = {}
+        self.asked: list[str] = []
+        self.brought = 0
+
+    def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
+        self.asked.append(request.word)
+        future: Future[Any] = Future()
+        answer: Any = Nothing()
+        if request is ENVIRONMENTS:
+            answer = EnvironmentsThere(self.home, "x86_64", "2.41", "", dict(self.made))
+        elif request is WHEEL_SERVE:
+            answer = FilesServed(20123, {})
+        elif request is WHEEL_PULL:
+            self.report(ImageGot(words["digest"]))
+        elif request is ENVIRONMENT_MAKE:
+            if not self.refusal:
+                self.made[words["key"]] = MADE
+            self.report(EnvironmentMade(1.0, None if self.refusal else MADE, self.refusal))
+        self.brought += len(payload)
+        future.set_result(answer)
+        return future
+
+    def ask(self, request: Request[Any], payload: bytes = b"", *, seconds: float = 0.0, **words: Any) -> Any:
+        return self.post(request, payload, **words).result()
+
+    def wait(self, future: Future[Any], seconds: float, since: float | None = None) -> Any:
+        return future.result()
+
+    def report(self, report: Report) -> None:
+        self._events.put(Event(self.host, report))
+
+    def silent_for(self) -> float:
+        return 0.0
+
+
+def cluster_of(homes: list[str], refusals: dict[str, str] | None = None) -> Any:
+    events: Queue[Event] = Queue()
+    names = [f"node{number}" for number, _ in enumerate(homes, 1)]
+    channels = {
+        name: Channel(name, events, home, (refusals or {}).get(name, ""))
+        for name, home in zip(names, homes, strict=True)
+    }
+    return SimpleNamespace(
+        hosts=hostfile.parse("\n".join(names)),
+        channels=channels,
+        facts=dict.fromkeys(names, NODE),
+        events=events,
+        addresses=lambda host: ["10.0.0.1"],
+    )
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Wanted:
+    make_wheel(tmp_path / "wheels", "greeting")
+    return Wanted(require(tmp_path, "greeting"), torch_backend="none")
+
+
+def bringing(asked: Wanted, said: list[str] | None = None, **choices: Any) -> Bringing:
+    quiet = SimpleNamespace(show=lambda done, total: None)
+    tell = (said if said is not None else []).append
+    launcher = choices.pop("launcher", "mpirun")
+    cache = asked.file.parent / "cache"
+    return Bringing(asked, launcher, cache, tell, lambda: nullcontext(quiet), **choices)
+
+
+APART = ["aa" * 16, "bb" * 16, "cc" * 16]
+
+
+def test_hosts_that_lack_the_packages_get_them_and_this_machine_sends_each_file_once(asked: Wanted) -> None:
+    cluster, said = cluster_of(APART), list[str]()
+    first = bringing(asked, said)
+    facts = first.furnish(cluster)
+    assert {known.executable for known in facts.values()} == {MADE.executable}
+    assert {known.mpirun for known in facts.values()} == {NODE.mpirun}
+    assert sum(channel.brought > 1 << 20 for channel in cluster.channels.values()) == 1
+    assert "node1: 1 package, made in 1.0 s" in said
+    again = bringing(asked)
+    assert again.furnish(cluster) == facts
+    assert all(channel.asked[-1] == "envs" for channel in cluster.channels.values())
+    assert again.described == first.described.replace("get them", "have them")
+    assert Present(first.key, "").furnish(cluster) == facts
+
+
+def test_hosts_that_share_a_home_make_it_once(asked: Wanted) -> None:
+    cluster = cluster_of(["aa" * 16, "aa" * 16, "cc" * 16])
+    assert len(bringing(asked).furnish(cluster)) == 3
+    making = [name for name, channel in cluster.channels.items() if "env_make" in channel.asked]
+    assert making == ["node1", "node3"]
+
+
+def test_the_words_of_every_host_that_cannot_make_it_are_quoted(asked: Wanted) -> None:
+    cluster = cluster_of(APART, {"node2": "Failed to build `broken==1`", "node3": "no space left"})
+    with pytest.raises(UnfitError) as failed:
+        bringing(asked).furnish(cluster)
+    assert str(failed.value).splitlines() == [
+        "node2: cannot make the environment: Failed to build `broken==1`",
+        "node3: cannot make the environment: no space left",
+    ]
+
+
+def test_a_dry_run_asks_and_makes_nothing(asked: Wanted) -> None:
+    cluster = cluster_of(APART)
+    dry = bringing(asked, dry=True)
+    facts = dry.furnish(cluster)
+    assert {known.executable for known in facts.values()} == {
+        f"{NODE.home}/.muster/envs/{dry.key}/bin/python"
+    }
+    assert {word for channel in cluster.channels.values() for word in channel.asked} == {"envs"}
+
+
+def test_torchrun_needs_torch_among_the_packages_or_the_hosts_own(asked: Wanted) -> None:
+    with pytest.raises(UsageError, match="names no torch, which torchrun needs; add it, or"):
+        bringing(asked, launcher="torchrun").furnish(cluster_of(APART))
+    own = bringing(replace(asked, system_torch=True), launcher="torchrun").furnish(cluster_of(APART))
+    assert len(own) == 3
+
+
+def test_a_restart_says_which_host_has_lost_the_environment(asked: Wanted) -> None:
+    cluster = cluster_of(APART)
+    first = bringing(asked)
+    first.furnish(cluster)
+    cluster.channels["node2"].made.clear()
+    with pytest.raises(UnfitError, match=f"node2: its environment {first.key} is gone; launch again"):
+        Present(first.key, "").furnish(cluster)
+
+
+def test_programs_of_the_environment_come_before_those_of_the_host() -> None:
+    inside = {"node1": {"executable": MADE.executable}}
+    named = {"environment": "0123456789abcdef0123", "packages": "12 packages"}
+    plan = make_plan("node1 slots=2", facts=inside, **named)
+    (host,) = plan.hosts
+    assert host.path[1:] == ("/home/ml/.muster/envs/x/bin", "/usr/bin")
+    assert "\npackages: 12 packages\n" in str(plan)
+    assert make_plan("node1 slots=2").hosts[0].path[1:] == ("/usr/bin",)
