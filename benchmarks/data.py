@@ -1,0 +1,130 @@
+"""What it costs to bring a data set to many hosts: Muster, scp -r, rsync and clush --copy, in one run.
+
+    .venv/bin/python benchmarks/data.py --hosts 3 16 --megabytes 1000 --files 100000
+
+The hosts are simulated as for scale.py: one container, an address and a home for each host. So wall time
+contains the work of both ends on one machine, and its disk holds a copy for each host: choose sizes by that.
+Figures that carry over: the bytes that left the client, and each time as a multiple of scp's in the same run.
+scp and rsync run for all hosts at once. What is not installed is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from scale import FAB, ROOT, Cost, Lab, _docker, lab, measure  # type: ignore[import-not-found]  # beside this script
+
+SMALL = 4096
+RECEIVED = "/sys/class/net/eth0/statistics/rx_bytes"
+
+
+def make(folder: Path, megabytes: int, files: int) -> Path:
+    """A folder with one large file, or with many small ones; nothing in it can be compressed."""
+    folder.mkdir()
+    if megabytes:
+        with (folder / "large").open("wb") as file:
+            for _ in range(megabytes):
+                file.write(os.urandom(1_000_000))
+    for number in range(files):
+        place = folder / f"{number // 1000:03d}"
+        place.mkdir(exist_ok=True)
+        (place / f"{number % 1000:03d}").write_bytes(os.urandom(SMALL))
+    return folder
+
+
+def contestants(made: Lab, folder: Path, count: int) -> dict[str, tuple[str, ...]]:
+    """The command of each contestant."""
+    config, names = str(made.ssh_config), made.names[:count]
+
+    def each(command: str) -> tuple[str, ...]:
+        started = " ".join(f'{command.replace("%h", name)} & pids="$pids $!";' for name in names)
+        return "sh", "-c", f'pids=; {started} for pid in $pids; do wait "$pid" || exit 1; done'
+
+    here = shlex.quote(str(folder))
+    commands = {
+        "scp -r": each(f"scp -F {config} -q -r {here} %h:copied"),
+        "muster data push": (str(FAB), "data.push", str(folder), "pushed"),
+        "muster data push, again": (str(FAB), "data.push", str(folder), "pushed"),
+    }
+    on_hosts = _docker("exec", made.container, "sh", "-c", "command -v rsync || true")
+    if shutil.which("rsync") and on_hosts:
+        commands["rsync -a"] = each(f"rsync -a -e 'ssh -F {config}' {here}/ %h:synced/")
+    if shutil.which("clush"):
+        words = ("clush", "-S", "-q", "-f", "64", "-o", f"-F {config}", "-w", ",".join(names))
+        commands["clush --copy"] = (*words, "--copy", str(folder), "--dest", "copied-too")
+    return commands
+
+
+def clear(made: Lab) -> None:
+    """Remove what an earlier round has brought."""
+    script = (
+        "chmod -R u+w /home/h*/.muster 2>/dev/null; rm -rf /home/h*/copied* /home/h*/synced /home/h*/.muster"
+    )
+    _docker("exec", made.container, "sh", "-c", script, check=True)
+
+
+def received(made: Lab) -> int:
+    """The bytes that came to the container; what hosts give each other stays in it."""
+    return int(_docker("exec", made.container, "cat", RECEIVED, check=True))
+
+
+def row(who: str, costs: Sequence[tuple[Cost, int]], scp: float) -> str:
+    """A line of the table."""
+    wall = statistics.median(cost.wall for cost, _ in costs)
+    client = statistics.median(cost.client for cost, _ in costs)
+    sent = statistics.median(size for _, size in costs) / 1e6
+    return f"| {who} | {wall:.1f} | {wall / scp:.2f} | {client:.1f} | {sent:.1f} |"
+
+
+def table(what: str, count: int, costs: Mapping[str, Sequence[tuple[Cost, int]]]) -> str:
+    """The table of one folder and one number of hosts."""
+    scp = statistics.median(cost.wall for cost, _ in costs["scp -r"])
+    rows = [row(who, all_costs, scp) for who, all_costs in costs.items()]
+    head = f"| {what}, {count} hosts | seconds | of scp's | client CPU, s | MB from the client |"
+    return "\n".join([head, "| --- | --- | --- | --- | --- |", *rows, ""])
+
+
+def main() -> None:
+    """Run the rounds and print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--hosts", type=int, nargs="+", default=[3])
+    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--files", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--image", default="muster:cpu")
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as place,
+        lab(Path(place), max(options.hosts), options.image) as made,
+    ):
+        (made.folder / "fabfile.py").write_text((ROOT / "fabfile.py").read_text())
+        folders = {
+            f"{options.megabytes} MB in one file": make(made.folder / "one", options.megabytes, 0),
+            f"{options.files} files of {SMALL} bytes": make(made.folder / "many", 0, options.files),
+        }
+        for what, folder in folders.items():
+            for count in options.hosts:
+                made.only(count)
+                costs: dict[str, list[tuple[Cost, int]]] = {}
+                for _ in range(options.rounds):
+                    clear(made)
+                    for who, words in contestants(made, folder, count).items():
+                        before = received(made)
+                        cost = measure(words, made)
+                        costs.setdefault(who, []).append((cost, received(made) - before))
+                        sys.stderr.write(f"{what}, {count} hosts, {who}: {costs[who][-1]}\n")
+                sys.stdout.write(table(what, count, costs) + "\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{os.cpu_count()} cores for all, load {os.getloadavg()[0]:.1f} at the end\n")
+
+
+if __name__ == "__main__":
+    main()
