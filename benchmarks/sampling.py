@@ -1,9 +1,10 @@
 """What samples cost: an agent's sampler on this host, and a driver that takes in those of many hosts.
 
     python benchmarks/sampling.py host --seconds 60     # processor time of the sampler of a host
-    python benchmarks/sampling.py driver --hosts 256    # processor time of a driver, by the second of a run
+    python benchmarks/sampling.py driver --hosts 256    # processor time of a driver
+    python benchmarks/sampling.py steps --seconds 120   # step times with and without samples, by turns
 
-Both print the share of one core. Nothing here needs torch or a network.
+The first two print the share of one core. Nothing here needs torch or a network.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,13 @@ from muster.deploy.common.sample_file import NAME, SampleFile
 from muster.deploy.connect.reports import Event, Sampled, of_frame
 
 EVERY = 2.0
+STEP = """
+import time
+while True:
+    began = time.perf_counter()
+    sum(number * number for number in range(200_000))
+    print(time.perf_counter() - began)
+"""
 
 
 def used() -> float:
@@ -70,6 +79,42 @@ def driver(hosts: int, seconds: float) -> str:
     return f"{share:.1%} of a core for {hosts} hosts, {each:.0f} bytes of a file for each sample"
 
 
+def steps(seconds: float, ranks: int, block: float = 8.0) -> tuple[float, float]:
+    """How many times longer the median step takes with samples, and how far the blocks without them differ.
+
+    Every rank computes the same step again and again. Blocks without and with samples take turns in one run,
+    in the order 0 1 1 0, so that what changes slowly on this machine is in both.
+    """
+    work = [subprocess.Popen([sys.executable, "-uc", STEP], stdout=subprocess.PIPE) for _ in range(ranks)]
+    wrappers = {rank: process.pid for rank, process in enumerate(work)}
+    medians: dict[bool, list[float]] = {False: [], True: []}
+    try:
+        for turn in range(4 * max(1, round(seconds / block / 4))):
+            sampled = turn % 4 in {1, 2}
+            medians[sampled].append(_block(work, wrappers, block, sampled=sampled))
+    finally:
+        for process in work:
+            process.kill()
+    noise = statistics.stdev(medians[False]) / statistics.mean(medians[False])
+    return statistics.mean(medians[True]) / statistics.mean(medians[False]), noise
+
+
+def _block(
+    work: list[subprocess.Popen[bytes]], wrappers: dict[int, int], seconds: float, *, sampled: bool
+) -> float:
+    """The median step of the first rank in a block."""
+    sampler = Sampler(lambda: wrappers, "/nonexistent", EVERY, lambda frame: None) if sampled else None
+    stream, until, taken = work[0].stdout, time.monotonic() + seconds, []
+    while stream and time.monotonic() < until:
+        taken.append(float(stream.readline()))
+        for other in work[1:]:
+            if other.stdout:
+                other.stdout.readline()
+    if sampler:
+        sampler.close()
+    return statistics.median(taken)
+
+
 def _keep(file: SampleFile, event: Event, at: float) -> None:
     from dataclasses import replace  # noqa: PLC0415
 
@@ -99,12 +144,18 @@ def main() -> None:
     """Print the figure that was asked for."""
     shape = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
-    parser.add_argument("what", choices=("host", "driver"))
+    parser.add_argument("what", choices=("host", "driver", "steps"))
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--hosts", type=int, default=256)
     parser.add_argument("--ranks", type=int, default=8)
     given = parser.parse_args()
-    figure = host(given.seconds, given.ranks) if given.what == "host" else driver(given.hosts, given.seconds)
+    if given.what == "steps":
+        ratio, noise = steps(given.seconds, given.ranks)
+        figure = f"{ratio - 1:+.2%} for the median step with samples; without them it varies by {noise:.2%}"
+    else:
+        figure = (
+            host(given.seconds, given.ranks) if given.what == "host" else driver(given.hosts, given.seconds)
+        )
     sys.stdout.write(f"{figure}\n")
 
 

@@ -48,11 +48,12 @@ class JobSource:
     def begin(self) -> Iterator[Record]:
         """Its state, its last samples, and the last line of each rank."""
         yield self._known.state
+        # Before the logs are read: a line may be seen twice then, but none is missed.
+        self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=True)
         files = dict(self._known.place.ask(FILES, job=self._job).files)
         self._start = max(0, files.get(NAME, 0) - BACK)
         yield from self._samples()
         attempt = f".restart-{self._known.state.attempt}" if self._known.state.attempt else ""
-        self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=True)
         logs = ((_LOG.fullmatch(name), name, size) for name, size in sorted(files.items()) if size)
         of_now = [log for log in logs if log[0] and (log[0]["again"] or "") == attempt]
         for match, name, size in of_now[:MOST_TAILS]:
