@@ -23,6 +23,7 @@ from ..envs.present import Packages
 from ..envs.wanted import Wanted
 from ..jobs.detach import detach
 from ..jobs.job import Job
+from ..jobs.notify import notify
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts, Blame, make_plan
 from ..jobs.verdict import verdict
@@ -30,6 +31,7 @@ from ..plan.placement import used_hosts
 from ..timings import Timings, table
 from . import listeners
 from .ending import PAGE, end_with_page
+from .scrape import scraped
 from .shared import cache_folder
 
 STDIN = 0  # file descriptor
@@ -72,17 +74,20 @@ def carry_out(
     tell: bool = False,
     blame: Blame = lambda result: result,
     events: str = "",
+    metrics: str = "",
 ) -> None:
     """Run the job to its verdict, with run folder and screen.
 
     `tell`: also print the timings of its start. `blame`: gives a result the cause that only the source of the
-    hosts knows. `events`: where copies of the events go.
+    hosts knows. `events`: where copies of the events go. `metrics`: where a scrape is answered.
     """
     folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
     try:
-        with listeners.copies(events) as told:
+        with listeners.copies(events) as told, scraped(metrics) as scrape:
+            observers = (folder, screen, scrape) if scrape else (folder, screen)
+            tells = (*told, scrape.tell) if scrape else told
             given: dict[str, Any] = {"timings": timings, "stdin": STDIN, "packages": packages, "blame": blame}
-            attempts = Attempts(job, open_pipe, folder, (folder, screen), listeners=told, **given)
+            attempts = Attempts(job, open_pipe, folder, observers, listeners=tells, **given)
             result = attempts.run()
     finally:
         screen.close()
@@ -93,5 +98,7 @@ def carry_out(
     if tell:
         screen.say(f"\n{table(timings.parts())}")
     end_with_page(folder.path)
+    if why := notify(job.notify, result):
+        sys.stderr.write(harmless(f"note: {why}") + "\n")
     if result.exit_status:
         raise Exit(code=result.exit_status)

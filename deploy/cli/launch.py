@@ -58,6 +58,8 @@ _HELP = {
     "relock": "choose the versions of the packages anew",
     "runs": "the folder in which to make the folder of this run (default: runs)",
     "events": "write what happens as JSON lines to a file, or to standard output with -",
+    "metrics": "answer scrapes (OpenMetrics) at this port of this machine, or at ADDRESS:PORT, while it runs",
+    "notify": "at the end, post how the job ended as JSON to a URL, or give it to a command on its input",
     "timings": "at the end, print how long each part of the start took",
 }
 
@@ -106,6 +108,8 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     system_torch: bool = False,
     torch_backend: str = "auto",
     relock: bool = False,
+    metrics: str = "",
+    notify: str = "",
     timings: bool = False,
 ) -> None:
     """Run a program on every host, keep the logs of its ranks here, and print a verdict.
@@ -117,7 +121,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context, "interrupted; the job is ended on every host"), contextlib.ExitStack() as stack:
         clock = Timings()
         clock.note("Python and the command line", 0.0)
-        request.require_attached(detach=detach, events=events)
+        request.require_attached(detach=detach, events=events, metrics=metrics)
         shown = sys.stderr if events == "-" else sys.stdout
         asked = wanted(
             requirements,
@@ -154,6 +158,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         with clock.part("imports meanwhile"):
             # The logins that run meanwhile take longer than these imports.
             from ..jobs.job import Job  # noqa: PLC0415
+            from ..jobs.notify import require_notify  # noqa: PLC0415
             from . import carrying  # noqa: PLC0415
         job = Job(
             spec=replace(spec, program=program),
@@ -167,6 +172,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             min_hosts=request.min_hosts(min_hosts, used),
             max_log=request.size("--max-log", max_log),
             sample_every=float(max(0, sample_every)),
+            notify=require_notify(notify),
             python=python,
             pythons=inventory.pythons,
         )
@@ -177,5 +183,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         elif detach:
             carrying.hand_over(job, open_pipe, screen, packages)
         else:
-            given: dict[str, Any] = {"packages": packages, "blame": inventory.blame, "events": events}
-            carrying.carry_out(job, open_pipe, Path(runs), screen, clock, tell=timings, **given)
+            outward: dict[str, Any] = {"blame": inventory.blame, "events": events, "metrics": metrics}
+            carrying.carry_out(
+                job, open_pipe, Path(runs), screen, clock, packages=packages, tell=timings, **outward
+            )

@@ -29,6 +29,7 @@ from ..hosts.hostfile import Host
 from ..plan.launch_plan import LaunchPlan
 from ..plan.source_tree import Tree, TreeFile
 from .job import Job
+from .notify import notify
 from .run_folder import RunFolder
 from .runner import Attempts
 
@@ -60,12 +61,15 @@ def main(folder_name: str) -> None:
     word = _FirstWord()
     try:
         packages = Present(job.spec.environment, job.spec.packages) if job.spec.environment else None
-        Attempts(job, _opener(job), run, (run,), word.started, packages=packages).run()
+        result = Attempts(job, _opener(job), run, (run,), word.started, packages=packages).run()
     except (MusterError, KeyboardInterrupt) as error:
         if word.said:  # a job that has started leaves checkpoints and logs, which belong to the user
             raise
         shutil.rmtree(folder, ignore_errors=True)
         word.refused(error)
+    else:
+        if why := notify(job.notify, result):
+            sys.stderr.write(f"{why}\n")
 
 
 class _FirstWord:

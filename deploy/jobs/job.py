@@ -37,6 +37,8 @@ class Job:
     """Bytes that its logs may take on the disk of its driver; 0 for no limit."""
     sample_every: float = SAMPLE_SECONDS
     """Seconds between two samples of each host; 0 for none."""
+    notify: str = ""
+    """A command or a URL that is told of the end."""
     python: str = ""
     """The Python of the hosts, if the user named one."""
     pythons: Mapping[str, str] = field(default_factory=dict)

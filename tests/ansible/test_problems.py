@@ -73,7 +73,7 @@ def test_what_stands_in_a_nodes_way_is_said_with_what_to_do(seen: dict[str, Any]
 
 def test_an_archive_of_the_image_that_is_not_here_is_named() -> None:
     seen = {"engine": ENGINE | {"image": None}}
-    text = problems(choices={"node_image_archive": "/nowhere/image.tar"}, **seen)
+    text = problems("node", {"node_image_archive": "/nowhere/image.tar"}, **seen)
     assert text == "node_image_archive: no file /nowhere/image.tar on this machine"
 
 

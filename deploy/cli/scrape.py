@@ -1,0 +1,101 @@
+"""Answers a scrape while a launch runs (`--metrics`): how many ranks run, what has happened, who prints."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from functools import partial
+
+from ..common.os_errors import explain
+from ..errors import MusterError, UsageError
+from ..launch.job_events import JobEvent
+
+HERE = "127.0.0.1"
+STATES = ("planned", "started", "ended", "failed")
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """The address and port of `--metrics`: `9400`, `10.0.0.1:9400`, `[::1]:9400`."""
+    match = re.fullmatch(r"(?:\[?([0-9A-Fa-f.:]+?)\]?:)?(\d{1,5})", text)
+    if not match or int(match[2]) > 65535:
+        raise UsageError(f"--metrics {text}: write a port such as 9400, or ADDRESS:PORT")
+    return match[1] or HERE, int(match[2])
+
+
+class Scrape:
+    """An observer of a launch that keeps the figures of a scrape."""
+
+    def __init__(self) -> None:
+        try:
+            import prometheus_client as prometheus  # noqa: PLC0415  # only --metrics needs it
+        except ImportError:
+            raise MusterError(
+                "--metrics needs prometheus-client, which is missing here: pip install prometheus-client"
+            ) from None
+        self.registry = prometheus.CollectorRegistry()
+        gauge = partial(prometheus.Gauge, registry=self.registry)
+        counter = partial(prometheus.Counter, registry=self.registry)
+        self._info = gauge("muster_job_info", "The job; always 1", ["job"])
+        self._attempt = gauge("muster_attempt", "How often the job was started again")
+        self._hosts = gauge("muster_hosts", "Hosts of the attempt")
+        self._ranks = gauge("muster_ranks", "Ranks of the attempt by what they have done", ["state"])
+        self._events = counter("muster_events", "What has happened, by type", ["type"])
+        self._bytes = counter("muster_output_bytes", "What ranks have printed", ["host"])
+        self._said = gauge(
+            "muster_rank_last_output_timestamp_seconds", "When a rank printed last", ["rank", "host"]
+        )
+        self._status = gauge("muster_job_exit_status", "Exit status; absent while the job runs", [])
+        self._status_known = False
+        self.registry.unregister(self._status)
+
+    def tell(self, event: JobEvent) -> None:
+        """Count an event."""
+        self._events.labels(event.type).inc()
+        if event.type == "attempt.started":
+            self._info.labels(event.job).set(1)
+            self._attempt.set(event.attempt)
+            self._hosts.set(len(event.hosts or ()))
+            self._said.clear()
+            for state in STATES:
+                self._ranks.labels(state).set((event.ranks or 0) if state == "planned" else 0)
+        elif event.type == "rank.started":
+            self._ranks.labels("started").inc()
+        elif event.type == "rank.ended":
+            self._ranks.labels("ended" if event.code == 0 else "failed").inc()
+        elif event.type == "job.ended" and not self._status_known:
+            self._status_known = True
+            self.registry.register(self._status)
+            self._status.set(event.exit_status or 0)
+
+    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+        """Count what a rank printed."""
+        self._bytes.labels(host).inc(len(text))
+        self._said.labels(str(rank), host).set_to_current_time()
+
+    def launcher(self, host: str, text: str) -> None:
+        """Ignored: the line is not of a rank."""
+
+    def say(self, text: str) -> None:
+        """Ignored: the line is the driver's."""
+
+
+@contextlib.contextmanager
+def scraped(text: str) -> Iterator[Scrape | None]:
+    """The observer of `--metrics`, with its server; None if it was not asked for."""
+    if not text:
+        yield None
+        return
+    address, port = address_of(text)
+    scrape = Scrape()
+    from prometheus_client import start_http_server  # noqa: PLC0415  # Scrape has found it
+
+    try:
+        server, _ = start_http_server(port, addr=address, registry=scrape.registry)
+    except OSError as error:
+        raise UsageError(f"--metrics {text}: {explain(error)}") from None
+    try:
+        yield scrape
+    finally:
+        server.shutdown()
+        server.server_close()

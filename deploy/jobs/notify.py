@@ -1,0 +1,96 @@
+"""Tells a command or a URL that a job has ended (`--notify`): without arguments, environment or output."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import urllib.error
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..errors import UsageError
+from ..launch.result import LaunchResult
+from ..plan.launch_plan import LaunchPlan
+
+URL_SECONDS, COMMAND_SECONDS = 10.0, 30.0
+SCHEMES = ("http", "https")
+
+
+def require_notify(target: str) -> str:
+    """The target of `--notify`, if it is a command or an http(s) URL."""
+    if "://" in target.split(" ", maxsplit=1)[0]:
+        url = urlsplit(target)
+        if url.scheme not in SCHEMES or not url.hostname:
+            raise UsageError(
+                f"--notify: {url.scheme}:// is no web address; write https://HOST/PATH, or a command"
+            )
+        return target
+    try:
+        words = shlex.split(target)
+    except ValueError as error:
+        raise UsageError(f"--notify: {error}; quote the command as in a shell") from None
+    if target and not words:
+        raise UsageError("--notify: write a command or a URL")
+    return target
+
+
+def message(result: LaunchResult) -> dict[str, Any]:
+    """What is sent: how the job ended, without arguments, environment or output."""
+    plan: LaunchPlan = result.plan
+    failure = result.failure
+    return {
+        "job": plan.spec.job,
+        "state": "failed" if failure else "done",
+        "exit_status": result.exit_status,
+        "launcher": plan.spec.launcher,
+        "hosts": [host.host.name for host in plan.hosts],
+        "ranks": len(plan.ranks),
+        "attempt": plan.spec.attempt,
+        "started": result.started,
+        "ended": result.ended,
+        "failure": None
+        if failure is None
+        else {"kind": failure.kind, "host": failure.host, "rank": failure.rank, "reason": failure.reason},
+    }
+
+
+def notify(target: str, result: LaunchResult) -> str:
+    """Send the message; returns why that failed, or an empty text. Of a URL only the host is named."""
+    if not target:
+        return ""
+    content = (json.dumps(message(result)) + "\n").encode()
+    try:
+        return _post(target, content) if "://" in target.split(" ", maxsplit=1)[0] else _run(target, content)
+    except KeyboardInterrupt:
+        return "--notify: interrupted"
+
+
+def _post(url: str, content: bytes) -> str:
+    where = f"--notify {urlsplit(url).scheme}://{urlsplit(url).hostname}"
+    request = urllib.request.Request(  # noqa: S310  # http or https: require_notify
+        url, data=content, headers={"Content-Type": "application/json"}, method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=URL_SECONDS):  # noqa: S310
+            return ""
+    except urllib.error.HTTPError as error:
+        return f"{where}: it answered with status {error.code}"
+    except urllib.error.URLError as error:
+        return f"{where}: {error.reason}"
+    except (OSError, ValueError) as error:  # ValueError: what http.client finds wrong with an address
+        return f"{where}: {type(error).__name__}"
+
+
+def _run(command: str, content: bytes) -> str:
+    words = shlex.split(command)
+    try:
+        done = subprocess.run(
+            words, input=content, stdout=subprocess.DEVNULL, timeout=COMMAND_SECONDS, check=False
+        )
+    except OSError as error:
+        return f"--notify {words[0]}: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return f"--notify {words[0]}: it had not ended after {COMMAND_SECONDS:.0f} s"
+    return f"--notify {words[0]}: it ended with status {done.returncode}" if done.returncode else ""

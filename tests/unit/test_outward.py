@@ -1,0 +1,157 @@
+"""What a launch tells others: `--notify` at the end, `--metrics` while it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from muster.deploy.cli.scrape import address_of, scraped
+from muster.deploy.errors import UsageError
+from muster.deploy.jobs import notify as notifying
+from muster.deploy.jobs.history import History
+from muster.deploy.jobs.notify import notify, require_notify
+from muster.deploy.launch.job_events import JobEvent
+from muster.deploy.launch.result import Failure, LaunchResult
+from muster.deploy.plan.spec import Program
+from tests.unit.plans import make_plan
+
+PLAN = make_plan(
+    "node[1-2] slots=2",
+    program=Program(script="train.py", args=("--token", "s3cret")),
+    env=(("HF_TOKEN", "s3cret"),),
+)
+FAILURE = Failure("rank", "exit status 5", 5, host="node2", rank=3, at=2.0, tail=("s3cret",))
+FAILED = LaunchResult(plan=PLAN, started=1.0, ended=2.0, failure=FAILURE, ends={}, last_line="s3cret")
+DONE = dataclasses.replace(FAILED, failure=None)
+
+
+class Hook(BaseHTTPRequestHandler):
+    """A web hook that keeps what it gets."""
+
+    got: ClassVar[list[bytes]] = []
+    status: ClassVar[int] = 204
+
+    def do_POST(self) -> None:  # http.server's name
+        self.got.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # http.server's name
+        pass
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(Hook, "got", [])
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/hush/path"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize(("result", "state", "status"), [(DONE, "done", 0), (FAILED, "failed", 5)])
+def test_a_web_hook_gets_the_end_of_a_job_and_nothing_secret(
+    hook: str, result: LaunchResult, state: str, status: int
+) -> None:
+    assert notify(hook, result) == ""
+    (content,) = Hook.got
+    told = json.loads(content)
+    assert (told["state"], told["exit_status"], told["ranks"]) == (state, status, 4)
+    assert told["hosts"] == ["node1", "node2"]
+    assert b"s3cret" not in content
+
+
+def test_a_web_hook_that_refuses_or_is_gone_is_named_without_its_path(
+    hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hook, "status", 500)
+    assert notify(hook, DONE) == "--notify http://127.0.0.1: it answered with status 500"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert "refused" in (why := notify(f"http://127.0.0.1:{port}/hush", DONE))
+    assert "hush" not in why
+
+
+def test_a_command_gets_it_on_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "told of it"
+    assert notify(shlex.join(["tee", str(target)]), FAILED) == ""
+    assert json.loads(target.read_text())["failure"]["rank"] == 3
+    assert notify("false", DONE) == "--notify false: it ended with status 1"
+    assert "No such file" in notify("/no/such/program", DONE)
+    monkeypatch.setattr(notifying, "COMMAND_SECONDS", 0.1)
+    assert "had not ended after" in notify("sleep 60", DONE)
+    assert notify("", DONE) == ""
+
+
+@pytest.mark.parametrize("target", ["ftp://host/x", "https:///x", "'open", " "])
+def test_a_target_that_cannot_be_told_is_refused_before_the_launch(target: str) -> None:
+    with pytest.raises(UsageError, match="--notify"):
+        require_notify(target)
+    assert require_notify("https://chat.example.org/hook")
+    assert require_notify("tell-me --now")
+
+
+# -- --metrics --
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("9400", ("127.0.0.1", 9400)), ("0.0.0.0:80", ("0.0.0.0", 80)), ("[::1]:9400", ("::1", 9400))],  # noqa: S104
+)
+def test_the_address_of_a_scrape(text: str, address: tuple[str, int]) -> None:
+    assert address_of(text) == address
+
+
+@pytest.mark.parametrize("text", ["x", "99999", "host:80", "-1"])
+def test_what_is_no_port_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--metrics"):
+        address_of(text)
+
+
+def test_a_scrape_has_the_ranks_the_events_and_at_the_end_the_exit_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def asked() -> str:
+        accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=accept)
+        with urllib.request.urlopen(request) as answer:  # noqa: S310
+            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+            return str(answer.read().decode())
+
+    with scraped(str(port)) as scrape:
+        assert scrape is not None
+        history = History("j", (scrape.tell,))
+        history.began(PLAN)
+        for number in (0, 1):
+            history.tell(JobEvent(at=1.0, type="rank.started", job="j", attempt=0, host="node1", rank=number))
+        scrape.output(0, "node1", "out", "12345")
+        history.tell(JobEvent(at=2.0, type="rank.ended", job="j", attempt=0, host="node1", rank=1, code=-9))
+        text = asked()
+        assert 'muster_ranks{state="planned"} 4.0' in text
+        assert 'muster_ranks{state="started"} 2.0' in text
+        assert 'muster_ranks{state="failed"} 1.0' in text
+        assert 'muster_events_total{type="rank.started"} 2.0' in text
+        assert 'muster_output_bytes_total{host="node1"} 5.0' in text
+        assert "muster_job_exit_status" not in text
+        history.verdict(FAILED)
+        assert "muster_job_exit_status 5.0" in asked()
+        with pytest.raises(UsageError, match="--metrics"), scraped(str(port)):
+            pass
