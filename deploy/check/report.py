@@ -19,7 +19,7 @@ COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clo
 def as_text(hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding]) -> str:
     """A line for each host, then each finding with what to do. Equal findings of several hosts are one."""
     table = _table(hosts, examination, findings) if hosts else []
-    lines = [*table, *_explained(findings), "", _summary(hosts, findings)]
+    lines = [*table, *_explained(findings), "", summary(hosts, findings)]
     return "\n".join(harmless(line) for line in lines) + "\n"
 
 
@@ -52,16 +52,17 @@ def _host_json(measured: Examined | None) -> dict[str, Any]:
 
 
 def _table(hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding]) -> list[str]:
-    rows = [COLUMNS, *(_row(host, examination.hosts.get(host.name)) for host in hosts)]
+    rows = [COLUMNS, *(cells(host, examination.hosts.get(host.name)) for host in hosts)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    verdicts = ["", *(_verdict(host.name, findings) for host in hosts)]
+    verdicts = ["", *(verdict(host.name, findings) for host in hosts)]
     return [
         "  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=True)), verdict]).rstrip()
         for row, verdict in zip(rows, verdicts, strict=True)
     ]
 
 
-def _row(host: Host, measured: Examined | None) -> tuple[str, ...]:
+def cells(host: Host, measured: Examined | None) -> tuple[str, ...]:
+    """What the table has of a host, a text for each of COLUMNS."""
     if measured is None:
         return (host.name, str(host.slots), *["-"] * (len(COLUMNS) - 2))
     facts, health = measured.facts, measured.health
@@ -83,7 +84,7 @@ def _gibibytes(number: int | None) -> str:
     return "none" if number is None else f"{number / (1 << 30):.1f} GiB"
 
 
-def _verdict(name: str, findings: Sequence[Finding]) -> str:
+def verdict(name: str, findings: Sequence[Finding]) -> str:
     """`fit`, `fit, 1 warning` or `2 errors, 1 warning`."""
     severities = [finding.severity for finding in findings if finding.host == name]
     counts = [
@@ -108,7 +109,8 @@ def _explained(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _summary(hosts: Sequence[Host], findings: Sequence[Finding]) -> str:
+def summary(hosts: Sequence[Host], findings: Sequence[Finding]) -> str:
+    """`2 of 3 hosts are fit, 1 warning`."""
     bad = {host.name for host in hosts} & unfit(findings)
     warnings = sum(finding.severity == "warning" for finding in findings)
     if not hosts:

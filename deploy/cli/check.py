@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from json import dumps
+from pathlib import Path
 
 from invoke import Context, Exit
 
@@ -29,6 +31,7 @@ _HELP = {
     **HELP,
     "slurm": "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
     "launcher": "the launcher for which the hosts must be fit: mpirun (default) or torchrun",
+    "html": "also write a page with every host, its findings and what to do, to this file",
     "json": "print JSON for programs: all measurements, and every finding with its id",
 }
 
@@ -42,6 +45,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     include: str = "",
     exclude: str = "",
     python: str = "",
+    html: str = "",
     json: bool = False,
 ) -> None:
     """Check whether every host is fit for a launch; if not, say which host is not and what fixes it."""
@@ -61,6 +65,15 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
             with contextlib.closing(Cluster(chosen, inventory.open_pipe)) as cluster:
                 examination = examine(cluster)
             findings = (*site, *judge(chosen, examination, named, load()))
+        if html:
+            # Only a page needs these modules.
+            from ..view.page.cluster_page import cluster_page  # noqa: PLC0415
+            from ..view.page.render import render  # noqa: PLC0415
+            from ..view.page.write import write_page  # noqa: PLC0415
+
+            made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+            page = cluster_page(chosen, examination, findings, named, made)
+            write_page(render("cluster.html", page=page), Path(html))
         if json:
             text = dumps(check_report.as_json(chosen, examination, findings, named), indent=2) + "\n"
         else:

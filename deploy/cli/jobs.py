@@ -35,6 +35,7 @@ JOB_HELP = {
     "runs": "the folder that holds the runs of this machine (default: runs)",
 }
 LOST_STATUS = 3
+LOGS = "        logs: "  # of a verdict
 
 
 @command(help={**JOB_HELP, "json": "print JSON for programs, with all that is known"}, words=("job",))
@@ -196,10 +197,12 @@ def _end(known: Known, runs: Path, screen: Screen) -> None:
     if state.exit_status is None:
         raise Exit(f"LOST    {harmless(state.why)}\n        logs: {folder}/logs", LOST_STATUS)
     text = (folder / "verdict.txt").read_text(errors="replace").rstrip("\n")
-    screen.say(
-        "\n".join(harmless(line) for line in text.replace(state.driver_folder, str(folder)).split("\n"))
+    lines = text.replace(state.driver_folder, str(folder)).split("\n")
+    place = max(
+        (number for number, line in enumerate(lines) if line.startswith(LOGS)), default=len(lines) - 1
     )
-    screen.say(f"        page: {folder / PAGE}")
+    lines.insert(place + 1, f"        page: {folder / PAGE}")
+    screen.say("\n".join(map(harmless, lines)))
     end_with_page(folder)
     if state.exit_status:
         raise Exit(code=state.exit_status)

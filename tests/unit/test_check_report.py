@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from muster.deploy.check import check
 from muster.deploy.check import report as check_report
+from muster.deploy.check.finding import Finding
+from muster.deploy.check.measurements import Examination
 from muster.deploy.console.fold import fold_names
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.hostfile import Host
+from muster.deploy.view.page.cluster_page import cluster_page
+from muster.deploy.view.page.render import render
 from tests.unit.test_check import THREE, examine
 
 TEXT = """\
@@ -32,7 +38,7 @@ WARNING node[1-2]: 256 open files allowed; 6 ranks may need 1024  [nofile.low]
 """
 
 
-def report(as_json: bool) -> str:
+def examined() -> tuple[tuple[Host, ...], Examination, list[Finding]]:
     hosts = hostfile.parse(THREE)
     examination = examine(
         THREE,
@@ -40,7 +46,11 @@ def report(as_json: bool) -> str:
         health={"*": {"nofile": 256}},
         errors={"node3": HostError("ssh.unreachable", "no answer\x1b[2J", "is it up?")},
     )
-    findings = check(hosts, examination, "mpirun")
+    return hosts, examination, list(check(hosts, examination, "mpirun"))
+
+
+def report(as_json: bool) -> str:
+    hosts, examination, findings = examined()
     if as_json:
         return json.dumps(check_report.as_json(hosts, examination, findings, "mpirun"))
     return check_report.as_text(hosts, examination, findings)
@@ -91,3 +101,29 @@ def test_names_fold_into_ranges_that_the_hosts_file_reads(names: list[str], fold
             host.name
             for host in hostfile.parse(folded.replace(",n", "\nn").replace(",g", "\ng").replace(",r", "\nr"))
         } == set(names)
+
+
+def test_the_page_has_each_cause_once_with_its_remedy_and_who_reaches_whom() -> None:
+    page = cluster_page(*examined(), "mpirun", "today")
+    assert (page.title, page.tone) == ("1 of 3 hosts are fit, 2 warnings", "bad")
+    assert [(finding.severity, finding.where, finding.kind) for finding in page.findings] == [
+        ("error", "node2", "torch.missing"),
+        ("error", "node3", "ssh.unreachable"),
+        ("warning", "node[1-2]", "nofile.low"),
+    ]
+    assert [(row.cells[0], row.tone) for row in page.hosts] == [
+        ("node1", "warning"),
+        ("node2", "bad"),
+        ("node3", "bad"),
+    ]
+    assert page.names == ("node1", "node2")
+    assert all(len(ways) == 2 for _, ways in page.reached)
+
+
+def test_a_page_of_a_cluster_shows_what_hosts_say_as_text() -> None:
+    hosts, examination, findings = examined()
+    hostile = [dataclasses.replace(finding, text="<script>alert(1)</script>") for finding in findings]
+    html = render("cluster.html", page=cluster_page(hosts, examination, hostile, "mpirun", "today"))
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "do: " in html

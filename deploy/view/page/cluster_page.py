@@ -1,0 +1,103 @@
+"""The page of a cluster as a value: every host with what was measured, its findings and remedies. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...check import unfit
+from ...check.finding import Finding
+from ...check.measurements import Examination, Examined
+from ...check.report import COLUMNS, cells, summary, verdict
+from ...console.fold import fold, fold_names
+from ...console.text import count
+from ...hosts.hostfile import Host
+
+
+@dataclass(frozen=True)
+class HostRow:
+    """One host of the table."""
+
+    cells: tuple[str, ...]
+    verdict: str
+    tone: str
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A finding, and all hosts that have it with equal text and remedy."""
+
+    severity: str
+    kind: str
+    where: str
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class ClusterPage:
+    """What the page of a cluster shows."""
+
+    title: str
+    tone: str
+    launcher: str
+    columns: tuple[str, ...]
+    hosts: tuple[HostRow, ...]
+    findings: tuple[Folded, ...]
+    reached: tuple[tuple[str, tuple[str, ...]], ...]
+    """For each host, how it reaches each other host: an interface, `refused`, or `-` for not tried."""
+    names: tuple[str, ...]
+    made: str
+
+
+MOST_IN_MATRIX = 64
+"""Hosts of the table of who reaches whom; of more hosts, not every pair is tried."""
+
+
+def cluster_page(
+    hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding], launcher: str, made: str
+) -> ClusterPage:
+    """The page of a check."""
+    bad = unfit(findings)
+    shown = [host.name for host in hosts if host.name in examination.hosts]
+    matrix = shown if 1 < len(shown) <= MOST_IN_MATRIX else []
+    return ClusterPage(
+        title=summary(hosts, findings),
+        tone="bad" if bad else "good",
+        launcher=launcher,
+        columns=COLUMNS,
+        hosts=tuple(_row(host, examination.hosts.get(host.name), findings) for host in hosts),
+        findings=tuple(_folded(findings)),
+        reached=tuple(
+            (name, tuple(_way(examination.hosts[name], other) for other in matrix)) for name in matrix
+        ),
+        names=tuple(matrix),
+        made=f"{made}, {count(len(hosts), 'host')}",
+    )
+
+
+def _row(host: Host, measured: Examined | None, findings: Sequence[Finding]) -> HostRow:
+    severities = {finding.severity for finding in findings if finding.host == host.name}
+    tone = "bad" if "error" in severities else "warning" if severities else "good"
+    return HostRow(cells(host, measured), verdict(host.name, findings), tone)
+
+
+def _folded(findings: Sequence[Finding]) -> Sequence[Folded]:
+    ordered = sorted(findings, key=lambda finding: finding.severity)
+    groups = fold(
+        (finding.host, (finding.severity, finding.id, finding.text, finding.remedy)) for finding in ordered
+    )
+    made = [
+        Folded(severity, kind, fold_names(names) or "this machine", text, remedy)
+        for names, (severity, kind, text, remedy) in groups
+    ]
+    return sorted(made, key=lambda finding: finding.severity)
+
+
+def _way(measured: Examined, other: str) -> str:
+    """How a host reaches another one."""
+    reached = measured.reached.get(other)
+    if reached is None:
+        return "-"
+    interfaces = sorted({interface or "?" for interface in (reached.interfaces or {}).values()})
+    return ", ".join(interfaces) if interfaces else "refused" if reached.refused else "no answer"
