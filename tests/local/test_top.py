@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,15 @@ def test_a_job_is_seen_through_a_restart_and_leaves_its_samples(
 ) -> None:
     (project.path / "steps.py").write_text(PROGRAM)
     words = ("--script", "steps.py", f"--args='{tmp_path}'", "--max-restarts", "1")
+    where: tuple[str, ...] = ()
     if detach:
         launched, job = None, project.detach(*words)
         where = (job, "--hosts", "hosts.txt")
     else:
-        launched, where = project.start(*words), ()
+        launched = project.start(*words)
     try:
         for attempt in (0, 1):
-            known = wait_until(lambda at=attempt: seen(project, at, *where), "both ranks", pause=1.0)
+            known = wait_until(partial(seen, project, attempt, *where), "both ranks", pause=1.0)
             assert known["state"] == "running" and known["training"]["loss"] is None
             (tmp_path / f"go-{attempt}").touch()
     finally:
