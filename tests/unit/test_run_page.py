@@ -116,7 +116,7 @@ def test_a_run_of_256_ranks_and_an_hour_of_samples_is_below_a_megabyte(tmp_path:
     html = page_of(read(folder))
     assert len(html.encode()) < 1 << 20
     assert html.count('class="spark"') >= 256
-    assert "at most 12 points" in html
+    assert "at most 18 points" in html
 
 
 def test_samples_beyond_the_bound_are_thinned_out_and_that_is_said(

@@ -10,7 +10,7 @@ from .chart import path_of
 from .records import Record, number_of
 
 SPARK_WIDTH, SPARK_HEIGHT = 110, 22
-POINTS_IN_ALL = 14_000
+POINTS_IN_ALL = 24_000
 """Points of all small curves together, which bounds the size of the page."""
 
 

@@ -11,7 +11,7 @@ from .metrics import seconds
 
 Place = Callable[[float], float]
 
-WIDTH, LEFT, RIGHT, TOP, FOOT = 1000, 120, 12, 30, 24
+WIDTH, LEFT, RIGHT, TOP, FOOT = 1000, 120, 26, 30, 24
 MOST_ROWS = 512
 MOST_TITLES = 1500
 """Bars with a text of their own under the pointer: more would make the page large. The table has all."""
