@@ -100,11 +100,13 @@ class FirstLines:
 
 def tools() -> Tools:
     """The programs of the agent that a launch writes into a job's folder."""
-    rank, rsh, hook = (
-        (AGENT / name).read_text() for name in ("rank.py", "rsh.py", "in_rank/sitecustomize.py")
+    in_rank = AGENT / "in_rank"
+    return Tools(
+        rank=(AGENT / "rank.py").read_text(),
+        rsh=(AGENT / "rsh.py").read_text(),
+        in_rank=(in_rank / "sitecustomize.py").read_text(),
+        recorder={name: (in_rank / name).read_text() for name in ("muster_ring.py", "muster_recorder.py")},
     )
-    recorder = ("muster_ring.py", "muster_recorder.py")
-    return Tools(rank, rsh, hook, {name: (AGENT / "in_rank" / name).read_text() for name in recorder})
 
 
 def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:

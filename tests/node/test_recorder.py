@@ -105,9 +105,8 @@ def test_a_rank_that_is_stopped_or_killed_leaves_what_it_was_in(folder: Path) ->
     hang = "import time\ndist.all_reduce(type('T', (Tensor,), {'size': property(lambda s: time.sleep(1000), "
     hang += "lambda s, v: None), 'numel': lambda s: 5})(5))\n"
     with start(folder, hang) as rank:
-        ring = str(folder / "ring-1")
-        wait_until(lambda: len(read_ring(ring).get("entries", ())) > 1, "the call")
-        record = read_ring(ring)
+        wait_until(lambda: len(read_ring(str(folder / "ring-1")).get("entries", ())) > 1, "the call")
+        record = read_ring(str(folder / "ring-1"))
         rank.send_signal(signal.SIGKILL)
     assert record["entries"][-1]["state"] == "i"
     assert read_ring(str(folder / "ring-1"))["entries"] == record["entries"]
