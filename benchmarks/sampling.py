@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import resource
 import statistics
 import subprocess
@@ -25,6 +26,7 @@ from muster.deploy.common.sample_file import NAME, SampleFile
 from muster.deploy.connect.reports import Event, Sampled, of_frame
 
 EVERY = 2.0
+VARIANTS = 5  # of the sample of each host: no two in a row are equal
 STEP = """
 import time
 while True:
@@ -60,15 +62,18 @@ def host(seconds: float, ranks: int) -> str:
 
 def driver(hosts: int, seconds: float) -> str:
     """The share of a core that a driver takes for the samples of so many hosts."""
-    sent = ((number, {"event": "sample", "sample": _full(number)}) for number in range(hosts))
-    frames = [(f"node{number}", _line(frame)) for number, frame in sent]
+    chance = random.Random(7)  # noqa: S311  # no secret
+    frames = [
+        [(f"node{host}", _line({"event": "sample", "sample": _full(host, chance)})) for host in range(hosts)]
+        for _ in range(VARIANTS)
+    ]
     rounds = int(seconds / EVERY)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, NAME)
         file = SampleFile(str(path), hosts)
         began = used()
         for turn in range(rounds):
-            for name, line in frames:
+            for name, line in frames[turn % VARIANTS]:
                 event = Event(name, of_frame(json.loads(line)))
                 _keep(file, event, turn * EVERY)
         took = used() - began
@@ -126,17 +131,34 @@ def _line(frame: Frame) -> bytes:
     return json.dumps(frame).encode() + b"\n"
 
 
-def _full(number: int) -> Frame:
-    """A host with 8 GPUs and 8 ranks, a little different from the others."""
-    gpu = {"name": "H100", "utilisation": 0.93, "memory": 70 << 30, "memory_total": 80 << 30, "ecc": 0}
-    rank = {"cpu": 1.003, "memory": 3 << 30, "threads": 60, "state": "R", "read": 123456.125, "written": 99.5}
+def _full(number: int, chance: random.Random) -> Frame:
+    """A host with 8 GPUs and 8 ranks; what changes from sample to sample in a training is by chance."""
+
+    def about(middle: float, digits: int = 1) -> float:
+        return round(middle * chance.uniform(0.9, 1.0), digits)
+
+    gpu = {"name": "NVIDIA H100 80GB HBM3", "memory": 70 << 30, "memory_total": 80 << 30, "ecc": 0}
+    rank = {"memory": 3 << 30, "threads": 60, "state": "R"}
     return {
-        **{"cpus": 128, "load": 8.4 + number, "cpu": 0.0712, "memory": 99 << 30, "memory_total": 1 << 40},
-        **{"swap": 0, "net_in": 1.5e9 + number, "net_out": 1.4e9, "disk_read": 0.0, "disk_write": 4096.0},
-        **{"shm": 1 << 30, "shm_total": 1 << 39, "temperature": 61.0},
-        "gpus": [{"index": index, "power": 612.5 + index, "temperature": 60, **gpu} for index in range(8)],
-        "ranks": [{"rank": 8 * number + index, **rank} for index in range(8)],
-        "training": {"step": 12000 + number, "loss": 2.345, "step_seconds": 0.21},
+        **{"cpus": 128, "load": about(9, 2), "cpu": about(0.08, 4), "memory_total": 1 << 40, "swap": 0},
+        **{"memory": int(about(99 << 30)), "net_in": about(1.5e9), "net_out": about(1.4e9)},
+        **{"disk_read": 0.0, "disk_write": about(4096.0), "shm": 1 << 30, "shm_total": 1 << 39},
+        "temperature": 61.0,
+        "gpus": [
+            {
+                "index": index,
+                "utilisation": about(0.99, 2),
+                "power": about(650, 2),
+                "temperature": 60.0,
+                **gpu,
+            }
+            for index in range(8)
+        ],
+        "ranks": [
+            {"rank": 8 * number + index, "cpu": about(1.1, 3), "read": about(1e5), "written": 99.5, **rank}
+            for index in range(8)
+        ],
+        "training": {"step": 12000 + number, "loss": about(2.345, 6), "step_seconds": about(0.21, 6)},
     }
 
 

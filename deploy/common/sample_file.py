@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from .samples import HostSample, as_line, of_line
 
 NAME = "samples.jsonl.gz"
-MOST_FILE = 1 << 28  # bytes: 64 hosts of 8 ranks and 8 GPUs for about a day, before the first is thinned out
+MOST_FILE = 1 << 28  # bytes: 8 hosts of 8 ranks and 8 GPUs are kept in full for most of a day
 MEMBER = 1 << 20
 GZIP = 31  # zlib's window bits for gzip
 HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"

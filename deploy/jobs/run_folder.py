@@ -173,6 +173,8 @@ class RunFolder:
     @property
     def problem(self) -> str:
         """Why this folder is incomplete; empty if it is complete."""
+        if not self._full and self._samples and self._samples.problem:
+            return f"here: {SAMPLES} ends early: {explain(self._samples.problem)}"
         return f"here: {self._full}; the hosts have all logs, {self.path} has not" if self._full else ""
 
     def finish(self, result: LaunchResult, verdict: str, earlier: Sequence[LaunchResult] = ()) -> None:

@@ -44,6 +44,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "reached": {"node1": {"interfaces": {"10.0.0.1": None}, "refused": {"fe80::1": "no route"}}}
     },
     "missing": {"missing": [DIGEST]},
+    "sample": {"sample": '{"at": 1, "host": ""}'},
     "stop": {"left": [7]},
     "stacks": {"stacks": {"0": {"frames": [["main", "train.py", 3]]}, "1": {"error": "Permission denied"}}},
     "jobs": {"jobs": [JOB]},

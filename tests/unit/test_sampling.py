@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from muster.deploy.common.sample_file import SampleFile
 from muster.deploy.common.samples import HostSample
 from muster.deploy.connect.reports import Sampled, of_frame
+from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.launch import sampling
 from muster.deploy.launch.sampling import Sampling
 from muster.deploy.launch.state import State
@@ -74,3 +77,11 @@ def test_every_host_is_asked_once_unless_nothing_is_wanted(
     monkeypatch: pytest.MonkeyPatch, every: float, asked: list[Any]
 ) -> None:
     assert [channel.asked for channel in Kept(monkeypatch, every).channels.values()] == [asked, asked]
+
+
+def test_a_disk_that_is_full_for_samples_is_a_note_and_no_failure(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "job")
+    folder.begin(PLAN)
+    folder._samples = SampleFile("/dev/full", 1)
+    folder.sampled(HostSample(1.0, "node1"))
+    assert folder.problem == "here: samples.jsonl.gz ends early: No space left on device"
