@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ..common.os_errors import explain
-from ..console.terminal import harmless, own_stream
+from ..console.terminal import harmless
 from ..errors import UsageError
 from ..launch.job_events import JobEvent, Tell
 
@@ -42,7 +42,7 @@ def copies(events: str) -> Iterator[tuple[Tell, ...]]:
     if not events:
         yield ()
     elif events == STDOUT:
-        yield (EventCopies(own_stream(sys.stdout), events).tell,)
+        yield (EventCopies(sys.stdout, events).tell,)
     else:
         try:
             file = Path(events).open("w", encoding="utf-8")  # noqa: SIM115  # closed by `with` below

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
+from .tree_limits import IGNORE_FILE, too_large, without_ignored
 
-MAX_BYTES = 1 << 30
 # Names of what Muster itself makes: run folders, named by job ids (also drafts of them), and keys.
 RUNS, KEYS = "runs", ".muster"
 JOB = re.compile(r"\.?[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(\..*)?")
+IN_GIT = f"keep data outside of it, or list it in .gitignore or {IGNORE_FILE}"
 WITHOUT_GIT = (
-    "keep data outside of it, or in a folder whose name begins with '.'; "
+    f"keep data outside of it, list it in {IGNORE_FILE}, or keep it in a folder whose name begins with '.'; "
     "after git init, what .gitignore lists stays here too"
 )
 # Folders that are left out of a tree without git.
@@ -97,26 +98,18 @@ class Tree:
 def scan(place: Path) -> Tree:
     """The tree around `place`: its git work tree without ignored files, else the folder itself.
 
+    What `.musterignore` in the root lists stays here too, also if git tracks it.
     `UsageError` if git fails, if the tree is too large, and for links out of the tree.
     """
     root = _git_root(place)
     names = sorted(_walk(place) if root is None else _git_files(root))
     in_git, root = root is not None, root or place
-    _require_small(
-        root, names, "keep data outside of it, or list it in .gitignore" if in_git else WITHOUT_GIT
-    )
+    if (root / IGNORE_FILE).is_file():
+        names = without_ignored(names, (root / IGNORE_FILE).read_text(errors="replace"))
+    sizes = {name: _size(root / name) for name in names}  # before any file is read
+    if why := too_large(str(root), sizes, IN_GIT if in_git else WITHOUT_GIT):
+        raise UsageError(why)
     return Tree(root, os.path.relpath(place, root), tuple(_read(root, name) for name in names))
-
-
-def _require_small(root: Path, names: Sequence[str], advice: str) -> None:
-    """Refuse a tree that is too large before any of its files is read."""
-    sizes = {name: _size(root / name) for name in names}
-    if (total := sum(sizes.values())) > MAX_BYTES:
-        largest = max(sizes, key=sizes.__getitem__)
-        raise UsageError(
-            f"{root} holds {total >> 20} MiB of files ({largest} alone {sizes[largest] >> 20} MiB); "
-            f"a launch sends at most {MAX_BYTES >> 20} MiB: {advice}"
-        )
 
 
 def _size(path: Path) -> int:

@@ -16,6 +16,7 @@ import pytest
 
 from muster.deploy.errors import UsageError
 from muster.deploy.plan import source_tree as tree
+from muster.deploy.plan import tree_limits
 
 
 def write(root: Path, **files: str) -> None:
@@ -182,13 +183,40 @@ def test_a_link_out_of_the_tree_is_refused(tmp_path: Path) -> None:
         tree.scan(tmp_path)
 
 
-def test_a_tree_too_large_names_its_largest_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "MAX_BYTES", 1 << 20)
+def test_a_tree_too_large_names_its_largest_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_limits, "MAX_BYTES", 1 << 20)
     monkeypatch.setattr(tree, "_read", lambda root, name: pytest.fail(f"{name} was read"))
+    folders = [f"data{number:02}" for number in range(12)]
+    for number, folder in enumerate(folders):
+        (tmp_path / folder / "inner").mkdir(parents=True)
+        for name in ("a.bin", "b.bin"):
+            (tmp_path / folder / "inner" / name).touch()
+            os.truncate(tmp_path / folder / "inner" / name, (number + 1) << 20)
     (tmp_path / "big.bin").touch()
-    os.truncate(tmp_path / "big.bin", 2 << 20)
-    with pytest.raises(UsageError, match=r"big.bin alone 2 MiB"):
+    os.truncate(tmp_path / "big.bin", 23 << 20)
+    with pytest.raises(UsageError) as refused:
         tree.scan(tmp_path)
+    lines = str(refused.value).splitlines()
+    assert "holds 179 MiB of files, and a launch sends at most 1 MiB: " in lines[0]
+    assert [line.split() for line in lines[1:4]] == [
+        ["24", "MiB", "data11/inner/"],
+        ["23", "MiB", "big.bin"],
+        ["22", "MiB", "data10/inner/"],
+    ]
+    assert len(lines) == 11
+
+
+@pytest.mark.parametrize("in_git", [True, False])
+def test_what_musterignore_lists_stays_here_also_if_git_tracks_it(tmp_path: Path, in_git: bool) -> None:
+    (tmp_path / "docs" / "movies").mkdir(parents=True)
+    write(tmp_path, train_py="x", notes="x")
+    (tmp_path / "docs" / "movies" / "one.mp4").write_text("x")
+    (tmp_path / "docs" / "keep.md").write_text("x")
+    (tmp_path / ".musterignore").write_text("# large\n*.mp4\n/docs/**\n!/docs/keep.md\n.musterignore\n")
+    if in_git:
+        for words in (("init", "-q"), ("add", ".")):
+            subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert {file.path for file in tree.scan(tmp_path).files} == {"train.py", "notes", "docs/keep.md"}
 
 
 def test_an_archive_holds_each_wanted_content_once(tmp_path: Path) -> None:
@@ -224,7 +252,7 @@ def test_a_file_that_changed_since_is_named(tmp_path: Path) -> None:
 def test_without_git_the_advice_for_too_large_a_tree_is_not_gitignore(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "MAX_BYTES", 5)
+    monkeypatch.setattr(tree_limits, "MAX_BYTES", 5)
     (tmp_path / "data.bin").write_text("too much")
     with pytest.raises(UsageError, match=r"in a folder whose name begins with '\.'; after git init, "):
         tree.scan(tmp_path)
