@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import select
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,6 @@ from ...common.frames import Frame
 from ...common.os_errors import explain
 from ..image.blobs import Blobs, Server, Source, Wanted, pull
 from .arrival import Arrival, place_of
-from .fetch import fetch, forget
 
 TELL_SECONDS = 0.5
 WORKERS = 3
@@ -70,6 +70,8 @@ class Data:
 
     def do_data_fetch(self, request: Frame, payload: bytes) -> Frame:
         """Fetch a file from a web server and take it as the source."""
+        from .fetch import fetch  # noqa: PLC0415  # urllib takes longer to load than all the rest
+
         self._source = str(fetch(request["url"], self.root / ".fetched", request["most"], self._tell))
         return self._scanned()
 
@@ -120,7 +122,8 @@ class Data:
     def do_data_publish(self, request: Frame, payload: bytes) -> Frame:
         """Put the version into place, and end the push here."""
         self._arrived.publish()
-        forget(self._source)
+        if os.path.basename(os.path.dirname(self._source)) == ".fetched":
+            shutil.rmtree(self._source, ignore_errors=True)
         self._held.close()
         return {}
 

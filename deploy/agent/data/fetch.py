@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import http.client
 import json
-import os
 import re
 import shutil
 import urllib.error
@@ -107,9 +106,3 @@ def _receive(answer: Any, part: Path, most: int, tell: Tell) -> None:
             tell(have, max(total, have))
     if total and have != total:
         raise OSError(f"only {have} of {total} bytes came; push again to go on")
-
-
-def forget(folder: str) -> None:
-    """Remove what was fetched."""
-    if os.path.basename(os.path.dirname(folder)) == ".fetched":
-        shutil.rmtree(folder, ignore_errors=True)
