@@ -21,6 +21,7 @@ DIST = ROOT / "build" / "dist"
 NEEDED = (
     *("muster/deploy/__init__.py", "muster/train/__init__.py", "muster/compose.yaml"),
     *("muster/ansible/setup.yml", "muster/docker/Dockerfile", "muster/docker/versions.json"),
+    "muster/examples/minimal.py",
 )
 """What a user without a checkout needs, by its place in the wheel."""
 UNWANTED = re.compile(r"(^|/)(tests|\.muster|runs|__pycache__)/|id_ed25519|\.pem$")

@@ -80,11 +80,8 @@ class Config:
     profile: str = ""  # steps to profile, such as 10:15; traces in OUT/profile open in ui.perfetto.dev
     tensorboard: bool = False  # the figures for TensorBoard too, in OUT/tensorboard
     peak: float = 0.0  # FLOP/s of a rank's device; 0: from a table, or measured
+    sample: int = 200  # bytes of text to generate at the end
     spawn: int = 0  # ranks to start here, without a launcher
-
-    @property
-    def tokens(self) -> int:  # in a step, of all ranks
-        return self.batch_size * self.context
 
 
 class Attention(nn.Module):
@@ -238,6 +235,7 @@ class Training:
     def __init__(self, config: Config, job: Job) -> None:
         self.config, self.job, self.step = config, job, 0
         self.reader, self.readers = job.rank, job.world_size  # this rank's share of a batch, and how many
+        self.tokens = config.batch_size * config.context  # of a step, of all ranks
         self.gpt = self.make_model()
         embedding, *products = self.gpt.parameters()
         groups: list[dict[str, Any]] = [{"params": products}, {"params": [embedding], "weight_decay": 0.0}]
@@ -274,7 +272,7 @@ class Training:
         for part, pair in enumerate(pairs, start=1):
             with nullcontext() if part == parts else self.model.no_sync():
                 loss = self.losses(*pair)
-                self.scaler.scale(loss * self.readers / self.config.tokens).backward()
+                self.scaler.scale(loss * self.readers / self.tokens).backward()
             total += loss.detach()
         return total
 
@@ -341,8 +339,8 @@ def train(job: Job, config: Config, kind: type[Training] = Training) -> None:
             loss_sum = training.backward(inputs, targets)
             log.lap("compute")
             norm, lr = training.update(), learning_rate(step - 1, config)
-            loss = training.total(loss_sum.item() / config.tokens)
-            size = {"samples": config.batch_size, "tokens": config.tokens}
+            loss = training.total(loss_sum.item() / training.tokens)
+            size = {"samples": config.batch_size, "tokens": training.tokens}
             record = log.step(step, loss=loss, lr=lr, gradient_norm=norm, **size)
             profiled()
             if step % config.log_every == 0:
@@ -356,7 +354,7 @@ def train(job: Job, config: Config, kind: type[Training] = Training) -> None:
             if preempted:
                 preemption.leave(f"saved step {step}")
             log.restart()
-    say(job, training.gpt.generate(b"def ", 200, config.seed).decode(errors="replace"))
+    say(job, training.gpt.generate(b"def ", config.sample, config.seed).decode(errors="replace"))
 
 
 def say(job: Job, text: str) -> None:

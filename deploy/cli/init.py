@@ -10,7 +10,7 @@ from invoke import Context
 from ..errors import UsageError
 from .command import command
 from .shared import explained
-from .shipped import MUSTER
+from .shipped import EXAMPLES, MUSTER
 
 HOSTS = """\
 # The hosts of a launch, one a line: an Open MPI hostfile. The first one is the head.
@@ -27,15 +27,25 @@ IGNORED = ("runs/", ".muster/")
 """The run folders and the cluster's keys: neither belongs in git or on every host."""
 
 
-@command(help={"folder": "the project's folder (default: this one)"}, words=("folder",))
-def init(context: Context, folder: str = ".") -> None:
+@command(
+    help={
+        "folder": "the project's folder (default: this one)",
+        "example": "also copy this example: minimal, gpt, gpt_sharded, parameter_server ...",
+    },
+    words=("folder",),
+)
+def init(context: Context, folder: str = ".", example: str = "") -> None:
     """Write a hosts.txt, a fabfile.py and .gitignore lines into a project. Existing content is kept."""
     with explained(context):
+        programs = _programs(example)
         place = Path(folder)
         if not place.is_dir():
             raise UsageError(f"{folder}: no such folder")
         for name, text in (("hosts.txt", HOSTS), ("fabfile.py", (MUSTER / "fabfile.py").read_text())):
             _say(place / name, "written" if _write(place / name, text) else "kept as it is")
+        for name in programs:
+            wrote = _write(place / name, (EXAMPLES / name).read_text())
+            _say(place / name, "written" if wrote else "kept as it is")
         added = _ignore(place / ".gitignore")
         _say(place / ".gitignore", f"{' and '.join(added)} added" if added else "kept as it is")
         sys.stdout.write(NEXT)
@@ -46,6 +56,18 @@ next, with your hosts in hosts.txt:
     muster check                # is every host fit, and if not, which one and what fixes it
     muster launch SCRIPT.py     # your program on every host; without SCRIPT.py, Muster's own
 """
+
+
+def _programs(example: str) -> list[str]:
+    """Return the files of an example: its own, and those of the examples that it imports."""
+    if not example:
+        return []
+    known = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+    name = example.removesuffix(".py").replace("-", "_")
+    if name not in known:
+        raise UsageError(f"--example {example}: there are {', '.join(known)}")
+    text = (EXAMPLES / f"{name}.py").read_text()
+    return [f"{name}.py", *(f"{other}.py" for other in known if f"\nfrom {other} import " in text)]
 
 
 def _write(path: Path, text: str) -> bool:

@@ -7,4 +7,5 @@ from pathlib import Path
 MUSTER = Path(__file__).parents[2]
 TRAIN = MUSTER / "train"
 ANSIBLE = MUSTER / "ansible"
+EXAMPLES = MUSTER / "examples"
 COMPOSE = MUSTER / "compose.yaml"

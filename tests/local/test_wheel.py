@@ -106,7 +106,9 @@ def test_init_overwrites_nothing(installed: Installed, place: Path) -> None:
     assert installed.muster("init", cwd=place).returncode == 0
     after = {name: (place / name).read_text() for name in mine}
     assert after == mine | {".gitignore": "*.pt\nruns\n.muster/\n"}
-    assert installed.muster("init", cwd=place).stdout.count("kept as it is") == 3
+    again = installed.muster("init", "--example", "minimal", cwd=place)
+    assert again.stdout.count("kept as it is") == 3
+    assert (place / "minimal.py").read_text() == (ROOT / "examples" / "minimal.py").read_text()
 
 
 def test_a_dry_run_touches_nothing(installed: Installed, place: Path) -> None:

@@ -18,7 +18,9 @@ def test_the_list_of_packages_is_that_of_the_folders() -> None:
     listed = re.findall(r'"(muster[\w.]*)"', block)
     code = {Path(name).parent for name in tracked("deploy", "train") if name.endswith(".py")}
     folders = {".".join(("muster", *folder.parts)) for folder in code}
-    assert sorted(listed) == sorted({"muster", "muster.ansible", "muster.docker", *folders})
+    assert sorted(listed) == sorted(
+        {"muster", "muster.ansible", "muster.docker", "muster.examples", *folders}
+    )
 
 
 # An editable installation has no hash, and pip then takes none for the rest either. The wheel of torch may

@@ -104,6 +104,21 @@ def test_no_command_loads_the_ssh_library_before_a_host_needs_it(words: str, tmp
     assert done.stderr.strip() == "set()"
 
 
+def test_an_example_is_copied_with_what_it_imports(tmp_path: Path) -> None:
+    done = run(MUSTER, "init", "--example", "gpt_sharded", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("gpt_sharded.py", "gpt.py"):
+        assert (tmp_path / name).read_text() == (ROOT / "examples" / name).read_text()
+    assert not (tmp_path / "minimal.py").exists()
+
+
+def test_an_example_that_does_not_exist_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    done = run(MUSTER, "init", "--example", "gtp", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("--example gtp: there are async_all_reduce, gpt, ")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
     command = f"{MUSTER} launch --help | true"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
