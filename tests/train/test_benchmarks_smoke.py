@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,3 +27,17 @@ def test_ways_to_synchronise(launch: Launch) -> None:
     assert job.status == 0, job.stderr
     assert "ddp" in job.stdout
     assert "mpi4py" in job.stdout
+
+
+def test_threads_against_processes(launch: Launch) -> None:
+    job = launch("torchrun", 2, str(BENCHMARKS / "data_parallel.py"))
+    assert job.status == 0, job.stderr
+    assert re.search(r"\| threads \| \d+ \(.*\) \| \d+\.\d\d \|", job.stdout)
+
+
+def test_trainers_of_several_libraries(launch: Launch) -> None:
+    """Libraries that are not installed are left out."""
+    words = ("--model", "gpt", "--rounds", "1", "--starts", "1")
+    job = launch("single", 1, str(BENCHMARKS / "trainers.py"), *words)
+    assert job.status == 0, job.stderr
+    assert re.search(r"\| muster.train \| \d+ \(.*\) \| \d+\.\d\d \|", job.stdout)

@@ -1,0 +1,268 @@
+"""One training loop in plain DDP by hand, with muster.train, Hugging Face accelerate and Lightning Fabric.
+
+    .venv/bin/pip install accelerate lightning-fabric
+    .venv/bin/python benchmarks/trainers.py --rounds 9
+
+Models are examples/gpt.py and the convolutional network of the other benchmarks, on two ranks of one thread
+each, under torchrun. The loops train in one job, in turn (A B C D A B C D ...): a round of a loop is a few
+steps after an uncounted step, and its time is that of the slowest rank. "CPU" is the processor time of both
+ranks in it, which other work on the machine changes little. Start-up and memory are of jobs of
+their own, in turn as well: from the start of torchrun to the end of the second step, and the peak of resident
+memory of rank 0. Lines are those of the loop: without model, data, imports and comments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+RANKS = 2
+STEPS = 4  # of a round
+BATCH = {"gpt": 16, "resnet26": 32}  # samples of a step, of both ranks together
+CONTEXT = 128  # tokens of a sample of the GPT
+Data = TensorDataset
+
+
+def workload(name: str) -> tuple[nn.Module, Data]:
+    """Return a model, [n, ...] -> [n, classes], and samples for it."""
+    torch.manual_seed(0)
+    if name == "gpt":
+        from gpt import GPT, Config, draw_weights  # noqa: PLC0415 - what one loop does not need, it does not load
+
+        class Logits(GPT):
+            """The GPT with its classes in the second dimension, as cross_entropy has them."""
+
+            def forward(self, tokens: Tensor) -> Tensor:
+                return super().forward(tokens).transpose(1, 2)
+
+        model = Logits(Config())
+        draw_weights(model, Config().layers)
+        tokens = torch.randint(256, (2048, CONTEXT + 1))
+        return model, TensorDataset(tokens[:, :-1], tokens[:, 1:])
+    from muster.train.models.architectures import architecture  # noqa: PLC0415
+
+    built = architecture(name)
+    samples = 2048
+    return built.network, TensorDataset(
+        torch.randn(samples, *built.shape), torch.randint(built.classes, (samples,))
+    )
+
+
+def by_hand(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
+    """Train in torch's own words."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    model = DistributedDataParallel(model)
+    optimizer = AdamW(model.parameters(), lr=1e-4)
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    loader = DataLoader(data, batch // dist.get_world_size(), sampler=sampler)
+    for epoch in count():
+        sampler.set_epoch(epoch)
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(inputs), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            yield loss.detach()
+
+
+def by_muster(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
+    """Train with muster.train."""
+    from muster.train import GlobalBatchSampler, process_group, synchronise  # noqa: PLC0415
+
+    job = JOINED.enter_context(process_group()) if not JOB else JOB[0]
+    model = synchronise(model, job)
+    optimizer = AdamW(model.parameters(), lr=1e-4)
+    sampler = GlobalBatchSampler(
+        samples=len(data), batch_size=batch, rank=job.rank, world_size=job.world_size
+    )
+    loader = DataLoader(data, batch_sampler=sampler)
+    for epoch in count():
+        sampler.set_epoch(epoch)
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = job.global_mean(cross_entropy(model(inputs), targets, reduction="none"))
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            yield loss.detach()
+
+
+def by_accelerate(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
+    """Train with accelerate."""
+    from accelerate import Accelerator  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
+
+    accelerator = Accelerator(cpu=True)
+    optimizer = AdamW(model.parameters(), lr=1e-4)
+    loader = DataLoader(data, batch // accelerator.num_processes, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    while True:
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(inputs), targets)
+            accelerator.backward(loss)
+            optimizer.step()
+            yield loss.detach()
+
+
+def by_fabric(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
+    """Train with Fabric."""
+    from lightning_fabric import Fabric  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
+
+    fabric = Fabric(accelerator="cpu", devices=RANKS, strategy="ddp")
+    fabric.launch()
+    model, optimizer = fabric.setup(model, AdamW(model.parameters(), lr=1e-4))
+    loader = fabric.setup_dataloaders(DataLoader(data, batch // fabric.world_size, shuffle=True))
+    while True:
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(inputs), targets)
+            fabric.backward(loss)
+            optimizer.step()
+            yield loss.detach()
+
+
+LOOPS: dict[str, Callable[[nn.Module, Data, int], Iterator[Tensor]]] = {
+    "DDP by hand": by_hand,
+    "muster.train": by_muster,
+    **({"accelerate": by_accelerate} if find_spec("accelerate") else {}),
+    **({"Fabric": by_fabric} if find_spec("lightning_fabric") else {}),
+}
+JOINED = ExitStack()  # the process group that by_muster made
+JOB: list[Any] = []  # the job that all loops share, where they train in one
+
+
+def lines_of(loop: Callable[..., object]) -> int:
+    """Count the lines of a loop that a user writes."""
+    body = inspect.getsource(loop).splitlines()[2:]  # without its head and docstring
+    return sum(bool(line.strip()) and "noqa: PLC0415" not in line for line in body)
+
+
+def measure_steps(model: str, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Return, for each loop, the milliseconds a step of each round, and those of processor time."""
+    running = {title: loop(*workload(model), BATCH[model]) for title, loop in LOOPS.items()}
+    times: dict[str, list[tuple[float, float]]] = {title: [] for title in running}
+    for number in range(rounds + 1):
+        for title, steps in running.items():
+            next(steps)
+            dist.barrier()
+            began, used = time.perf_counter(), time.process_time()
+            for _ in range(STEPS):
+                next(steps)
+            taken = torch.tensor((time.perf_counter() - began) / STEPS * 1000)
+            processor = torch.tensor((time.process_time() - used) / STEPS * 1000)
+            dist.all_reduce(taken, dist.ReduceOp.MAX)
+            dist.all_reduce(processor)
+            if number > 0:  # the first round warms up
+                times[title].append((float(taken), float(processor)))
+    return times
+
+
+def be_rank(model: str, only: str, rounds: int) -> None:
+    """Be a rank of a job of this benchmark; rank 0 prints what it measured, as JSON."""
+    torch.set_num_threads(1)
+    if only:
+        steps = LOOPS[only](*workload(model), BATCH[model])
+        next(steps), next(steps)
+        measured: Any = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB
+        dist.barrier()
+    else:
+        from muster.train import process_group  # noqa: PLC0415
+
+        JOB.append(JOINED.enter_context(process_group(backend="gloo")))
+        measured = measure_steps(model, rounds)
+    if os.environ["RANK"] == "0":
+        sys.stdout.write(json.dumps(measured) + "\n")
+        sys.stdout.flush()
+    os._exit(0)  # four libraries share a process group: none of them may wait for it to end
+
+
+def job(*words: str) -> tuple[Any, float]:
+    """Run a job of this program under torchrun; returns what rank 0 printed, and the seconds it took."""
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
+    began = time.perf_counter()
+    done = subprocess.run(
+        [*torchrun, __file__, *words],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1]), time.perf_counter() - began
+
+
+def spread(row: Sequence[float], form: str = ".0f") -> str:
+    """Return the median of `row` and its bounds."""
+    return f"{statistics.median(row):{form}} ({min(row):{form}}-{max(row):{form}})" if row else "-"
+
+
+def ratio(row: Sequence[float], others: Sequence[float]) -> str:
+    """Return the median of the ratios round by round: what slows the machine in a round slows both."""
+    return f"{statistics.median(a / b for a, b in zip(row, others, strict=True)):.2f}"
+
+
+def report(model: str, rounds: int, starts: int) -> Iterator[str]:
+    """Measure a model, and yield the lines of its table."""
+    times, _ = job("--model", model, "--rounds", str(rounds))
+    single: dict[str, list[tuple[float, float]]] = {title: [] for title in LOOPS}
+    for _ in range(starts):
+        for title, row in single.items():
+            row.append(job("--model", model, "--only", title))
+    unit = BATCH[model] * (CONTEXT if model == "gpt" else 1)
+    rate = "tokens/s" if model == "gpt" else "images/s"
+    yield f"| {model} | ms a step (min-max) | ratio | CPU, ms | ratio | {rate} | lines | start-up, s | MiB |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    first = [*zip(*times["DDP by hand"], strict=True)]
+    for title, row in times.items():
+        wall, processor = zip(*row, strict=True)
+        yield (
+            f"| {title} | {spread(wall)} | {ratio(wall, first[0])} | {spread(processor)} "
+            f"| {ratio(processor, first[1])} | {unit / statistics.median(wall) * 1000:.0f} "
+            f"| {lines_of(LOOPS[title])} | {spread([seconds for _, seconds in single[title]], '.1f')} "
+            f"| {spread([memory for memory, _ in single[title]])} |"
+        )
+
+
+def main() -> None:
+    """Measure and print the tables, or be a rank of a job."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--starts", type=int, default=3, help="jobs of each loop, for start-up and memory")
+    parser.add_argument("--model", default="", choices=("", *BATCH))
+    parser.add_argument("--only", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        be_rank(options.model, options.only, options.rounds)
+    for model in [options.model] if options.model else BATCH:
+        before = os.getloadavg()[0]
+        table = "\n".join(report(model, options.rounds, options.starts))
+        place = f"{RANKS} ranks on {platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+        load = f"load {before:.1f} before, {os.getloadavg()[0]:.1f} after, {options.rounds} rounds"
+        sys.stdout.write(f"{place}, {load}\n\n{table}\n\n")
+
+
+if __name__ == "__main__":
+    main()
