@@ -106,7 +106,7 @@ def by_muster(model: nn.Module, data: Data, batch: int) -> Iterator[Tensor]:
         for inputs, targets in loader:
             optimizer.zero_grad()
             loss = job.global_mean(cross_entropy(model(inputs), targets, reduction="none"))
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             yield loss.detach()
 
