@@ -23,6 +23,7 @@ types:
   `job.stopped` (stopped). Of several in one attempt, the verdict names the first.
 
 `null` in a line: the field means nothing for this type."""
+COMPARE = "What `muster compare --json` prints: what differs between jobs, and the figures of each."
 CLEAN = "What `muster clean --json` prints: an object with an entry for each host that was reached."
 DATA_LIST = "What `muster data list --json` prints: an object with a list of data sets for each host."
 DATA_VERIFY = "What `muster data verify --json` prints: an object with an entry for each host."
@@ -105,6 +106,18 @@ DOCUMENTS = (
         "events.jsonl",
         EVENTS,
         (("{}", "JobEvent"),),
+    ),
+    (
+        "compare",
+        COMPARE,
+        (
+            ("jobs", "tuple[str, ...]"),
+            ("differences", "tuple[Difference, ...]"),
+            ("figures[].job", "str"),
+            ("figures[].state", "str"),
+            ("figures[].rates", "Mapping[str, Rate]"),
+            ("figures[].last", "Mapping[str, str]"),
+        ),
     ),
     (
         "clean",
@@ -292,6 +305,21 @@ MEANINGS = {
     "TimedPart.ended": "the same, on the last host that ended",
     "TimedPart.slowest": "that host; empty if it was not done for several",
     "earlier_attempts": "the results of attempts before a restart, with the fields above",
+    "jobs": "the jobs that are compared",
+    "differences": "everything that differs in what was launched",
+    "Difference.section": "code, arguments, environment, launch, versions, hosts, options or other",
+    "Difference.name": "the file, option, variable or property",
+    "Difference.values": "its value in each job; `-` where it has none",
+    "Difference.diff": "of a file whose texts were kept, its changed lines: a unified diff to the first job",
+    "figures[].job": "the job",
+    "figures[].state": "`running`, `done`, `failed` or `lost`",
+    "figures[].rates": "tokens_per_second, samples_per_second and step_seconds, as far as the job has them",
+    "Rate.name": "its name",
+    "Rate.middle": "the median of the steps, without the first tenth",
+    "Rate.low": "the tenth percentile",
+    "Rate.high": "the ninetieth percentile",
+    "Rate.change": "the median divided by that of the first job, less 1; null for the first job",
+    "figures[].last": "the last value of each metric, as text",
     "HOST.removed": "jobs whose folder was removed",
     "HOST.kept": "jobs whose folder stays",
     "HOST.freed": "bytes",
