@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -36,16 +36,21 @@ TRANSFER_SECONDS, SETTLE_SECONDS = 600.0, 30.0
 IN_FLIGHT, BYTES_IN_FLIGHT = 64, 2 * PART
 
 
-def put(cluster: Cluster, source: Path, target: str) -> None:
+Tell = Callable[[int, int], None]
+"""Gets the bytes of a part that is done, and the bytes of everything on all hosts."""
+
+
+def put(cluster: Cluster, source: Path, target: str, tell: Tell = lambda more, total: None) -> None:
     """Bring a file or folder to every host: into place everywhere, or nowhere if one host cannot take it."""
     what = _describe(source)
+    total = _bytes(source, what) * len(cluster.channels)
     name, folder = source.resolve().name, source.is_dir()
 
     def send(host: str) -> str:
         channel = cluster.channels[host]
         draft = channel.ask(DRAFT, path=target, name=name, folder=folder).draft
-        for _ in _answers(channel, _parts_to(source, draft, what)):
-            pass
+        for part, _ in _answers(channel, _parts_to(source, draft, what)):
+            tell(part.weight, total)
         channel.ask(VERIFY, draft=draft, seconds=TRANSFER_SECONDS, **what)
         return draft
 
@@ -97,6 +102,13 @@ def _describe(source: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(str(error)) from None
     raise UsageError(f"{source}: neither a file nor a folder")
+
+
+def _bytes(source: Path, what: Mapping[str, Any]) -> int:
+    """The bytes of a file, or of all files of a folder."""
+    if "entries" in what:
+        return sum(entry.length for entry in what["entries"])
+    return source.stat().st_size
 
 
 def _parts_to(source: Path, draft: str, what: Mapping[str, Any]) -> Iterator[_Question[Nothing]]:

@@ -18,6 +18,7 @@ from ..adhoc import transfer
 from ..connect.cluster import Cluster
 from ..connect.opener import config_beside, opener
 from ..console.fold import fold, fold_names
+from ..console.progress import Progress
 from ..console.terminal import harmless
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
@@ -26,6 +27,7 @@ from .shared import HELP, explained
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
+WORTH_SHOWING = 1 << 24  # bytes, for all hosts together: less is there before anybody waits
 
 
 @declare(
@@ -87,7 +89,8 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
         if not file:
             raise UsageError("which file? muster put FILE [TO]")
         with Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False) as cluster:
-            transfer.put(cluster, Path(file), to)
+            with Progress(sys.stderr, file, least=WORTH_SHOWING) as progress:
+                transfer.put(cluster, Path(file), to, progress.add)
             sys.stdout.write(f"{fold_names(cluster.channels)}: {file}\n")
 
 

@@ -126,7 +126,7 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
         with Cluster(chosen, opener_with(Path(ssh_config) if ssh_config else None, python)) as cluster:
             lacking = survey(cluster, inspected)
             configuration = prepare(engine, inspected, archive, lacking)
-            with Progress(sys.stdout) as progress:
+            with Progress(sys.stdout, image) as progress:
                 pushed = Push(cluster, inspected, archive, configuration, progress.show).carry(lacking)
         archive.sweep([inspected.id, *inspected.layers])
         sys.stdout.write(report.as_text(inspected, pushed, time.monotonic() - began))

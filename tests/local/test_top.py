@@ -56,10 +56,9 @@ def test_a_job_is_seen_through_a_restart_and_leaves_its_samples(
     words = ("--script", "steps.py", f"--args='{tmp_path}'", "--max-restarts", "1")
     where: tuple[str, ...] = ()
     if detach:
-        launched, job = None, project.detach(*words)
-        where = (job, "--hosts", "hosts.txt")
+        launched, where = None, [project.detach(*words), "--hosts", "hosts.txt"]
     else:
-        launched = project.start(*words)
+        launched, where = project.start(*words), []
     try:
         for attempt in (0, 1):
             known = wait_until(partial(seen, project, attempt, *where), "both ranks", pause=1.0)

@@ -72,8 +72,9 @@ def test_the_screen_and_the_progress_line_have_their_own_codes() -> None:
     guarded = HarmlessStream(terminal)
     assert own_stream(guarded) is terminal  # type: ignore[arg-type]  # as sys.stdout is
     Screen(guarded).say("said \x1b[2J")  # type: ignore[arg-type]
-    Progress(guarded).show(1, 2)  # type: ignore[arg-type]
-    assert "\x1b[K" in terminal.getvalue()
+    with Progress(guarded, "node\x1b[2J") as progress:  # type: ignore[arg-type]
+        progress.show(1, 2)
+    assert "\x1b[2K" in terminal.getvalue() and "50%" in terminal.getvalue()
     assert "\x1b[2J" not in terminal.getvalue()
 
 
