@@ -54,7 +54,6 @@ def test_a_job_is_seen_through_a_restart_and_leaves_its_samples(
 ) -> None:
     (project.path / "steps.py").write_text(PROGRAM)
     words = ("--script", "steps.py", f"--args='{tmp_path}'", "--max-restarts", "1")
-    where: tuple[str, ...] = ()
     if detach:
         launched, where = None, [project.detach(*words), "--hosts", "hosts.txt"]
     else:
