@@ -190,7 +190,7 @@ class _Case:
             if not hang:
                 before = f"waits of up to {usual:.1f} s were usual so far" if usual else "it has only begun"
                 headline = f"no hang: the longest wait is {seconds:.1f} s, and {before}; {headline}"
-                kind = "slow"
+                kind, cause = "slow", cause.replace("never came:", "has not come yet:")
         blocked = sorted({wait.rank for wait in self.waits} - {*culprits})
         return Verdict(
             kind, headline, cause, hang, tuple(culprits), tuple(blocked), operation,

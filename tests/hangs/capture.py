@@ -55,8 +55,13 @@ def keep(ranks: Sequence[Rank], path: Path) -> None:
     path.write_bytes(gzip.compress(json.dumps(plain).encode(), mtime=0))
 
 
-def seen(project: Project, program: Path, backend: str, *, seconds: float) -> tuple[list[Rank], Verdict]:
-    """Launch a program on three ranks, and ask why it hangs until it does, for so many seconds at most."""
+def seen(
+    project: Project, program: Path, backend: str, *, seconds: float, looks: int = 0
+) -> tuple[list[Rank], Verdict]:
+    """Launch a program on three ranks, and ask why it hangs until it does, for so many seconds at most.
+
+    `looks`: stop after so many at ranks that have begun to work.
+    """
     for source in program.parent.glob("*.py"):
         shutil.copy(source, project.path)
     (project.path / "hosts.txt").write_text("localhost slots=3\n")
@@ -66,13 +71,13 @@ def seen(project: Project, program: Path, backend: str, *, seconds: float) -> tu
         try:
             job = re.search(r"job (\S+):", read_until(driver, "job ", 1)[0])
             assert job
-            return _ask(job[1], project, seconds)
+            return _ask(job[1], project, seconds, looks)
         finally:
             driver.send_signal(signal.SIGINT)
             driver.communicate(timeout=120)
 
 
-def _ask(job: str, project: Project, seconds: float) -> tuple[list[Rank], Verdict]:
+def _ask(job: str, project: Project, seconds: float, looks: int) -> tuple[list[Rank], Verdict]:
     deadline = time.monotonic() + seconds
     python = str(Path(sys.executable))
     os.environ["HOME"] = project.env["HOME"]
@@ -85,7 +90,9 @@ def _ask(job: str, project: Project, seconds: float) -> tuple[list[Rank], Verdic
             assert not problems, problems
             verdict = explain(ranks)
             sure = verdict.hang and len(ranks) == 3
-            if sure or time.monotonic() > deadline:
+            begun = sum(len(one.evidence.entries) > 3 for one in ranks if one.evidence) == 3
+            looks -= begun
+            if sure or (begun and looks == 0) or time.monotonic() > deadline:
                 return ranks, verdict
             time.sleep(1)
 

@@ -83,5 +83,6 @@ def test_a_seeded_bug_is_explained_while_it_hangs(project: Project, hang: Hang, 
 @pytest.mark.soak
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: str(path.stem))
 def test_a_healthy_program_is_never_called_a_hang(project: Project, program: Path) -> None:
-    _, verdict = seen(project, program, "gloo", seconds=30)
+    ranks, verdict = seen(project, program, "gloo", seconds=PATIENCE, looks=8)
+    assert len(ranks) == 3
     assert not verdict.hang, str(verdict)

@@ -111,6 +111,7 @@ def test_a_wait_that_is_no_longer_than_those_before_is_no_hang() -> None:
     assert verdict.headline.startswith(
         "no hang: the longest wait is 20.0 s, and waits of up to 8.0 s were usual"
     )
+    assert verdict.cause.startswith("rank 3 on node4 has not come yet: it reads data")
     longer = explain([rank(number, came=number < 3, waited=25.0, pause=8.0) for number in range(4)])
     assert longer.hang
 
