@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ from ..connect.evidence import SETUP, Entry, Evidence
 
 _BACKENDS = ("torch", "work")
 _CLOCK = 0.001  # seconds: both times are of the same clock, written one after the other
+_MOST_GROUPS = 128
 _WHOLE_RING = 90  # with fewer messages than this, a rank's record has all of them
 
 
@@ -26,6 +28,8 @@ class Positions:
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
         self.ranks = {rank.number: rank for rank in ranks}
+        self._members: dict[str, list[int]] = {}
+        self._reached: dict[tuple[int, str], int | None] = {}
         self._kinds = {group: self._kind(group) for group in self._groups()}
         self.collectives: Mapping[str, Mapping[int, tuple[Entry, ...]]] = {
             group: {rank.number: tuple(self._entries(rank, group)) for rank in ranks if rank.evidence}
@@ -34,14 +38,25 @@ class Positions:
 
     def members(self, group: str) -> list[int]:
         """The ranks of a group; all ranks where nobody has said."""
-        for rank in self.ranks.values():
-            for known in rank.evidence.groups if rank.evidence else ():
-                if known.group == group and known.ranks:
-                    return [number for number in _unspan(known.ranks) if number in self.ranks]
-        return sorted(self.ranks)
+        if group not in self._members:
+            self._members[group] = self._find_members(group)
+        return self._members[group]
 
     def reached(self, rank: int, group: str) -> int | None:
         """How many collectives of a group a rank has begun; None if that is not known."""
+        if (rank, group) not in self._reached:
+            self._reached[rank, group] = self._find_reached(rank, group)
+        return self._reached[rank, group]
+
+    def _find_members(self, group: str) -> list[int]:
+        for rank in self.ranks.values():
+            for known in rank.evidence.groups if rank.evidence else ():
+                if known.group == group and known.ranks:
+                    spans = _spans(known.ranks)
+                    return [number for number in sorted(self.ranks) if _is_in(spans, number)]
+        return sorted(self.ranks)
+
+    def _find_reached(self, rank: int, group: str) -> int | None:
         evidence = self.ranks[rank].evidence
         if evidence is None or evidence.missing:
             return None if evidence is None else 0
@@ -87,7 +102,7 @@ class Positions:
             for entry in (*rank.evidence.entries, *rank.evidence.trace)
             if entry.kind != "message"
         }
-        return list(names)
+        return list(names)[:_MOST_GROUPS]
 
     def _kind(self, group: str) -> str:
         """Whose count is compared: calls, where they are all; else that of the backend, which has more."""
@@ -152,12 +167,12 @@ def _same(one: Entry, entry: Entry, *, receives: bool, peer: int) -> bool:
     )
 
 
-def _unspan(text: str) -> list[int]:
-    """The ranks of `0-3,6`; none for a text that is no such list."""
-    ranks: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()) or len(part) > 16:
-            return []
-        ranks += range(int(first), min(int(last or first), int(first) + (1 << 16)) + 1)
-    return ranks
+def _spans(text: str) -> list[tuple[int, int]]:
+    """The first and last rank of each part of `0-3,6`; none for a text that is no such list."""
+    parts = re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", text)
+    pairs = [part.partition("-") for part in text.split(",")] if parts else []
+    return [(int(first), int(last or first)) for first, _, last in pairs]
+
+
+def _is_in(spans: Sequence[tuple[int, int]], number: int) -> bool:
+    return any(first <= number <= last for first, last in spans)

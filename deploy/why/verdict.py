@@ -13,7 +13,7 @@ from ..console.text import span
 from . import waits as waiting
 from .positions import Positions, Rank
 from .waits import Difference, Wait
-from .words import doing, evidence_lines, fate, named, operation, stack_line
+from .words import doing, evidence_lines, fate, named, operation, plural, stack_line, waits_or_wait
 
 Kind = Literal["absent", "fate", "different", "deadlock", "network", "slow", "moves", "stacks", "nothing"]
 
@@ -85,7 +85,7 @@ class _Case:
         sides = fold((rank, _meaning(entry, found.what)) for rank, entry in sorted(found.entries.items()))
         most, others = sides[0][0], sides[1:]
         shape = found.what in {"size", "type"}
-        parts = [f"{span(most)} {_waits(most)} in {operation(found.entries[most[0]], shape=shape)}"]
+        parts = [f"{span(most)} {waits_or_wait(most)} in {operation(found.entries[most[0]], shape=shape)}"]
         odd: list[int] = []
         for numbers, _ in others:
             odd += numbers
@@ -150,7 +150,7 @@ class _Case:
         fated = [rank for rank in self.ranks if fate(self.ranks[rank])]
         recorded = [rank for rank in self.ranks.values() if rank.evidence and not rank.evidence.missing]
         places = fold((number, self._where(number)) for number in self.ranks if number not in fated)
-        parts = [f"{span(numbers)} {_are(numbers, words)}" for numbers, words in places[:4]]
+        parts = [f"{span(numbers)} {plural(numbers, words)}" for numbers, words in places[:4]]
         missing = next((rank.evidence.missing for rank in self.ranks.values() if rank.evidence), "")
         note = "no rank waits in a collective" if recorded else f"only stacks and /proc are known ({missing})"
         odd = [rank for numbers, _ in places[1:] for rank in numbers]
@@ -223,7 +223,7 @@ class _Case:
             if (other.entry.kind == "message", other.entry.group, other.entry.seq, other.entry.op) == key
         }
         return "; ".join(
-            f"{span(sorted(ranks))} {_waits(ranks)} in {text}" for ranks, text in fold(same.items())
+            f"{span(sorted(ranks))} {waits_or_wait(ranks)} in {text}" for ranks, text in fold(same.items())
         )
 
     def _coming(self, numbers: Sequence[int], words: str) -> str:
@@ -292,12 +292,3 @@ def _meaning(entry: Entry, what: str) -> tuple[object, ...]:
         "type": (entry.op, entry.dtype),
         "root": (entry.op, entry.root),
     }[what]
-
-
-def _waits(ranks: Sequence[int]) -> str:
-    return "waits" if len(ranks) == 1 else "wait"
-
-
-def _are(numbers: Sequence[int], words: str) -> str:
-    """`are in f (a.py:3)` for several ranks, where one `is in f (a.py:3)`."""
-    return words.replace("is ", "are ", 1) if len(numbers) > 1 and words.startswith("is ") else words

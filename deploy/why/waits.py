@@ -36,13 +36,18 @@ class Difference:
 def waits(positions: Positions) -> list[Wait]:
     """Every wait of every rank that is still there, the oldest first."""
     found = []
+    absent: dict[tuple[str, int], tuple[int, ...]] = {}
     for number, rank in positions.ranks.items():
         if rank.evidence is None:
             continue
         ended = rank.evidence.end is not None  # then only what it has given up explains anything
         for group, entries in positions.collectives.items():
             for entry in entries.get(number, ()):
-                awaited = _absent(positions, group, entry)
+                if entry.state == "d":
+                    continue
+                awaited = absent.get((group, entry.seq))
+                if awaited is None:
+                    awaited = absent[group, entry.seq] = _absent(positions, group, entry)
                 shown = entry if entry.where else replace(entry, where=stack_line(rank.evidence))
                 # A collective that goes on in the background ends by itself once every rank has come.
                 if (entry.state == "i" and not ended) or (

@@ -121,6 +121,16 @@ def place(line: Line) -> str:
     return harmless(f"{line.function} ({line.file}:{line.line})")
 
 
+def waits_or_wait(ranks: Sequence[int]) -> str:
+    """`waits` for one rank."""
+    return "waits" if len(ranks) == 1 else "wait"
+
+
+def plural(numbers: Sequence[int], words: str) -> str:
+    """`are in f (a.py:3)` for several ranks, where one `is in f (a.py:3)`."""
+    return words.replace("is ", "are ", 1) if len(numbers) > 1 and words.startswith("is ") else words
+
+
 def evidence_lines(ranks: Sequence[Rank], last: dict[int, Entry | None]) -> list[str]:
     """What is known of each rank, equal ranks together; the odd ones last."""
     lines = {rank.number: _evidence_line(rank, last.get(rank.number)) for rank in ranks}
