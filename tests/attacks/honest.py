@@ -47,6 +47,19 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "sample": {"sample": '{"at": 1, "host": ""}'},
     "stop": {"left": [7]},
     "stacks": {"stacks": {"0": {"frames": [["main", "train.py", 3]]}, "1": {"error": "Permission denied"}}},
+    "why": {
+        "ranks": {
+            "0": {
+                "now": 1000.0,
+                "groups": [{"group": "0", "kind": "call", "ranks": "0-1", "count": 7}],
+                "entries": [
+                    {"state": "i", "group": "0", "kind": "call", "seq": 7, "at": 1.0, "op": "barrier"}
+                ],
+                "process": {"pid": 7, "state": "S"},
+                "frames": [["main", "train.py", 3, True]],
+            }
+        }
+    },
     "jobs": {"jobs": [JOB]},
     "output": {"output": [["rank-0000@node1.out", "line\n"]], "more": True},
     "end_driver": {"told": True},
