@@ -70,10 +70,11 @@ def test_an_environment_is_made_from_wheels_that_were_brought(home: Path, tmp_pa
     known = from_json(Environment, made)
     assert (known.source, known.packages, known.torch, known.mpirun) == ("requirements.txt", 1, None, None)
     said = subprocess.run(
-        [known.executable, "-c", "import greeting, sys; print(greeting.VERSION, sys.prefix)"],
+        [known.executable, "-B", "-c", "import greeting, sys; print(greeting.VERSION, sys.prefix)"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert said.stdout == f"1.0 {home}/envs/{KEY}\n"
+    assert [*(home / "envs" / KEY).rglob("greeting.*.pyc")], "each rank would compile it"
     there = ENVIRONMENTS.read(Environments(home, unsent).do_envs({}, b""))
     assert there.environments == {KEY: known}
     assert there.home == ENVIRONMENTS.read(Environments(home, unsent).do_envs({}, b"")).home

@@ -114,6 +114,14 @@ def _build(wheels: Path, root: Path, folder: Path, request: Frame, text: str) ->
                 argv += ["--find-links", str(_named(wheels, digest, name))]
         if text.strip():
             _run([*argv, "--requirements", str(listed)], root)
+            _compile(folder)
+
+
+def _compile(folder: Path) -> None:
+    """Compile the packages once; otherwise the ranks of the first launch do, all at the same time."""
+    compiling = [str(folder / "bin" / "python"), "-I", "-m", "compileall", "-q", "-j", "0"]
+    with contextlib.suppress(Failed):  # a package may hold files for another version of Python
+        _run([*compiling, str(folder / "lib")], folder)
 
 
 def _uv(wheels: Path, digest: str) -> Path:
