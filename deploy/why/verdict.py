@@ -12,7 +12,7 @@ from ..console.fold import fold
 from ..console.text import span
 from . import waits as waiting
 from .positions import Positions, Rank
-from .waits import Difference, Wait
+from .waits import Mismatch, Wait
 from .words import doing, evidence_lines, fate, named, operation, plural, stack_line, waits_or_wait
 
 Kind = Literal["absent", "fate", "different", "deadlock", "network", "slow", "moves", "stacks", "nothing"]
@@ -80,7 +80,7 @@ class _Case:
 
     # -- the kinds of verdict --
 
-    def _different(self, found: Difference) -> Verdict:
+    def _different(self, found: Mismatch) -> Verdict:
         """Ranks that call different things as the same collective: the smaller part is the odd one."""
         sides = fold((rank, _meaning(entry, found.what)) for rank, entry in sorted(found.entries.items()))
         most, others = sides[0][0], sides[1:]

@@ -23,7 +23,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Mismatch:
     """The collective of a group with one number, of which the ranks make different things."""
 
     group: str
@@ -100,7 +100,7 @@ def _other_side(positions: Positions, rank: int, entry: Entry) -> tuple[int, ...
     return tuple(member for member in positions.members(entry.group) if member != rank)  # from any rank
 
 
-def differences(positions: Positions) -> list[Difference]:
+def differences(positions: Positions) -> list[Mismatch]:
     """The collectives in which ranks differ, the first of each group with a rank that waits in it."""
     found = []
     for group, by_rank in positions.collectives.items():
@@ -115,7 +115,7 @@ def differences(positions: Positions) -> list[Difference]:
         for seq in sorted(rows):
             what = _difference(list(rows[seq].values()), strict=seq >= first)
             if what:
-                found.append(Difference(group, seq, rows[seq], what))
+                found.append(Mismatch(group, seq, rows[seq], what))
                 break
     return found
 
