@@ -148,8 +148,8 @@ def _tools(paths: JobPaths, python: str, tools: Tools, *, record: bool) -> Itera
         start = f'#!/bin/sh\nexec {shlex.join((python, "-IS", script))} "$@"\n'
         yield RemoteFile(script, 0o600, text)
         yield RemoteFile(f"{paths.programs}/muster-{name}", 0o700, start)
-    in_rank = {"sitecustomize.py": tools.in_rank, **(tools.recorder if record else {})}
-    for name, text in in_rank.items():
+    yield RemoteFile(f"{paths.programs}/in_rank/sitecustomize.py", 0o600, tools.in_rank)
+    for name, text in (tools.recorder if record else {}).items():
         yield RemoteFile(f"{paths.programs}/in_rank/{name}", 0o600, text)
 
 
