@@ -1,6 +1,7 @@
-"""A container engine that was on the host before setup: it is used as it is, and nothing of it is lost.
+"""A container engine that was on the host before setup: a node runs in it, and nothing of it is lost.
 
 The package `docker-ce` is made for the test: Debian's engine under that name, with the real one's conflicts.
+The node's image is the real one without PyTorch, which a job of MPI has no use for.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ansible.bare_hosts import HAS_TORCH, Hosts, run
+from tests.ansible.bare_hosts import HAS_TORCH, ROOT, Hosts, run
+from tests.ansible.test_setup import RANKS, launch
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ docker volume create precious
 echo weights >/var/lib/docker/volumes/precious/_data/checkpoint
 """
 PRECIOUS = "/var/lib/docker/volumes/precious/_data/checkpoint"
-PARTS = ("--tags", "container_engine")
+IMAGE = "muster-bare-login"
+BUILD = ("docker", "build", "--quiet", "--target", "login", "--build-arg", "FLAVOR=none", "--tag", IMAGE)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,9 @@ def owner(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) 
     hosts = Hosts(tmp_path_factory.mktemp("owner"), ["node6"])
     for name in ("operator", "operator.pub"):
         (hosts.folder / name).symlink_to(operator / name)
-    hosts.variables |= {"muster_stack": "node"}
+    built = run(*BUILD, "--file", str(ROOT / "docker/Dockerfile"), str(ROOT))
+    assert built.returncode == 0, built.stderr
+    hosts.variables |= {"muster_stack": "node", "node_image": IMAGE}
     hosts.compose("rm", "--force", "--stop", "--volumes", "node6")
     hosts.start("node6")
     done = run("docker", "exec", hosts.container("node6"), "sh", "-c", MAKE_DOCKER_CE, timeout=400)
@@ -72,23 +77,51 @@ def is_whole(hosts: Hosts) -> bool:
     )
 
 
+def traces(hosts: Hosts) -> set[str]:
+    """What is on the host, but for what the owner's containerd makes when it first runs a container."""
+    return {line for line in hosts.traces("node6") if not line.startswith("/var/lib/containerd/")}
+
+
 def process(hosts: Hosts) -> str:
     return hosts.on("node6", "systemctl", "show", "--property=MainPID", "docker")
 
 
-def test_an_engine_that_runs_is_used_as_it_is_and_outlives_setup_and_teardown(owner: Hosts) -> None:
-    first, before = process(owner), owner.traces("node6")
-    done = owner.play("setup", *PARTS)
+@pytest.fixture(scope="module")
+def before(owner: Hosts) -> tuple[str, set[str]]:
+    """The engine's process and the host's traces before setup."""
+    return process(owner), traces(owner)
+
+
+def test_a_node_is_set_up_in_an_engine_that_runs_already(owner: Hosts, before: tuple[str, set[str]]) -> None:
+    done = owner.play("setup")
     assert done.status == 0, done.text
     assert is_whole(owner)
-    done = owner.play("verify", verify_roles=["container_engine"])
+    done = owner.play("setup")
+    assert (done.status, done.changed) == (0, 0), done.text
+    done = owner.play("verify")
     assert done.status == 0, done.text
-    done = owner.play("teardown")
+    found = {check["id"] for check in owner.checks()}
+    assert found >= {"container_engine.answers", "node.container", "node.unit", "ssh_trust.driver"}
+
+
+def test_a_job_runs_in_the_node_and_its_output_outlives_the_container(owner: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    done = launch(owner, tmp_path, "--script", "ranks.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("sum 1 on node6") >= 2
+    assert owner.driver("node6", "mkdir out && echo weights >out/checkpoint").returncode == 0
+    owner.on("node6", "systemctl", "restart", "muster-node")
+    saved = wait_until(lambda: owner.driver("node6", "cat out/checkpoint").stdout, "a login", patience=200.0)
+    assert saved == "weights\n"
+
+
+def test_teardown_leaves_an_engine_that_was_there_before(owner: Hosts, before: tuple[str, set[str]]) -> None:
+    done = owner.play("teardown", teardown_remove_data=True)
     assert done.status == 0, done.text
     assert is_whole(owner)
-    assert process(owner) == first  # nobody has even restarted it
-    after = owner.traces("node6")
-    assert (before - after, after - before) == (set(), set())
+    assert process(owner) == before[0]  # nobody has even restarted it
+    after = traces(owner)
+    assert (before[1] - after, after - before[1]) == (set(), set())
 
 
 def test_an_engine_that_does_not_answer_stops_setup_before_anything_is_changed(owner: Hosts) -> None:
