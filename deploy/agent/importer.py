@@ -17,8 +17,14 @@ class Sent:
     """Finds and loads modules from their sources. A module is compiled when it is imported; most are not."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        self.sources = sources
-        self.packages = {name.rpartition(".")[0] for name in sources} | {"muster", "muster.deploy"}
+        self.sources: dict[str, str] = {}
+        self.packages = {"muster", "muster.deploy"}
+        self.add(sources)
+
+    def add(self, sources: Mapping[str, str]) -> None:
+        """Take in more modules; not every command needs all of them."""
+        self.sources.update(sources)
+        self.packages |= {name.rpartition(".")[0] for name in sources}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -70,6 +70,9 @@ class Agent:
         if do == "time":
             return {"reply": request["id"], "time": time.time(), "steady": steady()}
         try:
+            if do == "modules":
+                add_modules(payload)
+                return {"reply": request["id"]}
             if do == "load":
                 self._parts.load_ahead(request["words"])
                 return {"reply": request["id"]}
@@ -91,6 +94,16 @@ class Agent:
             from .process.processes import end_descendants  # noqa: PLC0415
 
             end_descendants()
+
+
+def add_modules(packed: bytes) -> None:
+    """Take in modules that came after the start (deploy/agent/importer.py)."""
+    import json  # noqa: PLC0415
+    import zlib  # noqa: PLC0415
+
+    for finder in sys.meta_path:
+        if hasattr(finder, "add"):
+            finder.add(json.loads(zlib.decompress(packed)))
 
 
 def main() -> None:

@@ -475,6 +475,7 @@ class Request(Generic[Answer]):
 
 TIME = Request("time", Time)
 LOAD = Request("load", Nothing)
+MODULES = Request("modules", Nothing)
 FACTS = Request("facts", Facts)
 HEALTH = Request("health", Health)
 OPEN_PORT = Request("open_port", OpenPort)

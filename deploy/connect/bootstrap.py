@@ -15,6 +15,7 @@ from ..common.frames import Readable
 
 DEPLOY = Path(__file__).parents[1]
 ROOMS = ("agent", "common")
+LATE = ("muster.deploy.agent.data.", "muster.deploy.common.data.")
 # Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
 _JOB = "muster.deploy.agent.job"
 PROGRAMS = {f"{_JOB}.rank", f"{_JOB}.rsh", f"{_JOB}.in_rank.sitecustomize", f"{_JOB}.in_rank.muster_recorder"}
@@ -65,10 +66,24 @@ def modules() -> dict[str, str]:
     }
 
 
+def _is_late(name: str) -> bool:
+    """Whether only some commands need a module: the source of the others must fit into a pipe (64 KiB)."""
+    return name.startswith(LATE)
+
+
+@cache
+def late_source() -> bytes:
+    """The modules that an agent gets when they are first needed."""
+    return zlib.compress(
+        json.dumps({name: text for name, text in modules().items() if _is_late(name)}).encode()
+    )
+
+
 @cache
 def agent_source() -> bytes:
     """The agent's modules as the bootstrap reads them: compressed, in one line."""
-    return base64.b64encode(zlib.compress(json.dumps(modules()).encode())) + b"\n"
+    sources = {name: text for name, text in modules().items() if not _is_late(name)}
+    return base64.b64encode(zlib.compress(json.dumps(sources).encode())) + b"\n"
 
 
 def is_swallowed(message: str) -> bool:

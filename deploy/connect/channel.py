@@ -19,8 +19,8 @@ from ..common.frames import Frame, Readable, read_frame, write_frame
 from ..decode import NONSENSE
 from ..errors import MusterError
 from . import reports
-from .answers import TIME, Answer, Request
-from .bootstrap import Noise, agent_source, await_greeting, is_swallowed, remedy_of
+from .answers import MODULES, TIME, Answer, Request
+from .bootstrap import Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe
 from .reports import BUSY, Event, Lost, Report
@@ -79,7 +79,7 @@ class Channel:
         self._numbers = itertools.count()
         self._posting = threading.Lock()
         self._waiting: dict[int, _Pending] = {}
-        self._greeted = self._given_up = False
+        self._greeted = self._given_up = self._has_late = False
         self._ended: LostError | None = None
         """Why the connection has ended."""
         with contextlib.suppress(OSError):  # if the agent never starts, `last_words` says why
@@ -89,6 +89,9 @@ class Channel:
 
     def post(self, request: Request[Answer], payload: bytes = b"", **words: Any) -> Future[Answer]:
         """Ask the agent for something; the future holds its answer, `LostError` or `MusterError`."""
+        if request.word.startswith("data_") and not self._has_late:
+            self._has_late = True
+            self.post(MODULES, late_source())
         number = next(self._numbers)
         if not self._waiting:
             self._asked = time.monotonic()
