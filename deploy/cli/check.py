@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import os
 import sys
 import time
+from collections.abc import Sequence
 from json import dumps
 from pathlib import Path
 
@@ -14,7 +17,9 @@ from ..check import check as judge
 from ..check import report as check_report
 from ..check import unfit
 from ..check.examine import examine
+from ..check.finding import Finding
 from ..check.measurements import Examination
+from ..check.slurm_site import judge as judge_site
 from ..connect.cluster import Cluster
 from ..errors import UnfitError
 from ..hosts.hostfile import Host
@@ -24,7 +29,7 @@ from ..plan.placement import used_hosts
 from ..plan.spec import LaunchSpec, Program
 from . import options as request
 from .command import command
-from .inventory import HERE, allocated, has_hosts, judge_site, of_file
+from .inventory import HERE, allocated, of_file, salloc_words
 from .shared import HELP, explained
 
 _HELP = {
@@ -51,8 +56,8 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     """Check whether every host is fit for a launch; if not, say which host is not and what fixes it."""
     with explained(context), contextlib.ExitStack() as stack:
         named = request.one_of("--launcher", launcher, LAUNCHERS)
-        site = judge_site(slurm) if slurm else ()
-        if slurm and (unfit(site) or not has_hosts(slurm)):
+        site = _judge_site(slurm) if slurm else ()
+        if slurm and (unfit(site) or not _has_hosts(slurm)):
             chosen: tuple[Host, ...] = ()
             examination, findings = Examination({}, {}), site
         else:
@@ -81,3 +86,23 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
         sys.stdout.write(text)
         if unfit(findings):
             raise Exit(code=UnfitError.exit_status)
+
+
+def _judge_site(slurm: str) -> tuple[Finding, ...]:
+    """What is wrong with the Slurm site of this machine, for these words of salloc."""
+    from ..slurm.site import site  # noqa: PLC0415  # most checks need no Slurm
+
+    return judge_site(site(_partition([] if slurm == HERE else salloc_words(slurm))))
+
+
+def _has_hosts(slurm: str) -> bool:
+    """Whether there are words to ask Slurm for hosts with, or an allocation that is HERE."""
+    return slurm != HERE or "SLURM_JOB_ID" in os.environ
+
+
+def _partition(words: Sequence[str]) -> str:
+    """The partition that options of salloc name; empty for the default one, or several."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("-p", "--partition", default="")
+    named: str = parser.parse_known_args(words)[0].partition
+    return "" if "," in named else named

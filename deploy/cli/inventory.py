@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ..check.finding import Finding
 from ..connect.opener import opener, pythons_beside
 from ..connect.pipe import OpenPipe
 from ..console.terminal import harmless
@@ -56,7 +54,7 @@ def allocated(
         if slurm == HERE:
             given = grant.here(os.environ)
         else:
-            given = stack.enter_context(grant.granted(_words(slurm), os.environ, _tell, seconds))
+            given = stack.enter_context(grant.granted(salloc_words(slurm), os.environ, _tell, seconds))
         hosts = hostfile.select(given.hosts, include, exclude)
         explain = partial(programs.why_lost, given.job)
         yield Inventory(
@@ -66,28 +64,8 @@ def allocated(
         )
 
 
-def judge_site(slurm: str) -> tuple[Finding, ...]:
-    """What is wrong with the Slurm site of this machine, for these words of salloc."""
-    from ..check.slurm_site import judge  # noqa: PLC0415  # most commands need no Slurm
-    from ..slurm.site import site  # noqa: PLC0415
-
-    return judge(site(_partition([] if slurm == HERE else _words(slurm))))
-
-
-def has_hosts(slurm: str) -> bool:
-    """Whether there are words to ask Slurm for hosts with, or an allocation that is HERE."""
-    return slurm != HERE or "SLURM_JOB_ID" in os.environ
-
-
-def _partition(words: Sequence[str]) -> str:
-    """The partition that options of salloc name; empty for the default one, or several."""
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument("-p", "--partition", default="")
-    named: str = parser.parse_known_args(words)[0].partition
-    return "" if "," in named else named
-
-
-def _words(slurm: str) -> list[str]:
+def salloc_words(slurm: str) -> list[str]:
+    """The options of salloc in the value of `--slurm`; `UsageError` if it is something else."""
     try:
         words = shlex.split(slurm)
     except ValueError as error:

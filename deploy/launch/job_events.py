@@ -27,6 +27,7 @@ EventType = Literal[
     "driver.failed",
     "job.interrupted",
     "job.stopped",
+    "allocation.ended",
     "attempt.ended",
     "job.restarted",
     "job.ended",
@@ -43,6 +44,7 @@ FAILURES: Mapping[Kind, EventType] = {
     "driver": "driver.failed",
     "interrupted": "job.interrupted",
     "stopped": "job.stopped",
+    "allocation": "allocation.ended",
 }
 """The event of each kind of failure that a verdict can name."""
 LONGEST_TEXT = 2000
