@@ -118,3 +118,8 @@ def test_a_home_is_found_in_the_path_of_a_python_and_nothing_else(
         ["sh", "-c", f"printf %s {line}"], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == reached.format(home=tmp_path)
+
+
+def test_the_source_of_an_agent_fits_into_a_pipe() -> None:
+    """Else the driver, which writes it first, waits for a host that prints without end."""
+    assert len(agent_source()) < 1 << 16
