@@ -99,7 +99,7 @@ def _steps(site: Site) -> Iterator[Finding]:
         yield _warning("slurm.no-pmix", text, "nothing for --launcher mpirun, which brings its own")
     if site.config.get("mpidefault", "").startswith("pmi2"):
         text = "MpiDefault is pmi2: with plain srun, each rank of Open MPI is alone in a world of one"
-        yield _warning("slurm.pmi2", text, "start with muster launch, or srun --mpi=pmix")
+        yield _warning("slurm.old-pmi", text, "start with muster launch, or srun --mpi=pmix")
 
 
 def _ends(site: Site) -> Iterator[Finding]:

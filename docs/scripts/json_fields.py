@@ -20,7 +20,8 @@ types:
 - A failure, by the `kind` that result.json gives it: `rank.failed` (rank), `host.lost` (host),
   `launcher.failed` (launcher), `start.timeout` (start), `placement.wrong` (placement), `world.alone` (world),
   `job.stalled` (stall), `port.taken` (port), `driver.failed` (driver), `job.interrupted` (interrupted),
-  `job.stopped` (stopped), `allocation.ended` (allocation: Slurm took the hosts away). Of several in one attempt, the verdict names the first.
+  `job.stopped` (stopped), `allocation.ended` (allocation: Slurm took the hosts away). Of several in one
+  attempt, the verdict names the first.
 
 `null` in a line: the field means nothing for this type."""
 COMPARE = "What `muster compare --json` prints: what differs between jobs, and the figures of each."

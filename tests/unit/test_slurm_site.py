@@ -57,7 +57,7 @@ def test_a_site_that_is_well_has_no_findings() -> None:
         ),
         (site(slurm_version="19.05.8"), {"slurm.too-old": "error"}),
         (Site(config=CONFIG, mpi=("none", "pmi2"), groups=GROUPS), {"slurm.no-pmix": "warning"}),
-        (site(mpidefault="pmi2"), {"slurm.pmi2": "warning"}),
+        (site(mpidefault="pmi2"), {"slurm.old-pmi": "warning"}),
         (site(proctracktype="proctrack/pgid"), {"slurm.loses-processes": "warning"}),
         (site(taskplugin=""), {"slurm.not-confined": "warning"}),
         (site(slurmdtimeout="0 sec"), {"slurm.no-node-failure": "warning"}),
