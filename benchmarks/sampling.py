@@ -22,8 +22,8 @@ from pathlib import Path
 
 from muster.deploy.agent.job.sampler import Sampler
 from muster.deploy.common.frames import Frame
-from muster.deploy.common.sample_file import NAME, SampleFile
 from muster.deploy.connect.reports import Event, Sampled, of_frame
+from muster.deploy.jobs.sample_file import NAME, SampleFile
 
 EVERY = 2.0
 VARIANTS = 5  # of the sample of each host: no two in a row are equal

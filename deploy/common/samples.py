@@ -1,6 +1,6 @@
 """Samples: what a host and its ranks did at one moment, as its agent measured it.
 
-`runs/JOB/samples.jsonl.gz` has a line for each (deploy/common/sample_file.py); docs/reference/samples.md
+`runs/JOB/samples.jsonl.gz` has a line for each (deploy/jobs/sample_file.py); docs/reference/samples.md
 describes the fields. Everything but the time and the host may be None: not measured, or not there.
 """
 

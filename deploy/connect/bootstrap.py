@@ -15,7 +15,15 @@ from ..common.frames import Readable
 
 DEPLOY = Path(__file__).parents[1]
 ROOMS = ("agent", "common")
-LATE = ("muster.deploy.agent.data.", "muster.deploy.common.data.")
+# Modules that a launch does not need: an agent gets them before the first request with such a word.
+LATE = tuple(
+    f"muster.deploy.{name}"
+    for name in (
+        *("agent.data.", "common.data.", "agent.image.", "agent.host.health", "agent.host.gpus"),
+        *(f"agent.envs.{module}" for module in ("build", "describe", "environments", "reach", "wheels")),
+    )
+)
+NEED_LATE = ("health", "data_", "image", "env", "wheel_")
 # Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
 _JOB = "muster.deploy.agent.job"
 PROGRAMS = {f"{_JOB}.rank", f"{_JOB}.rsh", f"{_JOB}.in_rank.sitecustomize", f"{_JOB}.in_rank.muster_recorder"}

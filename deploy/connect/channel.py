@@ -20,7 +20,7 @@ from ..decode import NONSENSE
 from ..errors import MusterError
 from . import reports
 from .answers import MODULES, TIME, Answer, Request
-from .bootstrap import Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
+from .bootstrap import NEED_LATE, Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe
 from .reports import BUSY, Event, Lost, Report
@@ -89,7 +89,7 @@ class Channel:
 
     def post(self, request: Request[Answer], payload: bytes = b"", **words: Any) -> Future[Answer]:
         """Ask the agent for something; the future holds its answer, `LostError` or `MusterError`."""
-        if request.word.startswith("data_") and not self._has_late:
+        if request.word.startswith(NEED_LATE) and not self._has_late:
             self._has_late = True
             self.post(MODULES, late_source())
         number = next(self._numbers)

@@ -16,14 +16,14 @@ from typing import IO, Any
 
 from ..common.os_errors import explain, naming
 from ..common.runs import RESERVE, identity
-from ..common.sample_file import NAME as SAMPLES
-from ..common.sample_file import SampleFile
 from ..common.samples import HostSample
 from ..errors import MusterError, UsageError
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
 from .job import MAX_LOG
+from .sample_file import NAME as SAMPLES
+from .sample_file import SampleFile
 
 # Reserved at the start, so that verdict and result can be written even if the disk is full at the end.
 RESERVED_BYTES = 1 << 18

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.sample_file import read_samples
+from muster.deploy.jobs.sample_file import read_samples
 from tests.launching import Project
 from tests.waiting import wait_until
 

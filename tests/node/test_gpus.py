@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.host import gpus
+from muster.deploy.agent.host import gpu_meter, gpus
 from muster.deploy.check.finding import Finding
 from muster.deploy.check.gpus import Needs, of_gpus
 from muster.deploy.decode import from_json
@@ -59,6 +59,10 @@ def test_ansible_runs_the_same_file_as_a_program_of_its_own(tmp_path: Path) -> N
     argv = [sys.executable, "-I", "-", str(tmp_path)]
     done = subprocess.run(argv, input=source, capture_output=True, text=True, check=True, cwd="/")
     assert json.loads(done.stdout) == json.loads(json.dumps(gpus.survey(str(tmp_path))))
+
+
+def test_the_probe_and_the_samples_look_in_the_same_places() -> None:
+    assert gpus.PLACES == gpu_meter.PLACES
 
 
 def test_a_healthy_node_is_seen_as_a_whole(tmp_path: Path) -> None:

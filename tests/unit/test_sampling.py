@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.sample_file import SampleFile
 from muster.deploy.common.samples import HostSample
 from muster.deploy.connect.reports import Sampled, of_frame
 from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.jobs.sample_file import SampleFile
 from muster.deploy.launch import sampling
 from muster.deploy.launch.sampling import Sampling
 from muster.deploy.launch.state import State

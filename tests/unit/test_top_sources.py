@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from muster.deploy.common.runs import identity
-from muster.deploy.common.sample_file import NAME, SampleFile
 from muster.deploy.common.samples import HostSample
 from muster.deploy.connect.answers import HostSampled
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.control import Here, known_to
+from muster.deploy.jobs.sample_file import NAME, SampleFile
 from muster.deploy.view.top.history import Printed, Unreached
 from muster.deploy.view.top.sources import HostSource, JobSource
 from tests.unit.records import host_sample

@@ -17,7 +17,9 @@ from typing import IO, Any
 
 from ...common.frames import Frame
 from ..process.processes import die_with_agent
-from .gpus import PLACES
+
+PLACES = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
+"""Where nvidia-smi is, if not on PATH."""
 
 FIELDS = (
     "index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,clocks.sm,"

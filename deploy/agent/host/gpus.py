@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 # A failing GPU can make nvidia-smi wait for ever: limits for one program, and for all together.
 SMI_SECONDS, ALL_SECONDS = 10.0, 25.0
+# Ansible runs this file alone, so it imports nothing of ours: gpu_meter.py has the same places.
 PLACES = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
 GPU_FIELDS = (
     "index,memory.used,memory.total,ecc.errors.uncorrected.volatile.total,uuid,driver_version,"

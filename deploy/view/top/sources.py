@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Protocol
 
 from ...common import samples
-from ...common.sample_file import NAME, SampleReader
 from ...common.samples import HostSample
 from ...connect.answers import FILES, OUTPUT, READ, SAMPLE, HostSampled
 from ...connect.cluster import Cluster
 from ...errors import MusterError
 from ...jobs.control import Known, state_of
+from ...jobs.sample_file import NAME, SampleReader
 from .history import Printed, Record, Unreached
 
 PART = 1 << 20

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
-from .samples import HostSample, as_line, of_line
+from ..common.samples import HostSample, as_line, of_line
 
 NAME = "samples.jsonl.gz"
 MOST_FILE = 1 << 28  # bytes: 8 hosts of 8 ranks and 8 GPUs are kept in full for most of a day
@@ -50,7 +51,7 @@ class SampleFile:
         self._left = most
         self._member = 0
         self._packer = _packer()
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115  # as long as the run
+        self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115  # as long as the run
         self.problem: OSError | None = None
         """Why the file ends early; None as long as it grows."""
 
@@ -134,7 +135,7 @@ class SampleReader:
 def read_samples(path: str) -> Iterator[HostSample]:
     """The samples of a file, up to where it ends or is cut; OSError for a file that cannot be read."""
     reader = SampleReader()
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         while content := file.read(1 << 16):
             yield from reader.feed(content)
 
