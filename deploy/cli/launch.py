@@ -121,6 +121,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context, "interrupted; the job is ended on every host"), contextlib.ExitStack() as stack:
         clock = Timings()
         clock.note("Python and the command line", 0.0)
+        request.require_batch(detach=detach, slurm=slurm)
         request.require_attached(detach=detach, events=events, metrics=metrics)
         shown = sys.stderr if events == "-" else sys.stdout
         asked = wanted(
