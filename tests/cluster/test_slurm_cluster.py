@@ -1,0 +1,187 @@
+"""Launches on a real Slurm: three containers with slurmctld, slurmd and munge (docker/slurm)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from tests.cluster.conftest import NUMBER, ROOT, Cluster
+from tests.waiting import wait_until
+
+NODES = ("slurm1", "slurm2", "slurm3")
+COMPOSE = ("docker", "compose", "--file", str(ROOT / "docker" / "slurm" / "compose.yaml"))
+FOLDER = "/home/muster/project"
+PROGRAM = """
+import os, socket, sys, time
+variables = sorted(name for name in os.environ if name.startswith("SLURM"))
+print("rank", os.environ["RANK"], "on", socket.gethostname(), variables, flush=True)
+if sys.argv[1:] == ["wait"]:
+    time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """A Slurm cluster in containers; slurm1 is its login node."""
+
+    env: dict[str, str]
+
+    def compose(self, *words: str) -> str:
+        done = subprocess.run(
+            [*COMPOSE, *words], env=self.env, capture_output=True, text=True, timeout=900, check=False
+        )
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout
+
+    def argv(self, *words: str, node: str = "slurm1") -> list[str]:
+        place = ["exec", "--no-TTY", "--user", "muster", "--workdir", FOLDER, node]
+        return [*COMPOSE, *place, *words]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run words on the login node as its user."""
+        return subprocess.run(
+            self.argv(*words),
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start words on the login node; their output is one stream."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            self.argv(*words),
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def jobs(self) -> list[str]:
+        """The numbers of Slurm's jobs, those that end included."""
+        return self.run("squeue", "--noheader", "--format=%i").stdout.split()
+
+    def left(self, nodes: Sequence[str] = NODES) -> str:
+        """The processes of launches that are still on these nodes."""
+        pattern = "[p]rogram.py|[m]uster agent|[p]rted"
+        argvs = [self.argv("pgrep", "-fa", pattern, node=node) for node in nodes]
+        return "".join(
+            subprocess.run(argv, env=self.env, capture_output=True, text=True, check=False).stdout
+            for argv in argvs
+        )
+
+    def is_idle(self) -> bool:
+        """Whether no job is left, and all nodes can take another."""
+        return not self.jobs() and "idle" in self.run("sinfo", "--noheader", "--format=%T").stdout
+
+
+@pytest.fixture(scope="module")
+def slurm(cluster: Cluster) -> Iterator[Slurm]:
+    # `cluster` has built the image of the nodes, on which that of Slurm's nodes is built.
+    name = f"muster-slurm-test{NUMBER or ''}"
+    made = Slurm({**os.environ, "COMPOSE_PROJECT_NAME": name})
+    try:
+        made.compose("up", "--detach", "--wait", "--build")
+        for words in (["mkdir", "-p", FOLDER], ["sh", "-c", f"cat > {FOLDER}/program.py"]):
+            argv = [*COMPOSE, "exec", "--no-TTY", "--user", "muster", "slurm1", *words]
+            subprocess.run(argv, env=made.env, input=PROGRAM, text=True, timeout=60, check=True)
+        wait_until(made.is_idle, "nodes of Slurm that are idle")
+        yield made
+    finally:
+        made.compose("down", "--volumes", "--timeout", "1")
+
+
+def until_all_wait(process: subprocess.Popen[str], ranks: int) -> list[str]:
+    """The lines of a launch until each of its ranks has printed a line."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        if sum("] rank " in seen for seen in lines) == ranks:
+            return lines
+    pytest.fail("".join(lines))
+
+
+def test_a_launch_takes_hosts_and_slots_from_slurm_and_gives_them_back(slurm: Slurm) -> None:
+    done = slurm.run("muster", "launch", "--slurm", "-N 3 -n 4", "program.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    started = re.findall(r"rank (\d) on (slurm\d) (\[.*\])", done.stdout)
+    assert sorted(started) == [
+        ("0", "slurm1", "[]"),
+        ("1", "slurm1", "[]"),
+        ("2", "slurm2", "[]"),
+        ("3", "slurm3", "[]"),
+    ]
+    assert "DONE    4 ranks on 3 hosts, mpirun" in done.stdout
+    wait_until(lambda: not slurm.jobs(), "the end of Slurm's job")
+    assert slurm.left() == ""
+
+
+def test_scancel_is_the_verdict_and_nothing_is_left(slurm: Slurm) -> None:
+    wait_until(slurm.is_idle, "nodes of Slurm that are idle")
+    with slurm.start("muster", "launch", "--slurm", "-N 3 -n 3", "program.py", "wait") as process:
+        lines = until_all_wait(process, 3)
+        (job,) = slurm.jobs()
+        slurm.run("scancel", job)
+        assert process.stdout is not None
+        output = "".join([*lines, *process.stdout])
+    assert f"FAILED  Slurm ended the allocation {job}: CANCELLED" in output
+    assert process.returncode == 143
+    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
+
+
+def test_what_slurm_refuses_is_quoted(slurm: Slurm) -> None:
+    refused = slurm.run("muster", "launch", "--slurm", "-N 3 -p gpu", "program.py")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "invalid partition specified: gpu" in refused.stderr
+    site = slurm.run("muster", "check", "--slurm", "--json")
+    assert site.returncode == 0, site.stderr
+    assert [finding["id"] for finding in json.loads(site.stdout)["findings"]] == ["slurm.not-confined"]
+
+
+@pytest.mark.soak
+def test_a_launch_inside_of_an_allocation_uses_it(slurm: Slurm) -> None:
+    wait_until(slurm.is_idle, "nodes of Slurm that are idle")
+    launch = ("muster", "launch", "--slurm", "--launcher", "torchrun", "program.py")
+    done = slurm.run("salloc", "--quiet", "-N2", "-n3", *launch)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "DONE    3 ranks on 2 hosts, torchrun" in done.stdout
+
+
+@pytest.mark.soak
+def test_a_driver_that_is_killed_leaves_no_allocation(slurm: Slurm) -> None:
+    wait_until(slurm.is_idle, "nodes of Slurm that are idle")
+    with slurm.start("muster", "launch", "--slurm", "-N 3 -n 3", "program.py", "wait") as process:
+        until_all_wait(process, 3)
+        slurm.run("pkill", "-9", "-f", "launch --slurm")
+    wait_until(lambda: not slurm.jobs(), "the end of Slurm's job")
+    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
+
+
+@pytest.mark.soak
+def test_a_node_that_dies_is_named_and_the_job_goes_on_on_what_is_left(slurm: Slurm) -> None:
+    wait_until(slurm.is_idle, "nodes of Slurm that are idle")
+    policy = ("--max-restarts", "1", "--min-hosts", "2")
+    words = ("muster", "launch", "--slurm", "-N 3 -n 3", *policy, "program.py", "wait")
+    try:
+        with slurm.start(*words) as process:
+            lines = until_all_wait(process, 3)
+            slurm.compose("kill", "slurm3")
+            lines += until_all_wait(process, 2)
+            slurm.run("pkill", "-INT", "-f", "launch --slurm")
+            assert process.stdout is not None
+            output = "".join([*lines, *process.stdout])
+        assert re.search(r"slurm3: .*; restart 1 of 1 on slurm1, slurm2\n", output), output
+        assert process.returncode == 130
+    finally:
+        slurm.compose("up", "--detach", "--wait")
