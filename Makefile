@@ -73,7 +73,8 @@ lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint, an
 	$(BIN)/mypy docker/*.py
 	$(BIN)/shellcheck $$(git ls-files '*.sh' '.ci/run')
 	$(BIN)/yamllint .
-	$(BIN)/hadolint --config docker/hadolint.yaml docker/Dockerfile docker/bases/*.Dockerfile
+	$(BIN)/hadolint --config docker/hadolint.yaml docker/Dockerfile docker/bases/*.Dockerfile \
+	  docker/slurm/Dockerfile
 	@if [ ! -x $(BIN)/ansible-lint ]; then echo 'ansible-lint is not run: it needs Python 3.11'; exit; fi; \
 	  cd ansible && PATH="$(CURDIR)/$(BIN):$$PATH" ansible-lint --offline --nocolor --profile production
 

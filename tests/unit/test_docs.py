@@ -94,7 +94,7 @@ def require_understood(command: str) -> None:
     contexts = collection().to_contexts()
     program, *words = shlex.split(command)
     flags = {flag: a for context in contexts if context.name == words[0] for flag, a in context.flags.items()}
-    if words[-1] in flags and flags[words[-1]].takes_value:
+    if words[-1] in flags and flags[words[-1]].takes_value and words[-1] not in known()[words[0]].alone:
         words.append("1")
     (task,) = Parser(contexts=contexts).parse_argv(spelled_out(words, known(), program))
     values = {name: argument.value for name, argument in task.args.items()}
