@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..connect.answers import FILE, FILE_ENTRIES, Entry, FileFacts
 from ..connect.channel import Channel
+from ..connect.requests.files import FILE, FILE_ENTRIES, Entry, FileFacts
 from ..errors import MusterError
 
 # Limits for one folder: a host may send anything, and several hosts may at once.

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import Empty
 
-from ..connect.answers import CLEAN, RUN, TIME, Cleaned
 from ..connect.channel import SILENCE_SECONDS, Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.reports import Lost, Ran, Report
+from ..connect.requests.files import CLEAN, RUN, Cleaned
+from ..connect.requests.hosts import TIME
 from ..console.text import describe_code, status_of
 
 PING_SECONDS = 2.0

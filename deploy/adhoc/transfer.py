@@ -13,20 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Generic
 
 from ..common.files import PART, Entry, append, complete, digest, entries
-from ..connect.answers import (
-    APPEND,
-    DRAFT,
-    FILE_PART,
-    SETTLE,
-    VERIFY,
-    Answer,
-    FileFacts,
-    Nothing,
-    Request,
-)
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every, on_every
+from ..connect.requests.files import APPEND, DRAFT, FILE_PART, SETTLE, VERIFY, FileFacts
+from ..connect.requests.request import Answer, Nothing, Request
 from ..errors import MusterError, UsageError
 from .listing import facts_of
 

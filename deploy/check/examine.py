@@ -6,9 +6,10 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..connect.answers import HEALTH, REACH_HOSTS, TRY_TO_OPEN_PORT, Answer, PortOrRefusal, Reached, Request
 from ..connect.cluster import CLOCKS_AT_ONCE, Cluster
 from ..connect.fanout import Outcome, Result, ask_every, on_every
+from ..connect.requests.hosts import HEALTH, REACH_HOSTS, TRY_TO_OPEN_PORT, PortOrRefusal, Reached
+from ..connect.requests.request import Answer, Request
 from ..errors import HostError, MusterError
 from .measurements import Clock, Examination, Examined
 from .network import rank_addresses

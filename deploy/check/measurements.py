@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..connect.answers import Health, Reached
+from ..connect.requests.hosts import Health, Reached
 from ..errors import HostError
 from ..hosts.facts import Facts
 

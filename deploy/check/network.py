@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..connect.answers import Reached
+from ..connect.requests.hosts import Reached
 from ..errors import HostError
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from invoke import Collection, Context, Exit
 
-from ..connect.answers import DATA_LIST, DATA_REMOVE, DATA_VERIFY, Answer, Request
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.opener import opener
+from ..connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
+from ..connect.requests.request import Answer, Request
 from ..console.fold import fold_names
 from ..console.progress import Progress
 from ..console.terminal import harmless, harmless_lines

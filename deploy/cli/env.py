@@ -11,10 +11,10 @@ from pathlib import Path
 
 from invoke import Collection, Context
 
-from ..connect.answers import ENVIRONMENT_FACTS, ENVIRONMENT_REMOVE, ENVIRONMENTS
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.opener import opener
+from ..connect.requests.packages import ENVIRONMENT_FACTS, ENVIRONMENT_REMOVE, ENVIRONMENTS
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import count

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from invoke import Context, Exit
 
-from ..connect.answers import JobState
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
+from ..connect.requests.jobs import JobState
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..errors import UnfitError, UsageError

@@ -19,11 +19,12 @@ from ..common.frames import Frame, Readable, read_frame, write_frame
 from ..decode import NONSENSE
 from ..errors import MusterError
 from . import reports
-from .answers import MODULES, TIME, Answer, Request
 from .bootstrap import NEED_LATE, Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe
 from .reports import BUSY, Event, Lost, Report
+from .requests.hosts import MODULES, TIME
+from .requests.request import Answer, Request
 
 # More than any agent sends in one line; the values of a line are bounded too (MOST_VALUES in frames.py).
 MOST_LINE = 1 << 23

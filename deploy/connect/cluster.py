@@ -10,12 +10,12 @@ from ..errors import MusterError, UnfitError
 from ..hosts.facts import ClusterFacts, Facts, Rendezvous, on_network
 from ..hosts.hostfile import Host
 from ..timings import Timings
-from .answers import FACTS, OPEN_PORT, REACH, TIME
 from .bootstrap import agent_source
 from .channel import Channel
 from .fanout import ask_every, on_every
 from .inbox import Inbox
 from .pipe import OpenPipe
+from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME
 
 CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil what they measure
 REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0

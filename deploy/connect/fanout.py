@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from ..common.os_errors import explain
 from ..errors import MusterError, UnfitError
-from .answers import Answer, Request
 from .channel import Channel
+from .requests.request import Answer, Request
 
 AT_ONCE = 64
 Result = TypeVar("Result")

@@ -18,11 +18,11 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from ..errors import MusterError
-from .answers import FilesServed, Nothing, Request
 from .cluster import Cluster
 from .fanout import ask_every
 from .relay import ancestors, by_what_is_there
 from .reports import Fed, ImageGot, ImageHave, ImageStuck, Lost, Report
+from .requests.request import FilesServed, Nothing, Request
 
 ANSWER_SECONDS = 60.0
 SILENCE_SECONDS = 90.0  # without a report of any host that still needs something

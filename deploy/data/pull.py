@@ -11,9 +11,10 @@ from pathlib import Path
 
 from ..common.data.draft import Draft
 from ..common.data.manifest import Chunks
-from ..connect.answers import DATA_FORGET, DATA_OPEN, DATA_READ, DataSet, Payload
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
+from ..connect.requests.data import DATA_FORGET, DATA_OPEN, DATA_READ, DataSet
+from ..connect.requests.request import Payload
 from ..errors import MusterError, UsageError
 from .bundles import bundles
 from .push import LONG_SECONDS, bring_packed, read_manifest

@@ -16,7 +16,10 @@ from typing import Any
 from ..common.data.manifest import CHUNK, Chunks, Manifest, numbers, unpack
 from ..common.data.scan import Reader, scan
 from ..common.os_errors import explain
-from ..connect.answers import (
+from ..connect.channel import Channel
+from ..connect.cluster import Cluster
+from ..connect.fanout import ask_every
+from ..connect.requests.data import (
     DATA_BEGIN,
     DATA_FETCH,
     DATA_FORGET,
@@ -27,9 +30,6 @@ from ..connect.answers import (
     DataBegun,
     DataBundle,
 )
-from ..connect.channel import Channel
-from ..connect.cluster import Cluster
-from ..connect.fanout import ask_every
 from ..errors import MusterError, UnfitError, UsageError
 from .bundles import Bundle, bundles
 from .source import Source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..connect.answers import DataSet, DataVerified
+from ..connect.requests.data import DataSet, DataVerified
 from ..console.text import count
 from .push import Outcome, Pushed
 

@@ -14,22 +14,13 @@ from typing import Any
 
 from ..common.data.scan import Reader
 from ..common.os_errors import explain
-from ..connect.answers import (
-    DATA_BUNDLE,
-    DATA_COMPLETE,
-    DATA_FORGET,
-    DATA_PULL,
-    DATA_TAKE,
-    TIME,
-    Answer,
-    DataServed,
-    Nothing,
-    Request,
-)
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.relay import ancestors, by_what_is_there
 from ..connect.reports import DataGot, DataRead, DataStuck, Lost, Report
+from ..connect.requests.data import DATA_BUNDLE, DATA_COMPLETE, DATA_FORGET, DATA_PULL, DATA_TAKE, DataServed
+from ..connect.requests.hosts import TIME
+from ..connect.requests.request import Answer, Nothing, Request
 from ..errors import MusterError
 from .bundles import Bundle
 

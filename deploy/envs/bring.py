@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from ..connect.answers import ENVIRONMENT_REACH
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
+from ..connect.requests.packages import ENVIRONMENT_REACH
 from ..connect.spread import File
 from ..console.fold import fold_names
 from ..console.text import count

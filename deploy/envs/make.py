@@ -7,18 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from queue import Empty
 from typing import Any
 
-from ..connect.answers import (
-    ENVIRONMENT_MAKE,
-    TIME,
-    WHEEL_COMPLETE,
-    WHEEL_PULL,
-    WHEEL_SERVE,
-    WHEEL_TAKE,
-)
 from ..connect.channel import SILENCE_SECONDS
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
 from ..connect.reports import EnvironmentMade, Lost, Report
+from ..connect.requests.hosts import TIME
+from ..connect.requests.packages import ENVIRONMENT_MAKE, WHEEL_COMPLETE, WHEEL_PULL, WHEEL_SERVE, WHEEL_TAKE
 from ..connect.spread import File, Requests, Spread, Tell
 from ..console.text import count
 from ..errors import UnfitError

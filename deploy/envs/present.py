@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
-from ..connect.answers import ENVIRONMENTS
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
+from ..connect.requests.packages import ENVIRONMENTS
 from ..errors import UnfitError
 from ..hosts.environments import EnvironmentsThere, inside
 from ..hosts.facts import Facts

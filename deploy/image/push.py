@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..connect.answers import (
+from ..connect.cluster import Cluster
+from ..connect.fanout import ask_every
+from ..connect.reports import ImageLoaded, Report
+from ..connect.requests.images import (
     IMAGE,
     IMAGE_COMPLETE,
     IMAGE_FORGET,
@@ -17,9 +20,6 @@ from ..connect.answers import (
     IMAGE_TAKE,
     ImageThere,
 )
-from ..connect.cluster import Cluster
-from ..connect.fanout import ask_every
-from ..connect.reports import ImageLoaded, Report
 from ..connect.spread import ANSWER_SECONDS, File, Requests, Spread, Tell
 from ..errors import MusterError
 from .archive import Archive, Layer

@@ -11,8 +11,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
 from ..common.runs import Jobs
-from ..connect.answers import END_DRIVER, FILES, JOBS, OUTPUT, READ, Answer, JobState, Request
 from ..connect.fanout import on_every
+from ..connect.requests.jobs import END_DRIVER, FILES, JOBS, OUTPUT, READ, JobState
+from ..connect.requests.request import Answer, Request
 from ..errors import MusterError, UsageError
 
 POLL_SECONDS = 0.3

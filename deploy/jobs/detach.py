@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 from queue import Empty
 
-from ..connect.answers import DETACH, TIME
 from ..connect.channel import FROZEN, SILENCE_SECONDS
 from ..connect.cluster import Cluster
 from ..connect.pipe import LostError
 from ..connect.reports import Detached, Lost
+from ..connect.requests.hosts import TIME
+from ..connect.requests.jobs import DETACH
 from ..errors import MusterError, UnfitError
 from ..launch.deliver import DELIVERY_SECONDS, Contents
 from ..plan.source_tree import Tree, of_package

@@ -13,10 +13,11 @@ from typing import Protocol
 
 from ..common.clock import now
 from ..common.os_errors import explain
-from ..connect.answers import FETCH, MOST_METRICS, RECORD
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
+from ..connect.requests.jobs import RECORD
+from ..connect.requests.launch import FETCH, MOST_METRICS
 from ..envs.present import Packages
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host

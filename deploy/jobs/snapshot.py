@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path, PurePosixPath
 
-from ..connect.answers import FILES, READ
+from ..connect.requests.jobs import FILES, READ
 from ..errors import MusterError
 from .control import CHUNK, Known
 from .metrics import METRICS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ..connect.answers import JobState
+from ..connect.requests.jobs import JobState
 from ..console.terminal import harmless
 from ..console.text import count
 

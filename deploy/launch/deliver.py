@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple
 
-from ..connect.answers import FREE_PORT, LOAD, MISSING, PREPARE, STORE, Missing
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
+from ..connect.requests.hosts import FREE_PORT, LOAD
+from ..connect.requests.launch import MISSING, PREPARE, STORE, Missing
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..common.clock import now
-from ..connect.answers import SHELL, SHELL_END
 from ..connect.channel import DISTRUST
 from ..connect.cluster import Cluster
 from ..connect.reports import (
@@ -27,6 +26,7 @@ from ..connect.reports import (
     ShellEnd,
     StopAsked,
 )
+from ..connect.requests.launch import SHELL, SHELL_END
 from ..console.terminal import harmless
 from ..console.text import describe_code, status_of
 from ..plan.openmpi import starts_daemon

@@ -13,11 +13,11 @@ from queue import Empty
 from typing import Any
 
 from ..common.clock import now
-from ..connect.answers import START, STOP, Stopped
 from ..connect.channel import FROZEN
 from ..connect.cluster import Cluster
 from ..connect.pipe import LostError
 from ..connect.reports import Sampled
+from ..connect.requests.launch import START, STOP, Stopped
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from ..connect.answers import OUTPUTS, Outputs
 from ..connect.cluster import Cluster
+from ..connect.requests.launch import OUTPUTS, Outputs
 from ..errors import MusterError
 
 OUTPUTS_SECONDS = 5.0

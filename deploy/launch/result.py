@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from ..connect.answers import Outputs
+from ..connect.requests.launch import Outputs
 from ..console.text import describe_code, status_of
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import Place

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from ..common.clock import now
 from ..common.samples import HostSample
-from ..connect.answers import WATCH
 from ..connect.cluster import Cluster
 from ..connect.reports import Sampled
+from ..connect.requests.launch import WATCH
 from .state import State
 
 SAMPLE_SECONDS = 2.0

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from ..connect.answers import STACKS, Frames, Stack
 from ..connect.channel import Channel
 from ..connect.fanout import on_every
+from ..connect.requests.launch import STACKS, Frames, Stack
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import span

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import threading
 
-from ..connect.answers import STDIN
 from ..connect.channel import Channel
+from ..connect.requests.launch import STDIN
 
 PART = 1 << 16  # bytes; small enough to be written to a host that reads nothing any more
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..connect.answers import PORT_THIEF
 from ..connect.channel import Channel
+from ..connect.requests.hosts import PORT_THIEF
 from ..console.terminal import harmless
 from ..errors import MusterError
 from .result import Failure, LaunchResult

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ..common.clock import now
-from ..connect.answers import PING
 from ..connect.cluster import Cluster
 from ..connect.reports import Pulses
+from ..connect.requests.launch import PING
 from ..console.text import span
 from .result import Failure
 from .state import State

@@ -9,8 +9,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-from ..connect.answers import MISSING, STORE
 from ..connect.channel import Channel
+from ..connect.requests.launch import MISSING, STORE
 
 
 def own_py_spy() -> bytes | None:

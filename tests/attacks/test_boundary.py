@@ -6,29 +6,43 @@ import contextlib
 import dataclasses
 import io
 import json
+import pkgutil
 import threading
 import types
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from queue import Empty
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from muster.deploy.connect import answers, channel, reports
-from muster.deploy.connect.answers import FACTS, STORE, TIME, Request
+from muster.deploy.connect import channel, reports, requests
 from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, LauncherLine, Lost, Output, StopAsked
+from muster.deploy.connect.requests.files import FILE
+from muster.deploy.connect.requests.hosts import FACTS, HEALTH, OPEN_PORT, TIME
+from muster.deploy.connect.requests.images import IMAGE_SERVE
+from muster.deploy.connect.requests.launch import MISSING, STORE
+from muster.deploy.connect.requests.request import Request
 from muster.deploy.decode import AtMost, Between, Like, Parsed
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.run_folder import RunFolder
 from tests.attacks.honest import ANSWERS, REPORTS
 from tests.unit.plans import make_plan
 
-REQUESTS = {request.word: request for request in vars(answers).values() if isinstance(request, Request)}
+SUBJECTS = [
+    import_module(f"{requests.__name__}.{module.name}") for module in pkgutil.iter_modules(requests.__path__)
+]
+REQUESTS = {
+    request.word: request
+    for subject in SUBJECTS
+    for request in vars(subject).values()
+    if isinstance(request, Request)
+}
 EVIL: tuple[Any, ...] = (
     *(None, True, -1, 1 << 70, 1e308, float("nan"), "", "x" * (1 << 20), "\ud800", "\x1b]0;owned\x07"),
     *("../../.bashrc", "/etc/passwd", "node1\nnode2", [], {}, [[]], [{}], {"": {}}, [None] * (1 << 19)),
@@ -125,13 +139,13 @@ def test_a_report_is_what_it_should_be_or_refused_in_a_few_words(word: str) -> N
         (FACTS, {"interfaces": {"10.0.0.1": "../../x"}}),
         (FACTS, {"cores": 0}),
         (FACTS, {"mpi": "5.0.7; reboot"}),
-        (answers.OPEN_PORT, {"port": 0}),
-        (answers.OPEN_PORT, {"port": True}),
-        (answers.HEALTH, {"folders": []}),
-        (answers.MISSING, {"missing": ["../../etc/passwd"]}),
-        (answers.FILE, {"length": 1 << 70}),
-        (answers.FILE, {"entries": [["x", "socket", 0, 0, "", ""]]}),
-        (answers.IMAGE_SERVE, {"have": {"../x": 1}}),
+        (OPEN_PORT, {"port": 0}),
+        (OPEN_PORT, {"port": True}),
+        (HEALTH, {"folders": []}),
+        (MISSING, {"missing": ["../../etc/passwd"]}),
+        (FILE, {"length": 1 << 70}),
+        (FILE, {"entries": [["x", "socket", 0, 0, "", ""]]}),
+        (IMAGE_SERVE, {"have": {"../x": 1}}),
     ],
 )
 def test_what_would_reach_a_path_a_number_or_a_command_is_refused(

@@ -19,7 +19,8 @@ from muster.deploy.agent.main import Agent
 from muster.deploy.common.frames import read_frame
 from muster.deploy.common.store import Store
 from muster.deploy.connect import reports
-from muster.deploy.connect.answers import FACTS, HEALTH, Request
+from muster.deploy.connect.requests.hosts import FACTS, HEALTH
+from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import HostfileError
 from muster.deploy.hosts import hostfile
 from tests.attacks.honest import ANSWERS, REPORTS

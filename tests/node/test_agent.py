@@ -20,11 +20,12 @@ from muster.deploy.common import limits as limits_of_hosts
 from muster.deploy.common.clock import now, steady
 from muster.deploy.common.limits import LONGEST_TMPDIR
 from muster.deploy.common.runs import Jobs
-from muster.deploy.connect.answers import FACTS, PREPARE, START, STOP
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import CommandEnd, LauncherLine, StopAsked
+from muster.deploy.connect.requests.hosts import FACTS
+from muster.deploy.connect.requests.launch import PREPARE, START, STOP
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
 from tests.processes import is_alive, wait_until_gone

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from muster.deploy.common.data.manifest import CHUNK
-from muster.deploy.connect.answers import DATA_LIST, DATA_REMOVE, DATA_VERIFY
 from muster.deploy.connect.fanout import ask_every
+from muster.deploy.connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
 from muster.deploy.data.pull import pull
 from muster.deploy.data.push import Push, Pushed, read_here
 from muster.deploy.data.source import source

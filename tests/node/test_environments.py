@@ -20,7 +20,7 @@ from muster.deploy.agent.envs import build
 from muster.deploy.agent.envs.environments import Environments
 from muster.deploy.agent.envs.folders import RECORD, clean, hold, lock, record, remove, size_of
 from muster.deploy.agent.job.cleanup import Cleaning
-from muster.deploy.connect.answers import ENVIRONMENTS
+from muster.deploy.connect.requests.packages import ENVIRONMENTS
 from muster.deploy.decode import from_json
 from muster.deploy.envs import uv
 from muster.deploy.hosts.environments import Environment

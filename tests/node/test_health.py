@@ -15,7 +15,7 @@ import pytest
 
 from muster.deploy.agent.host import health
 from muster.deploy.agent.host.facts import mpirun_version
-from muster.deploy.connect.answers import Health
+from muster.deploy.connect.requests.hosts import Health
 from muster.deploy.decode import from_json
 
 

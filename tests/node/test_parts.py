@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.agent.handlers import PARTS, Part, Parts
-from muster.deploy.connect.answers import LOAD, MISSING, TIME, Nothing, Request
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.requests.hosts import LOAD, TIME
+from muster.deploy.connect.requests.launch import MISSING
+from muster.deploy.connect.requests.request import Nothing, Request
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from muster.deploy.common.samples import GpuSample, HostSample, RankSample, TrainingSample
-from muster.deploy.connect.answers import Driver, JobState
+from muster.deploy.connect.requests.jobs import Driver, JobState
 from muster.deploy.view.top.history import History, Printed, Record
 
 START = 1_763_800_000.0

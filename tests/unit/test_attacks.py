@@ -24,12 +24,12 @@ from muster.deploy.cli import options as request
 from muster.deploy.common.files import Entry, append, complete
 from muster.deploy.common.frames import read_frame
 from muster.deploy.common.store import Store
-from muster.deploy.connect.answers import FACTS
 from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.channel import MOST_LINE, Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Lost
+from muster.deploy.connect.requests.hosts import FACTS
 from muster.deploy.connect.transports.ssh_config import resolve
 from muster.deploy.console.screen import Screen
 from muster.deploy.console.terminal import harmless_lines

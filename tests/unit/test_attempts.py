@@ -12,16 +12,9 @@ from typing import Any
 import pytest
 
 from muster.deploy.common.runs import RESERVE, Jobs
-from muster.deploy.connect.answers import (
-    FETCH,
-    OUTPUTS,
-    PORT_THIEF,
-    Nothing,
-    Outputs,
-    Payload,
-    PortThief,
-    Request,
-)
+from muster.deploy.connect.requests.hosts import PORT_THIEF, PortThief
+from muster.deploy.connect.requests.launch import FETCH, OUTPUTS, Outputs
+from muster.deploy.connect.requests.request import Nothing, Payload, Request
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import Facts

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.answers import TIME
 from muster.deploy.connect.bootstrap import BOOTSTRAP, agent_source, command
 from muster.deploy.connect.channel import SWALLOWED, Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
+from muster.deploy.connect.requests.hosts import TIME
 from muster.deploy.connect.transports.local import ROOM, LocalPipe
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from muster.deploy.check import Finding, check, unfit
 from muster.deploy.check.measurements import Clock, Examination, Examined
-from muster.deploy.connect.answers import Folder, Health, JobProcesses, Reached
+from muster.deploy.connect.requests.hosts import Folder, Health, JobProcesses, Reached
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.gpus import Card, Gpu, GpuHost

@@ -26,7 +26,7 @@ from muster.deploy.common.data.manifest import (
     unpack,
 )
 from muster.deploy.common.data.scan import Reader, scan
-from muster.deploy.connect.answers import DataSet, DataVerified
+from muster.deploy.connect.requests.data import DataSet, DataVerified
 from muster.deploy.data import report
 from muster.deploy.data.bundles import Bundle, bundles
 from muster.deploy.data.push import Outcome, Pushed

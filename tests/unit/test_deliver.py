@@ -11,7 +11,8 @@ from typing import IO, Any, cast
 import pytest
 
 from muster.deploy.common.frames import read_frame, write_frame
-from muster.deploy.connect.answers import Missing, Request
+from muster.deploy.connect.requests.launch import Missing
+from muster.deploy.connect.requests.request import Request
 from muster.deploy.launch.deliver import Contents, preparation_seconds, prepare_for
 from muster.deploy.plan.source_tree import Tree, scan
 

@@ -12,16 +12,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.answers import (
-    ENVIRONMENT_MAKE,
-    ENVIRONMENTS,
-    WHEEL_PULL,
-    WHEEL_SERVE,
-    FilesServed,
-    Nothing,
-    Request,
-)
 from muster.deploy.connect.reports import EnvironmentMade, Event, ImageGot, Report
+from muster.deploy.connect.requests.packages import ENVIRONMENT_MAKE, ENVIRONMENTS, WHEEL_PULL, WHEEL_SERVE
+from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
 from muster.deploy.envs.bring import Bringing
 from muster.deploy.envs.present import Present
 from muster.deploy.envs.wanted import Wanted

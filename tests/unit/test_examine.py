@@ -19,12 +19,13 @@ from muster.deploy.check import check
 from muster.deploy.check.examine import MOST_PEERS, examine, peers
 from muster.deploy.check.measurements import Examination
 from muster.deploy.common.frames import Frame, read_frame, write_frame
-from muster.deploy.connect.answers import FACTS, HEALTH, TIME, Request, Time
 from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError, Pipe
+from muster.deploy.connect.requests.hosts import FACTS, HEALTH, TIME, Time
+from muster.deploy.connect.requests.request import Request
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile

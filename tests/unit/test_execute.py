@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.answers import Request, Stopped
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, Lost, of_frame
+from muster.deploy.connect.requests.launch import Stopped
+from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict

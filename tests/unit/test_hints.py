@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.answers import Outputs
+from muster.deploy.connect.requests.launch import Outputs
 from muster.deploy.jobs.hints import left_behind
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict

@@ -14,7 +14,7 @@ import pytest
 
 from muster.deploy.common.frames import Frame
 from muster.deploy.common.runs import identity
-from muster.deploy.connect.answers import Answer, Request
+from muster.deploy.connect.requests.request import Answer, Request
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.jobs import control as jobs
 from muster.deploy.jobs import table as job_table

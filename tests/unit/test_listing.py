@@ -10,9 +10,10 @@ import pytest
 from muster.deploy.adhoc import listing
 from muster.deploy.adhoc.listing import facts_of
 from muster.deploy.common import files
-from muster.deploy.connect.answers import Entries, Entry, FileFacts, Request
 from muster.deploy.connect.channel import MOST_LINE, Channel
 from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.requests.files import Entries, Entry, FileFacts
+from muster.deploy.connect.requests.request import Request
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.answers import IMAGE_LOAD, IMAGE_PULL, IMAGE_SERVE, FilesServed, Nothing, Request
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, ImageLoaded, ImageStuck, Report
+from muster.deploy.connect.requests.images import IMAGE_LOAD, IMAGE_PULL, IMAGE_SERVE
+from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
 from muster.deploy.hosts import hostfile
 from muster.deploy.image import push
 from muster.deploy.image.archive import Archive

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.answers import MISSING, STORE, Missing, Nothing, Request
 from muster.deploy.connect.pipe import LostError
+from muster.deploy.connect.requests.launch import MISSING, STORE, Missing
+from muster.deploy.connect.requests.request import Nothing, Request
 from muster.deploy.console.fold import fold
 from muster.deploy.launch import stacks as module
 from muster.deploy.launch.stacks import Stacks, gather

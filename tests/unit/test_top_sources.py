@@ -10,8 +10,8 @@ from typing import Any
 
 from muster.deploy.common.runs import identity
 from muster.deploy.common.samples import HostSample
-from muster.deploy.connect.answers import HostSampled
 from muster.deploy.connect.pipe import LostError
+from muster.deploy.connect.requests.launch import HostSampled
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.control import Here, known_to
 from muster.deploy.jobs.sample_file import NAME, SampleFile

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...common.samples import HostSample, RankSample, TrainingSample
-from ...connect.answers import JobState
+from ...connect.requests.jobs import JobState
 
 KEPT = 64  # samples of a host or rank: what a sparkline can show
 KEPT_LINES, LONGEST_LINE = 200, 500

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from ...common import samples
 from ...common.samples import HostSample
-from ...connect.answers import FILES, OUTPUT, READ, SAMPLE, HostSampled
 from ...connect.cluster import Cluster
+from ...connect.requests.jobs import FILES, OUTPUT, READ
+from ...connect.requests.launch import SAMPLE, HostSampled
 from ...errors import MusterError
 from ...jobs.control import Known, state_of
 from ...jobs.sample_file import NAME, SampleReader

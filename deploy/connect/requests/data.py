@@ -1,0 +1,96 @@
+"""What is asked about data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from ...common.data.manifest import CHUNK
+from ...decode import AtMost, Like
+from ...hosts.bounds import Bytes, Count, Digest, Name, Port, Words
+from .request import Nothing, Payload, Request
+
+_Chunks = Annotated[str, AtMost(1 << 20), Like("[0-9a-f]*")]
+"""A set of numbers of chunks, a bit each (deploy/common/data/manifest.py)."""
+_Place = Annotated[str, Like("[0-9a-f]{32}")]
+"""The same for hosts that share a folder of data sets."""
+
+
+@dataclass(frozen=True)
+class DataServed:
+    """Where a host gives bundles to others, and how many bytes of which it has."""
+
+    port: Port
+    place: _Place
+    have: Annotated[Mapping[Digest, Bytes], AtMost(1024)]
+
+
+@dataclass(frozen=True)
+class DataBundle:
+    """Chunks, or a manifest, as a file that a host can give."""
+
+    digest: Digest
+    bytes: Bytes
+
+
+@dataclass(frozen=True)
+class DataBegun:
+    """The chunks that a host lacks, and those that it can give."""
+
+    lacking: _Chunks
+    have: _Chunks
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set of a host; shard `shard` of `of`."""
+
+    name: Name
+    files: Count = 0
+    bytes: Bytes = 0
+    digest: Annotated[str, Like("([0-9a-f]{64})?")] = ""
+    shard: Count = 0
+    of: Count = 1
+    error: Words = ""
+
+
+@dataclass(frozen=True)
+class DataSets:
+    """The data sets of a host."""
+
+    place: _Place
+    sets: Annotated[tuple[DataSet, ...], AtMost(4096)]
+
+
+@dataclass(frozen=True)
+class DataVerified:
+    """What is damaged in a data set, a line each."""
+
+    digest: Digest
+    damaged: Annotated[tuple[Words, ...], AtMost(64)]
+
+
+@dataclass(frozen=True)
+class DataRemoved:
+    """The bytes of a data set that is removed."""
+
+    freed: Bytes
+
+
+DATA_SERVE = Request("data_serve", DataServed)
+DATA_SCAN = Request("data_scan", DataBundle)
+DATA_FETCH = Request("data_fetch", DataBundle)
+DATA_BEGIN = Request("data_begin", DataBegun)
+DATA_TAKE = Request("data_take", Nothing)
+DATA_COMPLETE = Request("data_complete", Nothing)
+DATA_PULL = Request("data_pull", Nothing)
+DATA_BUNDLE = Request("data_bundle", DataBundle)
+DATA_FORGET = Request("data_forget", Nothing)
+DATA_PUBLISH = Request("data_publish", Nothing)
+DATA_LIST = Request("data_list", DataSets)
+DATA_VERIFY = Request("data_verify", DataVerified)
+DATA_REMOVE = Request("data_remove", DataRemoved)
+DATA_OPEN = Request("data_open", DataBundle)
+DATA_PART = Request("data_part", Payload, CHUNK)
+DATA_READ = Request("data_read", Payload, CHUNK)

@@ -1,0 +1,69 @@
+"""What is asked for commands and files of a user on every host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from ...common.files import PART
+from ...decode import AtMost, Like
+from ...hosts.bounds import Bytes, Count, Name, Path
+from .request import MOST_ENTRIES, Nothing, Payload, Request
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Where a host takes in a file or folder."""
+
+    draft: Path
+
+
+class Entry(NamedTuple):
+    """Something in a folder of a host (deploy/common/files.py)."""
+
+    path: Path
+    kind: Literal["folder", "file", "link"]
+    mode: Count
+    length: Bytes
+    digest: Annotated[str, Like("([0-9a-f]{64})?")]
+    link: Path
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A file, or a folder with what is in it."""
+
+    mode: Count
+    length: Bytes = 0
+    digest: Annotated[str, Like("([0-9a-f]{64})?")] = ""
+    entries: Annotated[tuple[Entry, ...], AtMost(MOST_ENTRIES)] | None = None
+    more: bool = False
+    """There are more entries, for `FILE_ENTRIES` to bring."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Further entries of a folder."""
+
+    entries: Annotated[tuple[Entry, ...], AtMost(MOST_ENTRIES)]
+    more: bool
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """The jobs whose folders were removed, those that were kept, and the bytes that are free again."""
+
+    removed: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
+    kept: Annotated[tuple[Name, ...], AtMost(MOST_ENTRIES)]
+    freed: Bytes
+
+
+RUN = Request("run", Nothing)
+CLEAN = Request("clean", Cleaned)
+DRAFT = Request("draft", Draft)
+APPEND = Request("append", Nothing)
+VERIFY = Request("verify", Nothing)
+SETTLE = Request("settle", Nothing)
+FILE = Request("file", FileFacts)
+FILE_ENTRIES = Request("entries", Entries)
+FILE_PART = Request("part", Payload, PART)

@@ -1,0 +1,143 @@
+"""What is asked of any host: its facts, its health, its ports, and which other hosts it reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from ...decode import AtMost, Between
+from ...hosts.bounds import (
+    MOST_HOSTS,
+    Address,
+    AddressOrName,
+    Bytes,
+    Interface,
+    Name,
+    Number,
+    Path,
+    Port,
+    Seconds,
+    Version,
+    Words,
+)
+from ...hosts.facts import Facts
+from ...hosts.gpus import MOST_GPUS, Gpu, GpuHost
+from .request import Nothing, Pids, Request
+
+
+@dataclass(frozen=True)
+class Time:
+    """The host's time of day, and its steady clock that nobody sets (deploy/common/clock.py)."""
+
+    time: Seconds
+    steady: Seconds
+
+
+@dataclass(frozen=True)
+class OpenPort:
+    """A port of the host where others may try to reach it."""
+
+    port: Port
+
+
+@dataclass(frozen=True)
+class PortOrRefusal:
+    """Such a port, or why the host has none."""
+
+    port: Port | None = None
+    refused: Words | None = None
+
+
+@dataclass(frozen=True)
+class PortThief:
+    """The user who listens at the job's port after the job's end, if anybody does."""
+
+    port: Port | None = None
+    user: Name | None = None
+
+
+@dataclass(frozen=True)
+class HeadReached:
+    """The host's own interface for each address of the head that it reaches."""
+
+    interfaces: Annotated[Mapping[AddressOrName, Interface | None], AtMost(4096)]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How a host reaches another: by address its own interface, or why the address is not reached."""
+
+    interfaces: Annotated[Mapping[AddressOrName, Interface | None], AtMost(4096)] = field(
+        default_factory=dict
+    )
+    refused: Annotated[Mapping[AddressOrName, Words], AtMost(4096)] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HostsReached:
+    """How a host reaches others."""
+
+    reached: Annotated[Mapping[Name, Reached], AtMost(MOST_HOSTS)]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A place where jobs write: bytes free there, and the error of a test write.
+
+    `inodes`: files that can still be made, None where none are counted. `noexec`: no program starts there.
+    """
+
+    path: Path
+    free: Bytes | None
+    error: Words | None
+    inodes: Annotated[int, Between(0, 1 << 64)] | None = None
+    noexec: bool = False
+
+
+@dataclass(frozen=True)
+class JobProcesses:
+    """Processes of one job on a host; `kept`: its agent lives, so the job is running and not left over."""
+
+    job: Name
+    pids: Pids
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Health:
+    """One host, as its agent measured it. Sizes in bytes; a limit of -1 is none."""
+
+    user: Name
+    own_addresses: Annotated[tuple[Address, ...], AtMost(1024)]
+    """What its own name resolves to."""
+    folders: Annotated[tuple[Folder, Folder], AtMost(2)]
+    """Muster's own folder, and the folder for temporary files."""
+    shm_free: Bytes | None
+    nofile: Number
+    memlock: Number
+    rdma: bool
+    gpus: Annotated[tuple[Gpu, ...], AtMost(MOST_GPUS)]
+    gpu_error: Words | None
+    driver: Name | None
+    driver_cuda: Version | None
+    torch_cuda: Version | None
+    nccl: Version | None
+    jobs: Annotated[tuple[JobProcesses, ...], AtMost(1 << 14)]
+    gpu_host: GpuHost = field(default_factory=GpuHost)
+    """What its GPUs depend on."""
+    image: Annotated[Mapping[Name, Name], AtMost(256)] = field(default_factory=dict)
+    """What the node image records of itself: flavor, track, the version of each part; empty without one."""
+
+
+TIME = Request("time", Time)
+LOAD = Request("load", Nothing)
+MODULES = Request("modules", Nothing)
+FACTS = Request("facts", Facts)
+HEALTH = Request("health", Health)
+OPEN_PORT = Request("open_port", OpenPort)
+TRY_TO_OPEN_PORT = Request("try_to_open_port", PortOrRefusal)
+FREE_PORT = Request("free_port", Nothing)
+PORT_THIEF = Request("port_thief", PortThief)
+REACH = Request("reach", HeadReached)
+REACH_HOSTS = Request("reach_hosts", HostsReached)

@@ -1,0 +1,84 @@
+"""What a launch asks: to deliver, to start, to watch, and to end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+from ...decode import AtMost, Like
+from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Words
+from ..evidence import EvidenceHere
+from .request import MOST_ENTRIES, Nothing, Payload, Pids, Request
+
+MOST_METRICS = 1 << 26
+
+
+@dataclass(frozen=True)
+class HostSampled:
+    """What a host measured of itself just now, as JSON that deploy/common/samples.py checks."""
+
+    sample: Words
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The contents that a host does not have."""
+
+    missing: Annotated[tuple[Digest, ...], AtMost(MOST_ENTRIES)]
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The processes that could not be ended."""
+
+    left: Pids
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The files that a job has left on a host, and their bytes; `more`: there are more than were counted."""
+
+    files: Count
+    bytes: Bytes
+    more: bool
+
+
+class Frames(NamedTuple):
+    """A line of a Python stack."""
+
+    function: Words
+    file: Path
+    line: Number | None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Where a rank is, innermost first, or why that cannot be told."""
+
+    frames: Annotated[tuple[Frames, ...], AtMost(1 << 12)] = ()
+    error: Words = ""
+
+
+@dataclass(frozen=True)
+class StacksHere:
+    """The stack of each rank of a host."""
+
+    stacks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Stack], AtMost(1 << 12)]
+
+
+MISSING = Request("missing", Missing)
+STORE = Request("store", Nothing)
+PREPARE = Request("prepare", Nothing)
+START = Request("start", Nothing)
+SHELL = Request("shell", Nothing)
+SHELL_END = Request("shell_end", Nothing)
+STDIN = Request("stdin", Nothing)
+PING = Request("ping", Nothing)
+WATCH = Request("watch", Nothing)
+SAMPLE = Request("sample", HostSampled)
+STOP = Request("stop", Stopped)
+OUTPUTS = Request("outputs", Outputs)
+FETCH = Request("fetch", Payload, MOST_METRICS)
+STACKS = Request("stacks", StacksHere)
+WHY = Request("why", EvidenceHere)

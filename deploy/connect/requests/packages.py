@@ -1,0 +1,46 @@
+"""What is asked about environments of packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from ...decode import AtMost
+from ...hosts.bounds import Bytes, Name, Words
+from ...hosts.environments import MOST_ENVIRONMENTS, EnvironmentsThere, Key
+from .request import FilesServed, Nothing, Request
+
+
+@dataclass(frozen=True)
+class IndexRefusal:
+    """Why a host does not reach an index; empty if it does."""
+
+    refusal: Words
+
+
+@dataclass(frozen=True)
+class EnvironmentsRemoved:
+    """The environments that were removed, those that are in use, and the bytes that are free again."""
+
+    removed: Annotated[tuple[Key, ...], AtMost(MOST_ENVIRONMENTS)]
+    kept: Annotated[tuple[Key, ...], AtMost(MOST_ENVIRONMENTS)]
+    freed: Bytes
+
+
+@dataclass(frozen=True)
+class Described:
+    """What hosts of a job should have alike, each thing with its value there."""
+
+    facts: Annotated[Mapping[Name, Annotated[str, AtMost(4096)]], AtMost(1 << 14)]
+
+
+WHEEL_SERVE = Request("wheel_serve", FilesServed)
+WHEEL_TAKE = Request("wheel_take", Nothing)
+WHEEL_COMPLETE = Request("wheel_complete", Nothing)
+WHEEL_PULL = Request("wheel_pull", Nothing)
+ENVIRONMENTS = Request("envs", EnvironmentsThere)
+ENVIRONMENT_REACH = Request("env_reach", IndexRefusal)
+ENVIRONMENT_MAKE = Request("env_make", Nothing)
+ENVIRONMENT_REMOVE = Request("env_remove", EnvironmentsRemoved)
+ENVIRONMENT_FACTS = Request("env_facts", Described)

@@ -1,0 +1,58 @@
+"""A request to an agent, and the type of its answer.
+
+`channel.ask(FACTS)` returns a `Facts`: the word of a request that is sent, and the type of the answer. An
+answer is checked where it arrives, in `Channel`; what does not fit ends the connection to its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+from ...common.frames import Frame
+from ...decode import NONSENSE, AtMost, from_json
+from ...hosts.bounds import Bytes, Digest, Pid, Port
+
+Answer = TypeVar("Answer")
+MOST_ENTRIES = 1 << 18  # files of a folder or a run, contents of a tree
+MOST_SERVED = 4096  # layers of an image, wheels of an environment
+Pids = Annotated[tuple[Pid, ...], AtMost(1 << 16)]
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """The request is done, and has no other answer."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Bytes of a file; none at its end."""
+
+    payload: bytes = b""
+
+
+@dataclass(frozen=True)
+class FilesServed:
+    """Where a host gives large files to others, and how many bytes of each it has."""
+
+    port: Port
+    have: Annotated[Mapping[Digest, Bytes], AtMost(MOST_SERVED)]
+
+
+@dataclass(frozen=True)
+class Request(Generic[Answer]):
+    """The word of a request, and the type of its answer. `room`: the most bytes that may follow it."""
+
+    word: str
+    answer: type[Answer]
+    room: int = 0
+
+    def read(self, frame: Frame, payload: bytes = b"") -> Answer:
+        """The answer in a frame; ValueError for what is no answer to this."""
+        try:
+            value: Any = {**frame, "payload": payload} if self.room else frame
+            answer: Answer = from_json(self.answer, value)
+        except NONSENSE as error:
+            raise ValueError(f"its answer to {self.word}: {error}") from None
+        return answer
