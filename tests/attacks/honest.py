@@ -28,6 +28,18 @@ JOB = {
     "driver_folder": "/runs/x",
 }
 GPU_AND_IMAGE = {"gpus": [dataclasses.asdict(IDLE)], "image": {"flavor": "cpu"}}
+ENVIRONMENT = {
+    "executable": "/home/ml/.muster/envs/x/bin/python3",
+    "python": "3.13.5",
+    "torch": "2.13.0",
+    "mpi4py": "4.1.1",
+    "mpirun": "/home/ml/.muster/envs/x/bin/mpirun",
+    "mpi": "5.0.11",
+    "source": "requirements.txt",
+    "packages": 12,
+    "bytes": 7,
+    "used": 1000.0,
+}
 ANSWERS: dict[str, dict[str, Any]] = {
     "time": {"time": 1000.0, "steady": 500.0},
     "facts": json.loads(json.dumps(dataclasses.asdict(NODE))),
@@ -85,6 +97,17 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "data_verify": {"digest": DIGEST, "damaged": ["'a': it is gone"]},
     "data_remove": {"freed": 7},
+    "wheel_serve": {"port": 20126, "have": {DIGEST: 7}},
+    "envs": {
+        "home": "ef" * 16,
+        "machine": "x86_64",
+        "glibc": "2.41",
+        "driver": "580.95.05",
+        "environments": {"ab" * 10: ENVIRONMENT},
+    },
+    "env_reach": {"refusal": "no route to the index"},
+    "env_remove": {"removed": ["ab" * 10], "kept": [], "freed": 7},
+    "env_facts": {"facts": {"glibc": "2.41"}},
 }
 _END = {"code": 1, "time": 1000.0}
 REPORTS: dict[str, dict[str, Any]] = {
@@ -106,6 +129,7 @@ REPORTS: dict[str, dict[str, Any]] = {
     "image-got": {"digest": DIGEST},
     "image-stuck": {"digest": DIGEST, "have": 7, "text": "no"},
     "image-loaded": {"id": DIFF_ID, "created": "2026", "layers": [DIFF_ID]},
+    "env-made": {"seconds": 7.0, "environment": ENVIRONMENT, "error": ""},
     "data-read": {"done": 7, "total": 9},
     "data-got": {"digest": DIGEST, "error": "no", "wrong": True},
     "data-stuck": {"digest": DIGEST, "have": 7, "text": "no"},
