@@ -163,8 +163,8 @@ def test_the_reason_to_wait_is_told_once_and_a_time_out_quotes_it(slurm: Callabl
     told: list[str] = []
     expected = "PENDING (Resources), expected at 2026-11-22T10:00:00"
     with (
-        pytest.raises(MusterError, match=r"no hosts within 2 s: PENDING \(Resources\)"),
-        grant.granted(["-N", "2"], {}, told.append, 2.0),
+        pytest.raises(MusterError, match=r"no hosts within 4 s: PENDING \(Resources\)"),
+        grant.granted(["-N", "2"], {}, told.append, 4.0),
     ):
         pass
     assert told == [f"Slurm's job 7 waits: {expected}"]
