@@ -37,7 +37,7 @@ PARTS = (
         *("agent.job.supervisor", "Work", ("home", "send")),
         requests=(
             *("prepare", "start", "shell", "shell_end", "stdin", "ping", "watch"),
-            *("stop", "outputs", "fetch"),
+            *("signal", "stop", "outputs", "fetch"),
         ),
     ),
     Part("common.runs", "Jobs", ("jobs",), ("jobs", "output", "record", "end_driver", "files", "read")),

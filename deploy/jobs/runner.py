@@ -187,7 +187,10 @@ class Attempts:
                 raise
             unfit = dict(error.reasons)
             return self._next(restart.without(unfit, hosts, attempt - 1, self._policy), attempt - 1)
-        failure = self._results[-1].failure
+        result = self._results[-1]
+        failure = result.failure
+        if result.warned:
+            return ()
         decision = restart.decide(failure, hosts, attempt, self._policy)
         self._policy = self._policy.after(failure)
         return self._next(decision, attempt)

@@ -24,6 +24,7 @@ from ..timings import Timings
 from .events import Reports, Watcher
 from .explanation import Explanation, gather_explanation, needed
 from .job_events import Tell, ignore
+from .notice import Notice
 from .result import Failure, LaunchResult, interruption
 from .sampling import SAMPLE_SECONDS, Keep, Sampling
 from .state import State
@@ -85,6 +86,7 @@ class Run:
         self.reports = Reports(self.state, cluster, watchers, stall, stdin)
         self.heartbeat = Heartbeat(self.state, cluster, pulse=stall_timeout > 0)
         self.suspension = Suspension(cluster)
+        self.notice = Notice(cluster)
         self.began = now()
         self._mute: list[str] = []
         """The hosts that did not answer when the job was ended."""
@@ -99,11 +101,12 @@ class Run:
         """Run the launch from its start to its end."""
         state, explanation = self.state, None
         try:
-            self._start()
-            while not state.over:
-                self._judge()
-                if not state.over:
-                    self._take(state.deadlines.seconds_left())
+            with self.notice.listening():
+                self._start()
+                while not state.over:
+                    self._judge()
+                    if not state.over:
+                        self._take(state.deadlines.seconds_left())
             failure = self._first_failure
             if failure and needed(failure, self.plan.spec):
                 explanation = self._look(failure)
@@ -127,10 +130,14 @@ class Run:
             ends=self.state.ends,
             left=left,
             last_line=self.state.last_line,
-            notes=(*self.state.all_notes, *self._also_lost(failure)),
+            notes=(*self.state.all_notes, *self._also_lost(failure), *self._noticed()),
+            warned=bool(self.notice.names),
             stacks=str(explanation.stacks) if explanation else "",
             why=explanation.why if explanation else None,
         )
+
+    def _noticed(self) -> list[str]:
+        return [f"{name} came and was passed on to every rank" for name in self.notice.names]
 
     def _also_lost(self, first: Failure | None) -> list[str]:
         """Other hosts that were lost at the same time: a switch, a rack."""
@@ -176,6 +183,7 @@ class Run:
     def _judge(self) -> None:
         """Do the actions that are due, after handling all reports that have arrived."""
         self.suspension.look()
+        self.notice.pass_on()
         if self.state.deadlines.are_due():
             self.reports.catch_up()
             self.state.deadlines.do_what_is_due()

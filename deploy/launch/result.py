@@ -127,6 +127,8 @@ class LaunchResult:
     """Why a recorded job stood still."""
     timings: tuple[TimedPart, ...] = ()
     """Where the time of its start went."""
+    warned: bool = False
+    """Whether a signal was passed on to its ranks (notice.py): then it does not start again."""
 
     @property
     def exit_status(self) -> int:

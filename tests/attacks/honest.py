@@ -97,6 +97,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "data_verify": {"digest": DIGEST, "damaged": ["'a': it is gone"]},
     "data_remove": {"freed": 7},
+    "signal": {},
     "wheel_serve": {"port": 20126, "have": {DIGEST: 7}},
     "envs": {
         "home": "ef" * 16,

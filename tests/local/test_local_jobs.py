@@ -162,3 +162,30 @@ def test_who_stops_a_job_that_is_ended_wants_no_restart(project: Project) -> Non
     # On a busy machine the stop may come when the job has just ended, and waits for its restart.
     earlier = r"(before that|about to start again after this): rank 1 on localhost: exit status 5"
     assert re.search(earlier, (folder / "run" / "verdict.txt").read_text())
+
+
+SAVES = """
+import os, signal, sys, time
+def save(number, frame):
+    print("saved", flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGUSR1, save)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_notice_reaches_every_rank_and_the_job_does_not_start_again(project: Project) -> None:
+    (project.path / "saves.py").write_text(SAVES)
+    with project.start("--script", "saves.py", "--max-restarts", "3") as process:
+        assert process.stdout is not None
+        said: list[str] = []
+        while sum("ready" in line for line in said) < 2:
+            said.append(next(process.stdout))
+        process.send_signal(signal.SIGUSR1)
+        said += process.stdout.readlines()
+    output = "".join(said)
+    assert process.returncode == 75, output
+    assert "saved" in output
+    assert "note: SIGUSR1 came and was passed on to every rank" in output
+    assert "restart" not in output

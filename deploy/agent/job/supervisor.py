@@ -146,6 +146,14 @@ class Work:
             time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGTERM)
 
+    def do_signal(self, request: Frame, payload: bytes) -> Frame:
+        """Send SIGUSR1 or SIGUSR2 to every rank here: its wrapper passes it on to the program."""
+        number = {"SIGUSR1": signal.SIGUSR1, "SIGUSR2": signal.SIGUSR2}[request["name"]]
+        for wrapper in self.ranks.wrappers().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(wrapper, number)
+        return {}
+
     def do_stop(self, request: Frame, payload: bytes) -> Frame:
         """End everything that was started here; answers which processes could not be ended."""
         self._end_sampling()
