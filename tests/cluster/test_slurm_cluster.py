@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 NODES = ("slurm1", "slurm2", "slurm3")
 COMPOSE = ("docker", "compose", "--file", str(ROOT / "docker" / "slurm" / "compose.yaml"))
-FOLDER = "/home/muster/project"
+FOLDER = "/home/muster/project"  # on slurm1 alone: the nodes share no file system
 PROGRAM = """
 import os, socket, sys, time
 variables = sorted(name for name in os.environ if name.startswith("SLURM"))
@@ -39,8 +39,8 @@ class Slurm:
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
-    def argv(self, *words: str, node: str = "slurm1") -> list[str]:
-        place = ["exec", "--no-TTY", "--user", "muster", "--workdir", FOLDER, node]
+    def argv(self, *words: str, node: str = "slurm1", folder: str = FOLDER) -> list[str]:
+        place = ["exec", "--no-TTY", "--user", "muster", "--workdir", folder, node]
         return [*COMPOSE, *place, *words]
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -74,7 +74,7 @@ class Slurm:
     def left(self, nodes: Sequence[str] = NODES) -> str:
         """The processes of launches that are still on these nodes."""
         pattern = "[p]rogram.py|[m]uster agent|[p]rted"
-        argvs = [self.argv("pgrep", "-fa", pattern, node=node) for node in nodes]
+        argvs = [self.argv("pgrep", "-fa", pattern, node=node, folder="/") for node in nodes]
         return "".join(
             subprocess.run(argv, env=self.env, capture_output=True, text=True, check=False).stdout
             for argv in argvs
@@ -115,7 +115,7 @@ def until_all_wait(process: subprocess.Popen[str], ranks: int) -> list[str]:
 def test_a_launch_takes_hosts_and_slots_from_slurm_and_gives_them_back(slurm: Slurm) -> None:
     done = slurm.run("muster", "launch", "--slurm", "-N 3 -n 4", "program.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    started = re.findall(r"rank (\d) on (slurm\d) (\[.*\])", done.stdout)
+    started = re.findall(r"\] rank (\d) on (slurm\d) (\[.*\])", done.stdout)
     assert sorted(started) == [
         ("0", "slurm1", "[]"),
         ("1", "slurm1", "[]"),
@@ -153,9 +153,9 @@ def test_what_slurm_refuses_is_quoted(slurm: Slurm) -> None:
 def test_a_launch_inside_of_an_allocation_uses_it(slurm: Slurm) -> None:
     wait_until(slurm.is_idle, "nodes of Slurm that are idle")
     launch = ("muster", "launch", "--slurm", "--launcher", "torchrun", "program.py")
-    done = slurm.run("salloc", "--quiet", "-N2", "-n3", *launch)
+    done = slurm.run("salloc", "--quiet", "-N2", "-n4", *launch)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "DONE    3 ranks on 2 hosts, torchrun" in done.stdout
+    assert "DONE    4 ranks on 2 hosts, torchrun" in done.stdout
 
 
 @pytest.mark.soak

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli.commands import FAMILIES
 from tests.launching import Project
 from tests.unit.test_docs import DOCUMENTS, README, commands
 
@@ -21,7 +22,15 @@ COMMANDS = [
     for command in sorted({*commands(README, name)})
 ]
 LAUNCHES = [command for command in COMMANDS if command.split()[1] == "launch"]
-NAMES = sorted({tuple(command.split()[:2]) for command in COMMANDS if not command.split()[1].startswith("-")})
+# `data push` is a command of two words.
+GROUPS = {name.partition(".")[0] for names in FAMILIES.values() for name in names if "." in name}
+NAMES = sorted(
+    {
+        (words[0], " ".join(words[1 : 3 if words[1] in GROUPS else 2]))
+        for words in map(str.split, COMMANDS)
+        if not words[1].startswith("-")
+    }
+)
 
 
 def run(project: Project, words: list[str]) -> subprocess.CompletedProcess[str]:
@@ -42,6 +51,7 @@ def test_a_launch_of_the_readme_can_be_planned(project: Project, command: str) -
     for name in ("train.py", "package/__init__.py", "package/module.py"):
         (project.path / name).parent.mkdir(exist_ok=True)
         (project.path / name).write_text("")
+    (project.path / "requirements.txt").write_text("")
     program, launch, *words = shlex.split(command)
     done = run(project, [program, launch, *(() if "--dry-run" in words else ("--dry-run",)), *words])
     assert done.returncode == 0, done.stderr
@@ -52,7 +62,7 @@ def test_a_launch_of_the_readme_can_be_planned(project: Project, command: str) -
 
 @pytest.mark.parametrize(("program", "name"), NAMES)
 def test_a_command_of_the_readme_explains_itself(project: Project, program: str, name: str) -> None:
-    done = run(project, [program, name, "--help"])
+    done = run(project, [program, *name.split(), "--help"])
     assert done.returncode == 0, done.stderr
     assert name in done.stdout
 

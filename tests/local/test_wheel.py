@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(600)
 # What runs without the checkout. Documents, tests, benchmarks and examples are for its readers.
 SHIPPED = (
     "deploy",
+    "examples",
     "train",
     "ansible",
     "docker",

@@ -93,6 +93,8 @@ class History:
             self.hosts.setdefault(record.host, HostTrack(record.host)).why = record.why
         else:
             self.job = record
+            if record.attempt > self._attempt:
+                self._begin_again(record.attempt)
             for name in record.hosts:
                 self.hosts.setdefault(name, HostTrack(name))
 

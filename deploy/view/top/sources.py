@@ -63,7 +63,8 @@ class JobSource:
                 yield Printed(int(match["rank"]), match["host"], text, old=True)
 
     def look(self) -> Iterator[Record]:
-        """New samples and lines, and the state."""
+        """The state first, as it may begin another attempt; then new samples and lines."""
+        yield state_of(self._known)
         yield from self._samples()
         for _ in range(ROUNDS):
             answer = self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=False)
@@ -74,7 +75,6 @@ class JobSource:
                 break
         else:
             self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=True)
-        yield state_of(self._known)
 
     def _samples(self) -> Iterator[HostSample]:
         while content := self._read(NAME, self._start, PART):
