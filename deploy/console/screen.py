@@ -57,7 +57,15 @@ class Screen:
     @property
     def columns(self) -> int | None:
         """The width of the terminal that is left for the text of a rank; None if this is not a terminal."""
-        return max(20, shutil.get_terminal_size().columns - LABEL_WIDTH) if self.terminal else None
+        return max(20, self._width() - LABEL_WIDTH) if self.terminal else None
+
+    def _width(self) -> int:
+        """The columns of this terminal, which may be that of standard error; a COLUMNS may be of another."""
+        try:
+            columns = os.get_terminal_size(self.stream.fileno()).columns
+        except (OSError, ValueError):  # no terminal, or no file
+            columns = 0
+        return columns or shutil.get_terminal_size().columns
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         """Print the lines of a rank. A line that ends in a carriage return is progress."""
@@ -145,7 +153,7 @@ class Screen:
         self._erase()
         self._write(text)
         if self.terminal:
-            self._write(self._progress[: shutil.get_terminal_size().columns - 1])
+            self._write(self._progress[: self._width() - 1])
         self._write("", flush=True)
 
     def _erase(self) -> None:
