@@ -153,7 +153,7 @@ def test_what_slurm_refuses_is_quoted(slurm: Slurm) -> None:
 def test_a_launch_inside_of_an_allocation_uses_it(slurm: Slurm) -> None:
     wait_until(slurm.is_idle, "nodes of Slurm that are idle")
     launch = ("muster", "launch", "--slurm", "--launcher", "torchrun", "program.py")
-    done = slurm.run("salloc", "--quiet", "-N2", "-n4", *launch)
+    done = slurm.run("salloc", "--quiet", "-N2", "--ntasks-per-node=2", *launch)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "DONE    4 ranks on 2 hosts, torchrun" in done.stdout
 
