@@ -13,7 +13,6 @@ from invoke import Collection, Context, Exit
 
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
-from ..connect.opener import opener
 from ..connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
 from ..connect.requests.request import Answer, Request
 from ..console.fold import fold_names
@@ -24,8 +23,8 @@ from ..data import report
 from ..data.push import LONG_SECONDS, Push, read_here
 from ..data.source import source as source_of
 from ..errors import UnfitError, UsageError
-from ..hosts import hostfile
 from .command import command
+from .inventory import cluster_of, of_file
 from .options import size
 from .shared import HELP, explained
 
@@ -61,15 +60,14 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
     """
     with explained(context, KEPT):
         wanted, limit = source_of(source, name), size("--most", most)
-        chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-        content = None
+        inventory, content = of_file(hosts, include, exclude, python), None
         if wanted.here:
             sys.stdout.write(f"reading {harmless(source)}\n")
             with Progress(sys.stdout) as progress:
                 content = read_here(wanted, progress.show)
         began = time.monotonic()
         with (
-            Cluster(chosen, opener(Path(hosts), python)) as cluster,
+            Cluster(inventory.hosts, inventory.open_pipe) as cluster,
             Progress(sys.stdout) as progress,
         ):
             carrier = Push(cluster, wanted, progress.show, shard=shard, most=limit)
@@ -89,7 +87,7 @@ def list(  # noqa: A001, PLR0917
     python: str = "",
 ) -> None:
     """Show the data sets of every host, and which were changed there."""
-    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
         listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
         sets = {host: answer.sets for host, answer in listed.items()}
         if json:
@@ -110,7 +108,7 @@ def verify(  # noqa: PLR0917
     python: str = "",
 ) -> None:
     """Read every byte of a data set on every host, and name the files that are damaged."""
-    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
         answers, errors = _ask(cluster, DATA_VERIFY, name, "verify")
         if json:
             rows = {host: {**asdict(answer), "error": ""} for host, answer in answers.items()}
@@ -137,7 +135,7 @@ def pull(  # noqa: PLR0917
     python: str = "",
 ) -> None:
     """Bring a data set here, from a host that has it, or its shards from all hosts."""
-    with explained(context, KEPT), _cluster(hosts, include, exclude, python) as cluster:
+    with explained(context, KEPT), cluster_of(hosts, include, exclude, python) as cluster:
         if not name:
             raise UsageError("which data set? muster data pull NAME [TO]")
         listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
@@ -157,18 +155,13 @@ def remove(  # noqa: PLR0917
     python: str = "",
 ) -> None:
     """Remove a data set from every host where no job runs."""
-    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
         answers, errors = _ask(cluster, DATA_REMOVE, name, "remove")
         if answers:
             freed = sum(answer.freed for answer in answers.values())
             sys.stdout.write(f"{fold_names(answers)}: {name} removed, {freed / 1e6:.1f} MB\n")
         if errors:
             raise UnfitError(errors.items())
-
-
-def _cluster(hosts: str, include: str, exclude: str, python: str) -> Cluster:
-    chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-    return Cluster(chosen, opener(Path(hosts), python), facts=False)
 
 
 def _ask(

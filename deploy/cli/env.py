@@ -7,22 +7,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from json import dumps
-from pathlib import Path
 
 from invoke import Collection, Context
 
-from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
-from ..connect.opener import opener
 from ..connect.requests.packages import ENVIRONMENT_FACTS, ENVIRONMENT_REMOVE, ENVIRONMENTS
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import count
 from ..envs.diff import as_text, differences
 from ..errors import UsageError
-from ..hosts import hostfile
 from ..hosts.environments import Environment
 from .command import command
+from .inventory import cluster_of
 from .shared import HELP, explained
 
 SECONDS, REMOVE_SECONDS = 30.0, 600.0
@@ -39,7 +36,7 @@ def list_environments(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """List the environments of packages that launches with --requirements have made on the hosts."""
-    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
         answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
         there = {host: answer.environments for host, answer in answers.items()}
         if json:
@@ -64,7 +61,7 @@ def remove(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Remove an environment of packages from the hosts, or all of them. Those that a job uses stay."""
-    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
         words = {"keys": [environment] if environment else [], "before": None}
         asked = ask_every(cluster.channels, ENVIRONMENT_REMOVE, REMOVE_SECONDS, lambda host: words)
         for host, removal in asked.require_all().items():
@@ -91,7 +88,7 @@ def diff(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Name what differs between hosts: packages, Python, driver, kernel, limits, variables, mounts, ..."""
-    with explained(context), _cluster(hosts, include, exclude, python) as cluster:
+    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
         if len(cluster.hosts) < 2:
             raise UsageError("env diff compares hosts, and there is only one")
         words = {"key": environment}
@@ -102,11 +99,6 @@ def diff(  # noqa: PLR0917  # fab makes a flag of each parameter
         else:
             text = as_text(found, len(cluster.hosts))
             sys.stdout.write("".join(f"{harmless(line)}\n" for line in text.splitlines()))
-
-
-def _cluster(hosts: str, include: str, exclude: str, python: str) -> Cluster:
-    chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-    return Cluster(chosen, opener(Path(hosts), python), facts=False)
 
 
 def _listing(there: Mapping[str, Mapping[str, Environment]]) -> str:

@@ -16,13 +16,14 @@ from invoke import Context, Exit
 from ..adhoc import run as fanout
 from ..adhoc import transfer
 from ..connect.cluster import Cluster
-from ..connect.opener import config_beside, opener
+from ..connect.opener import config_beside
 from ..console.fold import fold, fold_names
 from ..console.progress import Progress
 from ..console.terminal import harmless
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from .command import command as declare
+from .inventory import cluster_of
 from .shared import HELP, explained
 
 DAY = 86400.0
@@ -88,7 +89,7 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context):
         if not file:
             raise UsageError("which file? muster put FILE [TO]")
-        with Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False) as cluster:
+        with cluster_of(hosts, include, exclude, python) as cluster:
             with Progress(sys.stderr, file, least=WORTH_SHOWING) as progress:
                 transfer.put(cluster, Path(file), to, progress.add)
             sys.stdout.write(f"{fold_names(cluster.channels)}: {file}\n")
@@ -111,7 +112,7 @@ def get(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context):
         if not file:
             raise UsageError("which file? muster get FILE [TO]")
-        with Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False) as cluster:
+        with cluster_of(hosts, include, exclude, python) as cluster:
             for path in transfer.get(cluster, file, Path(to)):
                 sys.stdout.write(f"{path}\n")
 
@@ -164,14 +165,10 @@ def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
             raise UnfitError(errors.items())
 
 
-def _chosen(hosts: str, include: str, exclude: str) -> tuple[hostfile.Host, ...]:
-    return hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-
-
 @contextlib.contextmanager
 def _reached(hosts: str, include: str, exclude: str, python: str) -> Iterator[tuple[Cluster, dict[str, str]]]:
     """The cluster, connected, and the errors of the hosts that cannot be reached."""
-    cluster = Cluster(_chosen(hosts, include, exclude), opener(Path(hosts), python), facts=False)
+    cluster = cluster_of(hosts, include, exclude, python)
     with contextlib.closing(cluster):
         errors = {name: error.reason for name, error in cluster.connect().items()}
         yield cluster, errors

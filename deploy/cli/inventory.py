@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ..connect.cluster import Cluster
 from ..connect.opener import opener, pythons_beside
 from ..connect.pipe import OpenPipe
 from ..console.terminal import harmless
 from ..errors import UsageError
 from ..hosts import hostfile
 from ..hosts.hostfile import Host
-from ..launch.result import LaunchResult
+
+if TYPE_CHECKING:  # most commands launch nothing
+    from ..launch.result import LaunchResult
 
 HERE = "here"
 """The value of `--slurm` without words: the allocation in which this command runs."""
@@ -39,6 +43,12 @@ def of_file(hosts: str, include: str, exclude: str, python: str) -> Inventory:
     path = Path(hosts)
     listed = hostfile.select(hostfile.load(path), include, exclude)
     return Inventory(listed, opener(path, python), pythons_beside(path))
+
+
+def cluster_of(hosts: str, include: str, exclude: str, python: str) -> Cluster:
+    """The hosts of a hosts file, to be asked without their facts."""
+    inventory = of_file(hosts, include, exclude, python)
+    return Cluster(inventory.hosts, inventory.open_pipe, facts=False)
 
 
 @contextlib.contextmanager
