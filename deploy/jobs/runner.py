@@ -35,6 +35,7 @@ from ..plan.planner import Tools, plan
 from ..plan.spec import LaunchSpec
 from ..timings import Timings
 from . import restart_policy as restart
+from .first_lines import FirstLines
 from .hints import left_behind
 from .history import History
 from .job import Job
@@ -77,26 +78,6 @@ def make_plan(  # noqa: PLR0917  # what an attempt has
 
 Blame = Callable[[LaunchResult], LaunchResult]
 """Gives a result the cause that only the source of the hosts knows."""
-
-
-class FirstLines:
-    """Notes when the first rank and when the last rank printed its first line."""
-
-    def __init__(self, timings: Timings, ranks: int) -> None:
-        self._timings, self._missing, self._began = timings, {*range(ranks)}, timings.now()
-        self._ranks = ranks
-
-    def output(self, rank: int, host: str, stream: str, text: str) -> None:
-        """What a rank printed."""
-        if rank in self._missing:
-            self._missing.discard(rank)
-            if len(self._missing) == self._ranks - 1:
-                self._timings.note("first rank's first line", self._began)
-            if not self._missing:
-                self._timings.note("last rank's first line", self._began)
-
-    def launcher(self, host: str, text: str) -> None:
-        """Ignored: the line is not of a rank."""
 
 
 def tools() -> Tools:
