@@ -15,6 +15,7 @@ from ...common.data.manifest import CHUNK, Chunks, Manifest, bitmap
 from ...common.data.scan import Reader
 from ...common.data.sets import Known, Sets, Version, intact
 from ...common.frames import Frame
+from ...common.shared_folder import word_in
 
 SPARE = 1 << 27  # bytes for chunks that other hosts still have to get, and for the file system itself
 BLOCK = 4096
@@ -154,12 +155,4 @@ class Arrival:
 def place_of(root: Path) -> str:
     """A word that is the same for all hosts that share this folder, and for no others."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = root / ".place"
-    with contextlib.suppress(FileExistsError):
-        draft = root / f".place.{secrets.token_hex(8)}"
-        draft.write_text(secrets.token_hex(16))
-        try:
-            os.link(draft, path)  # fails if another host was faster
-        finally:
-            draft.unlink()
-    return path.read_text()
+    return word_in(root / ".place")

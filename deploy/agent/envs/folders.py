@@ -12,13 +12,13 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ...common.paths import MusterPaths
+from ...common.shared_folder import word_in
 
 RECORD = "muster.json"
 KEY = re.compile(r"[0-9a-f]{20}")
@@ -118,12 +118,4 @@ def size_of(folder: Path) -> int:
 
 def token(root: Path) -> str:
     """A random word in the folder: hosts that read the same word share the folder."""
-    path = root / "home"
-    with contextlib.suppress(FileExistsError):
-        draft = root / f"home.{secrets.token_hex(8)}"
-        draft.write_text(secrets.token_hex(16))
-        try:
-            os.link(draft, path)  # fails if another host was first
-        finally:
-            draft.unlink()
-    return path.read_text()
+    return word_in(root / "home")
