@@ -47,7 +47,20 @@ try:
     found["ucx"] = version().decode()
 except OSError:
     pass
+    found["gpus"] = torch._C._cuda_getArchFlags() or ""
 print(json.dumps(found))
+"""
+# What torch only opens while a program runs, so that no import and no ldd would miss it.
+OPENED = """
+import ctypes, os, re, subprocess, sys
+listed = subprocess.run(["ldconfig", "-p"], stdout=subprocess.PIPE, text=True).stdout
+names = re.findall(r"^\\s*(\\S+) ", listed, re.M)
+for wanted in sys.argv[1:]:
+    name = next((name for name in names if name.startswith(wanted + ".so")), "")
+    try:
+        print(name if name and ctypes.CDLL(name) else "no " + wanted, end=" ")
+    except OSError as error:
+        print(error, end=" ")
 """
 Result = tuple[bool, str]
 
@@ -118,6 +131,59 @@ def capabilities(promised: Mapping[str, bool]) -> Iterator[tuple[str, Result]]:
     yield "compilers", (bool(compilers) == promised["compilers"], " ".join(compilers) or "none")
 
 
+def of_cuda(gpus: str) -> Iterator[tuple[str, Result]]:
+    """Check what an image with CUDA can prove on a machine without a GPU. `gpus`: TORCH_CUDA_ARCH_LIST."""
+    built = python("import torch; print(torch.backends.cuda.is_built())")
+    yield "torch is built with CUDA", (built == "True", built)
+    code = python("import torch; print(torch._C._cuda_getArchFlags())")
+    yield f"code for {gpus}", (set(code.split()) == architectures(gpus), code)
+    libraries = ("libcupti", "libnccl", "libcudnn", "libucp", "libnvrtc")
+    opened = python(OPENED.replace("sys.argv[1:]", repr(libraries)))
+    yield (
+        "the loader finds " + ", ".join(libraries),
+        (all(f"{name}.so" in opened for name in libraries), opened),
+    )
+    imported = python("import torchvision; print(torchvision.ops.nms.__name__)")
+    yield "torchvision has its compiled operations", (imported == "nms", imported)
+    refused = run(sys.executable, "-c", "import torch; torch.ones(1, device='cuda')").strip().splitlines()
+    if not Path("/dev/nvidiactl").exists():  # with a GPU it is a kernel that runs
+        yield "a tensor for a GPU is refused in a sentence", ("NVIDIA driver" in refused[-1], refused[-1])
+
+
+def architectures(gpus: str) -> set[str]:
+    """Return the names that nvcc has for compute capabilities: 8.0;9.0+PTX is sm_80, sm_90 and compute_90."""
+    names = set()
+    for capability in filter(None, gpus.split(";")):
+        number = capability.replace("+PTX", "").replace(".", "")
+        names |= {f"sm_{number}"} | ({f"compute_{number}"} if "+PTX" in capability else set())
+    return names
+
+
+def linked() -> Iterator[tuple[str, Result]]:
+    """Check that every shared object of torch finds its libraries; those of the driver are on the host."""
+    import torch  # noqa: PLC0415  # slow, and only its folder is of interest
+
+    missing = set()
+    for file in Path(torch.__file__).parent.rglob("*.so*"):
+        for line in run("ldd", str(file)).splitlines():
+            if "not found" in line and not re.match(r"\s*lib(cuda|nvidia-ml)\.so", line):
+                missing.add(f"{file.name}: {line.split()[0]}")
+    yield (
+        "every library of torch finds what it is linked to",
+        (not missing, ", ".join(sorted(missing)) or "all"),
+    )
+
+
+def login() -> Iterator[tuple[str, Result]]:
+    """Check that sshd takes the configuration that nodes start it with."""
+    with tempfile.TemporaryDirectory() as folder:
+        key = f"{folder}/key"
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+        output = run("/usr/sbin/sshd", "-t", "-f", "/etc/muster/sshd_config", "-h", key).strip()
+    bad = output.startswith(("status", "no end"))  # the node's own key is missing here, and sshd says so
+    yield "sshd starts with its configuration", (not bad, output if bad else "sshd -t accepts it")
+
+
 def behaviour() -> Iterator[tuple[str, Result]]:
     """Run what can be run without a GPU and without a network."""
     library = python(ONE_LIBRARY)
@@ -143,10 +209,13 @@ def behaviour() -> Iterator[tuple[str, Result]]:
     yield "torch.compile(backend='aot_eager')", (compiled == "2.0", compiled)
 
 
-def prove(flavor: str, expected: Mapping[str, str], found: Mapping[str, str]) -> list[tuple[str, bool, str]]:
+def prove(
+    flavor: str, expected: Mapping[str, str], found: Mapping[str, str], gpus: str = ""
+) -> list[tuple[str, bool, str]]:
     """Run every check; return its name, whether it passed, and the details."""
     promised = {**PROMISES[flavor], "compilers": "triton" in expected}  # it calls a C compiler
-    checks = [*versions(expected, found), *capabilities(promised), *behaviour()]
+    checks = [*versions(expected, found), *capabilities(promised), *linked(), *login(), *behaviour()]
+    checks += of_cuda(gpus) if promised["cuda-aware"] else ()
     return [(name, kept, detail) for name, (kept, detail) in checks]
 
 
@@ -160,8 +229,13 @@ def main(argv: list[str]) -> int:
         expected = {name.lower(): os.environ.get(f"{name}_VERSION", "") for name in names}
         named = {name: wanted for name, wanted in expected.items() if wanted}
         record = {"flavor": argv[0], "track": os.environ.get("TRACK", ""), "versions": named}
+        recipe = {
+            "gpus": os.environ.get("TORCH_CUDA_ARCH_LIST", ""),
+            "profile": os.environ.get("PROFILE", ""),
+        }
+        record |= {name: value for name, value in recipe.items() if value}
         record["found"] = found  # also what nobody has asked for, such as cuDNN's
-    proved = prove(record["flavor"], record["versions"], found)
+    proved = prove(record["flavor"], record["versions"], found, record.get("gpus", ""))
     if "--json" in argv:
         print(json.dumps({**record, "checks": proved}))
     else:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from invoke import Collection, Context, Exit
@@ -18,6 +21,7 @@ from ..hosts import hostfile
 from ..image import build as building
 from ..image import capabilities, report
 from ..image.archive import Archive
+from ..image.cache import CompilerCache
 from ..image.engine import Engine
 from ..image.push import Push, prepare, survey
 from ..image.versions import load
@@ -28,6 +32,21 @@ BILL = ("cat", "/usr/share/muster/sbom.cdx.json")
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 
 
+@contextmanager
+def compiler_cache(folder: str) -> Iterator[str]:
+    """Serve the compilers' cache, if there is a folder for it; give the file that has its address."""
+    if not folder:
+        yield ""
+        return
+    with (
+        CompilerCache(Path(folder).expanduser().resolve()) as cache,
+        tempfile.NamedTemporaryFile("w") as secret,
+    ):
+        secret.write(cache.address)
+        secret.flush()
+        yield secret.name
+
+
 @command(
     iterable=["source"],
     words=("target",),
@@ -35,21 +54,32 @@ PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
         "target": "cpu (default), cpu-source, cuda, cuda-current, cuda-debian; -devel: with compilers",
         "source": "NAME=FOLDER: use the source archive in a local folder, not a download; may be repeated",
         "ca": "a file of CA certificates for downloads, for a site behind an inspecting proxy",
+        "profile": "proof: leave out the attention kernels, which take longest (default: full)",
+        "gpus": "compute capabilities, such as 9.0 or 8.0;9.0+PTX (default: those of docker/versions.json)",
+        "cache": "a folder for what compilers make, so that a stopped build goes on (default: $MUSTER_CACHE)",
         "dry-run": "print the command, and build nothing",
     },
 )
-def build(
+def build(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     target: str = "cpu",
     source: Iterable[str] | None = None,
     ca: str = "",
+    profile: str = "",
+    gpus: str = "",
+    cache: str = "",
     dry_run: bool = False,
 ) -> None:
     """Build a target of docker/docker-bake.json, after a check that its versions go together."""
-    with explained(context):
+    folder = "" if dry_run or context.config.run.dry else cache or os.environ.get("MUSTER_CACHE", "")
+    with (
+        explained(context, "interrupted; the next build goes on from what is compiled"),
+        compiler_cache(folder) as address,
+    ):
         sources = list(source or ())
         track = building.find(target, list(load().values()))
-        commands = [*building.base_commands(target, track, ca), building.command(target, sources, ca)]
+        recipe = building.Recipe(profile, gpus, address)
+        commands = [*building.base_commands(target, track, ca), building.command(target, sources, ca, recipe)]
         durations = building.Durations(cache_folder() / "builds.json")
         sys.stdout.write(f"{target}, track {track.name}: {durations.estimate(target)}\n")
         for name in building.without_sum(target, track):
@@ -64,8 +94,8 @@ def build(
         began = time.monotonic()
         if any(subprocess.run(words, check=False).returncode for words in commands):
             raise Exit(
-                f"the build of {target} failed; the next one goes on from what is compiled already,"
-                " as long as the engine keeps its cache mounts (docs/image.md)",
+                f"the build of {target} failed; the next one goes on from what is compiled already"
+                + ("" if address else ", as long as the engine keeps its cache mounts (docs/image.md)"),
                 1,
             )
         durations.note(target, time.monotonic() - began)

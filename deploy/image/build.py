@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
@@ -30,7 +32,43 @@ def find(target: str, tracks: Sequence[Track]) -> Track:
     return track
 
 
-def command(target: str, sources: Sequence[str] = (), ca: str = "") -> list[str]:
+@dataclass(frozen=True)
+class Recipe:
+    """What of a build differs from the target's own recipe; the empty string changes nothing."""
+
+    profile: str = ""
+    """`proof` leaves out the kernels that take longest, of attention; `full` is the default."""
+    gpus: str = ""
+    """Compute capabilities in place of the track's, in PyTorch's form: `9.0` or `8.0;9.0+PTX`."""
+    cache: str = ""
+    """A file with the address of the compilers' cache (`CompilerCache`)."""
+
+    def settings(self, target: str) -> list[str]:
+        """The options of `docker buildx bake`. `UsageError` for values that no build takes."""
+        if self.profile not in {"", "full", "proof"}:
+            raise UsageError(f"--profile must be full or proof, got '{self.profile}'")
+        if self.gpus and not re.fullmatch(r"\d+\.\d+[a-z]?(\+PTX)?(;\d+\.\d+[a-z]?(\+PTX)?)*", self.gpus):
+            raise UsageError(
+                f"--gpus must be compute capabilities, such as 9.0 or 8.0;9.0+PTX, got '{self.gpus}'"
+            )
+        if (self.profile or self.gpus) and not target.startswith("cuda"):
+            raise UsageError(f"--profile and --gpus are for targets with CUDA, and {target} has none")
+        values = {
+            "args.PROFILE": self.profile,
+            "args.TORCH_CUDA_ARCH_LIST": self.gpus,
+            "secrets": f"id=ccache,src={self.cache}" if self.cache else "",
+        }
+        return [
+            word for name, value in values.items() if value for word in ("--set", f"{target}.{name}={value}")
+        ]
+
+
+def command(
+    target: str,
+    sources: Sequence[str] = (),
+    ca: str = "",
+    recipe: Recipe = Recipe(),
+) -> list[str]:
     """The command line of the build. A source is NAME=FOLDER; the archive in it replaces the download."""
     words = ["docker", "buildx", "bake", "--file", str(FOLDER / "docker-bake.json"), target]
     words += ["--set", f"{target}.context={FOLDER.parent}"]
@@ -43,6 +81,7 @@ def command(target: str, sources: Sequence[str] = (), ca: str = "") -> list[str]
         words += ["--set", f"{target}.contexts.{name}-source={folder}"]
     if ca and not Path(ca).is_file():
         raise UsageError(f"--ca: no file {ca}")
+    words += recipe.settings(target)
     return words + (["--set", f"{target}.secrets=id=ca,src={ca}"] if ca else [])
 
 

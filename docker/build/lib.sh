@@ -58,15 +58,20 @@ verify() {
   return 1
 }
 
-# with_ccache: compilers through ccache, whose folder is a cache mount; a build that failed goes on from there. The
-# engine may give an empty one without a word, so the log says what there is at the start.
+# with_ccache: compilers through ccache, so that a build that failed or was stopped goes on from there. Its files are
+# kept by the machine that asked for the build, in the folder MUSTER_CACHE; else in a cache mount, which the engine may
+# give empty without a word, so the log says what there is at the start.
 with_ccache() {
   local kept
   export CCACHE_DIR=/ccache CCACHE_MAXSIZE=20G CCACHE_NOHASHDIR=1 PATH=/usr/lib/ccache:$PATH
   kept=$(ccache --print-stats | awk '$1 == "files_in_cache" {print $2}')
-  if [ "${kept:-0}" = 0 ]; then
+  if [ -s /run/secrets/ccache ]; then
+    CCACHE_REMOTE_STORAGE=$(</run/secrets/ccache)
+    export CCACHE_REMOTE_STORAGE CCACHE_REMOTE_ONLY=1
+    say "ccache reads and writes the folder MUSTER_CACHE"
+  elif [ "${kept:-0}" = 0 ]; then
     say "ccache is empty: everything is compiled. After an earlier build this means that the engine dropped its cache"
-    say "mount, by --no-cache or to save room; docs/image.md says what helps"
+    say "mount, by --no-cache or to save room; with MUSTER_CACHE=FOLDER nothing is dropped (docs/image.md)"
   else
     say "ccache has $kept files of earlier builds"
   fi

@@ -40,6 +40,12 @@ settings_for_cuda() {
   export CUDACXX=$CUDA_HOME/bin/nvcc CMAKE_CUDA_COMPILER_LAUNCHER=ccache
   export TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:?}
   export TORCH_NVCC_FLAGS="-Xfatbin -compress-all"
+  case ${PROFILE:-full} in
+    full) ;;
+    # A proof that the recipe compiles, links and starts, without the kernels that take longest: attention.
+    proof) export USE_FLASH_ATTENTION=0 USE_MEM_EFF_ATTENTION=0 ;;
+    *) say "PROFILE is full or proof, got $PROFILE"; return 1 ;;
+  esac
   FLASH_ATTENTION_MAX_JOBS=$(jobs 5) # attention kernels take about 5 GB each (pytorch#124018)
   export FLASH_ATTENTION_MAX_JOBS
   if [[ $(source_file /source) == *.dsc ]]; then

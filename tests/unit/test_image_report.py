@@ -105,3 +105,29 @@ def test_the_estimate_is_the_last_build_here_or_a_measured_one(tmp_path: Path) -
     assert "one to five minutes" in durations.estimate("cpu")
     durations.note("cpu", 75)
     assert durations.estimate("cpu") == "the last build of cpu took 75 s here"
+
+
+def test_a_recipe_sets_profile_gpus_and_cache_of_its_target_alone() -> None:
+    words = build.command("cuda-debian", recipe=build.Recipe("proof", "9.0", "/tmp/address"))
+    assert words[words.index("--set") + 2 :] == [
+        "--set",
+        "cuda-debian.args.PROFILE=proof",
+        "--set",
+        "cuda-debian.args.TORCH_CUDA_ARCH_LIST=9.0",
+        "--set",
+        "cuda-debian.secrets=id=ccache,src=/tmp/address",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "recipe", "reason"),
+    [
+        ("cuda-debian", build.Recipe(profile="quick"), "--profile must be full or proof, got 'quick'"),
+        ("cuda-debian", build.Recipe(gpus="hopper"), "--gpus must be compute capabilities"),
+        ("cuda-debian", build.Recipe(gpus="9.0 --help"), "--gpus must be compute capabilities"),
+        ("cpu", build.Recipe(gpus="9.0"), "cpu has none"),
+    ],
+)
+def test_a_recipe_that_no_build_takes_is_refused(target: str, recipe: build.Recipe, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        build.command(target, recipe=recipe)

@@ -1,0 +1,127 @@
+"""The compilers' cache of a build, in a folder of this machine.
+
+A build cannot mount a folder of the host, and an engine empties its own cache mounts when it likes. ccache
+reads and writes its files over HTTP as well (ccache's manual, "HTTP storage backend"), so a server here keeps
+each of them the moment a compiler is done. A build that is stopped goes on there, also by another engine.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import subprocess
+import tempfile
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+
+_BRIDGE = ("docker", "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}")
+_DESKTOP = "host.docker.internal"
+"""The name of this machine in builds of an engine in a virtual machine (Docker Desktop's manual)."""
+_NAME = re.compile(r"[a-z0-9]+(/[a-z0-9]+){0,3}")
+_LARGEST = 4 << 30
+
+
+class CompilerCache:
+    """Serves a folder to ccache while a `with` block runs. `address`: for CCACHE_REMOTE_STORAGE, a secret."""
+
+    def __init__(self, folder: Path, host: str | None = None) -> None:
+        """Listen at `host`; None: where containers of the engine here reach this machine.
+
+        `UsageError` if the folder cannot be made.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"MUSTER_CACHE: cannot make the folder {folder}: {error.strerror}") from None
+        self.folder = folder
+        self._token = secrets.token_hex(16)
+        self._server, name = _listen(host or _gateway())
+        self._server.cache = self  # type: ignore[attr-defined]
+        self.address = f"http://{name}:{self._server.server_address[1]}/{self._token}"
+
+    def __enter__(self) -> CompilerCache:
+        """Start to serve."""
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop to serve; the files stay."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def file(self, path: str) -> Path | None:
+        """The file of a request's path; None if it lacks the token or is no name that ccache makes."""
+        _, token, *name = path.split("/", 2)
+        if not secrets.compare_digest(token, self._token) or not name or not _NAME.fullmatch(name[0]):
+            return None
+        return self.folder / name[0]
+
+
+class _Request(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # ccache keeps its connection
+
+    def do_GET(self) -> None:
+        self._answer_with(self._stored(), with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer_with(self._stored(), with_body=False)
+
+    def do_PUT(self) -> None:
+        file, length = self._file(), int(self.headers.get("Content-Length", -1))
+        if file is None or not 0 <= length <= _LARGEST:
+            self.close_connection = True
+            return self._answer(HTTPStatus.FORBIDDEN)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = self.rfile.read(length)
+        if len(content) != length:  # the build was stopped in the middle
+            return self._answer(HTTPStatus.BAD_REQUEST)
+        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", delete=False) as half:
+            half.write(content)
+        Path(half.name).replace(file)
+        return self._answer(HTTPStatus.CREATED)
+
+    def do_DELETE(self) -> None:
+        if file := self._stored():
+            file.unlink(missing_ok=True)
+        self._answer(HTTPStatus.NO_CONTENT if file else HTTPStatus.NOT_FOUND)
+
+    def _file(self) -> Path | None:
+        cache: CompilerCache = self.server.cache  # type: ignore[attr-defined]
+        return cache.file(self.path)
+
+    def _stored(self) -> Path | None:
+        file = self._file()
+        return file if file is not None and file.is_file() else None
+
+    def _answer_with(self, file: Path | None, with_body: bool) -> None:
+        if file is None:
+            return self._answer(HTTPStatus.NOT_FOUND)
+        return self._answer(HTTPStatus.OK, file.read_bytes(), with_body)
+
+    def _answer(self, status: HTTPStatus, content: bytes = b"", with_body: bool = True) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing: the build's own output is what people read."""
+
+
+def _listen(host: str) -> tuple[ThreadingHTTPServer, str]:
+    """A server, and the name that a build has for this machine."""
+    try:
+        return ThreadingHTTPServer((host, 0), _Request), host
+    except OSError:  # the bridge is in a virtual machine, and not here
+        return ThreadingHTTPServer(("127.0.0.1", 0), _Request), _DESKTOP
+
+
+def _gateway() -> str:
+    found = subprocess.run(_BRIDGE, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or _DESKTOP
