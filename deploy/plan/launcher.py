@@ -34,11 +34,8 @@ class Launcher(Protocol):
         """Hosts that cannot be used together, each with its reason."""
         ...
 
-    def check_shape(self, backend: str, ranks: Mapping[str, int], *, fixed: bool) -> None:
-        """`UsageError` for a backend, or numbers of ranks on hosts, that the launcher cannot start.
-
-        `fixed`: whether the user gave the number of all ranks.
-        """
+    def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
+        """`UsageError` for a backend, or numbers of ranks on hosts, that the launcher cannot start."""
         ...
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:

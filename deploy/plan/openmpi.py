@@ -169,7 +169,7 @@ class Mpirun:
             for host, version in versions.items()
         ]
 
-    def check_shape(self, backend: str, ranks: Mapping[str, int], *, fixed: bool) -> None:
+    def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
         """Nothing to refuse: mpirun starts any backend with any numbers of ranks."""
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:

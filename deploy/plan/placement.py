@@ -33,7 +33,7 @@ def check_shape(spec: LaunchSpec, hosts: Sequence[Host], places: Sequence[Place]
     if len(hosts) > 1 and (local := [host.name for host in hosts if host.is_local]):
         raise UsageError(f"{local[0]} means another machine on every host; write its name in the hosts file")
     counts = {host.name: sum(place.host == host.name for place in places) for host in hosts}
-    launcher_of(spec.launcher).check_shape(spec.backend, counts, fixed=spec.np is not None)
+    launcher_of(spec.launcher).check_shape(spec.backend, counts)
 
 
 def used_hosts(hosts: Sequence[Host], spec: LaunchSpec) -> tuple[Host, ...]:

@@ -8,6 +8,9 @@ from ..errors import HostError, UsageError
 from ..hosts.facts import Facts, Rendezvous
 from .layout import Layout
 
+IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
+"""With this variable, torchrun computes ranks as if every host had as many as its own. A site may set it."""
+
 
 def command(
     *,
@@ -23,6 +26,8 @@ def command(
 
     Static rendezvous: the driver knows every host, so nothing has to be discovered. The run id is the job id,
     because two jobs with the same id at the same endpoint merge (torch.distributed.run, "Definitions").
+    Its agents tell each other through the store how many ranks each host has, so the numbers may differ
+    (`SimpleElasticAgent._assign_worker_ranks`; tried with torch 2.6 and 2.13).
     The driver does the restarts: an agent of torchrun would restart only its own host.
     """
     return (
@@ -66,21 +71,10 @@ class Torchrun:
         """None: torchrun starts with different versions too."""
         return []
 
-    def check_shape(self, backend: str, ranks: Mapping[str, int], *, fixed: bool) -> None:
-        """Refuse MPI, and different numbers of ranks on hosts."""
+    def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
+        """Refuse MPI. Hosts may have different numbers of ranks."""
         if backend == "mpi":
             raise UsageError("--backend mpi needs MPI to start the ranks; use --launcher mpirun")
-        if len(set(ranks.values())) > 1:
-            listed = ", ".join(f"{name} {number}" for name, number in ranks.items())
-            equal = (
-                "give an --np that fills each host alike"
-                if fixed
-                else f"give --per-host {min(ranks.values())}"
-            )
-            raise UsageError(
-                f"torchrun starts the same number of ranks on every host, got {listed}; "
-                f"{equal}, or use --launcher mpirun"
-            )
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
         """The argv of torchrun for each host."""
@@ -95,5 +89,5 @@ class Torchrun:
         )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
-        """torchrun needs no variables of its own."""
-        return {}
+        """With different numbers of ranks on hosts, torchrun must not take its short cut for equal ones."""
+        return {} if len(set(layout.ranks.values())) == 1 else {IDENTICAL: "0"}

@@ -64,6 +64,21 @@ def test_a_host_that_gets_no_rank_is_not_in_the_plan() -> None:
     assert [host.host.name for host in make_plan("a slots=2\nb slots=2", np=2).hosts] == ["a"]
 
 
+def test_torchrun_starts_on_each_host_as_many_ranks_as_it_has_slots() -> None:
+    made = make_plan("a slots=3\nb\nc slots=2", launcher="torchrun", np=5)
+    commands = [host.command or () for host in made.hosts]
+    assert [words[words.index("--nproc-per-node") + 1] for words in commands] == ["3", "1", "1"]
+    assert [place.host for place in made.ranks] == ["a", "a", "a", "b", "c"]
+
+
+@pytest.mark.parametrize(("text", "value"), [("a slots=2\nb slots=3", "0"), ("a slots=2\nb slots=2", None)])
+def test_torchrun_takes_its_short_cut_for_equal_hosts_only_on_equal_hosts(
+    text: str, value: str | None
+) -> None:
+    made = make_plan(text, launcher="torchrun")
+    assert [host.env.get("TORCH_ELASTIC_WORKER_IDENTICAL") for host in made.hosts] == [value, value]
+
+
 def test_slots_without_a_rank_stay_free_for_what_a_program_spawns() -> None:
     made = make_plan("a slots=2\nb slots=8\nc", np=3)
     assert [file.text for file in made.hosts[0].files if file.path.endswith("hostfile")] == [
@@ -96,8 +111,6 @@ TWO = "node[1-2] slots=2"
     [
         (TWO, {"np": 5}, {}, UsageError, "--np 5: the hosts have 4 slots"),
         (TWO, {"np": -1}, {}, UsageError, "--np -1"),
-        ("a slots=2\nb slots=3", {"launcher": "torchrun"}, {}, UsageError, "got a 2, b 3"),
-        (TWO, {"launcher": "torchrun", "np": 3}, {}, UsageError, "got node1 2, node2 1"),
         (TWO, {"launcher": "torchrun", "backend": "mpi"}, {}, UsageError, "use --launcher mpirun"),
         ("localhost\nnode2", {}, {}, UsageError, "localhost means another machine on every host"),
         (TWO, {}, {"node2": {"mpirun": None, "mpi": None}}, UnfitError, "node2: no mpirun"),

@@ -10,9 +10,8 @@ import pytest
 from muster.deploy.cli import options as request
 from muster.deploy.errors import UsageError
 from muster.deploy.hosts import hostfile
-from muster.deploy.plan.placement import used_hosts
 from muster.deploy.plan.source_tree import scan
-from muster.deploy.plan.spec import LaunchSpec, Program
+from muster.deploy.plan.spec import Program
 
 
 @pytest.fixture
@@ -75,16 +74,6 @@ def test_ranks_per_host_take_the_place_of_the_slots(number: int, slots: list[int
 def test_a_host_gets_no_more_ranks_than_it_has_slots(number: int) -> None:
     with pytest.raises(UsageError, match=f"--per-host {number}: node. has . in the hosts file"):
         request.per_host(HOSTS, number)
-
-
-@pytest.mark.parametrize(
-    ("np", "advice"),
-    [(None, "node1 4, node2 2; give --per-host 2"), (5, "node1 4, node2 1; give an --np that")],
-)
-def test_torchrun_with_uneven_hosts_is_told_what_makes_them_even(np: int | None, advice: str) -> None:
-    spec = LaunchSpec(job="j", program=Program(), launcher="torchrun", np=np)
-    with pytest.raises(UsageError, match=advice):
-        used_hosts(HOSTS, spec)
 
 
 def test_the_environment_is_given_or_taken_from_here() -> None:
