@@ -17,12 +17,13 @@ from ..check import check as judge
 from ..check import report as check_report
 from ..check import unfit
 from ..check.examine import examine
-from ..check.finding import Finding
+from ..check.finding import Finding, of_error
 from ..check.measurements import Examination
 from ..check.slurm_site import judge as judge_site
 from ..connect.cluster import Cluster
 from ..errors import UnfitError
 from ..hosts.hostfile import Host
+from ..hosts.slots import SlotRule, counted_slots, slot_rule
 from ..image.versions import load
 from ..plan.launcher import LAUNCHERS
 from ..plan.placement import used_hosts
@@ -30,12 +31,13 @@ from ..plan.spec import LaunchSpec, Program
 from . import options as request
 from .command import command
 from .inventory import HERE, allocated, of_file, salloc_words
-from .shared import HELP, explained
+from .shared import HELP, SLOTS, explained
 
 _HELP = {
     **HELP,
     "slurm": "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
     "launcher": "the launcher for which the hosts must be fit: mpirun (default) or torchrun",
+    "slots": SLOTS,
     "html": "also write a page with every host, its findings and what to do, to this file",
     "json": "print JSON for programs: all measurements, and every finding with its id",
 }
@@ -47,6 +49,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     hosts: str = "hosts.txt",
     slurm: str = "",
     launcher: str = "mpirun",
+    slots: str = "",
     include: str = "",
     exclude: str = "",
     python: str = "",
@@ -56,6 +59,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     """Check whether every host is fit for a launch; if not, say which host is not and what fixes it."""
     with explained(context), contextlib.ExitStack() as stack:
         named = request.one_of("--launcher", launcher, LAUNCHERS)
+        rule = slot_rule(slots) if slots else None
         site = _judge_site(slurm) if slurm else ()
         if slurm and (unfit(site) or not _has_hosts(slurm)):
             chosen: tuple[Host, ...] = ()
@@ -69,7 +73,8 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
             used_hosts(chosen, LaunchSpec(job="", program=Program(), launcher=named))
             with contextlib.closing(Cluster(chosen, inventory.open_pipe)) as cluster:
                 examination = examine(cluster)
-            findings = (*site, *judge(chosen, examination, named, load()))
+            chosen, uncounted = _counted(chosen, examination, rule) if rule else (chosen, ())
+            findings = (*site, *uncounted, *judge(chosen, examination, named, load()))
         if html:
             # Only a page needs these modules.
             from ..view.page.cluster_page import cluster_page  # noqa: PLC0415
@@ -86,6 +91,15 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
         sys.stdout.write(text)
         if unfit(findings):
             raise Exit(code=UnfitError.exit_status)
+
+
+def _counted(
+    hosts: Sequence[Host], examination: Examination, rule: SlotRule
+) -> tuple[tuple[Host, ...], list[Finding]]:
+    """The hosts with the slots that `--slots` gives them, and a finding for each with nothing to count."""
+    facts = {name: measured.facts for name, measured in examination.hosts.items()}
+    counted, errors = counted_slots(hosts, facts, rule)
+    return counted, [of_error(name, error) for name, error in errors.items()]
 
 
 def _judge_site(slurm: str) -> tuple[Finding, ...]:

@@ -16,9 +16,10 @@ from ..connect.cluster import Cluster
 from ..connect.opener import opener, pythons_beside
 from ..connect.pipe import OpenPipe
 from ..console.terminal import harmless
-from ..errors import UsageError
+from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..hosts.hostfile import Host
+from ..hosts.slots import counted_slots, slot_rule
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..launch.result import LaunchResult
@@ -43,6 +44,23 @@ def of_file(hosts: str, include: str, exclude: str, python: str) -> Inventory:
     path = Path(hosts)
     listed = hostfile.select(hostfile.load(path), include, exclude)
     return Inventory(listed, opener(path, python), pythons_beside(path))
+
+
+def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:
+    """The hosts with the slots that `--slots` gives them; those of the hosts file where it is empty.
+
+    To count GPUs or cores it connects to every host; `UnfitError` names those that cannot be counted.
+    """
+    if not slots:
+        return inventory.hosts
+    rule, facts = slot_rule(slots), {}
+    if not isinstance(rule, int):
+        with Cluster(inventory.hosts, inventory.open_pipe) as cluster:
+            facts = cluster.facts
+    hosts, errors = counted_slots(inventory.hosts, facts, rule)
+    if errors:
+        raise UnfitError((name, error.reason) for name, error in errors.items())
+    return hosts
 
 
 def cluster_of(hosts: str, include: str, exclude: str, python: str) -> Cluster:

@@ -23,8 +23,8 @@ from ..timings import Timings
 from . import options as request
 from .command import command
 from .habits import HINTS, SPELLINGS
-from .inventory import HERE, allocated, of_file
-from .shared import HELP, explained
+from .inventory import HERE, allocated, of_file, with_slots
+from .shared import HELP, SLOTS, explained
 from .shipped import TRAIN
 
 START_SECONDS = 60
@@ -38,6 +38,7 @@ _HELP = {
     "backend": "auto (default), gloo, nccl, mpi or hccl; the program gets it as MUSTER_BACKEND",
     "np": "number of ranks (default: all slots)",
     "per-host": "number of ranks on each host (default: its slots)",
+    "slots": SLOTS,
     "env": "K=V for every rank, or K to use its value on this machine; may be repeated",
     "detach": "let the job go on when this command ends: its driver runs on the first host",
     "dry-run": "print every file and every command, and change nothing",
@@ -86,6 +87,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     backend: str = "auto",
     np: int = 0,
     per_host: int = 0,
+    slots: str = "",
     env: Iterable[str] | None = None,
     include: str = "",
     exclude: str = "",
@@ -136,7 +138,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             inventory = stack.enter_context(allocated(slurm, include, exclude, python, start_timeout or None))
         else:
             inventory = of_file(hosts, include, exclude, python)
-        listed = request.per_host(inventory.hosts, per_host)
+        listed = request.per_host(with_slots(inventory, slots), per_host)
         spec = LaunchSpec(
             job=request.new_job(),
             program=Program(),

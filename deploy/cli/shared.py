@@ -21,6 +21,7 @@ HELP = {
     "exclude": "not these hosts",
     "python": "the Python on the hosts (default: setup's, else python3; on localhost the Python of Muster)",
 }
+SLOTS = "slots of every host: gpus, cores, auto (GPUs, else cores) or a number (default: the hosts file's)"
 
 
 def cache_folder() -> Path:
