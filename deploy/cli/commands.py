@@ -14,7 +14,7 @@ from invoke import Collection, Task
 FAMILIES: Mapping[str, Sequence[str]] = {
     "To begin": ("init", "demo", "cluster.up", "cluster.down"),
     "Jobs": ("launch", "status", "logs", "attach", "stop", "stacks", "why", "top", "report", "compare"),
-    "Hosts": ("check", "setup", "verify", "rotate-keys", "teardown"),
+    "Hosts": ("hosts.scan", "hosts.add", "check", "setup", "verify", "rotate-keys", "teardown"),
     "Packages": ("env.list", "env.remove", "env.diff"),
     "The node image": ("image.build", "image.check", "image.sbom", "image.push"),
     "On every host": ("run", "put", "get", "shell", "clean"),
@@ -24,6 +24,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "init": ("init",),
     "practice": ("demo", "cluster"),
     "playbooks": ("setup", "verify", "rotate-keys", "teardown"),
+    "host_list": ("hosts",),
     "check": ("check",),
     "launch": ("launch",),
     "jobs": ("status", "logs", "attach", "stop"),

@@ -52,7 +52,7 @@ def init(context: Context, folder: str = ".", example: str = "") -> None:
 
 
 NEXT = """
-next, with your hosts in hosts.txt:
+next, with your hosts in hosts.txt (muster hosts add NAME ... writes them):
     muster check                # is every host fit, and if not, which one and what fixes it
     muster launch SCRIPT.py     # your program on every host; without SCRIPT.py, Muster's own
 """

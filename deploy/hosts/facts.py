@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..decode import AtMost, Between, Like
-from .bounds import AbsolutePath, Address, Count, Interface, Name, Version, Words
+from .bounds import AbsolutePath, Address, Bytes, Count, Interface, Name, Version, Words
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Facts:
     """The interface of each address."""
     mpi_error: Words | None = None
     """Why mpirun could not say its version."""
+    memory: Bytes | None = None
+    """Bytes of the machine's memory."""
 
 
 def on_network(facts: Facts, network: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from .hostfile import MAX_SLOTS, Host
 
 SlotRule = Literal["gpus", "cores", "auto"] | int
 """What counts: GPUs, cores, GPUs where there are any and else cores, or a number for every host."""
+_WORDS: Mapping[str, SlotRule] = {"gpus": "gpus", "cores": "cores", "auto": "auto"}
 NO_GPU = HostError(
     "slots.no-gpu",
     "no GPU to count for --slots gpus",
@@ -21,8 +22,8 @@ NO_GPU = HostError(
 
 def slot_rule(text: str) -> SlotRule:
     """The rule that the value of `--slots` names; `UsageError` for anything else."""
-    if text == "gpus" or text == "cores" or text == "auto":  # noqa: PLR1714  # narrows the type
-        return text
+    if text in _WORDS:
+        return _WORDS[text]
     if (
         text.isascii()
         and text.isdecimal()

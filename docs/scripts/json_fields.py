@@ -7,6 +7,7 @@ field of the documents themselves, by its path. A field without an entry stops t
 from __future__ import annotations
 
 CHECK = "What `muster check --json` prints: every host as it was measured, and every finding."
+HOSTS_SCAN = "What `muster hosts scan --json` prints: a list of the hosts that were asked."
 STATUS = "What `muster status --json` prints: a list of jobs, the oldest first."
 RESULT = "The file `runs/JOB/result.json`, which the driver writes last."
 EVENTS = """The file `runs/JOB/events.jsonl`: a line for each thing that happens, written as it happens.
@@ -48,6 +49,26 @@ DOCUMENTS = (
             ("hosts[].clock.uncertainty_s", "float"),
             ("hosts[].reached", "Mapping[str, Reached]"),
             ("findings", "tuple[Finding, ...]"),
+        ),
+    ),
+    (
+        "hosts.scan",
+        HOSTS_SCAN,
+        (
+            ("[].name", "str"),
+            ("[].user", "str | None"),
+            ("[].port", "int | None"),
+            ("[].address", "str"),
+            ("[].listed", "bool"),
+            ("[].reachable", "bool"),
+            ("[].same_as", "str | None"),
+            ("[].host_key", "str | None"),
+            ("[].slots", "int | None"),
+            ("[].facts", "Facts | None"),
+            ("[].error", "dict | None"),
+            ("[].error.id", "str"),
+            ("[].error.text", "str"),
+            ("[].error.remedy", "str"),
         ),
     ),
     ("status", STATUS, (("[]", "JobState"),)),
@@ -173,6 +194,20 @@ MEANINGS = {
     "hosts[].clock.ahead_s": "seconds that it is ahead; negative if it is behind",
     "hosts[].clock.uncertainty_s": "by how many seconds that may be wrong",
     "hosts[].reached": "each host that this one tried to connect to, by name; null if it could not be asked",
+    "[].name": "its name for SSH",
+    "[].user": "the login, if one was given with the name",
+    "[].port": "the port of its sshd, if one was given with the name",
+    "[].address": "where SSH connects to, with the port if that is not 22; empty for this machine",
+    "[].listed": "whether the hosts file has it",
+    "[].reachable": "whether an agent answered there",
+    "[].same_as": "the name under which this machine comes earlier in the list",
+    "[].host_key": "the fingerprint of the host key; null if no connection was made",
+    "[].slots": "the slots that `muster hosts add` would write: its GPUs, else its cores",
+    "[].facts": "what the host is; null if it did not answer",
+    "[].error": "why it did not answer",
+    "[].error.id": "what kind of error, as in the findings of a check",
+    "[].error.text": "what is wrong",
+    "[].error.remedy": "what to do",
     "findings": "everything that is wrong; the ids are in [Findings of a check](../check.md)",
     "Finding.id": "what kind of finding; it stays the same",
     "Finding.host": "the host that it is about; empty for this machine, `Slurm` for a site",
@@ -189,6 +224,7 @@ MEANINGS = {
     "Facts.mpi4py": "mpi4py's version",
     "Facts.mpirun": "the path of mpirun",
     "Facts.mpi": "Open MPI's version",
+    "Facts.memory": "bytes of the machine's memory",
     "Facts.mpi_error": "why mpirun could not say it; null if it could",
     "Facts.cores": "processor cores that the login may use",
     "Facts.gpus": "number of GPUs",

@@ -43,6 +43,7 @@ def facts() -> Frame:
         "mpi_error": failed,
         "cores": len(os.sched_getaffinity(0)),
         "gpus": gpu_count(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "addresses": [address for _, address in sorted(host_addresses(), key=bridge_last)],
         "interfaces": {address: name for name, address in host_addresses()},
     }

@@ -1,0 +1,1 @@
+"""Which machines a user has, where they are listed, and what of them goes into the hosts file."""

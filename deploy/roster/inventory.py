@@ -1,0 +1,57 @@
+"""An Ansible inventory, as Ansible itself reads it: `ansible-inventory --list`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+
+# A file that no plugin can read is an error, not an inventory of nobody; nothing but JSON is printed.
+_SETTINGS = {
+    "ANSIBLE_INVENTORY_UNPARSED_FAILED": "true",
+    "ANSIBLE_DEPRECATION_WARNINGS": "false",
+    "ANSIBLE_NOCOLOR": "true",
+}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The inventory of a file or folder (INI, YAML, a script) as a JSON object, with `_meta.hostvars`."""
+    if not path.exists():
+        raise UsageError(f"{path}: no such inventory")
+    try:
+        done = subprocess.run(
+            [_program(), "-i", str(path), "--list"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **_SETTINGS},
+        )
+    except OSError as error:
+        raise UsageError(f"ansible-inventory: {error.strerror}") from None
+    if done.returncode:
+        raise UsageError(f"{path}: ansible-inventory cannot read it:\n{done.stderr.strip()}")
+    try:
+        read = json.loads(done.stdout)
+    except ValueError:
+        read = None
+    if not isinstance(read, dict):
+        raise UsageError(f"{path}: ansible-inventory printed no JSON object:\n{done.stdout[:500]}")
+    return read
+
+
+def _program() -> str:
+    """The ansible-inventory beside this Python, else of PATH: a virtual environment need not be active."""
+    beside = Path(sys.executable).parent
+    path = shutil.which(str(beside / "ansible-inventory")) or shutil.which("ansible-inventory")
+    if not path:
+        raise UsageError(
+            "no ansible-inventory here, which reads inventories; "
+            "pip install 'muster-cluster[ansible]' (with Python 3.11 or newer)"
+        )
+    return path
