@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty
 
@@ -30,8 +30,16 @@ class Ended:
     output: str
 
 
-def run(cluster: Cluster, argv: Sequence[str], seconds: float | None) -> dict[str, Ended]:
-    """Run a command on every connected host; leaving the cluster's context ends what is left of it."""
+def run(
+    cluster: Cluster,
+    argv: Sequence[str],
+    seconds: float | None,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Ended]:
+    """Run a command on every connected host; leaving the cluster's context ends what is left of it.
+
+    `tell`: gets the hosts on which it has ended, and all hosts.
+    """
     waiting = dict(cluster.channels)
     for channel in waiting.values():
         channel.post(RUN, argv=list(argv), limit=seconds)
@@ -41,6 +49,7 @@ def run(cluster: Cluster, argv: Sequence[str], seconds: float | None) -> dict[st
         if time.monotonic() - asked > PING_SECONDS:
             asked = time.monotonic()
             ended |= _silent(waiting)
+        tell(len(ended), len(cluster.channels))
         try:
             event = cluster.events.get(timeout=PING_SECONDS)
         except Empty:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic
 
@@ -29,6 +30,7 @@ IN_FLIGHT, BYTES_IN_FLIGHT = 64, 2 * PART
 
 Tell = Callable[[int, int], None]
 """Gets the bytes of a part that is done, and the bytes of everything on all hosts."""
+Came = Callable[[int], None]
 
 
 def put(cluster: Cluster, source: Path, target: str, tell: Tell = lambda more, total: None) -> None:
@@ -49,18 +51,22 @@ def put(cluster: Cluster, source: Path, target: str, tell: Tell = lambda more, t
     ask_every(cluster.channels, SETTLE, SETTLE_SECONDS, lambda host: {"draft": drafts[host]}).require_all()
 
 
-def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
-    """Bring a file or folder of every host here, each under its host's name: `metrics@node1.jsonl`."""
+def get(cluster: Cluster, source: str, folder: Path, tell: Tell = lambda more, total: None) -> list[Path]:
+    """Bring a file or folder of every host here, each under its host's name: `metrics@node1.jsonl`.
+
+    `tell`: the total grows until every host has said how much it has.
+    """
     name = PurePosixPath(source)
     if name.name in {"", ".."}:
         raise UsageError(f"{source}: which file or folder? give it by its name")
     folder.mkdir(parents=True, exist_ok=True)
+    sizes = dict.fromkeys(cluster.channels, 0)
 
     def receive(host: str) -> Path:
         channel = cluster.channels[host]
         facts = facts_of(channel, source, TRANSFER_SECONDS)
         is_folder = facts.entries is not None
-        _require_room(facts, folder)
+        sizes[host] = _require_room(facts, folder)
         suffix = "" if is_folder else name.suffix
         target = folder / f"{name.name.removesuffix(suffix)}@{channel.host}{suffix}"
         if is_folder and os.path.lexists(target):
@@ -69,7 +75,8 @@ def get(cluster: Cluster, source: str, folder: Path) -> list[Path]:
         private = Path(tempfile.mkdtemp(prefix=".muster-get-", dir=folder))
         try:
             draft = private / target.name
-            (_receive_folder if is_folder else _receive)(channel, source, draft, facts)
+            came = partial(_came, tell, sizes)
+            (_receive_folder if is_folder else _receive)(channel, source, draft, facts, came)
             _settle(draft, target, facts.mode & 0o777)
         finally:
             shutil.rmtree(private, ignore_errors=True)
@@ -118,30 +125,35 @@ def _parts(path: Path, words: Mapping[str, str]) -> Iterator[_Question[Nothing]]
             yield _Question(APPEND, words, len(part), part)
 
 
-def _require_room(facts: FileFacts, folder: Path) -> None:
-    """`MusterError` if there is no room here for the files: a host may claim any size."""
+def _came(tell: Tell, sizes: Mapping[str, int], more: int) -> None:
+    tell(more, sum(sizes.values()))
+
+
+def _require_room(facts: FileFacts, folder: Path) -> int:
+    """The bytes of the files; `MusterError` if there is no room for them here: a host may claim any size."""
     size = facts.length + sum(entry.length for entry in facts.entries or ())
     free = shutil.disk_usage(folder).free
     if size > free:
         raise MusterError(f"it has {size >> 20} MiB there, and {folder} has room for {free >> 20} MiB")
+    return size
 
 
-def _receive(channel: Channel, source: str, draft: Path, facts: FileFacts) -> None:
+def _receive(channel: Channel, source: str, draft: Path, facts: FileFacts, came: Came) -> None:
     draft.touch(0o600, exist_ok=False)
-    _fetch(channel, draft, [(source, "", facts.length)])
+    _fetch(channel, draft, [(source, "", facts.length)], came)
     if digest(str(draft)) != facts.digest:
         raise MusterError(f"{source} changed or was damaged on the way; try again")
 
 
-def _receive_folder(channel: Channel, source: str, draft: Path, facts: FileFacts) -> None:
+def _receive_folder(channel: Channel, source: str, draft: Path, facts: FileFacts, came: Came) -> None:
     draft.mkdir(0o700)
     listed = [Entry(*entry) for entry in facts.entries or ()]
     files = [entry for entry in listed if entry.kind == "file"]
-    _fetch(channel, draft, [(f"{source}/{file.path}", file.path, file.length) for file in files])
+    _fetch(channel, draft, [(f"{source}/{file.path}", file.path, file.length) for file in files], came)
     complete(str(draft), listed)
 
 
-def _fetch(channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]]) -> None:
+def _fetch(channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]], came: Came) -> None:
     """Bring files, each `(path there, path in the draft, bytes)`, into a draft."""
     parts = (
         _Question(FILE_PART, {"path": source, "start": start}, min(PART, length - start), target=here)
@@ -152,6 +164,7 @@ def _fetch(channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]])
         if len(answer.payload) < part.weight:
             raise MusterError(f"{part.words['path']} became shorter on the way; try again")
         append(str(draft), part.target, answer.payload[: part.weight])
+        came(part.weight)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,11 +20,15 @@ HEALTH_SECONDS = 40.0
 # An agent gives up an address after 3 s. It tries at most MOST_PEERS hosts.
 REACH_SECONDS = 15.0
 MOST_PEERS = 64
+QUESTIONS = 5
+"""What each host is asked: to connect, its health, a port, its clock, which hosts it reaches."""
+Tell = Callable[[int, int], None]
+"""Gets the answers so far, and how many shall come."""
 
 
-def examine(cluster: Cluster) -> Examination:
+def examine(cluster: Cluster, tell: Tell = lambda done, total: None) -> Examination:
     """Connect and examine every host that answers. The cluster stays connected."""
-    asked = _Asked(cluster)
+    asked = _Asked(cluster, tell)
     asked.connect()
     health = asked.all(HEALTH, HEALTH_SECONDS)
     ports = asked.ports()
@@ -49,9 +54,11 @@ def examine(cluster: Cluster) -> Examination:
 class _Asked:
     """Asks all hosts. A host that gives no answer, or one that makes no sense, is not asked again."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, tell: Tell) -> None:
         self.cluster = cluster
         self.errors: dict[str, HostError] = {}
+        self._tell, self._question, self._answers = tell, 0, 0
+        self._answering = threading.Lock()
         self._nonces = {host.name: secrets.token_hex(8) for host in cluster.hosts}
 
     @property
@@ -61,7 +68,8 @@ class _Asked:
 
     def connect(self) -> None:
         """Start an agent on every host."""
-        self.errors = {name: _as_host_error(name, error) for name, error in self.cluster.connect().items()}
+        errors = self.cluster.connect(self._heard())
+        self.errors = {name: _as_host_error(name, error) for name, error in errors.items()}
 
     def all(
         self,
@@ -71,7 +79,7 @@ class _Asked:
     ) -> dict[str, Answer]:
         """The answer of each host to a request."""
         channels = {name: self.cluster.channels[name] for name in self.names}
-        return self._note(ask_every(channels, request, seconds, words))
+        return self._note(ask_every(channels, request, seconds, words, self._heard()))
 
     def ports(self) -> dict[str, int | HostError]:
         """For each host, a port where the others can try to reach it, or the error that it has none."""
@@ -82,7 +90,10 @@ class _Asked:
         """Measure the clock of every host, only some hosts at a time."""
         channels = self.cluster.channels
         measured = on_every(
-            self.names, lambda name: Clock(*channels[name].measure_clock()), at_once=CLOCKS_AT_ONCE
+            self.names,
+            lambda name: Clock(*channels[name].measure_clock()),
+            at_once=CLOCKS_AT_ONCE,
+            heard=self._heard(),
         )
         return self._note(measured)
 
@@ -139,6 +150,22 @@ class _Asked:
                     {**first.interfaces, **seen.interfaces}, {**first.refused, **seen.refused}
                 )
         return reached
+
+    def _heard(self) -> Callable[[], object]:
+        """Begin the next question; what is returned counts an answer to it, from any thread.
+
+        Hosts that failed before answer nothing, and count as if they had.
+        """
+        hosts = len(self.cluster.hosts)
+        self._answers = self._question * hosts
+        self._question += 1
+
+        def count() -> None:
+            with self._answering:
+                self._answers += 1
+                self._tell(self._answers, QUESTIONS * hosts)
+
+        return count
 
     def _note(self, outcome: Outcome[Result]) -> dict[str, Result]:
         """Return the results, and keep the errors: a host with an error is not asked again."""

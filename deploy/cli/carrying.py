@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,11 @@ def packages(asked: Wanted, launcher: str, screen: Screen, *, dry: bool) -> Pack
     """What brings the packages that a launch asks for."""
     from ..envs.bring import Bringing  # noqa: PLC0415  # most launches ask for none
 
-    return Bringing(asked, launcher, cache_folder(), screen.say, partial(Progress, sys.stdout), dry=dry)
+    return Bringing(asked, launcher, cache_folder(), screen.say, _progress, dry=dry)
+
+
+def _progress(what: str, unit: str) -> Progress:
+    return Progress(sys.stdout, what, unit=unit)
 
 
 def show(job: Job, open_pipe: OpenPipe, timings: Timings, packages: Packages | None = None) -> None:

@@ -16,11 +16,12 @@ from invoke import Context, Exit
 from ..check import check as judge
 from ..check import report as check_report
 from ..check import unfit
-from ..check.examine import examine
+from ..check.examine import QUESTIONS, examine
 from ..check.finding import Finding, of_error
 from ..check.measurements import Examination
 from ..check.slurm_site import judge as judge_site
 from ..connect.cluster import Cluster
+from ..console.progress import MANY, Progress
 from ..errors import UnfitError
 from ..hosts.hostfile import Host
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
@@ -72,7 +73,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
             chosen = inventory.hosts
             used_hosts(chosen, LaunchSpec(job="", program=Program(), launcher=named))
             with contextlib.closing(Cluster(chosen, inventory.open_pipe)) as cluster:
-                examination = examine(cluster)
+                examination = _examined(cluster)
             chosen, uncounted = _counted(chosen, examination, rule) if rule else (chosen, ())
             findings = (*site, *uncounted, *judge(chosen, examination, named, load()))
         if html:
@@ -100,6 +101,13 @@ def _counted(
     facts = {name: measured.facts for name, measured in examination.hosts.items()}
     counted, errors = counted_slots(hosts, facts, rule)
     return counted, [of_error(name, error) for name, error in errors.items()]
+
+
+def _examined(cluster: Cluster) -> Examination:
+    """What many hosts answer comes over some seconds: show how much of it has come."""
+    least = MANY * QUESTIONS
+    with Progress(sys.stderr, "checking", unit="answers", least=least) as progress:
+        return examine(cluster, progress.show)
 
 
 def _judge_site(slurm: str) -> tuple[Finding, ...]:

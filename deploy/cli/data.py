@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from json import dumps
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ..connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
 from ..connect.requests.request import Answer, Request
 from ..console.fold import fold_names
 from ..console.progress import Progress
-from ..console.terminal import harmless, harmless_lines
+from ..console.terminal import harmless_lines
 from ..data import pull as pulling
 from ..data import report
 from ..data.push import LONG_SECONDS, Push, read_here
@@ -62,13 +63,12 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
         wanted, limit = source_of(source, name), size("--most", most)
         inventory, content = of_file(hosts, include, exclude, python), None
         if wanted.here:
-            sys.stdout.write(f"reading {harmless(source)}\n")
-            with Progress(sys.stdout) as progress:
+            with Progress(sys.stdout, f"reading {source}") as progress:
                 content = read_here(wanted, progress.show)
         began = time.monotonic()
         with (
             Cluster(inventory.hosts, inventory.open_pipe) as cluster,
-            Progress(sys.stdout) as progress,
+            Progress(sys.stdout, wanted.name) as progress,
         ):
             carrier = Push(cluster, wanted, progress.show, shard=shard, most=limit)
             pushed = carrier.carry(content)
@@ -109,7 +109,10 @@ def verify(  # noqa: PLR0917
 ) -> None:
     """Read every byte of a data set on every host, and name the files that are damaged."""
     with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
-        answers, errors = _ask(cluster, DATA_VERIFY, name, "verify")
+        hosts_here = len(cluster.channels)
+        with Progress(sys.stderr, name, unit="hosts", least=2) as progress:
+            counted = partial(progress.add, 1, hosts_here)
+            answers, errors = _ask(cluster, DATA_VERIFY, name, "verify", counted)
         if json:
             rows = {host: {**asdict(answer), "error": ""} for host, answer in answers.items()}
             failed = {host: {"digest": "", "damaged": [], "error": error} for host, error in errors.items()}
@@ -140,7 +143,7 @@ def pull(  # noqa: PLR0917
             raise UsageError("which data set? muster data pull NAME [TO]")
         listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
         held = {host: one for host, answer in listed.items() for one in answer.sets if one.name == name}
-        with Progress(sys.stdout) as progress:
+        with Progress(sys.stdout, name) as progress:
             brought = pulling.pull(cluster, name, held, Path(to or name), progress.show)
         sys.stdout.write(f"{to or name}: {brought / 1e6:.1f} MB\n")
 
@@ -165,12 +168,16 @@ def remove(  # noqa: PLR0917
 
 
 def _ask(
-    cluster: Cluster, request: Request[Answer], name: str, doing: str
+    cluster: Cluster,
+    request: Request[Answer],
+    name: str,
+    doing: str,
+    heard: Callable[[], object] = lambda: None,
 ) -> tuple[Mapping[str, Answer], Mapping[str, str]]:
     """What every host answers about a set, and the errors of the others."""
     if not name:
         raise UsageError(f"which data set? muster data {doing} NAME")
-    asked = ask_every(cluster.channels, request, LONG_SECONDS, lambda host: {"name": name})
+    asked = ask_every(cluster.channels, request, LONG_SECONDS, lambda host: {"name": name}, heard)
     return asked.results, {host: error.reason for host, error in asked.errors.items()}
 
 

@@ -18,7 +18,7 @@ from ..adhoc import transfer
 from ..connect.cluster import Cluster
 from ..connect.opener import config_beside
 from ..console.fold import fold, fold_names
-from ..console.progress import Progress
+from ..console.progress import MANY, Progress
 from ..console.terminal import harmless
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
@@ -54,8 +54,11 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
         argv = shlex.split(command)
         if not argv:
             raise UsageError("what to run? muster run COMMAND")
-        with _reached(hosts, include, exclude, python) as (cluster, errors):
-            ran = fanout.run(cluster, argv, timeout or None) if cluster.channels else {}
+        with (
+            _reached(hosts, include, exclude, python) as (cluster, errors),
+            Progress(sys.stderr, argv[0], unit="hosts", least=MANY) as progress,
+        ):
+            ran = fanout.run(cluster, argv, timeout or None, progress.show) if cluster.channels else {}
         for names, ended in fold(ran.items()):
             sys.stdout.write(_shown(fold_names(names), ended))
         sys.stderr.write("".join(f"{name}: {harmless(error)}\n" for name, error in errors.items()))
@@ -113,8 +116,9 @@ def get(  # noqa: PLR0917  # fab makes a flag of each parameter
         if not file:
             raise UsageError("which file? muster get FILE [TO]")
         with cluster_of(hosts, include, exclude, python) as cluster:
-            for path in transfer.get(cluster, file, Path(to)):
-                sys.stdout.write(f"{path}\n")
+            with Progress(sys.stderr, file, least=WORTH_SHOWING) as progress:
+                paths = transfer.get(cluster, file, Path(to), progress.add)
+            sys.stdout.writelines(f"{path}\n" for path in paths)
 
 
 @declare(help={"hosts": HELP["hosts"], "host": "the name of the host in the hosts file"}, words=("host",))

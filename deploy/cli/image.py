@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from invoke import Collection, Context, Exit
 from ..connect.cluster import Cluster
 from ..connect.opener import opener_with
 from ..console.progress import Progress
+from ..console.terminal import harmless_lines
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..image import build as building
@@ -23,6 +24,7 @@ from ..image import capabilities, report
 from ..image.archive import Archive
 from ..image.cache import CompilerCache
 from ..image.engine import Engine
+from ..image.follow import follow, is_followed
 from ..image.push import Push, prepare, survey
 from ..image.versions import load
 from .command import command
@@ -79,7 +81,8 @@ def build(  # noqa: PLR0917  # fab makes a flag of each parameter
         sources = list(source or ())
         track = building.find(target, list(load().values()))
         recipe = building.Recipe(profile, gpus, address)
-        commands = [*building.base_commands(target, track, ca), building.command(target, sources, ca, recipe)]
+        bases = building.base_commands(target, track, ca)
+        wanted = building.command(target, sources, ca, recipe)
         durations = building.Durations(cache_folder() / "builds.json")
         sys.stdout.write(f"{target}, track {track.name}: {durations.estimate(target)}\n")
         for name in building.without_sum(target, track):
@@ -89,16 +92,30 @@ def build(  # noqa: PLR0917  # fab makes a flag of each parameter
             )
         sys.stdout.flush()
         if dry_run or context.config.run.dry:
-            sys.stdout.writelines(" ".join(words) + "\n" for words in commands)
+            sys.stdout.writelines(" ".join(words) + "\n" for words in [*bases, wanted])
             return
         began = time.monotonic()
-        if any(subprocess.run(words, check=False).returncode for words in commands):
+        no_base = any(subprocess.run(words, check=False).returncode for words in bases)
+        if no_base or not _built(target, wanted):
             raise Exit(
                 f"the build of {target} failed; the next one goes on from what is compiled already"
                 + ("" if address else ", as long as the engine keeps its cache mounts (docs/image.md)"),
                 1,
             )
         durations.note(target, time.monotonic() - began)
+
+
+def _built(target: str, words: Sequence[str]) -> bool:
+    """Build a target and show how far it is; whether that succeeded."""
+    asked = subprocess.run(["docker", "buildx", "version"], capture_output=True, text=True, check=False)
+    if not is_followed(asked.stdout):
+        return subprocess.run(words, check=False).returncode == 0
+    log = cache_folder() / "builds" / f"{target}.log"
+    sys.stdout.write(f"its output: {log}\n")
+    with Progress(sys.stdout, target, unit="steps", least=1) as progress:
+        why = follow(words, log, progress.show)
+    sys.stderr.write(harmless_lines(f"{why}\n") if why else "")
+    return not why
 
 
 @command(
@@ -155,7 +172,8 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
         inspected, archive, began = engine.image(image), Archive(cache_folder() / "images"), time.monotonic()
         with Cluster(chosen, opener_with(Path(ssh_config) if ssh_config else None, python)) as cluster:
             lacking = survey(cluster, inspected)
-            configuration = prepare(engine, inspected, archive, lacking)
+            with Progress(sys.stdout, f"compressing {image}") as progress:
+                configuration = prepare(engine, inspected, archive, lacking, progress.show)
             with Progress(sys.stdout, image) as progress:
                 pushed = Push(cluster, inspected, archive, configuration, progress.show).carry(lacking)
         archive.sweep([inspected.id, *inspected.layers])

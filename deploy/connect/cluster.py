@@ -56,11 +56,14 @@ class Cluster:
             raise UnfitError((name, error.reason) for name, error in errors.items())
         return self
 
-    def connect(self) -> dict[str, MusterError]:
-        """Connect to every host at once; returns the errors of those that are not reached, and left out."""
+    def connect(self, heard: Callable[[], object] = lambda: None) -> dict[str, MusterError]:
+        """Connect to every host at once; returns the errors of those that are not reached, and left out.
+
+        `heard`: called for each host that is connected or has failed.
+        """
         agent_source()  # made once, before many threads would make it at once
         by_name = {host.name: host for host in self.hosts}
-        opened = on_every(by_name, lambda name: self._open(by_name[name]))
+        opened = on_every(by_name, lambda name: self._open(by_name[name]), heard=heard)
         self.leave_out(opened.errors)
         return opened.errors
 

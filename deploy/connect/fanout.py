@@ -37,10 +37,12 @@ def on_every(
     *,
     at_once: int = AT_ONCE,
     interrupted: Callable[[], object] = lambda: None,
+    heard: Callable[[], object] = lambda: None,
 ) -> Outcome[Result]:
     """Call `act` for every host, at most `at_once` at a time. An error of one host does not stop the others.
 
-    `interrupted`: called at a Ctrl-C, to end the waiting for hosts.
+    `interrupted`: called at a Ctrl-C, to end the waiting for hosts. `heard`: called for each host that is
+    done, also for one that failed.
     """
     names = list(hosts)
     results: dict[str, Result] = {}
@@ -53,6 +55,7 @@ def on_every(
             errors[host] = error
         except OSError as error:  # of this machine
             errors[host] = MusterError(f"on this machine, not there: {explain(error)}", host=host)
+        heard()
 
     with ThreadPoolExecutor(max(1, min(len(names), at_once))) as pool:
         try:
@@ -68,8 +71,12 @@ def ask_every(
     request: Request[Answer],
     seconds: float,
     words: Callable[[str], Mapping[str, Any]] = lambda host: {},
+    heard: Callable[[], object] = lambda: None,
 ) -> Outcome[Answer]:
-    """Ask every host, with its `words`, before waiting for the first answer; all have the same time."""
+    """Ask every host, with its `words`, before waiting for the first answer; all have the same time.
+
+    `heard`: called for each host that has answered or failed.
+    """
     began = time.monotonic()
     asked = {host: channel.post(request, **words(host)) for host, channel in channels.items()}
     results: dict[str, Answer] = {}
@@ -79,6 +86,7 @@ def ask_every(
             results[host] = channels[host].wait(future, seconds, began)
         except MusterError as error:
             errors[host] = error
+        heard()
     return Outcome(results, errors)
 
 

@@ -11,28 +11,33 @@ from .terminal import harmless, own_stream
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
+    from rich.progress import ProgressColumn
 
-BAR = 24
+BAR, WORDS = 24, 44  # columns
+MB = "MB"
+MANY = 8
+"""The hosts from which on it is worth to show how many have answered."""
 
 
-def bar(done: int, total: int, seconds: float) -> str:
-    """A line of progress: `[######------]  51 %  396 of 784 MB, 88 MB/s`."""
-    part = done / total if total else 1.0
-    filled = int(part * BAR)
+def line(done: int, total: int, seconds: float, unit: str = MB) -> str:
+    """A line of progress: `51 %, 396 of 784 MB, 88 MB/s` of bytes, `50 %, 8 of 16 hosts` of anything else."""
+    part = f"{100 * done // total if total else 100} %"
+    if unit != MB:
+        return f"{part}, {done} of {total} {unit}"
     speed = done / seconds / 1e6 if seconds > 0 else 0.0
-    picture = "#" * filled + "-" * (BAR - filled)
-    return f"[{picture}] {part:4.0%}  {done / 1e6:.0f} of {total / 1e6:.0f} MB, {speed:.0f} MB/s"
+    return f"{part}, {done / 1e6:.0f} of {total / 1e6:.0f} MB, {speed:.0f} MB/s"
 
 
 class Progress:
-    """Shows how many bytes of something are done. Any thread may call `show` and `add`.
+    """Shows how much of something is done. Any thread may call `show`, `add` and `one`.
 
-    `what`: a word or two before the bar. `least`: bytes below which nothing is worth showing.
+    `what`: a word or two before the bar. `unit`: what is counted; MB stands for bytes, which are shown in
+    millions. `least`: the total below which nothing is worth showing.
     """
 
-    def __init__(self, stream: TextIO, what: str = "", *, least: int = 0) -> None:
+    def __init__(self, stream: TextIO, what: str = "", *, unit: str = MB, least: int = 0) -> None:
         self._stream, self._began, self._tenth = own_stream(stream), time.monotonic(), -1
-        self._what, self._least = harmless(what), least
+        self._what, self._unit, self._least = harmless(what), unit, least
         self._done, self._adding = 0, threading.Lock()
         self._bar: Bar | None = None
 
@@ -46,13 +51,18 @@ class Progress:
             self._bar.stop()
 
     def add(self, more: int, total: int) -> None:
-        """Count more bytes of a total."""
+        """Count more of a total."""
         with self._adding:
             self._done += more
-            self.show(self._done, total)
+            self._show(self._done, total)
 
-    def show(self, done: int, total: int) -> None:
-        """Show that so many bytes of a total are done."""
+    def show(self, done: int, total: int, what: str = "") -> None:
+        """Show that so much of a total is done. `what`: from now on the words before the bar."""
+        with self._adding:
+            self._what = harmless(what) or self._what
+            self._show(done, total)
+
+    def _show(self, done: int, total: int) -> None:
         if total < self._least:
             return
         if self._stream.isatty():
@@ -60,8 +70,9 @@ class Progress:
             return
         tenth = done * 10 // total if total else 10
         if tenth > self._tenth:
-            words = f"{self._what} " if self._what else ""
-            self._stream.write(f"{words}{bar(done, total, time.monotonic() - self._began)}\n")
+            words = f"{self._what}: " if self._what else ""
+            seconds = time.monotonic() - self._began
+            self._stream.write(f"{words}{line(done, total, seconds, self._unit)}\n")
             self._stream.flush()
         self._tenth = max(tenth, self._tenth)
 
@@ -70,14 +81,24 @@ class Progress:
         if self._bar is None:
             from rich import console, progress  # noqa: PLC0415
 
-            columns = (
-                progress.TextColumn("{task.description}", markup=False),
-                *(progress.BarColumn(BAR), progress.TaskProgressColumn()),
-                *(progress.DownloadColumn(), progress.TransferSpeedColumn(), progress.TimeRemainingColumn()),
-            )
             screen = console.Console(file=self._stream, force_terminal=True)
-            self._bar = progress.Progress(*columns, console=screen, transient=True)
+            self._bar = progress.Progress(*_columns(self._unit), console=screen, transient=True)
             self._bar.add_task(self._what, total=total)
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+        words = self._what if len(self._what) <= WORDS else f"{self._what[: WORDS - 1]}…"
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=words)
         self._bar.refresh()
+
+
+def _columns(unit: str) -> list[ProgressColumn]:
+    from rich import progress, table  # noqa: PLC0415
+
+    words = progress.TextColumn("{task.description}", markup=False, table_column=table.Column(no_wrap=True))
+    shared = [words, progress.BarColumn(BAR), progress.TaskProgressColumn()]
+    if unit == MB:
+        return [
+            *shared,
+            *(progress.DownloadColumn(), progress.TransferSpeedColumn(), progress.TimeRemainingColumn()),
+        ]
+    counted = progress.TextColumn(f"{{task.completed}}/{{task.total}} {unit}", markup=False)
+    return [*shared, counted, progress.TimeElapsedColumn()]

@@ -12,6 +12,7 @@ from ..connect.fanout import ask_every
 from ..connect.requests.packages import ENVIRONMENT_REACH
 from ..connect.spread import File
 from ..console.fold import fold_names
+from ..console.progress import MB
 from ..console.text import count
 from ..errors import UsageError
 from ..hosts.environments import Environment, EnvironmentsThere, inside
@@ -37,7 +38,8 @@ class ProgressLine(Protocol):
 class Bringing(Asked):
     """The packages that a launch asks for. Nothing is changed on hosts that have them, nor with `dry`.
 
-    `tell`: gets lines for the user. `progress`: makes a line that shows bytes on their way.
+    `tell`: gets lines for the user. `progress`: makes a line that shows how much of something is done, from
+    words for it and its unit.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Bringing(Asked):
         launcher: str,
         cache: Path,
         tell: Callable[[str], None],
-        progress: Callable[[], AbstractContextManager[ProgressLine]],
+        progress: Callable[[str, str], AbstractContextManager[ProgressLine]],
         *,
         dry: bool = False,
     ) -> None:
@@ -131,7 +133,7 @@ class Bringing(Asked):
         online = self._online(cluster, lock, makers)
         self._tell(f"packages: {self.described}")
         offline = [host for host in makers if host not in online]
-        wheels = fetch.wheels(lock.packages, lock.python, self._cache) if offline else []
+        wheels = self._wheels(lock) if offline else []
         tool = fetch.described(uv.program())
         files = [tool, *(File(*wheel) for wheel in wheels)]
         needed = {host: [tool.digest] for host in online} | {
@@ -140,10 +142,14 @@ class Bringing(Asked):
         making = Making(
             cluster, lock, self._wanted, tool=tool.digest, wheels=wheels, online=online, tell=self._tell
         )
-        with self._progress() as progress:
+        with self._progress("packages on their way", MB) as progress:
             making.spread(files, needed, progress.show)
         made = making.make(makers)
         return {host: made[first[there[host].home]] for host in lacking}
+
+    def _wheels(self, lock: Lock) -> list[fetch.Wheel]:
+        with self._progress("wheels for the hosts", "packages") as progress:
+            return fetch.wheels(lock.packages, lock.python, self._cache, progress.show)
 
     def _online(self, cluster: Cluster, lock: Lock, hosts: list[str]) -> frozenset[str]:
         """The hosts that reach the index of every package."""

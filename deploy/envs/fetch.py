@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..connect.spread import File
+from ..connect.spread import File, Tell
 from ..errors import MusterError
 from . import uv
 from .lock import Package
@@ -32,10 +32,16 @@ class Wheel(File):
         return self.path.name
 
 
-def wheels(packages: Sequence[Package], python: str, cache: Path) -> list[Wheel]:
-    """The wheel of each package, on this machine."""
+def wheels(
+    packages: Sequence[Package], python: str, cache: Path, tell: Tell = lambda done, total: None
+) -> list[Wheel]:
+    """The wheel of each package, on this machine. `tell`: gets how many are here, and how many shall be."""
+    here: list[Wheel] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda package: _wheel(package, python, cache), packages))
+        for wheel in pool.map(lambda package: _wheel(package, python, cache), packages):
+            here.append(wheel)
+            tell(len(here), len(packages))
+    return here
 
 
 def described(path: Path) -> File:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,16 +67,32 @@ def _same(image: Image, answer: ImageThere | ImageLoaded) -> bool:
 
 
 def prepare(
-    engine: Engine, image: Image, archive: Archive, lacking: Mapping[str, tuple[str, ...] | None]
+    engine: Engine,
+    image: Image,
+    archive: Archive,
+    lacking: Mapping[str, tuple[str, ...] | None],
+    tell: Tell = lambda done, total: None,
 ) -> bytes:
-    """Compress every layer that a host lacks into the archive; returns the image's configuration."""
+    """Compress every layer that a host lacks into the archive; returns the image's configuration.
+
+    `tell`: gets the bytes of the image that are read and compressed, and all of them.
+    """
     wanted = {diff_id for diff_ids in lacking.values() for diff_id in diff_ids or ()}
     if all(diff_ids is None for diff_ids in lacking.values()):
         return b""
     known = archive.configuration(image.id)
     if known is not None and all(archive.layer(diff_id) for diff_id in wanted):
         return known
-    return archive.take(engine.save(image), image.id, wanted)
+    return archive.take(_counted(engine.save(image), image.size, tell), image.id, wanted)
+
+
+def _counted(pieces: Iterable[bytes], total: int, tell: Tell) -> Iterator[bytes]:
+    """The pieces of an image, as an engine saves it: with a little more than the image has."""
+    done = 0
+    for piece in pieces:
+        yield piece
+        done = min(total, done + len(piece))
+        tell(done, total)
 
 
 class Push(Spread):

@@ -105,7 +105,7 @@ def bringing(asked: Wanted, said: list[str] | None = None, **choices: Any) -> Br
     tell = (said if said is not None else []).append
     launcher = choices.pop("launcher", "mpirun")
     cache = asked.file.parent / "cache"
-    return Bringing(asked, launcher, cache, tell, lambda: nullcontext(quiet), **choices)
+    return Bringing(asked, launcher, cache, tell, lambda what, unit: nullcontext(quiet), **choices)
 
 
 APART = ["aa" * 16, "bb" * 16, "cc" * 16]

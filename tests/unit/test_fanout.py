@@ -63,3 +63,15 @@ def test_an_interrupt_is_told_before_the_others_are_waited_for() -> None:
 def test_an_error_has_its_host_beside_its_text() -> None:
     error = MusterError("no room", host="node1")
     assert (str(error), error.host, error.reason) == ("node1: no room", "node1", "no room")
+
+
+def test_each_host_that_is_done_is_heard_of_also_one_that_fails() -> None:
+    heard: list[int] = []
+
+    def act(host: str) -> str:
+        if host == "node1":
+            raise MusterError("no room")
+        return host
+
+    on_every(HOSTS, act, heard=lambda: heard.append(1))
+    assert len(heard) == 3

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.connect.relay import ancestors, by_what_is_there
-from muster.deploy.console.progress import bar
 from muster.deploy.errors import MusterError
 from muster.deploy.image import report
 from muster.deploy.image.archive import Archive
@@ -116,8 +115,3 @@ def test_the_report_is_one_line_a_host() -> None:
         "",
         "muster:x abababababab: on 2 of 3 hosts after 12 s; 263.0 MB left this machine",
     ]
-
-
-def test_the_bar_is_full_at_the_end_and_when_there_is_nothing() -> None:
-    assert bar(392_000_000, 784_000_000, 4) == "[############------------]  50%  392 of 784 MB, 98 MB/s"
-    assert "100%" in bar(0, 0, 0)

@@ -1,0 +1,93 @@
+"""How far a playbook is: a bar on a terminal, lines on stderr elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.ansible.bare_hosts import BOOKS, PATH
+
+pytestmark = pytest.mark.skipif(not shutil.which("ansible-playbook", path=PATH), reason="no Ansible here")
+
+PLAY = """
+- hosts: all
+  gather_facts: false
+  connection: local
+  tasks:
+    - name: first
+      ansible.builtin.debug: {msg: hello}
+    - block:
+        - name: second
+          ansible.builtin.include_tasks: more.yml
+      rescue:
+        - ansible.builtin.debug: {msg: never}
+      always:
+        - name: third
+          ansible.builtin.debug: {msg: hello}
+- hosts: all
+  serial: 1
+  gather_facts: false
+  connection: local
+  tasks:
+    - name: fourth
+      ansible.builtin.debug: {msg: hello}
+"""
+MORE = """
+- ansible.builtin.debug: {msg: included}
+"""
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> list[str]:
+    (tmp_path / "some-play.yml").write_text(PLAY)
+    (tmp_path / "more.yml").write_text(MORE)
+    (tmp_path / "ansible.cfg").write_text(
+        f"[defaults]\ncallback_plugins = {BOOKS}/callback_plugins\ncallbacks_enabled = progress\n"
+    )
+    return ["ansible-playbook", "some-play.yml", "--inventory", "a,b,"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PATH": PATH, "ANSIBLE_CONFIG": str(folder / "ansible.cfg"), "TERM": "xterm"}
+
+
+def test_elsewhere_a_line_on_stderr_counts_each_task_once(play: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        play, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=True
+    )
+    assert [line for line in done.stderr.splitlines() if " tasks" in line] == [
+        "some-play: 25 %, 1 of 4 tasks",
+        "some-play: 50 %, 2 of 4 tasks",
+        "some-play: 75 %, 3 of 4 tasks",
+    ]
+    assert " tasks" not in done.stdout
+
+
+@pytest.mark.soak
+def test_on_a_terminal_a_bar_stays_below_the_output(play: list[str], tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        play, cwd=tmp_path, env=environment(tmp_path), stdin=theirs, stdout=theirs, stderr=theirs
+    ) as running:
+        os.close(theirs)
+        shown = b""
+        while piece := _read(ours):
+            shown += piece
+    os.close(ours)
+    text = shown.decode()
+    assert running.returncode == 0
+    assert "3/4" in text and "75%" in text and "some-play:" not in text
+    assert text.count("PLAY RECAP") == 1 and text.rstrip().endswith("\x1b[2K")
+
+
+def _read(terminal: int) -> bytes:
+    """The next bytes; none when the last program has closed the terminal (Linux: EIO)."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
