@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from json import dumps
 from pathlib import Path
 
@@ -20,17 +21,26 @@ from ..view.compare.differences import differences, unrecorded
 from ..view.compare.figures import outcome
 from ..view.page.records import Records, read
 from ..view.page.render import render
-from ..view.page.write import write_page, write_report
+from ..view.page.write import NAME, write_page, write_report
+from ..view.tensorboard import write_tensorboard
 from .command import command
 from .jobs import JOB_HELP, one, require_logs
 from .shared import explained
 
 
-@command(help={**JOB_HELP, "output": "the file to write (default: report.html in runs/JOB)"}, words=("job",))
+@command(
+    help={
+        **JOB_HELP,
+        "output": "the file to write (default: report.html in runs/JOB)",
+        "tensorboard": "also write metrics, steps and samples for TensorBoard, to a folder of this folder",
+    },
+    words=("job",),
+)
 def report(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     job: str = "",
     output: str = "",
+    tensorboard: str = "",
     hosts: str = "",
     runs: str = "runs",
     python: str = "",
@@ -41,8 +51,11 @@ def report(  # noqa: PLR0917  # fab makes a flag of each parameter
     """
     with explained(context), one(job, hosts, runs, python) as known:
         require_logs(known)
-        written = _write(known, Path(runs), Path(output) if output else None)
-        sys.stdout.write(harmless(str(written)) + "\n")
+        with _folder(known, Path(runs)) as (folder, page):
+            written = write_report(folder, Path(output) if output else page)
+            sys.stdout.write(harmless(str(written)) + "\n")
+            if tensorboard:
+                sys.stdout.write(harmless(write_tensorboard(read(folder), Path(tensorboard))) + "\n")
 
 
 @command(
@@ -93,13 +106,15 @@ def _records(job: str, hosts: str, runs: str, python: str, place: Path) -> Recor
         return read(folder)
 
 
-def _write(known: Known, runs: Path, output: Path | None) -> Path:
-    if not known.place.host:
-        return write_report(Path(known.state.folder), output)
-    if not known.state.running:
-        return write_report(jobs.fetch(known, runs), output)
+@contextlib.contextmanager
+def _folder(known: Known, runs: Path) -> Iterator[tuple[Path, Path]]:
+    """The folder with the records of a job, wherever it is, and where its page belongs."""
+    if not known.place.host or not known.state.running:
+        folder = jobs.fetch(known, runs) if known.place.host else Path(known.state.folder)
+        yield folder, folder / NAME
+        return
     with tempfile.TemporaryDirectory(prefix="muster-report-") as place:
         folder = Path(place) / known.state.job
         folder.mkdir()
         snapshot(known, folder)
-        return write_report(folder, output or Path(f"report-{known.state.job}.html"))
+        yield folder, Path(f"report-{known.state.job}.html")
