@@ -133,6 +133,11 @@ class Channel:
             if not future.done() and time.monotonic() >= deadline:
                 raise LostError(f"no answer within {seconds:.0f} s", FROZEN, host=self.host)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the connection has ended, which is reported too."""
+        return self._ended is not None
+
     def give_up(self) -> None:
         """Do not wait for this host any more, not even when the connection is closed."""
         self._given_up = True

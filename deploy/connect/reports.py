@@ -179,23 +179,28 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class ImageHave:
-    """So many bytes of a layer are on a host."""
+class FileHave:
+    """So many bytes of a file are on a host."""
 
     digest: Digest
     have: Bytes
 
 
 @dataclass(frozen=True)
-class ImageGot:
-    """A layer is on a host."""
+class FileGot:
+    """A file is on a host; `error`: why its content is not where it belongs.
+
+    `wrong`: because the content is not what it should be, whoever gave it.
+    """
 
     digest: Digest
+    error: Words = ""
+    wrong: bool = False
 
 
 @dataclass(frozen=True)
-class ImageStuck:
-    """No other host could give this host the rest of a layer."""
+class FileStuck:
+    """No other host could give this host the rest of a file, or it was damaged on the way."""
 
     digest: Digest
     have: Bytes
@@ -221,27 +226,6 @@ class DataRead:
 
 
 @dataclass(frozen=True)
-class DataGot:
-    """A bundle of chunks has arrived; `error`: why its chunks are not in place.
-
-    `wrong`: because they are not what the manifest says, whoever gave them.
-    """
-
-    digest: Digest
-    error: Words = ""
-    wrong: bool = False
-
-
-@dataclass(frozen=True)
-class DataStuck:
-    """No other host could give this host the rest of a bundle."""
-
-    digest: Digest
-    have: Bytes
-    text: Words
-
-
-@dataclass(frozen=True)
 class EnvironmentMade:
     """A host has made an environment, in so many seconds, or why it could not."""
 
@@ -252,9 +236,10 @@ class EnvironmentMade:
 
 @dataclass(frozen=True)
 class Fed:
-    """Not from a host: the driver has sent a layer to it; `error`: why it could not."""
+    """Not from a host: so much of a file the driver has sent to it; `error`: why it gets nothing more."""
 
-    digest: str
+    digest: str = ""
+    have: int = 0
     error: str = ""
 
 
@@ -281,13 +266,11 @@ Report = (
     | StopAsked
     | Detached
     | Ran
-    | ImageHave
-    | ImageGot
-    | ImageStuck
+    | FileHave
+    | FileGot
+    | FileStuck
     | ImageLoaded
     | DataRead
-    | DataGot
-    | DataStuck
     | EnvironmentMade
     | Fed
     | Lost
@@ -308,13 +291,11 @@ KINDS: Mapping[str, type[Report]] = {
     "stop-asked": StopAsked,
     "detached": Detached,
     "ran": Ran,
-    "image-have": ImageHave,
-    "image-got": ImageGot,
-    "image-stuck": ImageStuck,
+    "file-have": FileHave,
+    "file-got": FileGot,
+    "file-stuck": FileStuck,
     "image-loaded": ImageLoaded,
     "data-read": DataRead,
-    "data-got": DataGot,
-    "data-stuck": DataStuck,
     "env-made": EnvironmentMade,
 }
 """The word that an agent uses for each kind of report."""

@@ -1,227 +1,238 @@
-"""Brings large files to hosts, each through a tree of hosts: this machine sends each file only once.
+"""Brings files to hosts, each through a tree of hosts: this machine sends each file only once.
 
-A file goes to a first host, and from there through the tree (`relay`) while it still arrives. If this breaks
-off, what has arrived stays on the hosts, and the next time goes on from there.
+A file goes to a first host, and from there through the tree (`relay`) while it still arrives. A host that
+none of its ancestors supplies gets it from a host that has it by then, else from here. If this breaks off,
+what has arrived stays on the hosts, and the next time goes on from there.
 """
 
 from __future__ import annotations
 
-import secrets
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from queue import Empty
+from typing import Any
 
-from ..errors import MusterError
 from .cluster import Cluster
-from .fanout import ask_every
-from .relay import ancestors, by_what_is_there
-from .reports import Fed, ImageGot, ImageHave, ImageStuck, Lost, Report
-from .requests.request import FilesServed, Nothing, Request
+from .feeder import Feeder
+from .parcels import Going, Parcel, Requests, Waiting
+from .reports import Fed, FileGot, FileHave, FileStuck, Lost, Report
+from .requests.request import Answer, FilesServed, Request
+from .signs_of_life import signs_of_life
 
-ANSWER_SECONDS = 60.0
-SILENCE_SECONDS = 90.0  # without a report of any host that still needs something
-FROZEN_SECONDS = 20.0  # a working agent reports every 2 s, also while it receives something
-PIECE = 1 << 20
-PIECES_AT_ONCE = 8
+HEAR_SECONDS, STALLED_SECONDS = 2.0, 300.0
+FILES_AT_ONCE = 16
+TRIES = 2  # from other hosts; then from this machine, as often
 Tell = Callable[[int, int], None]
 
 
-class File(NamedTuple):
-    """A file of this machine, by its SHA-256, with its bytes."""
-
-    digest: str
-    size: int
-    path: Path
-
-
-@dataclass(frozen=True)
-class Requests:
-    """The requests by which a kind of files goes to hosts."""
-
-    serve: Request[FilesServed]
-    take: Request[Nothing]
-    complete: Request[Nothing]
-    pull: Request[Nothing]
-
-
 class Spread:
-    """Brings files to hosts. Only `_feed` runs on its own thread, all else on the caller's thread.
+    """Brings files to hosts, and hears from every host what has arrived.
 
-    `tell`: gets the bytes that are on hosts, and the bytes that shall be there. A class of its own may let
-    each host go on when its files are there (`_arrived`), and handle more reports (`_take_other`).
+    `tell`: gets the bytes that are on hosts, and the bytes that shall be there. A class of its own may let a
+    host work on what it has got (`_arrived`, `working`), handle more reports (`_take_other`), and say what a
+    host gets in place of what another host cannot give (`_instead`).
     """
 
-    after_seconds = SILENCE_SECONDS
+    working_seconds = STALLED_SECONDS
     """The longest silence while a host works on what has arrived."""
 
-    def __init__(self, cluster: Cluster, requests: Requests, tell: Tell) -> None:
-        self.cluster, self._requests, self.tell = cluster, requests, tell
-        self.sent = 0
-        """The bytes that left this machine."""
-        self.errors: dict[str, str] = {}
-        """The hosts that did not get their files, and why."""
-        self._word = secrets.token_hex(16)
-        self._ports: dict[str, int] = {}
-        self._have: dict[tuple[str, str], int] = {}
-        self._files: dict[str, dict[str, File]] = {}
-        self._waiting: dict[str, set[str]] = {}
-        self._working: set[str] = set()
+    def __init__(
+        self, cluster: Cluster, requests: Requests, served: Mapping[str, FilesServed], tell: Tell
+    ) -> None:
+        self.cluster, self.tell = cluster, tell
+        self._served = served
+        self._found = {host: dict(answer.have) for host, answer in served.items()}
+        """How much of files that have not gone yet is on hosts."""
+        self.lost: dict[str, str] = {}
+        """The hosts that dropped out, and why."""
+        self.working: set[str] = set()
         """The hosts that have their files, and work on them."""
-        self._stuck: SimpleQueue[tuple[str, File] | None] = SimpleQueue()
+        self._going: dict[str, Going] = {}
+        self._later: list[Parcel] = []
+        """Files with the same bytes as one that is on its way for something else."""
+        self._feeder = Feeder(cluster, requests, served, self.lost)
+        self._done = self._total = 0
+        self._heard = time.monotonic()
 
-    def spread(self, files: Sequence[File], needed: Mapping[str, Sequence[str]]) -> None:
-        """Bring to each host the files of the digests that it needs, in the order of `files`."""
-        by_digest = {file.digest: file for file in files}
-        for host, digests in needed.items():
-            self._files[host] = {digest: by_digest[digest] for digest in digests}
-            self._waiting[host] = set(digests)
-        self._serve()
-        threading.Thread(target=self._feed, args=(files,), daemon=True).start()
-        for host in [host for host, missing in self._waiting.items() if not missing]:
-            self._complete(host)
-        self._watch()
-        self._stuck.put(None)
+    @property
+    def sent(self) -> int:
+        """The bytes that left this machine."""
+        return self._feeder.sent
 
-    def _arrived(self, host: str) -> bool:
-        """All files of a host are there; returns whether the host now works on them."""
-        return False
+    def bring(self, files: Iterable[Parcel], total: int = 0) -> None:
+        """Bring every file to its hosts, until none waits. `files` may be made while others are on their way.
+
+        `total`: the bytes of all files on all hosts, for `tell`; zero keeps it silent.
+        """
+        self._done, self._total, self._heard = 0, total, time.monotonic()
+        coming = iter(files)
+        with self._signs_of_life(), self._feeder.feeding():
+            parcel = next(coming, None)
+            while parcel or self._going or self.working:
+                if parcel and len(self._going) < FILES_AT_ONCE:
+                    self._start(parcel)
+                    while self._hear(0.0):
+                        pass
+                    parcel = next(coming, None)
+                else:
+                    self._hear(HEAR_SECONDS)
+
+    def answer(self, host: str, request: Request[Answer], seconds: float, **words: Any) -> Answer:
+        """The answer of a host that may take long, and reports meanwhile how far it is."""
+        channel = self.cluster.channels[host]
+        with self._signs_of_life():
+            future = channel.post(request, **words)
+            while not future.done() and host not in self.lost:
+                self._hear(HEAR_SECONDS / 4)
+        return channel.wait(future, seconds)
+
+    def _signs_of_life(self) -> AbstractContextManager[None]:
+        return signs_of_life([self.cluster.channels[host] for host in self._served if host not in self.lost])
+
+    # -- what another class may know better --
+
+    def _arrived(self, host: str, parcel: Parcel) -> None:
+        """A host has a file."""
 
     def _take_other(self, host: str, report: Report) -> bool:
         """Handle a report that is not about files; returns whether it has a place here."""
         return False
 
-    def _serve(self) -> None:
-        """Let each host that lacks a file serve the others, and learn how much of each file it has."""
-        channels = {host: self.cluster.channels[host] for host in self._files}
+    def _instead(self, host: str, parcel: Parcel) -> Parcel | None:
+        """What a host gets in place of a file that its giver cannot give, or gave wrongly."""
+        return None
 
-        def words(host: str) -> dict[str, Any]:
-            return {"host": host, "digests": list(self._files[host]), "word": self._word}
+    # -- giving --
 
-        served = ask_every(channels, self._requests.serve, ANSWER_SECONDS, words).require_all()
-        for host, answer in served.items():
-            self._ports[host] = answer.port
-            self._have |= {(host, digest): answer.have.get(digest, 0) for digest in self._files[host]}
+    def _start(self, parcel: Parcel) -> None:
+        """Send a file on its way: from its giver, else from here."""
+        hosts = [host for host in parcel.hosts if host not in self.lost]
+        if parcel.digest in self._going:
+            self._later.append(parcel)
+        elif hosts:
+            waiting = {host: Waiting(self._found[host].pop(parcel.digest, 0)) for host in hosts}
+            going = Going(replace(parcel, hosts=tuple(hosts)), [], waiting)
+            self._going[parcel.digest] = going
+            self._done += sum(one.have for one in waiting.values())
+            if parcel.giver:
+                going.holders.append(parcel.giver)
+                self._feeder.pass_on(going.parcel, [parcel.giver, *going.in_order()])
+            else:
+                self._feeder.feed(going)
 
-    def _addresses(self, host: str) -> list[tuple[str, str, int]]:
-        known = next(other for other in self.cluster.hosts if other.name == host)
-        return [(host, address, self._ports[host]) for address in self.cluster.addresses(known)]
+    # -- hearing --
 
-    # -- from here --
-
-    def _feed(self, files: Sequence[File]) -> None:
-        """Send each file to a first host; then the files that no other host could supply."""
-        for file in files:
-            needing = [host for host, wanted in self._files.items() if file.digest in wanted]
-            hosts = by_what_is_there({host: self._have[host, file.digest] for host in needing})
-            if hosts:
-                self._pass_on(file, hosts)
-                self._give(hosts[0], file)
-        while stuck := self._stuck.get():
-            self._give(*stuck)
-
-    def _pass_on(self, file: File, hosts: list[str]) -> None:
-        """Let every host but the first get the file from the hosts above it in the tree, beginning now."""
-        for host, chain in ancestors(hosts).items():
-            sources = [source for giver in chain for source in self._addresses(giver)]
-            channel = self.cluster.channels[host]
-            channel.post(self._requests.pull, digest=file.digest, bytes=file.size, sources=sources)
-
-    def _give(self, host: str, file: File) -> None:
-        """Send a file to a host, and report to the other thread how that went."""
-        channel = self.cluster.channels[host]
+    def _hear(self, seconds: float) -> bool:
+        """Take one report of a host, if one comes in time."""
+        self._give_up_if_stalled()
         try:
-            self._send(host, file)
-        except (MusterError, OSError) as error:
-            channel.report(Fed(file.digest, error.reason if isinstance(error, MusterError) else str(error)))
-        else:
-            channel.report(ImageGot(file.digest))
+            event = self.cluster.events.get(timeout=seconds)
+        except Empty:
+            return False
+        if event.host in self._served and event.host not in self.lost:
+            self._take(event.host, event.report)
+            if self._total:
+                self.tell(self._done, self._total)
+        return True
 
-    def _send(self, host: str, file: File) -> None:
-        channel, offset = self.cluster.channels[host], self._have[host, file.digest]
-        under_way: deque[Future[Nothing]] = deque()
-        with file.path.open("rb") as content:
-            content.seek(offset)
-            while piece := content.read(PIECE):
-                under_way.append(channel.post(self._requests.take, piece, digest=file.digest, offset=offset))
-                offset += len(piece)
-                self.sent += len(piece)
-                if len(under_way) == PIECES_AT_ONCE:
-                    channel.wait(under_way.popleft(), ANSWER_SECONDS)
-                channel.report(ImageHave(file.digest, offset))
-        for future in under_way:
-            channel.wait(future, ANSWER_SECONDS)
-        channel.ask(self._requests.complete, digest=file.digest, seconds=ANSWER_SECONDS)
-
-    # -- what hosts say --
-
-    def _watch(self) -> None:
-        heard = time.monotonic()
-        while self._waiting or self._working:
-            silence = self.after_seconds if self._working else SILENCE_SECONDS
-            try:
-                event = self.cluster.events.get(timeout=1.0)
-            except Empty:
-                self._cut_off_the_silent()
-                if time.monotonic() - heard > silence:
-                    for host in [*self._waiting, *self._working]:
-                        self._lose(host, f"nothing arrived for {silence:.0f} s")
-                continue
-            heard = time.monotonic()
-            if event.host in {*self._waiting, *self._working}:
-                self._take(event.host, event.report)
-            self.tell(*self._progress())
-
-    def _cut_off_the_silent(self) -> None:
-        """Give up frozen hosts: they receive nothing, and what is sent to them would keep others waiting."""
-        for host in [*self._waiting, *self._working]:
-            channel = self.cluster.channels[host]
-            if channel.silent_for() > FROZEN_SECONDS:
-                self._lose(host, f"silent for {FROZEN_SECONDS:.0f} s: frozen, or cut off from the network")
-                channel.give_up()
-                channel.close()
-
-    def _progress(self) -> tuple[int, int]:
-        total = sum(file.size for files in self._files.values() for file in files.values())
-        return sum(self._have.values()), total
+    def _give_up_if_stalled(self) -> None:
+        longest = self.working_seconds if self.working else STALLED_SECONDS
+        if time.monotonic() - self._heard > longest:
+            for host in {*self.working, *(host for going in self._going.values() for host in going.waiting)}:
+                self.lose(host, f"nothing arrived for {longest:.0f} s")
 
     def _take(self, host: str, report: Report) -> None:
-        """Handle the report of a host about its files. It may only report its own files."""
+        """Handle the report of a host. It may only report what it waits for."""
         match report:
-            case ImageHave(digest, have) if digest in self._files[host]:
-                self._have[host, digest] = min(have, self._files[host][digest].size)
-            case ImageGot(digest) if digest in self._files[host]:
-                self._got(host, digest)
-            case ImageStuck(digest, have) if digest in self._files[host]:
-                # No peer can supply it: the driver sends it.
-                self._have[host, digest] = min(have, self._files[host][digest].size)
-                self._stuck.put((host, self._files[host][digest]))
-            case Fed(error=error):
-                self._lose(host, error)
+            case Fed(error=error) if error:
+                self.lose(host, error)
+            case Fed(digest, have):
+                self._note(host, digest, have)
+            case FileHave(digest, have) if self._waits(host, digest):
+                self._note(host, digest, have)
+            case FileGot(digest) if self._waits(host, digest):
+                self._got(host, self._going[digest], report)
+            case FileStuck(digest) if self._waits(host, digest):
+                self._help(host, self._going[digest], report)
             case Lost(reason):
                 nonsense = reason.kind == "host.nonsense"
                 gone = "the SSH connection to it is gone; what has arrived there is kept: push again"
-                self._lose(host, reason.reason if nonsense else gone)
+                self.lose(host, reason.reason if nonsense else gone)
             case _ if not self._take_other(host, report):
-                self._lose(host, "it sent a report that has no place in a push")
+                self.lose(host, "it sent a report that has no place in a push")
 
-    def _got(self, host: str, digest: str) -> None:
-        self._have[host, digest] = self._files[host][digest].size
-        self._waiting.get(host, set()).discard(digest)
-        if host in self._waiting and not self._waiting[host]:
-            self._complete(host)
+    def _waits(self, host: str, digest: str) -> bool:
+        return digest in self._going and host in self._going[digest].waiting
 
-    def _complete(self, host: str) -> None:
-        del self._waiting[host]
-        if self._arrived(host):
-            self._working.add(host)
+    def _note(self, host: str, digest: str, have: int) -> None:
+        """Note how much of a file is on a host."""
+        self._heard = time.monotonic()
+        if self._waits(host, digest):
+            going = self._going[digest]
+            have = min(have, going.parcel.size)
+            self._done += have - going.waiting[host].have
+            going.waiting[host].have = have
 
-    def _lose(self, host: str, reason: str) -> None:
-        self._waiting.pop(host, None)
-        self._working.discard(host)
-        self.errors[host] = reason
+    def _got(self, host: str, going: Going, report: FileGot) -> None:
+        parcel = going.parcel
+        if report.error and not (report.wrong and parcel.giver):
+            self.lose(host, report.error)
+            return
+        self._note(host, parcel.digest, 0 if report.error else parcel.size)
+        del going.waiting[host]
+        if report.error:
+            # Not this host's fault: what it was given has the digest that the giver named.
+            self.lose(parcel.giver, "it gave chunks that are not what the manifest says")
+            self._replace(host, going)
+        else:
+            going.holders.append(host)
+            self._arrived(host, parcel)
+        self._close(going)
+
+    def _help(self, host: str, going: Going, report: FileStuck) -> None:
+        """Give a host a file in another way: from hosts that have it by now, else from here."""
+        self._note(host, report.digest, report.have)
+        waiting = going.waiting[host]
+        waiting.tries += 1
+        holders = [holder for holder in reversed(going.holders) if holder not in self.lost]
+        if holders and waiting.tries <= TRIES:
+            self._feeder.pull(host, going.parcel, holders)
+        elif going.parcel.giver:
+            del going.waiting[host]
+            self._found[host][report.digest] = waiting.have
+            self._replace(host, going, report.text)
+            self._close(going)
+        elif waiting.tries <= 2 * TRIES:
+            self._feeder.feed(going, host)
+        else:
+            self.lose(host, report.text)
+
+    def _replace(self, host: str, going: Going, reason: str = "no host is left that could give it") -> None:
+        if parcel := self._instead(host, going.parcel):
+            self._start(parcel)
+        else:
+            self.lose(host, reason)
+
+    def lose(self, host: str, reason: str) -> None:
+        """Give up a host: it gets nothing any more."""
+        self.lost.setdefault(host, reason)
+        self.working.discard(host)
+        for going in list(self._going.values()):
+            going.waiting.pop(host, None)
+            self._close(going)
+
+    def _close(self, going: Going) -> None:
+        """Let the hosts remove a file that all of them have. Earlier, another host may still read it."""
+        parcel = going.parcel
+        if going.waiting or self._going.get(parcel.digest) is not going:
+            return
+        del self._going[parcel.digest]
+        if forget := parcel.forget:
+            for host in [holder for holder in going.holders if holder not in self.lost]:
+                self.cluster.channels[host].post(forget, digests=[parcel.digest])
+        same = [later for later in self._later if later.digest == parcel.digest]
+        self._later = [later for later in self._later if later not in same]
+        for later in same:
+            self._start(later)

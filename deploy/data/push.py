@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,16 +29,17 @@ from ..connect.requests.data import (
     DATA_SERVE,
     DataBegun,
     DataBundle,
+    DataServed,
 )
+from ..connect.spread import Tell
 from ..errors import MusterError, UnfitError, UsageError
 from .bundles import Bundle, bundles
+from .giving import Giving
 from .source import Source
-from .spread import Spread
 
 ANSWER_SECONDS = 60.0
 LONG_SECONDS = 7 * 86400.0  # for a host that reads a large folder; a silent host is noticed at once
 MOST_PACKED = 1 << 29
-Tell = Callable[[int, int], None]
 
 
 @dataclass
@@ -97,25 +98,23 @@ class Push:
 
     def carry(self, content: Content | None) -> Pushed:
         """Bring every host what it lacks, and put it into place there. `content`: None if the head has it."""
-        spread = Spread(self._cluster, self._serve(), self._tell)
+        spread = Giving(self._cluster, self._serve(), self._tell)
         hosts = [host for host, outcome in self.pushed.hosts.items() if not outcome.same_as]
         if content is None:
             content = self._read_by_head(spread, hosts[0])
-            first = Bundle((), len(content.packed), tuple(hosts[1:]), (hosts[0],))
+            digest = spread.bring_file(content.packed, hosts[1:], giver=hosts[0])
         else:
-            first = Bundle((), len(content.packed), tuple(hosts))
-        digest = hashlib.sha256(content.packed).hexdigest()
-        spread.bring_file(first, content.packed if content.reader else b"", digest)
+            digest = spread.bring_file(content.packed, hosts)
         if spread.lost.keys() >= {*hosts} or (self._shard and spread.lost):
             raise UnfitError(spread.lost.items())
         begun = self._begin([host for host in hosts if host not in spread.lost], content, digest)
-        spread.bring(self._bundles(content, begun), content.reader)
+        spread.bring_bundles(self._bundles(content, begun), content.reader)
         self.pushed.sent = spread.sent
         self._publish(hosts, spread.lost)
         self._forget(hosts, digest)
         return self.pushed
 
-    def _serve(self) -> dict[str, Any]:
+    def _serve(self) -> dict[str, DataServed]:
         """Let each host serve the others; hosts with the same folder are one."""
         words = {"word": os.urandom(16).hex()}
         asked = ask_every(
@@ -131,14 +130,14 @@ class Push:
                 raise UnfitError([(host, reason)])
         return {host: answer for host, answer in served.items() if not self.pushed.hosts[host].same_as}
 
-    def _read_by_head(self, spread: Spread, head: str) -> Content:
+    def _read_by_head(self, spread: Giving, head: str) -> Content:
         """Let the head read its folder, or fetch the file; its manifest is checked here as a host's word."""
         if self._source.url:
             words = {"url": self._source.url, "most": self._most}
             bundle = spread.answer(head, DATA_FETCH, LONG_SECONDS, **words)
         else:
             bundle = spread.answer(head, DATA_SCAN, LONG_SECONDS, path=self._source.there)
-        packed = bring_packed(spread.channel(head), bundle)
+        packed = bring_packed(self._cluster.channels[head], bundle)
         return Content(read_manifest(packed, head), packed, None)
 
     def _begin(self, hosts: list[str], content: Content, digest: str) -> dict[str, DataBegun]:

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
+from ..connect.parcels import File
 from ..connect.requests.packages import ENVIRONMENT_REACH
-from ..connect.spread import File
 from ..console.fold import fold_names
 from ..console.progress import MB
 from ..console.text import count

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..connect.spread import File, Tell
+from ..connect.parcels import File
+from ..connect.spread import Tell
 from ..errors import MusterError
 from . import uv
 from .lock import Package

@@ -10,10 +10,11 @@ from typing import Any
 from ..connect.channel import SILENCE_SECONDS
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
+from ..connect.parcels import File, Requests, parcels, serve
 from ..connect.reports import EnvironmentMade, Lost, Report
 from ..connect.requests.hosts import TIME
 from ..connect.requests.packages import ENVIRONMENT_MAKE, WHEEL_COMPLETE, WHEEL_PULL, WHEEL_SERVE, WHEEL_TAKE
-from ..connect.spread import File, Requests, Spread, Tell
+from ..connect.spread import Spread, Tell
 from ..console.text import count
 from ..errors import UnfitError
 from ..hosts.environments import Environment
@@ -22,7 +23,7 @@ from .lock import Lock
 from .wanted import Wanted
 
 PING_SECONDS = 2.0
-WHEELS = Requests(WHEEL_SERVE, WHEEL_TAKE, WHEEL_COMPLETE, WHEEL_PULL)
+WHEELS = Requests(WHEEL_TAKE, WHEEL_COMPLETE, WHEEL_PULL)
 
 
 class Making:
@@ -49,10 +50,11 @@ class Making:
 
     def spread(self, files: Sequence[File], needed: Mapping[str, Sequence[str]], tell: Tell) -> None:
         """Bring the files to the hosts that need them; `UnfitError` for hosts that did not get them."""
-        spread = Spread(self._cluster, WHEELS, tell)
-        spread.spread(files, needed)
-        if spread.errors:
-            raise UnfitError(spread.errors.items())
+        spread = Spread(self._cluster, WHEELS, serve(self._cluster, WHEEL_SERVE, needed), tell)
+        going = parcels(files, needed)
+        spread.bring(going, sum(file.size * len(file.hosts) for file in going))
+        if spread.lost:
+            raise UnfitError(spread.lost.items())
 
     def make(self, hosts: Sequence[str]) -> dict[str, Environment]:
         """Let each host make the environment; `UnfitError` with the words of every host that could not."""

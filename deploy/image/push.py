@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
+from ..connect.parcels import ANSWER_SECONDS, File, Parcel, Requests, parcels, serve
 from ..connect.reports import ImageLoaded, Report
 from ..connect.requests.images import (
     IMAGE,
@@ -20,13 +21,13 @@ from ..connect.requests.images import (
     IMAGE_TAKE,
     ImageThere,
 )
-from ..connect.spread import ANSWER_SECONDS, File, Requests, Spread, Tell
+from ..connect.spread import Spread, Tell
 from ..errors import MusterError
 from .archive import Archive, Layer
 from .engine import Engine, Image
 
 LOAD_SECONDS = 900.0
-LAYERS = Requests(IMAGE_SERVE, IMAGE_TAKE, IMAGE_COMPLETE, IMAGE_PULL)
+LAYERS = Requests(IMAGE_TAKE, IMAGE_COMPLETE, IMAGE_PULL)
 
 
 @dataclass
@@ -95,16 +96,14 @@ def _counted(pieces: Iterable[bytes], total: int, tell: Tell) -> Iterator[bytes]
         tell(done, total)
 
 
-class Push(Spread):
+class Push:
     """The push of an image."""
-
-    after_seconds = LOAD_SECONDS
 
     def __init__(
         self, cluster: Cluster, image: Image, archive: Archive, configuration: bytes, tell: Tell
     ) -> None:
-        super().__init__(cluster, LAYERS, tell)
-        self.image, self.archive, self.configuration = image, archive, configuration
+        self._cluster, self._image, self._archive = cluster, image, archive
+        self._configuration, self._tell = configuration, tell
         self._layers: dict[str, list[Layer]] = {}
         """What each host lacks."""
 
@@ -117,24 +116,21 @@ class Push(Spread):
             hosts[host] = Outcome(len(layers), size, had_it=diff_ids is None)
             if diff_ids is not None:
                 self._layers[host] = layers
-        wanted = {layer.digest: layer for layers in self._layers.values() for layer in layers}
-        known = filter(None, map(self.archive.layer, self.image.layers))  # the lowest layer goes first
-        files = [
-            File(layer.digest, layer.size, self.archive.path(layer))
-            for layer in known
-            if layer.digest in wanted
-        ]
+        known = filter(None, map(self._archive.layer, self._image.layers))  # the lowest layer goes first
+        files = [File(layer.digest, layer.size, self._archive.path(layer)) for layer in known]
         needed = {host: [layer.digest for layer in layers] for host, layers in self._layers.items()}
-        self.spread(files, needed)
-        for host, error in self.errors.items():
+        served = serve(self._cluster, IMAGE_SERVE, needed)
+        loading = _Loading(self._cluster, LAYERS, served, self._tell)
+        loading.bring_image(self._image, self._configuration, self._layers, parcels(files, needed))
+        for host, error in loading.lost.items():
             hosts[host].error = error
         self._tidy(hosts)
-        return Pushed(hosts, self.sent)
+        return Pushed(hosts, loading.sent)
 
     def _layer(self, diff_id: str) -> Layer:
-        layer = self.archive.layer(diff_id)
+        layer = self._archive.layer(diff_id)
         if layer is None:
-            raise MusterError(f"{self.archive.folder}: the layer {diff_id} is gone; push again")
+            raise MusterError(f"{self._archive.folder}: the layer {diff_id} is gone; push again")
         return layer
 
     def _tidy(self, hosts: Mapping[str, Outcome]) -> None:
@@ -142,28 +138,51 @@ class Push(Spread):
         for host, layers in self._layers.items():
             if not hosts[host].error:
                 with contextlib.suppress(MusterError):
-                    channel = self.cluster.channels[host]
+                    channel = self._cluster.channels[host]
                     digests = [layer.digest for layer in layers]
                     channel.ask(IMAGE_FORGET, digests=digests, seconds=ANSWER_SECONDS)
 
-    def _take_other(self, host: str, report: Report) -> bool:
-        if not isinstance(report, ImageLoaded):
-            return False
-        self._working.discard(host)
-        self._waiting.pop(host, None)
-        if report.error:
-            self.errors[host] = report.error
-        elif not _same(self.image, report):
-            self.errors[host] = f"its engine made another image of it: {report.id}"
-        return True
 
-    def _arrived(self, host: str) -> bool:
-        """Let the engine of the host load the image."""
-        names = {diff_id: f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in self.image.layers}
+class _Loading(Spread):
+    """Brings layers to hosts, and lets the engine of each host load the image as soon as it has all."""
+
+    working_seconds = LOAD_SECONDS
+
+    def bring_image(
+        self,
+        image: Image,
+        configuration: bytes,
+        layers: Mapping[str, Sequence[Layer]],
+        files: Sequence[Parcel],
+    ) -> None:
+        """Bring the layers that each host lacks."""
+        self._image, self._configuration, self._layers = image, configuration, layers
+        self._missing = {host: {layer.digest for layer in lacking} for host, lacking in layers.items()}
+        for host in [host for host, missing in self._missing.items() if not missing]:
+            self._load(host)
+        self.bring(files, sum(file.size * len(file.hosts) for file in files))
+
+    def _arrived(self, host: str, parcel: Parcel) -> None:
+        self._missing[host].discard(parcel.digest)
+        if not self._missing[host]:
+            self._load(host)
+
+    def _load(self, host: str) -> None:
+        self.working.add(host)
+        names = {diff_id: f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in self._image.layers}
         request: dict[str, Any] = {
-            "name": self.image.name,
-            "places": [names[diff_id] for diff_id in self.image.layers],
+            "name": self._image.name,
+            "places": [names[diff_id] for diff_id in self._image.layers],
             "layers": [[names[layer.diff_id], layer.digest] for layer in self._layers[host]],
         }
-        self.cluster.channels[host].post(IMAGE_LOAD, self.configuration, **request)
+        self.cluster.channels[host].post(IMAGE_LOAD, self._configuration, **request)
+
+    def _take_other(self, host: str, report: Report) -> bool:
+        if not isinstance(report, ImageLoaded) or host not in self.working:
+            return False
+        self.working.discard(host)
+        if report.error:
+            self.lose(host, report.error)
+        elif not _same(self._image, report):
+            self.lose(host, f"its engine made another image of it: {report.id}")
         return True

@@ -14,13 +14,10 @@ from muster.deploy.common.data.manifest import CHUNK
 from muster.deploy.connect.pipe import Pipe
 from muster.deploy.data.push import Push, Pushed, read_here
 from muster.deploy.data.source import source
+from muster.deploy.errors import UnfitError
 from tests.hosts_here import HostPipe, HostsHere, contents
 
 KILLS = 20
-
-
-class Cut(BaseException):
-    """The driver is gone: what it was doing does not go on."""
 
 
 class Scissors:
@@ -58,7 +55,7 @@ class Scissors:
             self.sent -= len(last)  # the write that follows counts it
         else:
             self._pipe._process.stdin.close()  # type: ignore[union-attr]
-            raise Cut
+            raise BrokenPipeError
 
 
 class CutPipe:
@@ -72,7 +69,7 @@ class CutPipe:
 
 
 def push(hosts: HostsHere, folder: Path, at: int, end: str) -> tuple[Scissors, Pushed | None]:
-    """Push, and kill an end when `at` bytes of chunks are sent; None if the driver was killed."""
+    """Push, and cut the connection off at an end when `at` bytes of chunks are sent; None if nothing came."""
     made: list[Scissors] = []
 
     def wrap(host: str, pipe: Pipe) -> Pipe:
@@ -86,7 +83,7 @@ def push(hosts: HostsHere, folder: Path, at: int, end: str) -> tuple[Scissors, P
         with hosts.cluster() as cluster:
             carrier = Push(cluster, wanted, lambda done, total: None, shard=False, most=0)
             return made[0], carrier.carry(content)
-    except Cut:
+    except UnfitError:
         return made[0], None
 
 

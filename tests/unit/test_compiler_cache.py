@@ -1,4 +1,4 @@
-"""The compilers' cache: what a build stores over HTTP is a file here at once; no other file can be reached."""
+"""The compilers' cache: what a build stores over HTTP is a file at once; no other file can be reached."""
 
 from __future__ import annotations
 

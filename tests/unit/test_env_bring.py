@@ -12,8 +12,14 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.reports import EnvironmentMade, Event, ImageGot, Report
-from muster.deploy.connect.requests.packages import ENVIRONMENT_MAKE, ENVIRONMENTS, WHEEL_PULL, WHEEL_SERVE
+from muster.deploy.connect.reports import EnvironmentMade, Event, FileGot, Report
+from muster.deploy.connect.requests.packages import (
+    ENVIRONMENT_MAKE,
+    ENVIRONMENTS,
+    WHEEL_COMPLETE,
+    WHEEL_PULL,
+    WHEEL_SERVE,
+)
 from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
 from muster.deploy.envs.bring import Bringing
 from muster.deploy.envs.present import Present
@@ -55,8 +61,8 @@ class Channel:
             answer = EnvironmentsThere(self.home, "x86_64", "2.41", "", dict(self.made))
         elif request is WHEEL_SERVE:
             answer = FilesServed(20123, {})
-        elif request is WHEEL_PULL:
-            self.report(ImageGot(words["digest"]))
+        elif request in {WHEEL_COMPLETE, WHEEL_PULL}:
+            self.report(FileGot(words["digest"]))
         elif request is ENVIRONMENT_MAKE:
             if not self.refusal:
                 self.made[words["key"]] = MADE

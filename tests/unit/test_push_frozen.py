@@ -12,8 +12,8 @@ import pytest
 
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import Event, ImageLoaded, ImageStuck, Report
-from muster.deploy.connect.requests.images import IMAGE_LOAD, IMAGE_PULL, IMAGE_SERVE
+from muster.deploy.connect.reports import Event, FileGot, FileStuck, ImageLoaded, Report
+from muster.deploy.connect.requests.images import IMAGE_COMPLETE, IMAGE_LOAD, IMAGE_PULL, IMAGE_SERVE
 from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
 from muster.deploy.hosts import hostfile
 from muster.deploy.image import push
@@ -28,7 +28,7 @@ class Channel:
     def __init__(self, host: str, events: Inbox, *, frozen: bool) -> None:
         self.host, self.events, self.frozen = host, events, frozen
         self.cut = threading.Event()
-        self.sent_to = False
+        self.sent_to = self.ended = False
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -40,8 +40,10 @@ class Channel:
             future.set_result(FilesServed(20123, {}) if request is IMAGE_SERVE else Nothing())
         if request is IMAGE_LOAD:
             self.report(ImageLoaded(id=IMAGE.id))
+        if request is IMAGE_COMPLETE and not self.sent_to:
+            self.report(FileGot(words["digest"]))
         if request is IMAGE_PULL:
-            self.report(ImageStuck(words["digest"], 0, "nobody gives it"))
+            self.report(FileStuck(words["digest"], 0, "nobody gives it"))
         return future
 
     def ask(self, request: Request[Any], payload: bytes = b"", *, seconds: float = 0.0, **words: Any) -> Any:

@@ -11,11 +11,9 @@ import hashlib
 import os
 import select
 import shutil
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 
 from ...common.data.manifest import CHUNK, Chunks, unpack
 from ...common.data.scan import Reader, scan
@@ -23,32 +21,32 @@ from ...common.data.sets import Sets, Version, intact
 from ...common.data.verify import damage
 from ...common.frames import Frame
 from ...common.os_errors import explain
-from ..image.blobs import Blobs, Server, Source, Wanted, pull
+from ..image.passing import Passing
 from .arrival import Arrival, place_of
 
 TELL_SECONDS = 0.5
-WORKERS = 3
 OLD_SECONDS = 7 * 86400.0  # bundles and files of pushes that nobody has gone on with
 MOST_BUNDLES = 256  # of earlier pushes, whose sizes are told
 STDIN = 0
 
 
-class Data:
+class Data(Passing):
     """Answers requests about data sets. Bundles are received in threads, which report each with an event."""
 
     def __init__(self, root: Path, jobs: Path, send: Callable[[Frame], None]) -> None:
-        self.root, self._send = root, send
-        self.sets = Sets(root, jobs)
-        self.blobs = Blobs(root / ".chunks")
+        super().__init__(root / ".chunks", send)
+        self.root, self.sets = root, Sets(root, jobs)
         self._arrival: Arrival | None = None
         self._held = contextlib.ExitStack()
-        self._source, self._word, self._told = "", "", 0.0
-        self._work: SimpleQueue[Callable[[], None]] | None = None
+        self._source, self._told = "", 0.0
         self._reading: Reader | None = None
 
     def close(self) -> None:
         """Give up the locks."""
         self._held.close()
+
+    do_data_take, do_data_complete = Passing.take, Passing.complete
+    do_data_pull, do_data_forget = Passing.pull, Passing.forget
 
     # -- a push --
 
@@ -57,11 +55,13 @@ class Data:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         place = place_of(self.root)
         self._sweep()
-        self._word = request["word"]
-        server = Server(self.blobs, request["host"], self._word)
         names = sorted(os.listdir(self.blobs.root)) if self.blobs.root.is_dir() else []
         digests = [name.partition(".")[0] for name in names[:MOST_BUNDLES]]
-        return {"port": server.port, "place": place, "have": {one: self.blobs.size(one) for one in digests}}
+        return {
+            "port": self._serve(request),
+            "place": place,
+            "have": {one: self.blobs.size(one) for one in digests},
+        }
 
     def do_data_scan(self, request: Frame, payload: bytes) -> Frame:
         """Take a folder of this host as the source; the manifest becomes a bundle."""
@@ -93,31 +93,9 @@ class Data:
         self._arrival = Arrival(self.sets, version, manifest, self._source)
         return self._arrival.begin(self._require_driver)
 
-    def do_data_take(self, request: Frame, payload: bytes) -> Frame:
-        """Take a piece of a bundle from the driver."""
-        self.blobs.append(request["digest"], request["offset"], payload)
-        return {}
-
-    def do_data_complete(self, request: Frame, payload: bytes) -> Frame:
-        """Accept a bundle whose pieces have all arrived."""
-        self._later(request, lambda: self.blobs.complete(request["digest"]))
-        return {}
-
-    def do_data_pull(self, request: Frame, payload: bytes) -> Frame:
-        """Fetch a bundle from other hosts."""
-        wanted = Wanted(request["digest"], request["bytes"], self._word)
-        sources = [Source(*source) for source in request["sources"]]
-        self._later(request, lambda: pull(self.blobs, wanted, sources, lambda have: None))
-        return {}
-
     def do_data_bundle(self, request: Frame, payload: bytes) -> Frame:
         """Make a bundle of chunks that are here, for other hosts to fetch."""
         return self._kept_as_bundle(b"".join(map(self._arrived.read, request["chunks"])))
-
-    def do_data_forget(self, request: Frame, payload: bytes) -> Frame:
-        """Remove bundles that every host has."""
-        self.blobs.forget(request["digests"])
-        return {}
 
     def do_data_publish(self, request: Frame, payload: bytes) -> Frame:
         """Put the version into place, and end the push here."""
@@ -133,34 +111,10 @@ class Data:
             raise ValueError("no push has begun here")
         return self._arrival
 
-    def _later(self, request: Frame, get: Callable[[], None]) -> None:
-        """Get a bundle in one of the threads, put its chunks into place, and report that."""
-        if self._work is None:
-            self._work = SimpleQueue()
-            for _ in range(WORKERS):
-                threading.Thread(target=self._labour, args=(self._work,), daemon=True).start()
-        self._work.put(lambda: self._get(request["digest"], request["chunks"], get))
-
-    @staticmethod
-    def _labour(work: SimpleQueue[Callable[[], None]]) -> None:
-        while True:
-            work.get()()
-
-    def _get(self, digest: str, chunks: Sequence[int], get: Callable[[], None]) -> None:
-        try:
-            get()
-        except (OSError, ValueError) as error:
-            have = self.blobs.size(digest)
-            self._send({"event": "data-stuck", "digest": digest, "have": have, "text": explain(error)})
-            return
-        try:
-            if chunks:
-                self._arrived.place(chunks, self.blobs.path(digest).read_bytes())
-        except (OSError, ValueError, LookupError) as error:
-            wrong = not isinstance(error, OSError)
-            self._send({"event": "data-got", "digest": digest, "error": explain(error), "wrong": wrong})
-        else:
-            self._send({"event": "data-got", "digest": digest})
+    def accept(self, request: Frame) -> None:
+        """Put the chunks of a bundle into the files of the version that arrives."""
+        if request["chunks"]:
+            self._arrived.place(request["chunks"], self.blobs.path(request["digest"]).read_bytes())
 
     def _sweep(self) -> None:
         """Remove what pushes of long ago have left."""

@@ -18,17 +18,12 @@ class Images(Passing):
     """Answers requests about images. Long work runs in a thread, and ends with an event."""
 
     do_image_serve, do_image_take = Passing.serve, Passing.take
-    do_image_complete, do_image_pull = Passing.complete, Passing.pull
+    do_image_complete, do_image_pull, do_image_forget = Passing.complete, Passing.pull, Passing.forget
 
     def do_image(self, request: Frame, payload: bytes) -> Frame:
         """The image of a name, how many of these layers are here, and whether they may be left out."""
         common = 0 if needs_every_layer() else layers_in_common(request["layers"])
         return {**self._known(request["name"]), "common": common}
-
-    def do_image_forget(self, request: Frame, payload: bytes) -> Frame:
-        """Remove files that are loaded."""
-        self.blobs.forget(request["digests"])
-        return {}
 
     def do_image_load(self, request: Frame, payload: bytes) -> Frame:
         """Hand the image to the engine; the layers that it has are left out."""

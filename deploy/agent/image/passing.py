@@ -1,4 +1,4 @@
-"""An agent's part in the way of large files from host to host: takes them, serves them, fetches them."""
+"""An agent's part in the way of files from host to host: takes them, serves them, fetches them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,33 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 
 from ...common.frames import Frame
+from ...common.os_errors import explain
 from .blobs import Blobs, Server, Source, Wanted, pull
 
 TELL_SECONDS = 0.25
+WORKERS = 3
 
 
 class Passing:
-    """The files of one folder. Fetching runs in a thread, and ends with an event."""
+    """The files of one folder. They arrive in threads, and an event tells of each how that ended."""
 
     def __init__(self, root: Path, send: Callable[[Frame], None]) -> None:
         self.blobs, self._send = Blobs(root), send
         self._word = ""
+        self._work: SimpleQueue[Callable[[], None]] | None = None
 
     def serve(self, request: Frame, payload: bytes) -> Frame:
         """Serve files to other hosts; answers how much of each file is here already."""
-        self._word = request["word"]
-        server = Server(self.blobs, request["host"], self._word)
         have = {digest: self.blobs.size(digest) for digest in request["digests"]}
-        return {"port": server.port, "have": have}
+        return {"port": self._serve(request), "have": have}
+
+    def _serve(self, request: Frame) -> int:
+        """The port at which other hosts of this push get files."""
+        self._word = request["word"]
+        return Server(self.blobs, request["host"], self._word).port
 
     def take(self, request: Frame, payload: bytes) -> Frame:
         """Take a piece of a file from the driver."""
@@ -33,28 +40,60 @@ class Passing:
         return {}
 
     def complete(self, request: Frame, payload: bytes) -> Frame:
-        """Accept a file whose pieces have all arrived."""
-        self.blobs.complete(request["digest"])
+        """Accept a file whose pieces have all come."""
+        self._later(request, lambda: self.blobs.complete(request["digest"]))
         return {}
 
     def pull(self, request: Frame, payload: bytes) -> Frame:
         """Fetch a file from other hosts."""
-        threading.Thread(target=self._pull, args=(request,), daemon=True).start()
+        self._later(request, lambda: self._pull(request))
         return {}
 
-    def _pull(self, request: Frame) -> None:
-        digest, last_report = request["digest"], [0.0]
+    def forget(self, request: Frame, payload: bytes) -> Frame:
+        """Remove files that are not needed any more."""
+        self.blobs.forget(request["digests"])
+        return {}
 
-        def tell(have: int) -> None:
-            if time.monotonic() - last_report[0] > TELL_SECONDS:
-                last_report[0] = time.monotonic()
-                self._send({"event": "image-have", "digest": digest, "have": have})
+    def accept(self, request: Frame) -> None:
+        """Put the content of a file where it belongs; ValueError or LookupError if it is wrong."""
 
+    def _later(self, request: Frame, get: Callable[[], None]) -> None:
+        """Get a file in one of the threads, and report how that ended."""
+        if self._work is None:
+            self._work = SimpleQueue()
+            for _ in range(WORKERS):
+                threading.Thread(target=_labour, args=(self._work,), daemon=True).start()
+        self._work.put(lambda: self._get(request, get))
+
+    def _get(self, request: Frame, get: Callable[[], None]) -> None:
+        digest = request["digest"]
         try:
-            sources = [Source(*source) for source in request["sources"]]
-            pull(self.blobs, Wanted(digest, request["bytes"], self._word), sources, tell)
+            get()
         except (OSError, ValueError) as error:
             have = self.blobs.size(digest)
-            self._send({"event": "image-stuck", "digest": digest, "have": have, "text": str(error)})
+            self._send({"event": "file-stuck", "digest": digest, "have": have, "text": explain(error)})
+            return
+        try:
+            self.accept(request)
+        except (OSError, ValueError, LookupError) as error:
+            wrong = not isinstance(error, OSError)
+            self._send({"event": "file-got", "digest": digest, "error": explain(error), "wrong": wrong})
         else:
-            self._send({"event": "image-got", "digest": digest})
+            self._send({"event": "file-got", "digest": digest})
+
+    def _pull(self, request: Frame) -> None:
+        digest, told = request["digest"], time.monotonic()
+
+        def tell(have: int) -> None:
+            nonlocal told
+            if time.monotonic() - told > TELL_SECONDS:
+                told = time.monotonic()
+                self._send({"event": "file-have", "digest": digest, "have": have})
+
+        sources = [Source(*source) for source in request["sources"]]
+        pull(self.blobs, Wanted(digest, request["bytes"], self._word), sources, tell)
+
+
+def _labour(work: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        work.get()()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from ...common.data.manifest import CHUNK
 from ...decode import AtMost, Like
-from ...hosts.bounds import Bytes, Count, Digest, Name, Port, Words
-from .request import Nothing, Payload, Request
+from ...hosts.bounds import Bytes, Count, Digest, Name, Words
+from .request import FilesServed, Nothing, Payload, Request
 
 _Chunks = Annotated[str, AtMost(1 << 20), Like("[0-9a-f]*")]
 """A set of numbers of chunks, a bit each (deploy/common/data/manifest.py)."""
@@ -18,12 +17,10 @@ _Place = Annotated[str, Like("[0-9a-f]{32}")]
 
 
 @dataclass(frozen=True)
-class DataServed:
-    """Where a host gives bundles to others, and how many bytes of which it has."""
+class DataServed(FilesServed):
+    """Where a host gives bundles to others, how many bytes of which it has, and where it keeps data sets."""
 
-    port: Port
     place: _Place
-    have: Annotated[Mapping[Digest, Bytes], AtMost(1024)]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,117 @@
+"""Gives files to hosts: lets hosts fetch them from each other, and sends them from here."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from queue import SimpleQueue
+
+from ..errors import MusterError
+from .channel import Channel
+from .cluster import Cluster
+from .parcels import ANSWER_SECONDS, Going, Parcel, Requests
+from .pipe import LostError
+from .relay import ancestors
+from .reports import Fed
+from .requests.request import FilesServed, Nothing
+
+# What is on its way to one host and not yet confirmed: all that an interruption loses.
+PIECE, PIECES_AT_ONCE = 1 << 18, 8
+
+
+class Feeder:
+    """Gives files to hosts. What goes from here goes on a thread of its own, one file after the other.
+
+    `lost`: the hosts that get nothing any more.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        requests: Requests,
+        served: Mapping[str, FilesServed],
+        lost: Collection[str],
+    ) -> None:
+        self._cluster, self._requests, self._served, self._lost = cluster, requests, served, lost
+        self.sent = 0
+        """The bytes that left this machine."""
+        self._unconfirmed: dict[str, deque[Future[Nothing]]] = {host: deque() for host in served}
+        self._tasks: SimpleQueue[tuple[str, Going] | None] = SimpleQueue()
+
+    @contextmanager
+    def feeding(self) -> Iterator[None]:
+        """Send meanwhile what is asked for."""
+        self._tasks = tasks = SimpleQueue[tuple[str, Going] | None]()
+        threading.Thread(target=self._feed, args=(tasks,), daemon=True).start()
+        try:
+            yield
+        finally:
+            tasks.put(None)
+
+    def feed(self, going: Going, host: str = "") -> None:
+        """Send a file to the first of its hosts, from which the others get it, or to one host alone."""
+        self._tasks.put((host, going))
+
+    def pass_on(self, parcel: Parcel, hosts: Sequence[str]) -> None:
+        """Let every host but the first get a file from the hosts above it in the tree, beginning now."""
+        for host, chain in ancestors(hosts).items():
+            self.pull(host, parcel, chain)
+
+    def pull(self, host: str, parcel: Parcel, givers: Iterable[str]) -> None:
+        """Let a host get a file from the first of other hosts that can give it."""
+        sources = [source for giver in givers for source in self._addresses(giver)]
+        words = {"digest": parcel.digest, "bytes": parcel.size, "sources": sources, **parcel.words}
+        self._cluster.channels[host].post(self._requests.pull, **words)
+
+    def _addresses(self, host: str) -> list[tuple[str, str, int]]:
+        known = next(other for other in self._cluster.hosts if other.name == host)
+        return [(host, address, self._served[host].port) for address in self._cluster.addresses(known)]
+
+    def _feed(self, tasks: SimpleQueue[tuple[str, Going] | None]) -> None:
+        """Send files from here, each to the first of its hosts, or to one that no other host could supply.
+
+        A frozen host takes nothing and lets this wait, until the other thread cuts it off.
+        """
+        while task := tasks.get():
+            host, going = task
+            if not host and (hosts := [one for one in going.in_order() if one not in self._lost]):
+                self.pass_on(going.parcel, hosts)
+                host = hosts[0]
+            if host in going.waiting and host not in self._lost:
+                self._give(host, going)
+
+    def _give(self, host: str, going: Going) -> None:
+        """Send a file to a host, and report to the other thread if that failed."""
+        channel = self._cluster.channels[host]
+        try:
+            self._send(channel, going.parcel, going.waiting[host].have)
+        except (MusterError, OSError, LookupError) as error:
+            if not (isinstance(error, LostError) and channel.ended):  # the other thread hears of that
+                reason = error.reason if isinstance(error, MusterError) else str(error)
+                channel.report(Fed(going.parcel.digest, error=reason))
+
+    def _send(self, channel: Channel, parcel: Parcel, offset: int) -> None:
+        under_way, digest = self._unconfirmed[channel.host], parcel.digest
+        with parcel.open() as content:
+            content.seek(offset)
+            while piece := content.read(PIECE):
+                while len(under_way) >= PIECES_AT_ONCE:
+                    channel.wait(under_way.popleft(), ANSWER_SECONDS)
+                future = channel.post(self._requests.take, piece, digest=digest, offset=offset)
+                future.add_done_callback(partial(_tell_refusal, channel, digest))
+                under_way.append(future)
+                offset += len(piece)
+                self.sent += len(piece)
+                channel.report(Fed(digest, offset))
+        channel.post(self._requests.complete, digest=digest, **parcel.words)
+
+
+def _tell_refusal(channel: Channel, digest: str, future: Future[Nothing]) -> None:
+    """Report why a host did not take a piece: a full disk, say."""
+    error = future.exception()
+    if isinstance(error, MusterError) and not isinstance(error, LostError):
+        channel.report(Fed(digest, error=error.reason))

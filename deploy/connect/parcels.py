@@ -1,0 +1,98 @@
+"""Files on their way to hosts: which, to whom, by which requests, and how far they are."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from .cluster import Cluster
+from .fanout import ask_every
+from .relay import by_what_is_there
+from .requests.request import FilesServed, Nothing, Request
+
+ANSWER_SECONDS = 60.0
+
+
+class File(NamedTuple):
+    """A file of this machine, by its SHA-256, with its bytes."""
+
+    digest: str
+    size: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A file on its way, by its SHA-256, and the hosts that lack it."""
+
+    digest: str
+    size: int
+    hosts: tuple[str, ...]
+    open: Callable[[], BinaryIO]
+    """Opens it; OSError if it is not on this machine."""
+    giver: str = ""
+    """A host that has all of it, and from which it goes then."""
+    words: Mapping[str, Any] = field(default_factory=dict)
+    """What requests say of it beside its digest."""
+    forget: Request[Nothing] | None = None
+    """Removes it, if no host needs it any more when every host has it."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The requests by which a kind of files goes to hosts."""
+
+    take: Request[Nothing]
+    complete: Request[Nothing]
+    pull: Request[Nothing]
+
+
+@dataclass
+class Waiting:
+    """A host that waits for a file: the bytes of it that are there, and how often it got stuck."""
+
+    have: int
+    tries: int = 0
+
+
+@dataclass
+class Going:
+    """A file on its way: the hosts that have it, and those that wait for it."""
+
+    parcel: Parcel
+    holders: list[str]
+    waiting: dict[str, Waiting]
+
+    def in_order(self) -> list[str]:
+        """The waiting hosts, those that have most of it first. Any thread may ask."""
+        return by_what_is_there({host: one.have for host, one in [*self.waiting.items()]})
+
+
+def serve(
+    cluster: Cluster, request: Request[FilesServed], digests: Mapping[str, Sequence[str]]
+) -> Mapping[str, FilesServed]:
+    """Let each host give files to the others, and learn how much of each file it has."""
+    word = secrets.token_hex(16)
+
+    def words(host: str) -> dict[str, Any]:
+        return {"host": host, "digests": digests[host], "word": word}
+
+    channels = {host: cluster.channels[host] for host in digests}
+    return ask_every(channels, request, ANSWER_SECONDS, words).require_all()
+
+
+def parcels(files: Iterable[File], needed: Mapping[str, Sequence[str]]) -> list[Parcel]:
+    """The files of this machine, in their order, for the hosts that need their digests."""
+    return [
+        Parcel(file.digest, file.size, hosts, partial(_open, file.path))
+        for file in files
+        if (hosts := tuple(host for host, digests in needed.items() if file.digest in digests))
+    ]
+
+
+def _open(path: Path) -> BinaryIO:
+    return path.open("rb")

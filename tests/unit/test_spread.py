@@ -1,0 +1,179 @@
+"""Files on their way to hosts that freeze, have no room, or give what is wrong."""
+
+from __future__ import annotations
+
+import io
+import threading
+from concurrent.futures import Future
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.deploy.connect import signs_of_life
+from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.parcels import Parcel, Requests
+from muster.deploy.connect.pipe import LostError
+from muster.deploy.connect.reports import Event, FileGot, FileStuck, Report
+from muster.deploy.connect.requests.data import DATA_COMPLETE, DATA_FORGET, DATA_PULL, DATA_TAKE
+from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
+from muster.deploy.connect.spread import TRIES, Spread
+from muster.deploy.errors import MusterError
+from muster.deploy.hosts import hostfile
+from tests.waiting import PATIENCE
+
+NAMES = ("node1", "node2", "node3")
+DIGEST, OTHER = "aa" * 32, "bb" * 32
+BUNDLES = Requests(DATA_TAKE, DATA_COMPLETE, DATA_PULL)
+
+
+class Channel:
+    """A host that takes and gives everything, unless `refusal`, `frozen` or `pulls` say otherwise."""
+
+    def __init__(self, host: str, events: Inbox) -> None:
+        self.host, self.events = host, events
+        self.refusal, self.frozen = "", False
+        self.pulls: list[Report] = []
+        """What it reports of one pull after another; of later ones, that it got the file."""
+        self.asked: list[tuple[str, Any]] = []
+        self.cut, self.ended = threading.Event(), False
+
+    def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.asked.append((request.word, [source[0] for source in words.get("sources", ())]))
+        if payload and self.frozen:
+            assert self.cut.wait(PATIENCE)
+            self.ended = True
+            future.set_exception(LostError("the SSH connection broke", host=self.host))
+        elif payload and self.refusal:
+            future.set_exception(MusterError(self.refusal, host=self.host))
+        else:
+            future.set_result(Nothing())
+        if request is DATA_COMPLETE:
+            self.report(
+                FileStuck(words["digest"], 0, "damaged") if self.refusal else FileGot(words["digest"])
+            )
+        if request is DATA_PULL:
+            self.report(self.pulls.pop(0) if self.pulls else FileGot(words["digest"]))
+        return future
+
+    def wait(self, future: Future[Any], seconds: float, since: float | None = None) -> Any:
+        return future.result(PATIENCE)
+
+    def report(self, report: Report) -> None:
+        self.events.put(Event(self.host, report), wait=False)
+
+    def silent_for(self) -> float:
+        return 1000.0 if self.frozen else 0.0
+
+    def give_up(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.cut.set()
+
+    def count(self, word: str) -> int:
+        return sum(word == asked for asked, _ in self.asked)
+
+
+class Cluster(SimpleNamespace):
+    """Three hosts."""
+
+    def __init__(self) -> None:
+        events = Inbox()
+        channels = {name: Channel(name, events) for name in NAMES}
+        hosts = hostfile.parse("node[1-3]")
+        super().__init__(hosts=hosts, events=events, channels=channels, addresses=lambda host: ["10.0.0.1"])
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(signs_of_life, "PING_SECONDS", 0.01)
+    return Cluster()
+
+
+def parcel(hosts: tuple[str, ...] = NAMES, **choices: Any) -> Parcel:
+    content = choices.pop("content", b"0123456789")
+    return Parcel(choices.pop("digest", DIGEST), len(content), hosts, partial(io.BytesIO, content), **choices)
+
+
+def served() -> dict[str, FilesServed]:
+    return {name: FilesServed(20123, {}) for name in NAMES}
+
+
+def bring(cluster: Any, *files: Parcel, kind: type[Spread] = Spread) -> Spread:
+    told: list[tuple[int, int]] = []
+    spread = kind(cluster, BUNDLES, served(), lambda done, total: told.append((done, total)))
+    total = sum(file.size * len(file.hosts) for file in files)
+    spread.bring(files, total)
+    assert spread.lost or told[-1] == (total, total)
+    return spread
+
+
+def test_a_file_leaves_this_machine_once_and_goes_from_host_to_host(cluster: Any) -> None:
+    spread = bring(cluster, parcel(forget=DATA_FORGET))
+    assert (spread.sent, spread.lost) == (10, {})
+    assert [cluster.channels[name].count("data_take") for name in NAMES] == [1, 0, 0]
+    assert [cluster.channels[name].count("data_forget") for name in NAMES] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("frozen", NAMES)
+def test_a_host_that_freezes_while_it_is_fed_keeps_no_other_waiting(cluster: Any, frozen: str) -> None:
+    cluster.channels[frozen].frozen = True
+    files = [parcel((name,), digest=f"{number}a" * 32) for number, name in enumerate(NAMES)]
+    spread = bring(cluster, *files)
+    assert spread.lost == {frozen: "silent for 20 s: frozen, or cut off from the network"}
+    assert all(cluster.channels[name].count("data_complete") == 1 for name in NAMES if name != frozen)
+
+
+def test_a_host_without_room_is_named_with_its_own_words(cluster: Any) -> None:
+    cluster.channels["node1"].refusal = "no space left on the disk of /home/ml/.muster/data"
+    spread = bring(cluster, parcel(("node1",)))
+    assert spread.lost == {"node1": "no space left on the disk of /home/ml/.muster/data"}
+
+
+def test_a_host_that_got_stuck_gets_the_file_from_hosts_that_have_it_by_then(cluster: Any) -> None:
+    cluster.channels["node3"].pulls = [FileStuck(DIGEST, 4, "node1 is not reached")]
+    spread = bring(cluster, parcel())
+    assert (spread.sent, spread.lost) == (10, {})
+    first, second = (givers for word, givers in cluster.channels["node3"].asked if word == "data_pull")
+    assert (first, "node2" in second) == (["node1"], True)
+
+
+def test_what_no_host_can_give_comes_from_here_and_from_where_it_stopped(cluster: Any) -> None:
+    cluster.channels["node3"].pulls = [FileStuck(DIGEST, 4, "nobody is reached")] * (TRIES + 1)
+    spread = bring(cluster, parcel())
+    assert (spread.sent, spread.lost) == (10 + 6, {})
+
+
+def test_a_host_that_never_gets_the_file_is_given_up_with_its_own_words(cluster: Any) -> None:
+    node1 = cluster.channels["node1"]
+    node1.report = lambda report: Channel.report(
+        node1, FileStuck(DIGEST, 0, "damaged on the way") if isinstance(report, FileGot) else report
+    )
+    spread = bring(cluster, parcel(("node1",)))
+    assert spread.lost == {"node1": "damaged on the way"}
+    assert node1.count("data_take") == 1 + 2 * TRIES
+
+
+class Instead(Spread):
+    """Sends from here what a giver gave wrongly."""
+
+    def _instead(self, host: str, parcel_: Parcel) -> Parcel | None:
+        return parcel((host,), digest=OTHER)
+
+
+def test_the_giver_of_wrong_content_is_given_up_and_not_who_got_it(cluster: Any) -> None:
+    wrong = FileGot(DIGEST, "a chunk is not what the manifest says", wrong=True)
+    cluster.channels["node2"].pulls, cluster.channels["node3"].pulls = [wrong], [wrong]
+    spread = bring(cluster, parcel(("node2", "node3"), giver="node1"), kind=Instead)
+    assert spread.lost == {"node1": "it gave chunks that are not what the manifest says"}
+    assert sum(cluster.channels[name].count("data_complete") for name in ("node2", "node3")) == 2
+
+
+def test_the_same_bytes_for_something_else_wait_for_their_turn(cluster: Any) -> None:
+    twice = parcel(words={"chunks": (1,)}), parcel(words={"chunks": (2, 3)})
+    spread = bring(cluster, *twice)
+    assert spread.lost == {}
+    assert cluster.channels["node1"].count("data_complete") == 2
