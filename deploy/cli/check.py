@@ -39,7 +39,7 @@ _HELP = {
     "slurm": "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
     "launcher": "the launcher for which the hosts must be fit: mpirun (default) or torchrun",
     "slots": SLOTS,
-    "html": "also write a page with every host, its findings and what to do, to this file",
+    "html": "also write a page to this file: every host, what to do, and the links that bench links measured",
     "json": "print JSON for programs: all measurements, and every finding with its id",
 }
 
@@ -78,12 +78,14 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
             findings = (*site, *uncounted, *judge(chosen, examination, named, load()))
         if html:
             # Only a page needs these modules.
+            from ..bench import kept  # noqa: PLC0415
             from ..view.page.cluster_page import cluster_page  # noqa: PLC0415
             from ..view.page.render import render  # noqa: PLC0415
             from ..view.page.write import write_page  # noqa: PLC0415
 
             made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-            page = cluster_page(chosen, examination, findings, named, made)
+            links = kept.newest_links(kept.folder_beside(Path(hosts)))
+            page = cluster_page(chosen, examination, findings, named, made, links)
             write_page(render("cluster.html", page=page), Path(html))
         if json:
             text = dumps(check_report.as_json(chosen, examination, findings, named), indent=2) + "\n"

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # A room imports from itself and from those below it.
 DEPLOY = (
-    *("cli", "slurm", "view", "check", "jobs"),
+    *("cli", "slurm", "view", "bench", "check", "jobs"),
     *("launch", "why", "image", "envs", "data", "adhoc", "roster", "connect", "plan", "hosts"),
     *("agent", "common", "console", "decode", "timings", "errors"),
 )

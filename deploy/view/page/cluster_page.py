@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...bench.links import Links
 from ...check import unfit
 from ...check.finding import Finding
 from ...check.measurements import Examination, Examined
@@ -12,6 +13,7 @@ from ...check.report import COLUMNS, cells, summary, verdict
 from ...console.fold import fold, fold_names
 from ...console.text import count
 from ...hosts.hostfile import Host
+from .links_page import Run, section
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class ClusterPage:
     reached: tuple[tuple[str, tuple[str, ...]], ...]
     """For each host, how it reaches each other host: an interface, `refused`, or `-` for not tried."""
     names: tuple[str, ...]
+    links: tuple[Run, ...]
+    """The heat maps of the links between these hosts, where they have been measured."""
     made: str
 
 
@@ -54,10 +58,16 @@ MOST_IN_MATRIX = 64
 """Hosts of the table of who reaches whom; of more hosts, not every pair is tried."""
 
 
-def cluster_page(
-    hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding], launcher: str, made: str
+def cluster_page(  # noqa: PLR0917  # what a check knows
+    hosts: Sequence[Host],
+    examination: Examination,
+    findings: Sequence[Finding],
+    launcher: str,
+    made: str,
+    links: Sequence[Links] = (),
 ) -> ClusterPage:
-    """The page of a check."""
+    """The page of a check. `links`: what the benchmark of links measured last, also between other hosts."""
+    measured = [found.among([host.name for host in hosts]) for found in links]
     bad = unfit(findings)
     shown = [host.name for host in hosts if host.name in examination.hosts]
     matrix = shown if 1 < len(shown) <= MOST_IN_MATRIX else []
@@ -72,6 +82,7 @@ def cluster_page(
             (name, tuple(_way(examination.hosts[name], other) for other in matrix)) for name in matrix
         ),
         names=tuple(matrix),
+        links=tuple(section(found) for found in measured if found.links),
         made=f"{made}, {count(len(hosts), 'host')}",
     )
 

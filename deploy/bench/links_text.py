@@ -1,0 +1,128 @@
+"""The benchmark of links in words and tables, for people and for programs. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..console.terminal import harmless
+from ..console.text import count
+from .links import Links, Quantity
+from .outliers import Slow
+
+MOST_COLUMNS = 16
+"""Hosts of a matrix in a terminal; of more hosts, the rows are summed up."""
+QUANTITIES: tuple[Quantity, ...] = ("bandwidth", "latency")
+MOST_NAMED = 20
+
+
+def as_text(
+    links: Links,
+    slow: Sequence[Slow],
+    worse: Sequence[Slow] | None,
+    *,
+    baseline: str = "",
+    problems: Mapping[str, str] | None = None,
+) -> str:
+    """The matrices, then what is slow, then what is slower than in `baseline` (`worse`)."""
+    lines = [f"links of {count(len(links.hosts), 'host')}: {links.backend} on {links.device}, {links.made}"]
+    for quantity in QUANTITIES:
+        lines += ["", *matrix(links, quantity)]
+    named = [f"SLOW    {describe(each)}" for each in slow]
+    compared = [f"SLOWER  {describe_slower(each)}" for each in worse or ()]
+    lost = [f"ERROR   {host}: {reason}" for host, reason in (problems or {}).items()]
+    if len(links.hosts) > 2 and not named:
+        named = ["no link is slow beside the others of its row and column"]
+    if worse is not None:
+        compared = [f"slower than in {baseline}:", *compared] if worse else [f"not slower than in {baseline}"]
+    for part in (named, compared, lost):
+        lines += ["", *_first(part)] if part else []
+    return "\n".join(map(harmless, lines)) + "\n"
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - MOST_NAMED
+    return [*lines[:MOST_NAMED], *([f"        and {more} more, with --json"] if more > 0 else [])]
+
+
+def as_json(
+    links: Links, slow: Sequence[Slow], worse: Sequence[Slow] | None, problems: Mapping[str, str]
+) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        **links.as_json(),
+        "slow": [vars(each) for each in slow],
+        "slower": None if worse is None else [vars(each) for each in worse],
+        "problems": dict(problems),
+    }
+
+
+def matrix(links: Links, quantity: Quantity) -> list[str]:
+    """The figures of every pair: rows are where a link begins. Of many hosts, a line for each row."""
+    unit, scale = unit_of(links, quantity)
+    figures = {pair: value * scale for pair, value in links.of(quantity).items()}
+    if len(links.hosts) > MOST_COLUMNS:
+        title, head = f"{quantity}, {unit}: links from each host", ["median", "least", "most"]
+        rows = {a: _summed([figures[a, b] for b in links.hosts if (a, b) in figures]) for a in links.hosts}
+    else:
+        title, head = f"{quantity}, {unit}: from the host of the row to that of the column", [*links.hosts]
+        rows = {
+            a: [figure(figures[a, b]) if (a, b) in figures else "-" for b in links.hosts] for a in links.hosts
+        }
+    return [title, *table({"from": head, **rows})]
+
+
+def table(rows: Mapping[str, Sequence[str]]) -> list[str]:
+    """Lines of names and cells, the names to the left and the cells to the right of their columns."""
+    name_width = max(map(len, rows))
+    widths = [max(map(len, column)) for column in zip(*rows.values(), strict=True)]
+    return [
+        "  ".join([name.ljust(name_width), *(cell.rjust(w) for cell, w in zip(row, widths, strict=True))])
+        for name, row in rows.items()
+    ]
+
+
+def _summed(values: Sequence[float]) -> list[str]:
+    if not values:
+        return ["-", "-", "-"]
+    return [figure(number) for number in (statistics.median(values), min(values), max(values))]
+
+
+def unit_of(links: Links, quantity: Quantity) -> tuple[str, float]:
+    """The unit in which a run is shown, and the number by which SI values become figures in it."""
+    if quantity == "latency":
+        return "µs", 1e6
+    fastest = max((link.bytes_per_s for link in links.links), default=0.0)
+    return ("Gbit/s", 8e-9) if fastest * 8 >= 1e9 else ("Mbit/s", 8e-6)
+
+
+def figure(number: float) -> str:
+    """Three significant digits: 0.0957, 9.41, 23.5, 941."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def amount(value: float, quantity: Quantity) -> str:
+    """`95.7 Mbit/s`, `9.41 Gbit/s`, `31 µs`."""
+    if quantity == "latency":
+        return f"{figure(value * 1e6)} µs"
+    bits = value * 8
+    return f"{figure(bits / 1e9)} Gbit/s" if bits >= 1e9 else f"{figure(bits / 1e6)} Mbit/s"
+
+
+def describe(slow: Slow) -> str:
+    """`node1 -> node2: 95.7 Mbit/s; the others of its row and column: 9.41 Gbit/s`."""
+    value, usual = amount(slow.value, slow.quantity), amount(slow.usual, slow.quantity)
+    words = {
+        "link": f"{slow.source} -> {slow.target}: {value}; the others of its row and column: {usual}",
+        "from": f"{slow.source}: every link from it: {value}; those between other hosts: {usual}",
+        "to": f"{slow.target}: every link to it: {value}; those between other hosts: {usual}",
+        "host": f"{slow.source}: every link from it and to it: {value}; those between other hosts: {usual}",
+    }
+    return words[slow.where]
+
+
+def describe_slower(slow: Slow) -> str:
+    """`node1 -> node2: 95.7 Mbit/s, it was 9.41 Gbit/s`."""
+    value, before = amount(slow.value, slow.quantity), amount(slow.usual, slow.quantity)
+    return f"{slow.source} -> {slow.target}: {value}, it was {before}"

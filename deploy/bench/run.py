@@ -1,0 +1,76 @@
+"""Runs a program of muster.train as an ordinary job, and brings what its ranks printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..connect.pipe import OpenPipe
+from ..hosts.hostfile import Host
+from ..jobs.job import Job
+from ..jobs.run_folder import RunFolder
+from ..jobs.runner import Attempts, Observer
+from ..launch.result import LaunchResult
+from ..plan.launcher import LauncherName
+from ..plan.source_tree import Tree, of_package
+from ..plan.spec import LaunchSpec, Program
+
+TOOLS = "muster.train.tools"
+START_SECONDS = 60.0
+MOST_PRINTED = 16 << 20
+"""Bytes of a rank's output that are read; the programs print less, also with thousands of hosts."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A benchmark that is over: its result, its folder, and for each rank its host and what it printed."""
+
+    result: LaunchResult
+    folder: RunFolder
+    hosts: tuple[str, ...]
+    printed: dict[int, str]
+
+
+def one_rank_each(hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """The hosts with one slot each."""
+    return tuple(replace(host, slots=1, slots_by_default=False) for host in hosts)
+
+
+def job_of(  # noqa: PLR0917  # what a benchmark's job has
+    name: str,
+    tool: str,
+    args: Sequence[str],
+    hosts: Sequence[Host],
+    train: Path,
+    launcher: LauncherName,
+    backend: str,
+) -> Job:
+    """The job of a tool on these hosts. It takes no working tree along, only muster.train."""
+    program = Program(module=f"{TOOLS}.{tool}", args=tuple(args))
+    return Job(
+        spec=LaunchSpec(job=name, program=program, launcher=launcher, backend=backend),
+        hosts=tuple(hosts),
+        tree=Tree(train, ".", ()),
+        library=of_package(train),
+        start_timeout=START_SECONDS,
+    )
+
+
+def run(job: Job, open_pipe: OpenPipe, runs: Path, observers: Sequence[Observer]) -> Ran:
+    """Run the job to its end. Its folder in `runs` is like that of any other job."""
+    folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
+    result = Attempts(job, open_pipe, folder, (folder, *observers)).run()
+    places = [(host.host.name, place.rank) for host in result.plan.hosts for place in host.ranks]
+    places.sort(key=lambda place: place[1])
+    printed = {rank: _head_of(folder.log_of(rank, host, "out")) for host, rank in places}
+    return Ran(result, folder, tuple(host for host, _ in places), printed)
+
+
+def _head_of(path: Path) -> str:
+    """The output of a rank; empty if it printed nothing."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_PRINTED).decode(errors="replace")
+    except FileNotFoundError:
+        return ""

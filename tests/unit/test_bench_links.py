@@ -1,0 +1,266 @@
+"""What is said about the links of a cluster: from the lines of its ranks to matrix, outliers and heat map."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.bench import kept
+from muster.deploy.bench.links import Link, Links, Pair, read
+from muster.deploy.bench.links_text import as_text
+from muster.deploy.bench.outliers import median_of_rest, outliers, slower
+from muster.deploy.check.measurements import Examination
+from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.hosts import hostfile
+from muster.deploy.view.page.cluster_page import cluster_page
+from muster.deploy.view.page.heat import heat_map
+from muster.deploy.view.page.links_page import links_page
+from muster.deploy.view.page.render import render
+
+FAST, SLOW = 1.2e9, 12e6  # bytes per second
+LATENCY = 30e-6
+
+
+def run(
+    count: int, bandwidth: Mapping[Pair, float] | None = None, latency: Mapping[Pair, float] | None = None
+) -> Links:
+    """Links between node1 ... nodeN, even but for some pairs; a little noise, the same in each test."""
+    hosts = tuple(f"node{number}" for number in range(1, count + 1))
+    links = tuple(
+        Link(
+            source=a,
+            target=b,
+            latency_s=(latency or {}).get((a, b), LATENCY * (1 + number % 7 / 40)),
+            bytes_per_s=(bandwidth or {}).get((a, b), FAST * (1 - number % 5 / 40)),
+        )
+        for number, (a, b) in enumerate(itertools.permutations(hosts, 2))
+    )
+    return Links("20261122-120000-aaaa", "2026-11-22 12:00 UTC", "gloo", "cpu", hosts, links)
+
+
+def printed(count: int) -> dict[int, str]:
+    """What the ranks of a healthy run print."""
+    texts = {
+        rank: "".join(
+            json.dumps({"bench": "link", "to": to, "latency_s": LATENCY, "bytes_per_s": FAST + rank}) + "\n"
+            for to in range(count)
+            if to != rank
+        )
+        for rank in range(count)
+    }
+    about = {"bench": "links", "ranks": count, "backend": "gloo", "device": "cpu"}
+    return {**texts, 0: f"a warning of torch\n{json.dumps(about)}\n{texts[0]}"}
+
+
+def named(links: Links) -> set[tuple[str, str, str]]:
+    return {(slow.where, slow.source, slow.target) for slow in outliers(links, "bandwidth")}
+
+
+# -- lines --
+
+
+def test_every_rank_tells_the_links_that_begin_at_its_host() -> None:
+    links, problems = read("job", "now", ["a", "b", "c"], printed(3))
+    assert problems == {}
+    assert (links.backend, links.device) == ("gloo", "cpu")
+    assert links.of("bandwidth")["c", "a"] == FAST + 2
+    assert len(links.links) == 6
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"bench": "link", "to": 0, "latency_s": -1.0, "bytes_per_s": 1e9}', "latency_s"),
+        ('{"bench": "link", "to": 0, "latency_s": 1e-5, "bytes_per_s": NaN}', "bytes_per_s"),
+        ('{"bench": "link", "to": "0", "latency_s": 1e-5, "bytes_per_s": 1e9}', "to"),
+        ('{"bench": "link", "to": 1, "latency_s": 1e-5, "bytes_per_s": 1e9}', "1 of its 2 links"),
+        ('{"bench": "link", "to": 9, "latency_s": 1e-5, "bytes_per_s": 1e9}', "links"),
+        ('{"bench": "link"', "0 of its 2 links"),
+        ('{"bench": "link", "to": ' + "[" * 3000, "0 of its 2 links"),
+        ("", "0 of its 2 links"),
+    ],
+)
+def test_a_host_that_prints_nonsense_costs_its_own_row_alone(line: str, said: str) -> None:
+    links, problems = read("job", "now", ["a", "b", "c"], {**printed(3), 1: line + "\n"})
+    assert [*problems] == ["b"]
+    assert said in problems["b"]
+    assert {link.source for link in links.links} >= {"a", "c"}
+    assert all(link.target in {"a", "b", "c"} and link.source != link.target for link in links.links)
+
+
+def test_a_rank_that_prints_more_links_than_there_are_is_named() -> None:
+    text = printed(3)
+    links, problems = read("job", "now", ["a", "b", "c"], {**text, 1: text[1] * 1000})
+    assert "more than 2 lines" in problems["b"]
+    assert len(links.links) == 6
+
+
+@pytest.mark.parametrize("line", ["", '{"bench": "links", "ranks": 2, "backend": "../x", "device": "cpu"}'])
+def test_without_a_true_word_about_the_run_there_is_no_result(line: str) -> None:
+    with pytest.raises(MusterError, match=r"^a: "):
+        read("job", "now", ["a", "b"], {0: line + "\n"})
+
+
+# -- outliers --
+
+
+def test_links_of_one_speed_are_all_well() -> None:
+    assert outliers(run(8), "bandwidth") == ()
+    assert outliers(run(8), "latency") == ()
+
+
+@pytest.mark.parametrize("count", [3, 4, 16])
+def test_a_slow_link_is_named_in_its_direction(count: int) -> None:
+    assert named(run(count, {("node1", "node2"): SLOW})) == {("link", "node1", "node2")}
+
+
+def test_a_link_that_is_slow_both_ways_is_two_links() -> None:
+    both = {("node1", "node2"): SLOW, ("node2", "node1"): SLOW}
+    assert named(run(3, both)) == {("link", "node1", "node2"), ("link", "node2", "node1")}
+
+
+@pytest.mark.parametrize("count", [3, 8])
+@pytest.mark.parametrize("where", ["from", "to", "host"])
+def test_a_host_with_a_slow_port_is_named_and_its_links_are_not(count: int, where: str) -> None:
+    pairs = itertools.permutations([f"node{number}" for number in range(1, count + 1)], 2)
+    ends = {"from": (0,), "to": (1,), "host": (0, 1)}[where]
+    slow = {pair: SLOW for pair in pairs if any(pair[end] == "node2" for end in ends)}
+    source, target = "" if where == "to" else "node2", "" if where == "from" else "node2"
+    assert named(run(count, slow)) == {(where, source, target)}
+
+
+def test_a_late_link_is_named_against_its_row_and_column() -> None:
+    (late,) = outliers(run(5, latency={("node4", "node1"): 3 * LATENCY}), "latency")
+    assert (late.source, late.target, late.value) == ("node4", "node1", 3 * LATENCY)
+    assert LATENCY <= late.usual < 1.2 * LATENCY
+
+
+def test_two_hosts_have_no_other_links_to_be_compared_with() -> None:
+    assert outliers(run(2, {("node1", "node2"): SLOW}), "bandwidth") == ()
+
+
+def test_a_fast_pair_makes_no_other_slow() -> None:
+    """Two hosts may be containers of one machine."""
+    fast = {("node1", "node2"): 10 * FAST, ("node2", "node1"): 10 * FAST}
+    assert named(run(4, fast)) == set()
+
+
+def test_one_slow_link_of_256_hosts_is_named() -> None:
+    assert named(run(256, {("node17", "node200"): SLOW})) == {("link", "node17", "node200")}
+
+
+@pytest.mark.parametrize("removed", [[], [1], [3], [3, 3], [1, 2, 9], [3, 3, 9]])
+def test_the_median_of_the_rest_is_that_of_the_numbers_that_are_left(removed: list[float]) -> None:
+    import statistics
+
+    numbers = [1.0, 2.0, 3.0, 3.0, 5.0, 9.0, 9.0]
+    left = [*numbers]
+    for number in removed:
+        left.remove(number)
+    assert median_of_rest(numbers, removed) == statistics.median(left)
+
+
+# -- an earlier run --
+
+
+def test_what_got_slower_since_the_baseline_is_named() -> None:
+    before, now = run(3), run(3, {("node2", "node3"): FAST / 2}, {("node3", "node1"): 2 * LATENCY})
+    (link,) = slower(now, before, "bandwidth")
+    assert (link.source, link.target, link.value) == ("node2", "node3", FAST / 2)
+    assert [each.target for each in slower(now, before, "latency")] == ["node1"]
+    assert slower(before, now, "bandwidth") == ()
+
+
+def test_hosts_that_the_baseline_does_not_know_are_not_compared() -> None:
+    assert slower(run(3, {("node1", "node3"): SLOW}), run(2), "bandwidth") == ()
+
+
+def test_a_result_survives_its_file(tmp_path: Path) -> None:
+    folder = kept.folder_beside(tmp_path / "hosts.txt")
+    kept.keep(kept.newest_of(folder, "links", "gloo"), run(3).as_json())
+    kept.keep(kept.baseline_of(folder, "links", "gloo"), run(2).as_json())
+    assert kept.newest_links(folder) == [run(3)]
+    assert kept.links_in(folder / "links-gloo.baseline.json") == run(2)
+    assert kept.links_in(folder / "links-mpi.json") is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"job": 3}', '{"links": [[]]}'])
+def test_a_file_that_is_no_result_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "links.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"links\.json: no result of muster bench links"):
+        kept.links_in(path)
+
+
+# -- text and picture --
+
+
+def test_the_text_has_both_matrices_and_what_is_slow() -> None:
+    links = run(3, {("node1", "node2"): SLOW})
+    text = as_text(links, outliers(links, "bandwidth"), None)
+    assert (
+        "bandwidth, Gbit/s: from the host of the row to that of the column\nfrom   node1  node2  node3\n"
+        in text
+    )
+    assert "\nnode1      -  0.096   9.36\n" in text
+    assert "SLOW    node1 -> node2: 96 Mbit/s; the others of its row and column: 9.36 Gbit/s" in text
+
+
+def test_the_text_says_what_was_compared_with_what() -> None:
+    links, before = run(3, {("node1", "node2"): SLOW}), run(3)
+    text = as_text(links, (), slower(links, before, "bandwidth"), baseline="base.json, of March")
+    assert (
+        "\nslower than in base.json, of March:\nSLOWER  node1 -> node2: 96 Mbit/s, it was 9.6 Gbit/s\n"
+        in text
+    )
+    assert "\nnot slower than in base.json\n" in as_text(before, (), (), baseline="base.json")
+
+
+def test_of_many_hosts_each_row_is_summed_up() -> None:
+    text = as_text(run(100), (), None)
+    assert max(map(len, text.splitlines())) < 80
+    assert "node100" in text
+
+
+def test_a_host_name_cannot_write_control_characters() -> None:
+    links = Links("job", "now", "gloo", "cpu", ("a\x1b[2J", "b"), (Link("a\x1b[2J", "b", 1e-5, FAST),))
+    assert "\x1b" not in as_text(links, (), None, problems={"b\x1b": "\x1b[2J"})
+
+
+def test_a_slow_square_has_another_colour_than_the_others() -> None:
+    made = heat_map(run(4, {("node1", "node2"): SLOW}), "bandwidth")
+    assert made is not None
+    shades = {shade.step: shade.path.count("M") for shade in made.shades}
+    assert shades[0] == 1
+    assert sum(count for step, count in shades.items() if step != 4) == 1
+    assert len(made.figures) == 12
+    assert "node1 to node2" in made.summary
+
+
+def test_the_page_names_slow_links_and_escapes_names() -> None:
+    links = run(3, {("node1", "node2"): SLOW})
+    page = render("links.html", page=links_page([links]))
+    assert "node1 -&gt; node2: 96 Mbit/s" in page
+    assert page.count("<figure") == 2
+    assert "<script" not in page
+    odd = Links("job", "<b>", "gloo", "cpu", ("<i>", "b"), (Link("<i>", "b", 1e-5, FAST),))
+    assert "<i>" not in render("links.html", page=links_page([odd]))
+
+
+def test_the_page_of_256_hosts_stays_below_a_megabyte() -> None:
+    page = render("links.html", page=links_page([run(256)]))
+    assert len(page) < 1_000_000
+
+
+def test_the_page_of_a_cluster_has_the_links_of_its_hosts_and_of_no_other() -> None:
+    hosts = hostfile.parse("node[1-2] slots=2\n")
+    page = cluster_page(hosts, Examination({}, {}), (), "mpirun", "today", [run(4)])
+    (section,) = page.links
+    assert {label.text for label in section.maps[0].rows} == {"node1", "node2"}
+    assert "gloo on cpu, 2 hosts" in render("cluster.html", page=page)
+    other = hostfile.parse("gpu[1-2] slots=2\n")
+    assert cluster_page(other, Examination({}, {}), (), "mpirun", "today", [run(4)]).links == ()

@@ -1,0 +1,189 @@
+"""Measure the link between every two ranks, in both directions: latency and bandwidth.
+
+    muster bench links                                                   one rank on each host, and a report
+    torchrun --nnodes 4 ... -m muster.train.tools.links                  the same, without a report
+    mpirun -np 4 --map-by ppr:1:node python -m muster.train.tools.links --backend mpi
+
+Messages go through torch.distributed, as those of a training do. Ranks meet by the rounds of a tournament,
+so no rank is in two measurements at a time, but the pairs of a round share the switches between them;
+--in-turn measures one pair at a time.
+
+A rank prints a JSON line for each link that begins at it, and rank 0 first one about the job. Latency is half
+of a round trip of a small message, the median of many. Bandwidth is that of large messages one after the
+other, until the last is acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..config import OUTPUT, RANKS, RankOptions, broken, option
+from ..job.group import Group
+from .entry import run
+from .tournament import one_at_a_time, rounds
+
+SMALL = 8  # bytes; one number
+IN_FLIGHT = 2  # messages; the handshake of one hides behind the bytes of the other
+MOST_MESSAGES = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinksConfig(RankOptions):
+    """Measure the link between every two ranks, in both directions."""
+
+    timeout: float = option(RANKS, 120.0, "seconds to wait for other ranks")
+    large: int = option(OUTPUT, 8 << 20, "bytes of a message when bandwidth is measured")
+    seconds: float = option(OUTPUT, 0.5, "how long to measure the bandwidth of each direction")
+    trips: int = option(OUTPUT, 200, "round trips when latency is measured")
+    in_turn: bool = option(OUTPUT, False, "one pair of ranks at a time")
+
+    def wrong(self) -> list[str]:
+        rules = (
+            ("--large", self.large, 1 << 10 <= self.large <= 1 << 30, "from 1024 to 1073741824"),
+            ("--seconds", self.seconds, 0 < self.seconds <= 60, "above 0 and at most 60"),
+            ("--trips", self.trips, 1 <= self.trips <= 100_000, "from 1 to 100000"),
+        )
+        return [*broken(rules), *RankOptions.wrong(self)]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A link from this rank to rank `to`: seconds, bytes per second, and in how many messages of a size."""
+
+    to: int
+    latency_s: float
+    bytes_per_s: float
+    messages: int
+    message_bytes: int
+
+
+def main() -> None:
+    """Run the tool."""
+    run("python -m muster.train.tools.links", LinksConfig, show)
+
+
+def show(group: Group, config: LinksConfig) -> int:
+    """Meet every other rank; returns the exit status."""
+    if group.rank == 0:
+        _print("links", ranks=group.world_size, backend=group.backend, device=group.device.type)
+    schedule = rounds(group.world_size)
+    for pairs in one_at_a_time(schedule) if config.in_turn else schedule:
+        for first, second in pairs:
+            if group.rank in {first, second}:
+                _meet(group, config, first, second)
+        if config.in_turn:
+            group.barrier()
+    group.barrier()  # a rank that left early would break the connections of the others
+    return 0
+
+
+def _meet(group: Group, config: LinksConfig, first: int, second: int) -> None:
+    """Measure both directions between two ranks, of which this is one; each prints its direction."""
+    for sender, receiver in ((first, second), (second, first)):
+        if group.rank == sender:
+            end = End(receiver, group.device)
+            latency = end.ask(config.trips)
+            bandwidth, messages = end.send(config.large, config.seconds)
+            link = Measured(receiver, latency, bandwidth, messages, config.large)
+            _print("link", **asdict(link))
+        else:
+            end = End(sender, group.device)
+            end.answer(config.trips)
+            end.receive(config.large)
+
+
+class End:
+    """One end of the link to rank `peer`, for tensors on `device`."""
+
+    def __init__(self, peer: int, device: torch.device) -> None:
+        self._peer, self._device = peer, device
+        self._note = torch.zeros(SMALL // 8, dtype=torch.int64, device=device)
+
+    def ask(self, trips: int) -> float:
+        """Send a small message and wait for its answer, many times; returns half of the median in seconds."""
+        taken = []
+        for number in range(trips + trips // 10 + 1):
+            began = time.perf_counter()
+            dist.send(self._note, self._peer)
+            dist.recv(self._note, self._peer)
+            self._settle()
+            if number > trips // 10:  # the first ones warm up
+                taken.append(time.perf_counter() - began)
+        return statistics.median(taken) / 2
+
+    def answer(self, trips: int) -> None:
+        """The other end of `ask`."""
+        for _ in range(trips + trips // 10 + 1):
+            dist.recv(self._note, self._peer)
+            dist.send(self._note, self._peer)
+            self._settle()
+
+    def send(self, size: int, seconds: float) -> tuple[float, int]:
+        """Send messages of `size` bytes for about `seconds`; returns bytes per second, and their number."""
+        message = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        taken = self._timed(lambda: self._stream(message, 1))
+        number = min(MOST_MESSAGES, max(2, round(seconds / taken)))
+        self._note[0] = number
+        dist.send(self._note, self._peer)
+        taken = self._timed(lambda: self._stream(message, number))
+        return number * size / taken, number
+
+    def receive(self, size: int) -> None:
+        """The other end of `send`."""
+        room = [torch.empty(size, dtype=torch.uint8, device=self._device) for _ in range(IN_FLIGHT)]
+        self._take(room, 1)
+        dist.recv(self._note, self._peer)
+        self._take(room, int(self._note[0]))
+
+    def _stream(self, message: torch.Tensor, number: int) -> None:
+        under_way: deque[Any] = deque()
+        for _ in range(number):
+            if len(under_way) == IN_FLIGHT:
+                under_way.popleft().wait()
+            under_way.append(dist.isend(message, self._peer))
+        for request in under_way:
+            request.wait()
+        dist.recv(self._note, self._peer)
+
+    def _take(self, room: list[torch.Tensor], number: int) -> None:
+        under_way: deque[Any] = deque()
+        for count in range(number):
+            if len(under_way) == IN_FLIGHT:
+                under_way.popleft().wait()
+            under_way.append(dist.irecv(room[count % IN_FLIGHT], self._peer))
+        for request in under_way:
+            request.wait()
+        self._settle()
+        dist.send(self._note, self._peer)
+        self._settle()
+
+    def _timed(self, work: Callable[[], None]) -> float:
+        began = time.perf_counter()
+        work()
+        self._settle()
+        return time.perf_counter() - began
+
+    def _settle(self) -> None:
+        """Wait for what is queued on a GPU."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def _print(bench: str, **values: object) -> None:
+    """Print a line for programs."""
+    sys.stdout.write(json.dumps({"bench": bench, **values}) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
