@@ -59,7 +59,7 @@ class Writer:
 @pytest.fixture
 def writers(monkeypatch: pytest.MonkeyPatch) -> list[Writer]:
     """A package tensorboard that writes nothing."""
-    names = {
+    names: dict[str, dict[str, Any]] = {
         "tensorboard.compat.proto.event_pb2": {"Event": Event},
         "tensorboard.compat.proto.summary_pb2": {"Summary": Summary},
         "tensorboard.summary.writer.event_file_writer": {"EventFileWriter": Writer},
