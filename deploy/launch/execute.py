@@ -130,7 +130,7 @@ class Run:
             ends=self.state.ends,
             left=left,
             last_line=self.state.last_line,
-            notes=(*self.state.all_notes, *self._also_lost(failure), *self._noticed()),
+            notes=(*self.state.all_notes, *self._also_lost(failure), *self._noticed(), *self._of_samples()),
             warned=bool(self.notice.names),
             stacks=str(explanation.stacks) if explanation else "",
             why=explanation.why if explanation else None,
@@ -138,6 +138,9 @@ class Run:
 
     def _noticed(self) -> list[str]:
         return [f"{name} came and was passed on to every rank" for name in self.notice.names]
+
+    def _of_samples(self) -> list[str]:
+        return self._sampling.notes if self._sampling else []
 
     def _also_lost(self, first: Failure | None) -> list[str]:
         """Other hosts that were lost at the same time: a switch, a rack."""

@@ -1,11 +1,13 @@
 """Samples of a running launch: has the agents send them, and hands on those that may be true.
 
-Nothing here can fail a job. A host that sends nonsense, or the same again and again, costs its samples only.
+Nothing here can fail a job. A host that sends nonsense, or more than it was asked for, costs its samples
+only, and the verdict notes it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 
 from ..common.clock import now
@@ -13,10 +15,12 @@ from ..common.samples import HostSample
 from ..connect.cluster import Cluster
 from ..connect.reports import Sampled
 from ..connect.requests.launch import WATCH
+from ..console.text import count
 from .state import State
 
 SAMPLE_SECONDS = 2.0
 LEAST_SECONDS = 0.5  # between two samples of a host: more come only from a host that floods
+FLOOD = 100  # samples that came too early: some also come at once after a break of the network
 
 Keep = Callable[[HostSample], None]
 """Gets each sample, with its time, host and attempt."""
@@ -29,6 +33,21 @@ class Sampling:
         self._state, self._cluster = state, cluster
         self._keep, self._every = keep, every
         self._last: dict[str, float] = {}
+        self._nonsense: Counter[str] = Counter()
+        self._early: Counter[str] = Counter()
+
+    @property
+    def notes(self) -> list[str]:
+        """What the verdict says of hosts whose samples were left out."""
+        senseless = [
+            f"{host}: {count(number, 'sample')} made no sense, and {'is' if number == 1 else 'are'} left out"
+            for host, number in self._nonsense.items()
+        ]
+        return senseless + [
+            f"{host}: sent {number} samples more than it was asked for; they are left out"
+            for host, number in self._early.items()
+            if number > FLOOD
+        ]
 
     def begin(self) -> None:
         """Ask every host for samples; nobody waits for the answers."""
@@ -39,7 +58,13 @@ class Sampling:
     def take(self, host: str, report: Sampled) -> None:
         """Hand on a sample with the time, and with those of its ranks that the plan has on that host."""
         at = round(now(), 3)
-        if not self._keep or report.sample is None or at - self._last.get(host, 0.0) < LEAST_SECONDS:
+        if not self._keep:
+            return
+        if at - self._last.get(host, 0.0) < LEAST_SECONDS:
+            self._early[host] += 1
+            return
+        if report.sample is None:
+            self._nonsense[host] += 1
             return
         self._last[host] = at
         places = self._state.places

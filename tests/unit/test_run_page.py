@@ -173,14 +173,14 @@ def test_no_nonsense_in_a_file_keeps_a_run_from_its_page(tmp_path: Path, name: s
         page_of(read(folder))
 
 
-@pytest.mark.parametrize("wrong", [None, "x", [], {}, -1, 1e308, [None]])
+@pytest.mark.parametrize("wrong", [None, "x", [], {}, -1, 1e30, 1e308, [None]])
 def test_no_value_of_a_wrong_type_keeps_a_run_from_its_page(tmp_path: Path, wrong: object) -> None:
     folder = write_run(tmp_path, hosts=1, seconds=20, fails=True)
     for name in ("events.jsonl", "metrics.jsonl", "steps.jsonl"):
         lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
         lines += [{**lines[-1], key: wrong} for key in lines[-1]]
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for name in ("launch.json", "result.json"):
+    for name in ("launch.json", "result.json", "job.json"):
         whole = json.loads((folder / name).read_text())
         for key in whole:
             (folder / name).write_text(json.dumps({**whole, key: wrong}))

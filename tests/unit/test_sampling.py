@@ -13,6 +13,7 @@ from muster.deploy.connect.reports import Sampled, of_frame
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.sample_file import SampleFile
 from muster.deploy.launch import sampling
+from muster.deploy.launch.job_events import JobEvent
 from muster.deploy.launch.sampling import Sampling
 from muster.deploy.launch.state import State
 from tests.unit.plans import make_plan
@@ -37,6 +38,10 @@ class Kept:
         self._sampling.begin()
         monkeypatch.setattr(sampling, "now", lambda: self.time)
 
+    @property
+    def notes(self) -> list[str]:
+        return self._sampling.notes
+
     def hear(self, host: str, sample: Any) -> None:
         report = of_frame({"event": "sample", "sample": sample})
         assert isinstance(report, Sampled)
@@ -49,6 +54,26 @@ def test_nonsense_costs_a_host_its_sample_alone(monkeypatch: pytest.MonkeyPatch,
     kept.hear("node1", nonsense)
     kept.hear("node2", {"cpu": 0.5})
     assert kept.samples == [HostSample(1000.0, "node2", cpu=0.5)]
+
+
+def test_the_verdict_notes_a_host_whose_samples_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(monkeypatch)
+    for nonsense in NONSENSE[:3]:
+        kept.hear("node1", nonsense)
+    kept.hear("node2", {"cpu": 0.5})
+    assert kept.notes == ["node1: 3 samples made no sense, and are left out"]
+
+
+def test_the_verdict_notes_a_host_that_floods_and_none_whose_samples_come_late_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Kept(monkeypatch)
+    for _ in range(10_001):
+        kept.hear("node1", {"cpu": 0.5})
+    for _ in range(15):
+        kept.hear("node2", {"cpu": 0.5})
+    assert len(kept.samples) == 2
+    assert kept.notes == ["node1: sent 10000 samples more than it was asked for; they are left out"]
 
 
 def test_a_frame_without_a_sample_ends_no_connection() -> None:
@@ -85,3 +110,13 @@ def test_a_disk_that_is_full_for_samples_is_a_note_and_no_failure(tmp_path: Path
     folder._samples = SampleFile("/dev/full", 1)
     folder.sampled(HostSample(1.0, "node1"))
     assert folder.problem == "here: samples.jsonl.gz ends early: No space left on device"
+
+
+def test_a_disk_that_is_full_for_events_is_a_note_and_no_failure(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "job")
+    folder.begin(PLAN)
+    (folder.path / "events.jsonl").symlink_to("/dev/full")
+    for _ in range(2):
+        folder.event(JobEvent(at=1.0, type="rank.started", job="job", attempt=0))
+    assert folder.problem.startswith("here: no space left on the disk of ")
+    assert "the hosts have all logs" in folder.problem

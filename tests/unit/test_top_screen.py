@@ -15,7 +15,7 @@ from muster.deploy.view.top.history import History, Printed, Unreached
 from muster.deploy.view.top.judge import Judge
 from muster.deploy.view.top.lines import SORTS, Line, View
 from muster.deploy.view.top.marks import bar, percent, seconds, size, spark
-from muster.deploy.view.top.screen import body, everything, head
+from muster.deploy.view.top.screen import NO_SAMPLES, body, everything, head
 from tests.unit.records import START, history, host_sample, job
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -204,3 +204,14 @@ def test_marks_show_shares_and_sizes() -> None:
     ]
     assert [percent(share) for share in (None, 0.0, 1.0)] == ["    ", "  0%", "100%"]
     assert [seconds(value) for value in (None, 0.0123, 0.21)] == ["", "12.3 ms", "0.21 s"]
+
+
+def test_a_job_without_samples_says_why_once_it_should_have_some() -> None:
+    known = History()
+    known.take(job(2, 4), 100.0)
+    assert NO_SAMPLES not in str(head(known, 100.0, START - 59))
+    assert str(head(known, 100.0, START)[1]) == NO_SAMPLES
+    known.take(job(2, 4, "done", ended=START - 59), 100.0)
+    assert NO_SAMPLES in everything(known, 100.0, START - 59)
+    known.take(host_sample(0, 0), 100.0)
+    assert NO_SAMPLES not in everything(known, 100.0, START)

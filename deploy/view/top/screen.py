@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...connect.requests.jobs import JobState
 from ...console.terminal import harmless
 from ...console.text import count
 from .history import History
@@ -12,6 +13,9 @@ from .judge import Judge
 from .lines import Line, Span, View
 from .marks import seconds
 from .rank_lines import rank_in_full, rank_table
+
+PATIENCE = 30.0  # seconds until a job has a sample: it connects, sends the code, and starts its ranks
+NO_SAMPLES = "no samples: launched with --sample-every 0, or by an older version"
 
 
 def head(history: History, now: float, clock: float) -> list[Line]:
@@ -28,8 +32,15 @@ def head(history: History, now: float, clock: float) -> list[Line]:
     lines = [Line((Span(harmless(first), style),))]
     if job and job.why:
         lines.append(Line((Span(harmless(job.why), "bad"),)))
+    if job and not any(track.last for track in history.hosts.values()) and _should_have(job, clock):
+        lines.append(Line((Span(NO_SAMPLES, "dim"),)))
     words = [Span(_training(history)), *_trouble(history, now)]
     return [*lines, Line(tuple(words))] if any(span.text for span in words) else lines
+
+
+def _should_have(job: JobState, clock: float) -> bool:
+    """Whether a job should have samples by now: it is over, or has run for some time."""
+    return not job.running or clock - job.started > PATIENCE
 
 
 def body(history: History, view: View, now: float) -> list[Line]:
