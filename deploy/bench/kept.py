@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..common.os_errors import explain
 from ..decode import NONSENSE
 from ..errors import UsageError
+from .hosts import Speeds
 from .links import Links
 
 MOST_BYTES = 1 << 30
+Kept = Links | Speeds
+Result = TypeVar("Result", Links, Speeds)
 
 
 def folder_beside(hosts_file: Path) -> Path:
@@ -19,14 +22,30 @@ def folder_beside(hosts_file: Path) -> Path:
     return hosts_file.parent / ".muster" / "bench"
 
 
-def newest_of(folder: Path, kind: str, backend: str) -> Path:
-    """`links-gloo.json`: the newest result."""
-    return folder / f"{kind}-{backend}.json"
+def newest_of(folder: Path, kind: str) -> Path:
+    """`links-gloo.json`: the newest result of a kind."""
+    return folder / f"{kind}.json"
 
 
-def baseline_of(folder: Path, kind: str, backend: str) -> Path:
+def baseline_of(folder: Path, kind: str) -> Path:
     """`links-gloo.baseline.json`: the result that later ones are compared with."""
-    return folder / f"{kind}-{backend}.baseline.json"
+    return folder / f"{kind}.baseline.json"
+
+
+def compare(
+    result: Result, kind: str, hosts_file: Path, baseline: str, *, keep_this: bool
+) -> tuple[Result | None, Path]:
+    """Keep a result as the newest of its kind; returns the baseline to compare it with, and its file.
+
+    It becomes the baseline itself if there is none, or if `keep_this` asks for it. `baseline`: another file.
+    """
+    folder = folder_beside(hosts_file)
+    path = Path(baseline) if baseline else baseline_of(folder, kind)
+    before = read(path, type(result))
+    keep(newest_of(folder, kind), result.as_json())
+    if keep_this or before is None:
+        keep(path, result.as_json())
+    return before, path
 
 
 def keep(path: Path, result: dict[str, Any]) -> None:
@@ -37,22 +56,22 @@ def keep(path: Path, result: dict[str, Any]) -> None:
     draft.replace(path)
 
 
-def links_in(path: Path) -> Links | None:
-    """The links of a file; None if there is no file. `UsageError` if it is something else."""
+def read(path: Path, kind: type[Result]) -> Result | None:
+    """The result in a file; None if there is no file. `UsageError` if it is something else."""
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path}: too large for the links of a cluster")
-        return Links.of_json(json.loads(path.read_text()))
+            raise UsageError(f"{path}: too large for a result of muster bench")
+        return kind.of_json(json.loads(path.read_text()))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"{path}: {explain(error)}") from None
     except NONSENSE as error:
-        raise UsageError(f"{path}: no result of muster bench links: {error}; remove it") from None
+        raise UsageError(f"{path}: no such result of muster bench: {error}; remove it") from None
 
 
 def newest_links(folder: Path) -> list[Links]:
     """The newest links of every backend that was measured."""
     files = sorted(folder.glob("links-*.json")) if folder.is_dir() else []
-    found = (links_in(path) for path in files if not path.name.endswith(".baseline.json"))
+    found = (read(path, Links) for path in files if not path.name.endswith(".baseline.json"))
     return [links for links in found if links is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ..console.terminal import harmless
@@ -52,8 +53,8 @@ def as_json(
     """The same for programs."""
     return {
         **links.as_json(),
-        "slow": [vars(each) for each in slow],
-        "slower": None if worse is None else [vars(each) for each in worse],
+        "slow": [asdict(each) for each in slow],
+        "slower": None if worse is None else [asdict(each) for each in worse],
         "problems": dict(problems),
     }
 

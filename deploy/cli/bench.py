@@ -1,57 +1,46 @@
-"""`muster bench links`: how fast the network between the hosts is, and which link is slow."""
+"""`muster bench links`, `collectives` and `hosts`: how fast a cluster is, and what of it is slow."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from json import dumps
 from pathlib import Path
 
 from invoke import Collection, Context, Exit
 
+from ..bench import collectives as sweep
+from ..bench import hosts as by_host
 from ..bench import kept, links_text
-from ..bench import run as running
-from ..bench.links import Links, read
+from ..bench.links import Links, Quantity
+from ..bench.links import read as read_links
 from ..bench.outliers import Slow, outliers, slower
-from ..bench.run import Ran, job_of, one_rank_each
-from ..console.screen import Screen
-from ..console.terminal import harmless
-from ..errors import UsageError
-from ..hosts.hostfile import Host
-from ..jobs.job import Job
-from ..jobs.runner import Observer
-from ..jobs.verdict import verdict
-from ..plan.launcher import LAUNCHERS
+from ..bench.run import one_rank_each
+from ..console.terminal import harmless_lines
+from ..errors import UnfitError, UsageError
 from . import options as request
-from .command import command
-from .ending import PAGE, end_with_page
-from .inventory import Inventory, of_file
-from .shared import HELP, explained
-from .shipped import TRAIN
-
-_HELP = {
-    **HELP,
-    "launcher": "mpirun (default) or torchrun",
-    "backend": "auto (default), gloo, nccl or mpi: what carries the messages, as in a job",
-    "network": "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
-    "runs": "the folder in which to make the folder of this run (default: runs)",
-    "json": "print JSON for programs",
-}
-INTERRUPTED = "interrupted; the benchmark is ended on every host"
-
-
-@command(
-    help={
-        **_HELP,
-        "baseline": "compare with the result in this file (default: the first one of these hosts)",
-        "keep": "make this result the one that later ones are compared with",
-        "in-turn": "measure one pair of hosts at a time, so that no two share a switch",
-        "short": "a tenth of the time and of the bytes",
-        "html": "also write a page with the heat maps to this file",
-    },
+from .benching import (
+    BENCH_HELP,
+    HOSTS,
+    INTERRUPTED,
+    KEPT_HELP,
+    LINKS,
+    SHORT,
+    SWEEP,
+    carry_out,
+    job_on,
+    made,
+    require_done,
+    with_ranks,
+    write_links_page,
 )
+from .command import command
+from .inventory import of_file
+from .shared import explained
+
+
+@command(help={**BENCH_HELP, **KEPT_HELP, "html": "also write a page with the heat maps to this file"})
 def links(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     hosts: str = "hosts.txt",
@@ -75,102 +64,178 @@ def links(  # noqa: PLR0917  # fab makes a flag of each parameter
     .muster/bench, and later ones are compared with it.
     """
     with explained(context, INTERRUPTED):
-        if baseline and not Path(baseline).is_file():
-            raise UsageError(f"--baseline: no file {baseline}")
+        _require_baseline(baseline, Links)
         inventory = of_file(hosts, include, exclude, python)
         if len(inventory.hosts) < 2:
             raise UsageError(f"{hosts}: a link needs two hosts, here is one")
-        args = [*(["--in-turn"] if in_turn else []), *(SHORT if short else [])]
+        args = [*(["--in-turn"] if in_turn else []), *(SHORT[LINKS] if short else ())]
         options = {"launcher": launcher, "backend": backend, "network": network, "python": python}
-        job = job_on(inventory, one_rank_each(inventory.hosts), "links", args, **options)
-        ran = carry_out(job, inventory, Path(runs), quiet=json)
-        found, problems = read(job.spec.job, _now(), ran.hosts, ran.printed)
-        slow = _both(found)
-        worse, compared = _compare(found, Path(hosts), baseline, keep=keep)
+        job = job_on(inventory, one_rank_each(inventory.hosts), LINKS, args, **options)
+        ran = carry_out(job, inventory, Path(runs), out=not json)
+        require_done(ran)
+        found, problems = read_links(job.spec.job, made(), ran.hosts, ran.printed)
+        before, path = kept.compare(found, f"links-{found.backend}", Path(hosts), baseline, keep_this=keep)
+        slow = _each(partial(outliers, found))
+        worse = _each(partial(slower, found, before)) if before else None
         if html:
             write_links_page(Path(html), [found])
         if json:
             sys.stdout.write(dumps(links_text.as_json(found, slow, worse, problems), indent=2) + "\n")
         else:
-            text = links_text.as_text(found, slow, worse, baseline=compared, problems=problems)
-            sys.stdout.write(f"{text}{_kept(compared, worse)}")
+            text = links_text.as_text(found, slow, worse, baseline=_named(path, before), problems=problems)
+            sys.stdout.write(harmless_lines(text + _kept(path, before)))
         if problems:
-            raise Exit(code=3)
+            raise Exit(code=UnfitError.exit_status)
 
 
-SHORT = ("--large", "1048576", "--seconds", "0.05", "--trips", "50")
+def _each(judge: Callable[[Quantity], Sequence[Slow]]) -> list[Slow]:
+    return [slow for quantity in links_text.QUANTITIES for slow in judge(quantity)]
 
 
-def job_on(
-    inventory: Inventory,
-    hosts: Sequence[Host],
-    tool: str,
-    args: Sequence[str],
-    *,
-    launcher: str,
-    backend: str,
-    network: str,
-    python: str,
-) -> Job:
-    """The job of a benchmark's tool, from the values of options."""
-    named = request.one_of("--launcher", launcher, LAUNCHERS)
-    carrier = request.one_of("--backend", backend, request.BACKENDS)
-    job = job_of(request.new_job(), tool, args, hosts, TRAIN, named, carrier)
-    return replace(job, network=request.network(network), python=python, pythons=inventory.pythons)
+def _require_baseline(name: str, kind: type[kept.Result]) -> None:
+    """`UsageError` for a file that is missing or holds something else, before anything is measured."""
+    if name and kept.read(Path(name), kind) is None:
+        raise UsageError(f"--baseline: no file {name}")
 
 
-def carry_out(
-    job: Job, inventory: Inventory, runs: Path, *, quiet: bool = False, also: tuple[Observer, ...] = ()
-) -> Ran:
-    """Run a benchmark's job. If it fails, print its verdict as that of any other job, and exit."""
-    screen = Screen(sys.stderr if quiet else sys.stdout, frozenset())
-    try:
-        ran = running.run(job, inventory.open_pipe, runs, (screen, *also))
-    finally:
-        screen.close()
-    end_with_page(ran.folder.path)
-    if ran.result.exit_status:
-        screen.say(verdict(ran.result, ran.folder, PAGE))
-        raise Exit(code=ran.result.exit_status)
-    return ran
+def _named(path: Path, before: kept.Kept | None) -> str:
+    return f"{path}, of {before.made}" if before else ""
 
 
-def _both(found: Links) -> tuple[Slow, ...]:
-    return (*outliers(found, "bandwidth"), *outliers(found, "latency"))
+def _kept(path: Path, before: kept.Kept | None) -> str:
+    return "" if before else f"\nlater runs are compared with this one: {path}\n"
 
 
-def _compare(found: Links, hosts: Path, baseline: str, *, keep: bool) -> tuple[tuple[Slow, ...] | None, str]:
-    """What is slower than in the baseline, and its name; None if there is nothing to compare with.
+@command(
+    iterable=["operation"],
+    words=("operation",),
+    spellings={
+        **{"-b": "--minbytes", "-e": "--maxbytes", "-f": "--stepfactor", "-i": "--stepbytes"},
+        **{"-n": "--iters", "-w": "--warmup-iters", "-o": "--op", "-d": "--datatype", "-r": "--root"},
+        **{"-c": "--check"},
+    },
+    help={
+        **BENCH_HELP,
+        "operation": f"{', '.join(sweep.OPERATIONS)} (default: all)",
+        "minbytes": "the first size: 8, 1M, 1G (default: 8)",
+        "maxbytes": "the last size (default: 32M)",
+        "stepfactor": "from one size to the next (default: 2); 1: add --stepbytes",
+        "stepbytes": "added from one size to the next (default: 1M)",
+        "iters": "timed calls of each size (default: 20)",
+        "warmup-iters": "calls before them (default: 5)",
+        "op": f"the reduction: {', '.join(sweep.REDUCTIONS)}",
+        "datatype": f"the type: {', '.join(sweep.TYPES)}",
+        "root": "the rank that broadcasts, reduces, gathers and scatters (default: 0)",
+        "check": "check the results (default: 1); 0: do not",
+        "np": "number of ranks (default: all slots)",
+        "per-host": "number of ranks on each host (default: its slots)",
+    },
+)
+def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    operation: Iterable[str] | None = None,
+    minbytes: str = "8",
+    maxbytes: str = "32M",
+    stepfactor: int = 2,
+    stepbytes: str = "1M",
+    iters: int = 20,
+    warmup_iters: int = 5,
+    op: str = "sum",
+    datatype: str = "float",
+    root: int = 0,
+    check: int = 1,
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    np: int = 0,
+    per_host: int = 0,
+    launcher: str = "mpirun",
+    backend: str = "auto",
+    network: str = "",
+    json: bool = False,
+    runs: str = "runs",
+    python: str = "",
+) -> None:
+    """Time the collective operations over sizes and check their results, as nccl-tests do.
 
-    The result is kept as the newest one, and as the baseline if there is none, or if `keep` asks for it.
+    Options and columns are those of nccl-tests; any backend, CPUs and GPUs. Ends with 1 if a result is wrong.
     """
-    folder = kept.folder_beside(hosts)
-    path = Path(baseline) if baseline else kept.baseline_of(folder, "links", found.backend)
-    before = kept.links_in(path)
-    kept.keep(kept.newest_of(folder, "links", found.backend), found.as_json())
-    if keep or before is None:
-        kept.keep(path, found.as_json())
-    if before is None:
-        return None, str(path)
-    worse = (*slower(found, before, "bandwidth"), *slower(found, before, "latency"))
-    return worse, f"{path}, of {before.made}"
+    with explained(context, INTERRUPTED):
+        names = [
+            request.one_of("OPERATION", name, sweep.OPERATIONS) for name in operation or sweep.OPERATIONS
+        ]
+        values = {
+            "operations": ",".join(names),
+            "minbytes": request.size("--minbytes", minbytes),
+            "maxbytes": request.size("--maxbytes", maxbytes),
+            "stepfactor": stepfactor,
+            "stepbytes": request.size("--stepbytes", stepbytes),
+            "iters": iters,
+            "warmup-iters": warmup_iters,
+            "op": request.one_of("--op", op, sweep.REDUCTIONS),
+            "datatype": request.one_of("--datatype", datatype, sweep.TYPES),
+            "root": root,
+            "check": check,
+        }
+        args = [*(f"--{name}={value}" for name, value in values.items()), *(["--json"] if json else [])]
+        inventory = of_file(hosts, include, exclude, python)
+        listed = request.per_host(inventory.hosts, per_host)
+        options = {"launcher": launcher, "backend": backend, "network": network, "python": python}
+        job = with_ranks(job_on(inventory, listed, SWEEP, args, **options), np)
+        ran = carry_out(job, inventory, Path(runs), table=not json)
+        if json and ran.printed.get(0):
+            found = sweep.as_json(job.spec.job, ran.hosts[0], ran.printed)
+            sys.stdout.write(dumps(found, indent=2) + "\n")
+        require_done(ran)
 
 
-def _kept(path: str, worse: tuple[Slow, ...] | None) -> str:
-    return "" if worse is not None else harmless(f"kept for comparison with later runs: {path}") + "\n"
+@command(
+    help={
+        **BENCH_HELP,
+        **KEPT_HELP,
+        "folder": "a folder of the hosts whose disk is measured (default: the job's)",
+    }
+)
+def hosts(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    hosts: str = "hosts.txt",
+    include: str = "",
+    exclude: str = "",
+    launcher: str = "mpirun",
+    backend: str = "auto",
+    network: str = "",
+    folder: str = "",
+    baseline: str = "",
+    keep: bool = False,
+    in_turn: bool = False,
+    short: bool = False,
+    json: bool = False,
+    runs: str = "runs",
+    python: str = "",
+) -> None:
+    """Measure memory, matrices, disk, /dev/shm and a loader's work on every host. Slow hosts are named.
+
+    It runs as a job with one rank on each host. Results are kept and compared as those of bench links.
+    """
+    with explained(context, INTERRUPTED):
+        _require_baseline(baseline, by_host.Speeds)
+        inventory = of_file(hosts, include, exclude, python)
+        args = [*(["--in-turn"] if in_turn else []), *(SHORT[HOSTS] if short else ())]
+        args += [f"--folder={folder}"] if folder else []
+        options = {"launcher": launcher, "backend": backend, "network": network, "python": python}
+        job = job_on(inventory, one_rank_each(inventory.hosts), HOSTS, args, **options)
+        ran = carry_out(job, inventory, Path(runs), out=not json)
+        require_done(ran)
+        found, problems = by_host.read(job.spec.job, made(), ran.hosts, ran.printed)
+        before, path = kept.compare(found, "hosts", Path(hosts), baseline, keep_this=keep)
+        slow, worse = by_host.slow_hosts(found), by_host.slower_hosts(found, before) if before else None
+        if json:
+            sys.stdout.write(dumps(by_host.as_json(found, slow, worse, problems), indent=2) + "\n")
+        else:
+            text = by_host.as_text(found, slow, worse, baseline=_named(path, before), problems=problems)
+            sys.stdout.write(harmless_lines(text + _kept(path, before)))
+        if problems:
+            raise Exit(code=UnfitError.exit_status)
 
 
-def write_links_page(path: Path, found: list[Links]) -> None:
-    """Write the page of links."""
-    from ..view.page.links_page import links_page  # noqa: PLC0415  # only a page needs these modules
-    from ..view.page.render import render  # noqa: PLC0415
-    from ..view.page.write import write_page  # noqa: PLC0415
-
-    write_page(render("links.html", page=links_page(found)), path)
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-
-
-bench = Collection("bench", links)
+bench = Collection("bench", links, collectives, hosts)

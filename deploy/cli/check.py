@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from json import dumps
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from invoke import Context, Exit
 
@@ -34,11 +35,16 @@ from .command import command
 from .inventory import HERE, allocated, of_file, salloc_words
 from .shared import HELP, SLOTS, explained
 
+if TYPE_CHECKING:
+    from .check_bench import Benched
+
 _HELP = {
     **HELP,
     "slurm": "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
     "launcher": "the launcher for which the hosts must be fit: mpirun (default) or torchrun",
     "slots": SLOTS,
+    "bench": "also measure links and hosts in a short form, each as a job: what is slow is a warning",
+    "runs": "the folder in which to make the folders of these jobs (default: runs)",
     "html": "also write a page to this file: every host, what to do, and the links that bench links measured",
     "json": "print JSON for programs: all measurements, and every finding with its id",
 }
@@ -55,11 +61,13 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     exclude: str = "",
     python: str = "",
     html: str = "",
+    bench: bool = False,
     json: bool = False,
+    runs: str = "runs",
 ) -> None:
     """Check whether every host is fit for a launch; if not, say which host is not and what fixes it."""
     with explained(context), contextlib.ExitStack() as stack:
-        named = request.one_of("--launcher", launcher, LAUNCHERS)
+        named, measured = request.one_of("--launcher", launcher, LAUNCHERS), None
         rule = slot_rule(slots) if slots else None
         site = _judge_site(slurm) if slurm else ()
         if slurm and (unfit(site) or not _has_hosts(slurm)):
@@ -76,21 +84,20 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
                 examination = _examined(cluster)
             chosen, uncounted = _counted(chosen, examination, rule) if rule else (chosen, ())
             findings = (*site, *uncounted, *judge(chosen, examination, named, load()))
-        if html:
-            # Only a page needs these modules.
-            from ..bench import kept  # noqa: PLC0415
-            from ..view.page.cluster_page import cluster_page  # noqa: PLC0415
-            from ..view.page.render import render  # noqa: PLC0415
-            from ..view.page.write import write_page  # noqa: PLC0415
+            if bench:
+                from .check_bench import benched  # noqa: PLC0415  # most checks measure nothing
 
-            made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-            links = kept.newest_links(kept.folder_beside(Path(hosts)))
-            page = cluster_page(chosen, examination, findings, named, made, links)
-            write_page(render("cluster.html", page=page), Path(html))
+                fit = [host for host in chosen if host.name not in unfit(findings)]
+                measured = benched(inventory, fit, launcher, python, Path(runs))
+                findings = (*findings, *measured.findings)
+        if html:
+            _write_page(Path(html), Path(hosts), chosen, examination, findings, named, measured)
         if json:
-            text = dumps(check_report.as_json(chosen, examination, findings, named), indent=2) + "\n"
+            found = check_report.as_json(chosen, examination, findings, named)
+            text = dumps({**found, **(measured.as_json if measured else {})}, indent=2) + "\n"
         else:
             text = check_report.as_text(chosen, examination, findings)
+            text = f"{measured.text}\n{text}" if measured else text
         sys.stdout.write(text)
         if unfit(findings):
             raise Exit(code=UnfitError.exit_status)
@@ -110,6 +117,27 @@ def _examined(cluster: Cluster) -> Examination:
     least = MANY * QUESTIONS
     with Progress(sys.stderr, "checking", unit="answers", least=least) as progress:
         return examine(cluster, progress.show)
+
+
+def _write_page(  # noqa: PLR0917  # what a check knows
+    page: Path,
+    hosts_file: Path,
+    hosts: Sequence[Host],
+    examination: Examination,
+    findings: Sequence[Finding],
+    launcher: str,
+    measured: Benched | None,
+) -> None:
+    """Write the page of a check, with the links that were measured now, or else last."""
+    from ..bench import kept  # noqa: PLC0415  # only a page needs these modules
+    from ..view.page.cluster_page import cluster_page  # noqa: PLC0415
+    from ..view.page.render import render  # noqa: PLC0415
+    from ..view.page.write import write_page  # noqa: PLC0415
+
+    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    links = measured.links if measured else kept.newest_links(kept.folder_beside(hosts_file))
+    shown = cluster_page(hosts, examination, findings, launcher, made, links)
+    write_page(render("cluster.html", page=shown), page)
 
 
 def _judge_site(slurm: str) -> tuple[Finding, ...]:

@@ -15,7 +15,7 @@ FAMILIES: Mapping[str, Sequence[str]] = {
     "To begin": ("init", "demo", "cluster.up", "cluster.down"),
     "Jobs": ("launch", "status", "logs", "attach", "stop", "stacks", "why", "top", "report", "compare"),
     "Hosts": ("hosts.scan", "hosts.add", "check", "setup", "verify", "rotate-keys", "teardown"),
-    "How fast": ("bench.links",),
+    "How fast": ("bench.links", "bench.collectives", "bench.hosts"),
     "Packages": ("env.list", "env.remove", "env.diff"),
     "The node image": ("image.build", "image.check", "image.sbom", "image.push"),
     "On every host": ("run", "put", "get", "shell", "clean"),

@@ -181,19 +181,19 @@ def test_hosts_that_the_baseline_does_not_know_are_not_compared() -> None:
 
 def test_a_result_survives_its_file(tmp_path: Path) -> None:
     folder = kept.folder_beside(tmp_path / "hosts.txt")
-    kept.keep(kept.newest_of(folder, "links", "gloo"), run(3).as_json())
-    kept.keep(kept.baseline_of(folder, "links", "gloo"), run(2).as_json())
+    kept.keep(kept.newest_of(folder, "links-gloo"), run(3).as_json())
+    kept.keep(kept.baseline_of(folder, "links-gloo"), run(2).as_json())
     assert kept.newest_links(folder) == [run(3)]
-    assert kept.links_in(folder / "links-gloo.baseline.json") == run(2)
-    assert kept.links_in(folder / "links-mpi.json") is None
+    assert kept.read(folder / "links-gloo.baseline.json", Links) == run(2)
+    assert kept.read(folder / "links-mpi.json", Links) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"job": 3}', '{"links": [[]]}'])
 def test_a_file_that_is_no_result_is_refused_by_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "links.json"
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"links\.json: no result of muster bench links"):
-        kept.links_in(path)
+    with pytest.raises(UsageError, match=r"links\.json: no such result of muster bench"):
+        kept.read(path, Links)
 
 
 # -- text and picture --

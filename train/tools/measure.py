@@ -18,7 +18,7 @@ def run(operation: Operation, world: World) -> tuple[str, str]:
         if world.device.type == "cuda":
             torch.cuda.synchronize(world.device)
     except Exception as error:  # noqa: BLE001 - a backend may raise anything; its message is the result
-        return REFUSED, _first_line(error)
+        return REFUSED, first_line(error)
     for got, right in pairs:
         if not _equal(got, right):
             return WRONG, f"{got.tolist()}, not {right.tolist()}"
@@ -49,7 +49,7 @@ def _equal(got: torch.Tensor, right: torch.Tensor) -> bool:
     return torch.allclose(got.cpu().to(kind), right.cpu().to(kind), rtol=tolerance, atol=0)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return a backend's message, without the C++ file and line that gloo puts before it."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return line.rpartition("] ")[2] if line.startswith("[") else line

@@ -97,11 +97,11 @@ def _all_gather(world: World) -> Pairs:
 
 def _all_gather_into_tensor(world: World) -> Pairs:
     got = world.tensor(*[0] * world.size)
-    _named("all_gather_single", "all_gather_into_tensor")(got, world.own())
+    named("all_gather_single", "all_gather_into_tensor")(got, world.own())
     return [(got, world.tensor(*map(moved, range(world.size))))]
 
 
-def _named(new: str, old: str) -> Callable[..., object]:
+def named(new: str, old: str) -> Callable[..., object]:
     """Return the function of torch.distributed by its new name, since torch 2.13, or by its old one."""
     function: Callable[..., object] = getattr(dist, new, None) or getattr(dist, old)
     return function
@@ -133,7 +133,7 @@ def _reduce_scatter(world: World) -> Pairs:
 
 def _reduce_scatter_tensor(world: World) -> Pairs:
     got = world.space()
-    _named("reduce_scatter_single", "reduce_scatter_tensor")(got, world.tensor(*_table(world, world.rank)))
+    named("reduce_scatter_single", "reduce_scatter_tensor")(got, world.tensor(*_table(world, world.rank)))
     return [(got, world.tensor(_column_sum(world)))]
 
 

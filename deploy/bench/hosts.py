@@ -1,0 +1,165 @@
+"""What hosts do by themselves, as values; and which host is slow beside the others. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from ..console.text import count
+from ..decode import AtMost, Like, from_json
+from .lines import Rate, values
+from .links import MOST_HOSTS, Name
+from .links_text import table
+
+MOST_FIGURES = 200
+SLOW = 0.8
+"""A host is slow below this part of the median of the others."""
+SLOWER = 0.8
+"""The same, of its own figure in an earlier run."""
+
+
+@dataclass(frozen=True)
+class FigureLine:
+    """A figure that a host prints; more is better."""
+
+    name: Annotated[str, AtMost(40), Like(r"[A-Za-z0-9/_ ]+")]
+    value: Rate
+    unit: Literal["GB/s", "GFLOP/s", "images/s"]
+
+
+FiguresOfHost = Annotated[tuple[FigureLine, ...], AtMost(MOST_FIGURES)]
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """What was measured on each host in one run. `figures` has the hosts in their order."""
+
+    job: Name
+    made: Annotated[str, AtMost(40)]
+    hosts: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)]
+    figures: Annotated[
+        tuple[Annotated[tuple[FigureLine, ...], AtMost(MOST_FIGURES)], ...], AtMost(MOST_HOSTS)
+    ]
+
+    def rows(self) -> dict[tuple[str, str], dict[str, float]]:
+        """For each figure, by name and unit, its value on each host that has it."""
+        found: dict[tuple[str, str], dict[str, float]] = {}
+        for host, figures in zip(self.hosts, self.figures, strict=True):
+            for each in figures:
+                found.setdefault((each.name, each.unit), {})[host] = each.value
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, which `of_json` reads."""
+        return asdict(self)
+
+    @staticmethod
+    def of_json(value: Any) -> Speeds:
+        """What `as_json` made this of. Raises one of NONSENSE for anything else."""
+        speeds: Speeds = from_json(Speeds, value)
+        if len(speeds.hosts) != len(speeds.figures):
+            raise ValueError("hosts and figures differ in number")
+        return speeds
+
+
+@dataclass(frozen=True)
+class SlowHost:
+    """A figure of a host, and the median of the others or its own in an earlier run."""
+
+    host: str
+    name: str
+    unit: str
+    value: float
+    usual: float
+
+
+def read(
+    job: str, made: str, hosts: Sequence[str], printed: Mapping[int, str]
+) -> tuple[Speeds, dict[str, str]]:
+    """The figures of a job with a rank on each host, and the hosts that print nonsense or nothing."""
+    figures, problems = [], {}
+    for rank, host in enumerate(hosts):
+        lines, problem = values(printed.get(rank, ""), "host", FigureLine, MOST_FIGURES)
+        figures.append(tuple(lines))
+        if problem or not lines:
+            problems[host] = problem or "it printed no figure"
+    return Speeds(job, made, tuple(hosts), tuple(figures)), problems
+
+
+def slow_hosts(speeds: Speeds) -> tuple[SlowHost, ...]:
+    """The figures that are slow beside the median of the other hosts."""
+    found = []
+    for (name, unit), row in speeds.rows().items():
+        for host, value in row.items():
+            others = [other for each, other in row.items() if each != host]
+            if others and value < SLOW * (usual := statistics.median(others)):
+                found.append(SlowHost(host, name, unit, value, usual))
+    return tuple(found)
+
+
+def slower_hosts(now: Speeds, before: Speeds) -> tuple[SlowHost, ...]:
+    """The figures that the same hosts had in an earlier run, and that are less now."""
+    old = before.rows()
+    return tuple(
+        SlowHost(host, name, unit, value, earlier)
+        for (name, unit), row in now.rows().items()
+        for host, value in row.items()
+        if (earlier := old.get((name, unit), {}).get(host)) is not None and value < SLOWER * earlier
+    )
+
+
+def as_json(
+    speeds: Speeds, slow: Sequence[SlowHost], worse: Sequence[SlowHost] | None, problems: Mapping[str, str]
+) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        **speeds.as_json(),
+        "slow": [asdict(each) for each in slow],
+        "slower": None if worse is None else [asdict(each) for each in worse],
+        "problems": dict(problems),
+    }
+
+
+def as_text(
+    speeds: Speeds,
+    slow: Sequence[SlowHost],
+    worse: Sequence[SlowHost] | None,
+    *,
+    baseline: str,
+    problems: Mapping[str, str],
+) -> str:
+    """A line for each figure, with the median and the least host; then what is slow."""
+    lines = [f"{count(len(speeds.hosts), 'host')}, {speeds.made}", "", *figures_table(speeds)]
+    named = [f"SLOW    {describe(each, 'the others have')}" for each in slow]
+    if len(speeds.hosts) > 1 and not named:
+        named = ["no host is slow beside the others"]
+    compared = [f"SLOWER  {describe(each, 'it had')}" for each in worse or ()]
+    if worse is not None:
+        compared = [f"slower than in {baseline}:", *compared] if worse else [f"not slower than in {baseline}"]
+    lost = [f"ERROR   {host}: {reason}" for host, reason in problems.items()]
+    for part in (named, compared, lost):
+        lines += ["", *part] if part else []
+    return "\n".join(lines) + "\n"
+
+
+def figures_table(speeds: Speeds) -> list[str]:
+    """A line for each figure: the median, and the hosts with the least and the most."""
+    rows: dict[str, Sequence[str]] = {"": ("median", "least", "on", "most", "on", "unit")}
+    for (name, unit), row in speeds.rows().items():
+        ordered = sorted(row.items(), key=lambda item: item[1])
+        (least, low), (most, high) = ordered[0], ordered[-1]
+        rows[name] = (amount(statistics.median(row.values())), amount(low), least, amount(high), most, unit)
+    return table(rows)
+
+
+def amount(number: float) -> str:
+    """Three significant digits, no exponent."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def describe(slow: SlowHost, others: str) -> str:
+    """`node3: disk write 0.11 GB/s; the others have 0.9 GB/s`."""
+    value, usual = (f"{amount(number)} {slow.unit}" for number in (slow.value, slow.usual))
+    return f"{slow.host}: {slow.name} {value}; {others} {usual}"

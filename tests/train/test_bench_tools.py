@@ -1,0 +1,150 @@
+"""The programs of `muster bench`, run for real: what they print is what the driver reads."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from muster.deploy.bench import collectives, hosts, links
+from muster.train.job.group import Group
+from muster.train.tools import host_speed, sweep
+from muster.train.tools import links as links_tool
+from muster.train.tools.host_speed import HostConfig
+from muster.train.tools.links import LinksConfig
+from muster.train.tools.sweep import SweepConfig, size
+from muster.train.tools.timed_operations import OPERATIONS, REDUCTIONS, TYPES
+from tests.train.forked import on_hosts
+
+NAMES = [f"host{number}" for number in range(3)]
+
+
+def printed_links(group: Group) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        assert links_tool.show(group, LinksConfig(large=1 << 12, seconds=0.01, trips=3)) == 0
+    return text.getvalue()
+
+
+def printed_speeds(group: Group) -> str:
+    config = HostConfig(seconds=0.001, mebibytes=1, matrix=8, in_turn=True)
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        assert host_speed.show(group, config) == 0
+    return text.getvalue()
+
+
+def test_each_rank_measures_its_link_to_each_other(tmp_path: Path) -> None:
+    printed = dict(enumerate(on_hosts(tmp_path, 3, printed_links)))
+    found, problems = links.read("job", "today", NAMES, printed)
+    assert problems == {}
+    assert (found.backend, found.device, len(found.links)) == ("gloo", "cpu", 6)
+    assert all(link.latency_s > 0 and link.bytes_per_s > 0 for link in found.links)
+
+
+def test_each_host_measures_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_OUT", str(tmp_path / "out"))
+    printed = dict(enumerate(on_hosts(tmp_path, 2, printed_speeds)))
+    found, problems = hosts.read("job", "today", NAMES[:2], printed)
+    assert problems == {}
+    names = {name for name, _ in found.rows()}
+    assert {"memory copy", "matmul float32", "disk write", "disk read", "loader"} <= names
+    assert [*(tmp_path / "out").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "redop", "datatype"), [(3, "sum", "float"), (2, "prod", "int32"), (2, "avg", "half")]
+)
+def test_every_operation_of_a_sweep_is_right(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], ranks: int, redop: str, datatype: str
+) -> None:
+    sizes: dict[str, Any] = {"minbytes": "48", "maxbytes": "4K", "stepfactor": 16, "iters": 1}
+    config = SweepConfig(**sizes, warmup_iters=1, op=redop, datatype=datatype, root=1, json=True)
+    assert on_hosts(tmp_path, ranks, lambda group: sweep.show(group, config)) == [0] * ranks
+    found = collectives.as_json("job", "host0", {0: capfd.readouterr().out})
+    refused = {"hypercube"} if ranks == 3 else set()
+    if redop == "avg" and "all_reduce" in found["refused"]:  # torch 2.6
+        refused |= {"all_reduce", "reduce", "reduce_scatter"}
+    assert {*found["refused"]} == refused
+    assert {row["operation"] for row in found["rows"]} == {each.name for each in OPERATIONS} - refused
+    for row in found["rows"]:
+        assert (row["out_of_place"]["wrong"], row["in_place"]["wrong"]) == (0, 0), row
+        assert row["size"] % row["count"] == 0
+
+
+def test_the_table_has_the_columns_of_nccl_tests(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = SweepConfig(operations="all_reduce,all_gather", minbytes="1K", maxbytes="4K", iters=2)
+    on_hosts(tmp_path, 2, lambda group: sweep.show(group, config))
+    lines = capfd.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert [row[:5] for row in rows] == [
+        *(["1024", "256", "float", "sum", "-1"], ["2048", "512", "float", "sum", "-1"]),
+        *(["4096", "1024", "float", "sum", "-1"], ["1024", "128", "float", "none", "-1"]),
+        *(["2048", "256", "float", "none", "-1"], ["4096", "512", "float", "none", "-1"]),
+    ]
+    for row in rows:
+        assert len(row) == 13
+        time_us, algbw, busbw = map(float, row[5:8])
+        assert algbw == pytest.approx(int(row[0]) / time_us / 1e3, abs=0.006)
+        factor = 1.0 if row[3] == "sum" else 0.5
+        assert busbw == pytest.approx(factor * algbw, abs=0.011)
+        assert (row[8], row[12]) == ("0", "0")
+    heads = [line.split() for line in lines if "busbw" in line]
+    group = ["time", "algbw", "busbw", "#wrong"]
+    assert heads[0] == ["#", "size", "count", "type", "redop", "root", *group, *group]
+    assert "# Out of bounds values : 0 OK" in lines
+
+
+def test_a_wrong_result_is_counted_and_is_a_failure(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = dist.broadcast
+
+    def spoiled(tensor: torch.Tensor, src: int) -> None:
+        whole(tensor, src)
+        if dist.get_rank() == 1:
+            tensor[3] += 1
+
+    monkeypatch.setattr(dist, "broadcast", spoiled)
+    config = SweepConfig(operations="broadcast", minbytes="1K", maxbytes="1K", iters=1, json=True)
+    assert on_hosts(tmp_path, 2, lambda group: sweep.show(group, config)) == [1, 1]
+    found = collectives.as_json("job", "host0", {0: capfd.readouterr().out})
+    assert found["rows"][0]["in_place"]["wrong"] == 1
+
+
+def test_driver_and_program_know_the_same_operations_types_and_reductions() -> None:
+    assert set(collectives.OPERATIONS) == {each.name for each in OPERATIONS}
+    assert set(collectives.TYPES) == {*TYPES}
+    assert set(collectives.REDUCTIONS) == {*REDUCTIONS}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("8", 8), ("128M", 128 << 20), ("1g", 1 << 30), ("x", -1), ("", -1)]
+)
+def test_sizes_are_those_of_nccl_tests(text: str, number: int) -> None:
+    assert size(text) == number
+
+
+def test_sizes_grow_by_a_factor_or_a_step() -> None:
+    assert SweepConfig(minbytes="8", maxbytes="64", stepfactor=2).sizes == (8, 16, 32, 64)
+    assert SweepConfig(minbytes="1K", maxbytes="3K", stepfactor=1, stepbytes="1K").sizes == (1024, 2048, 3072)
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
+    """doc/PERFORMANCE.md there, and for the last four its sources."""
+    factors = {each.name: (each.alg(4), each.bus(4)) for each in OPERATIONS}
+    assert factors == {
+        "all_reduce": (1, 1.5),
+        "all_gather": (1, 0.75),
+        "reduce_scatter": (1, 0.75),
+        "broadcast": (1, 1),
+        "reduce": (1, 1),
+        "alltoall": (1, 0.75),
+        "gather": (1, 0.75),
+        "scatter": (1, 0.75),
+        "sendrecv": (1, 1),
+        "hypercube": (0.75, 1),
+    }

@@ -1,0 +1,189 @@
+"""Measure what each host does by itself: memory, matrices, disk, /dev/shm, and a loader's work.
+
+    muster bench hosts                                                  one rank on each host, and a report
+    torchrun --nproc-per-node 1 ... -m muster.train.tools.host_speed    the same, without a report
+
+A rank prints a JSON line for each figure; more is better in all of them. A rank uses the cores that a rank of
+a training on this host would have. The disk is that of --folder, by default of the folder for results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..config import OUTPUT, RANKS, RankOptions, broken, option
+from ..job.group import Group, out_folder
+from .entry import run
+
+SHM = Path("/dev/shm")  # noqa: S108
+MIB = 1 << 20
+TYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+SIDE_OF_IMAGE, IMAGES_OF_BATCH = 224, 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostConfig(RankOptions):
+    """Measure what each host does by itself."""
+
+    timeout: float = option(RANKS, 300.0, "seconds to wait for other ranks")
+    seconds: float = option(OUTPUT, 0.5, "how long to measure each figure, at least")
+    mebibytes: int = option(OUTPUT, 256, "size of the files and of the copied memory")
+    matrix: int = option(OUTPUT, 0, "rows of the matrices; 0: 1024 on a CPU, 8192 on a GPU")
+    folder: str = option(OUTPUT, "", "where to write and read a file (default: the folder for results)")
+    in_turn: bool = option(OUTPUT, False, "one host at a time, for hosts that are one machine")
+
+    def wrong(self) -> list[str]:
+        rules = (
+            ("--seconds", self.seconds, 0 < self.seconds <= 60, "above 0 and at most 60"),
+            ("--mebibytes", self.mebibytes, 1 <= self.mebibytes <= 65536, "from 1 to 65536"),
+            ("--matrix", self.matrix, 0 <= self.matrix <= 65536, "from 0 to 65536"),
+        )
+        return [*broken(rules), *RankOptions.wrong(self)]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What was measured, and how much of it in a second."""
+
+    name: str
+    value: float
+    unit: str
+
+
+def main() -> None:
+    """Run the tool."""
+    run("python -m muster.train.tools.host_speed", HostConfig, show)
+
+
+def show(group: Group, config: HostConfig) -> int:
+    """Measure this host and print every figure; returns the exit status."""
+    group.barrier()
+    for turn in range(group.world_size if config.in_turn else 1):
+        if not config.in_turn or turn == group.rank:
+            for figure in figures(config, out_folder(os.environ)):
+                line = {"bench": "host", "name": figure.name, "value": figure.value, "unit": figure.unit}
+                sys.stdout.write(json.dumps(line) + "\n")
+                sys.stdout.flush()
+        group.barrier()
+    return 0
+
+
+def figures(config: HostConfig, folder: Path) -> Iterator[Figure]:
+    """Measure one thing after the other. What a host cannot do is left out."""
+    yield _copies("memory copy", config, torch.device("cpu"))
+    yield from _matrices("", config, torch.device("cpu"), config.matrix or 1024)
+    for number in range(torch.cuda.device_count()):
+        device = torch.device("cuda", number)
+        yield _copies(f"gpu{number} memory copy", config, device)
+        yield from _matrices(f"gpu{number} ", config, device, config.matrix or 8192)
+    yield from _files("disk", config, Path(config.folder) if config.folder else folder)
+    if SHM.is_dir():
+        yield from _files("/dev/shm", config, SHM)  # noqa: S108
+    yield _loads(config)
+
+
+def _rate(work: Callable[[], object], seconds: float, device: torch.device | None = None) -> float:
+    """Return how often `work` is done in a second, after a first time that does not count."""
+    work()
+    _settle(device)
+    times, began = 0, time.perf_counter()
+    while (taken := time.perf_counter() - began) < seconds or times < 2:
+        work()
+        _settle(device)
+        times += 1
+    return times / taken
+
+
+def _settle(device: torch.device | None) -> None:
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _copies(name: str, config: HostConfig, device: torch.device) -> Figure:
+    """Read and write memory; both count."""
+    source = torch.ones(config.mebibytes * MIB, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    rate = _rate(lambda: target.copy_(source), config.seconds, device)
+    return Figure(name, 2 * source.numel() * rate / 1e9, "GB/s")
+
+
+def _matrices(prefix: str, config: HostConfig, device: torch.device, rows: int) -> Iterator[Figure]:
+    """Multiply square matrices: 2 n^3 operations each."""
+    for name, dtype in TYPES.items():
+        try:
+            left = torch.ones(rows, rows, dtype=dtype, device=device)
+            right, result = torch.ones_like(left), torch.empty_like(left)
+            rate = _rate(lambda: torch.mm(left, right, out=result), config.seconds, device)  # noqa: B023
+        except RuntimeError:  # a type that this device cannot multiply
+            continue
+        yield Figure(f"{prefix}matmul {name}", 2 * rows**3 * rate / 1e9, "GFLOP/s")
+
+
+def _files(name: str, config: HostConfig, folder: Path) -> Iterator[Figure]:
+    """Write a file to the disk itself, and read it from there; nothing if there is no room."""
+    path, content = folder / f"muster-bench-{os.getpid()}", os.urandom(MIB)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield Figure(
+            f"{name} write", config.mebibytes * MIB / _write(path, content, config.mebibytes) / 1e9, "GB/s"
+        )
+        yield Figure(f"{name} read", config.mebibytes * MIB / _read(path) / 1e9, "GB/s")
+    except OSError as error:
+        sys.stderr.write(f"{name}: {error}\n")
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: bytes, times: int) -> float:
+    """Return the seconds until every byte is on the disk."""
+    began = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(times):
+            file.write(content)
+        os.fsync(file.fileno())
+    return time.perf_counter() - began
+
+
+def _read(path: Path) -> float:
+    """Return the seconds to read the file, of which the kernel is asked to keep nothing."""
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        began = time.perf_counter()
+        while file.read(MIB):
+            pass
+        return time.perf_counter() - began
+
+
+def _loads(config: HostConfig) -> Figure:
+    """Do what a loader does with images: unpack (zlib, as in PNG), make floats of it, collate a batch."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (3, SIDE_OF_IMAGE, SIDE_OF_IMAGE)
+    image = torch.randint(16, shape, dtype=torch.uint8, generator=generator)
+    packed = zlib.compress(bytes(image.flatten().tolist()), 6)
+
+    def batch() -> torch.Tensor:
+        unpacked = (bytearray(zlib.decompress(packed)) for _ in range(IMAGES_OF_BATCH))
+        images = [
+            torch.frombuffer(each, dtype=torch.uint8).reshape(shape).float().div_(255) for each in unpacked
+        ]
+        return torch.stack(images)
+
+    return Figure("loader", IMAGES_OF_BATCH * _rate(batch, config.seconds), "images/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Time the collective operations over sizes, and check their results: options and columns of nccl-tests.
+
+    muster bench collectives all_reduce -b 8 -e 128M -f 2
+    torchrun --nproc-per-node 8 -m muster.train.tools.sweep --operations all_reduce,alltoall -e 1G -f 2
+    mpirun -np 4 python -m muster.train.tools.sweep --backend mpi --json
+    python -m muster.train.tools.sweep --spawn 2
+
+It works with every backend, on CPUs and GPUs. A time is the mean over calls and ranks. It ends with 1 if a
+result is wrong. What a backend refuses is said in a comment, and is no failure.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ..config import OUTPUT, RANKS, RankOptions, broken, option
+from ..job.group import Group
+from . import measure, sweep_text
+from .entry import run
+from .sweep_text import About, Figures, Row
+from .timed_operations import OPERATIONS, REDUCTIONS, TYPES, Case, Prepared, Timed
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+NAMES = tuple(each.name for each in OPERATIONS)
+
+
+def size(text: str) -> int:
+    """Return the bytes of `128M`; -1 for something else."""
+    match = re.fullmatch(r"(\d{1,12})([KMG]?)B?", text.upper())
+    return int(match[1]) * UNITS[match[2]] if match else -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepConfig(RankOptions):
+    """Time collective operations over sizes, with the options and columns of nccl-tests."""
+
+    timeout: float = option(RANKS, 120.0, "seconds to wait for other ranks")
+    operations: str = option(OUTPUT, ",".join(NAMES), f"which, with commas between them: {', '.join(NAMES)}")
+    minbytes: str = option(OUTPUT, "8", "the first size", also=("-b",))
+    maxbytes: str = option(OUTPUT, "32M", "the last size", also=("-e",))
+    stepfactor: int = option(OUTPUT, 2, "from one size to the next; 1: add --stepbytes", also=("-f",))
+    stepbytes: str = option(OUTPUT, "1M", "added from one size to the next", also=("-i",))
+    iters: int = option(OUTPUT, 20, "timed calls of each size", also=("-n",))
+    warmup_iters: int = option(
+        OUTPUT, 5, "calls before them, of the last and the first size", also=("-w", "--warmup_iters")
+    )
+    op: str = option(OUTPUT, "sum", "the reduction", choices=tuple(REDUCTIONS), also=("-o",))
+    datatype: str = option(OUTPUT, "float", "the type", choices=tuple(TYPES), also=("-d",))
+    root: int = option(OUTPUT, 0, "the rank that broadcasts, reduces, gathers and scatters", also=("-r",))
+    check: int = option(OUTPUT, 1, "check the results; 0: do not", also=("-c",))
+    json: bool = option(OUTPUT, False, "for programs: JSON lines instead of the table")
+
+    def wrong(self) -> list[str]:
+        sizes = {name: size(getattr(self, name)) for name in ("minbytes", "maxbytes", "stepbytes")}
+        unknown = [name for name in self.operations.split(",") if name not in NAMES]
+        rules = [
+            *((f"--{name}", getattr(self, name), n >= 1, "bytes: 8, 128M") for name, n in sizes.items()),
+            ("--maxbytes", self.maxbytes, sizes["maxbytes"] >= sizes["minbytes"], "--minbytes or more"),
+            ("--stepfactor", self.stepfactor, self.stepfactor >= 1, "at least 1"),
+            ("--iters", self.iters, self.iters >= 1, "at least 1"),
+            ("--warmup-iters", self.warmup_iters, self.warmup_iters >= 0, "0 or more"),
+            ("--root", self.root, self.root >= 0, "0 or more"),
+            ("--operations", self.operations, not unknown, f"of {', '.join(NAMES)}"),
+        ]
+        return [*broken(rules), *RankOptions.wrong(self)]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Every size, in bytes."""
+        return tuple(_steps(size(self.minbytes), size(self.maxbytes), self.stepfactor, size(self.stepbytes)))
+
+
+def _steps(first: int, last: int, factor: int, step: int) -> Iterator[int]:
+    number = first
+    while number <= last:
+        yield number
+        number = number * factor if factor > 1 else number + step
+
+
+class Refused(Exception):
+    """The backend refuses an operation, on every rank."""
+
+
+def main() -> None:
+    """Run the tool."""
+    run("python -m muster.train.tools.sweep", SweepConfig, show)
+
+
+def show(group: Group, config: SweepConfig) -> int:
+    """Time every operation over all sizes, and print a row for each on rank 0; returns the exit status."""
+    printer = sweep_text.printer(config.json, print_it=group.rank == 0)
+    step = f"{config.stepfactor}(factor)" if config.stepfactor > 1 else f"{size(config.stepbytes)}(bytes)"
+    span = f"minBytes {config.sizes[0]} maxBytes {config.sizes[-1]} step: {step}"
+    calls = f"warmup iters: {config.warmup_iters} iters: {config.iters} agg iters: 1"
+    settings = f"{span} {calls} validation: {config.check} graph: 0"
+    printer.begin(About(group.world_size, group.backend, group.device.type), group.hosts, settings)
+    for operation in (each for each in OPERATIONS if each.name in config.operations.split(",")):
+        printer.operation(operation.name)
+        try:
+            for row in rows(group, config, operation):
+                printer.row(row)
+        except Refused as refusal:
+            printer.refused(operation.name, str(refusal))
+    printer.end()
+    return 1 if printer.wrong else 0
+
+
+def rows(group: Group, config: SweepConfig, operation: Timed) -> Iterator[Row]:
+    """Measure one operation, size after size. A size with less than an element for each part is left out."""
+    if operation.powers_of_two and group.world_size & (group.world_size - 1):
+        raise Refused(f"{group.world_size} ranks are no power of two")
+    sizes = [each for each in config.sizes if _case(group, config, operation, each, in_place=False).count]
+    if not sizes:
+        return
+    _try(group, _case(group, config, operation, sizes[0], in_place=False), operation)
+    for each in (sizes[-1], sizes[0]):
+        prepared = operation.prepare(_case(group, config, operation, each, in_place=False))
+        _timed(prepared, config.warmup_iters, group.device)
+    for each in sizes:
+        yield _row(group, config, operation, each)
+
+
+def _case(group: Group, config: SweepConfig, operation: Timed, each: int, *, in_place: bool) -> Case:
+    dtype = TYPES[config.datatype]
+    elements = each // dtype.itemsize
+    count = elements // group.world_size if operation.parts else elements
+    place = (group.rank, group.world_size, group.device, dtype)
+    return Case(*place, count, config.root, config.op if operation.reduces else "sum", in_place)
+
+
+def _try(group: Group, case: Case, operation: Timed) -> None:
+    """Call it once; `Refused` if every rank refuses it. RuntimeError if only some do: the others hang."""
+    try:
+        if case.root >= case.ranks:
+            raise ValueError(f"no rank {case.root}")
+        prepared = operation.prepare(case)
+        prepared.fill()
+        prepared.call()
+        _settle(group.device)
+        outcome = (measure.RIGHT, "")
+    except Exception as error:  # noqa: BLE001 - a backend may raise anything; its message is the result
+        outcome = (measure.REFUSED, measure.first_line(error))
+    together, message = measure.together(group.all_gather(outcome))
+    if together == measure.REFUSED:
+        raise Refused(message)
+    if together != measure.RIGHT:
+        raise RuntimeError(f"{operation.name}: {message}")
+
+
+def _row(group: Group, config: SweepConfig, operation: Timed, each: int) -> Row:
+    figures = []
+    for in_place in (False, True):
+        case = _case(group, config, operation, each, in_place=in_place)
+        prepared = operation.prepare(case)
+        prepared.fill()
+        seconds = _timed(prepared, config.iters, group.device, group)
+        wrong = _wrong(prepared, group) if config.check else None
+        moved = case.count * case.dtype.itemsize * (case.ranks if operation.parts else 1)
+        alg = moved / seconds / 1e9 * operation.alg(case.ranks)
+        figures.append(Figures(seconds * 1e6, alg, alg * operation.bus(case.ranks), wrong))
+    return Row(
+        operation=operation.name,
+        size=moved,
+        count=case.count,
+        type=config.datatype,
+        redop=config.op if operation.reduces else "none",
+        root=config.root if operation.rooted else -1,
+        out_of_place=figures[0],
+        in_place=figures[1],
+    )
+
+
+def _timed(prepared: Prepared, calls: int, device: torch.device, group: Group | None = None) -> float:
+    """Return the seconds of a call, of `calls`; with a group, the mean of all ranks, which begin together."""
+    if group:
+        prepared.call()
+        _settle(device)
+        group.barrier()
+    began = time.perf_counter()
+    for _ in range(calls):
+        prepared.call()
+    _settle(device)
+    seconds = (time.perf_counter() - began) / max(1, calls)
+    return group.all_reduce_sum(seconds)[0] / group.world_size if group else seconds
+
+
+def _wrong(prepared: Prepared, group: Group) -> int:
+    """Return how many elements are wrong after one call, on all ranks together."""
+    prepared.fill()
+    group.barrier()
+    prepared.call()
+    _settle(group.device)
+    got, right = (tensor.to(torch.float64) for tensor in (prepared.got, prepared.right))
+    exact = not prepared.got.dtype.is_floating_point or prepared.got.dtype.itemsize >= 4
+    same = torch.isclose(got, right, rtol=1e-5 if exact else 2e-2, atol=0)
+    return round(group.all_reduce_sum(float((~same).sum()))[0])
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+if __name__ == "__main__":
+    main()
