@@ -13,7 +13,8 @@ from invoke import Collection, Task
 
 FAMILIES: Mapping[str, Sequence[str]] = {
     "To begin": ("init", "demo", "cluster.up", "cluster.down"),
-    "Jobs": ("launch", "status", "logs", "attach", "stop", "stacks", "why", "top", "report", "compare"),
+    "Jobs": ("launch", "status", "logs", "attach", "stop", "report", "compare"),
+    "A job that runs": ("top", "stacks", "why", "eval", "debug"),
     "Hosts": ("hosts.scan", "hosts.add", "check", "setup", "verify", "rotate-keys", "teardown"),
     "How fast": ("bench.links", "bench.collectives", "bench.hosts"),
     "Packages": ("env.list", "env.remove", "env.diff"),
@@ -34,6 +35,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "view": ("report", "compare"),
     "top": ("top",),
     "why": ("why",),
+    "debug": ("eval", "debug"),
     "image": ("image",),
     "env": ("env",),
     "hosts": ("run", "put", "get", "shell", "clean"),

@@ -20,13 +20,20 @@ LATE = tuple(
     f"muster.deploy.{name}"
     for name in (
         *("agent.data.", "common.data.", "agent.image.", "agent.host.health", "agent.host.gpus"),
+        "agent.job.consoles",
         *(f"agent.envs.{module}" for module in ("build", "describe", "environments", "reach", "wheels")),
     )
 )
-NEED_LATE = ("health", "data_", "image", "env", "wheel_")
+NEED_LATE = ("health", "data_", "image", "env", "wheel_", "console_")
 # Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
 _JOB = "muster.deploy.agent.job"
-PROGRAMS = {f"{_JOB}.rank", f"{_JOB}.rsh", f"{_JOB}.in_rank.sitecustomize", f"{_JOB}.in_rank.muster_recorder"}
+PROGRAMS = {
+    *(f"{_JOB}.{name}" for name in ("rank", "rsh")),
+    *(
+        f"{_JOB}.in_rank.{name}"
+        for name in ("sitecustomize", "muster_recorder", "muster_console", "muster_debug")
+    ),
+}
 GREETING = b"muster agent is here\n"
 _PROCESSES = "no more processes are allowed there: raise nproc (ulimit -u), or its container's pids limit"
 _MEMORY = "no memory is left there: end other programs, or raise its limit"

@@ -80,6 +80,9 @@ Blame = Callable[[LaunchResult], LaunchResult]
 """Gives a result the cause that only the source of the hosts knows."""
 
 
+IN_RECORDED_RANKS = ("muster_ring.py", "muster_recorder.py", "muster_console.py", "muster_debug.py")
+
+
 def tools() -> Tools:
     """The programs of the agent that a launch writes into a job's folder."""
     in_rank = AGENT / "in_rank"
@@ -87,7 +90,7 @@ def tools() -> Tools:
         rank=(AGENT / "rank.py").read_text(),
         rsh=(AGENT / "rsh.py").read_text(),
         in_rank=(in_rank / "sitecustomize.py").read_text(),
-        recorder={name: (in_rank / name).read_text() for name in ("muster_ring.py", "muster_recorder.py")},
+        recorder={name: (in_rank / name).read_text() for name in IN_RECORDED_RANKS},
     )
 
 

@@ -27,6 +27,7 @@ types:
 `null` in a line: the field means nothing for this type."""
 COMPARE = "What `muster compare --json` prints: what differs between jobs, and the figures of each."
 CLEAN = "What `muster clean --json` prints: an object with an entry for each host that was reached."
+EVAL = "What `muster eval --json` prints: the answer of every rank that was asked."
 DATA_LIST = "What `muster data list --json` prints: an object with a list of data sets for each host."
 DATA_VERIFY = "What `muster data verify --json` prints: an object with an entry for each host."
 TOP = "What `muster top --json` prints: each host and rank with its [newest sample](samples.md)."
@@ -143,6 +144,18 @@ DOCUMENTS = (
         ),
     ),
     (
+        "eval",
+        EVAL,
+        (
+            ("job", "str"),
+            ("expression", "str"),
+            ("ranks.RANK.value", "str | None"),
+            ("ranks.RANK.error", "str"),
+            ("ranks.RANK.at", "str"),
+            ("silent", "Mapping[str, str]"),
+        ),
+    ),
+    (
         "clean",
         CLEAN,
         (("HOST.removed", "tuple[str, ...]"), ("HOST.kept", "tuple[str, ...]"), ("HOST.freed", "int")),
@@ -171,6 +184,11 @@ DOCUMENTS = (
 
 MEANINGS = {
     "fit": "whether every host is fit: no finding is an error",
+    "expression": "what was evaluated",
+    "ranks.RANK.value": "the value as text (`repr`); null if there is none",
+    "ranks.RANK.error": "why there is no value; empty if there is one",
+    "ranks.RANK.at": "the function and line of the program where the rank was",
+    "silent": "why a host gave no answer, by its name",
     "launcher": "`mpirun` or `torchrun`",
     "hosts[].name": "its name in the hosts file",
     "hosts[].slots": "its slots in the hosts file",

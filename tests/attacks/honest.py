@@ -72,6 +72,12 @@ ANSWERS: dict[str, dict[str, Any]] = {
             }
         }
     },
+    "console_eval": {
+        "recorded": True,
+        "ranks": {"0": {"at": "main (train.py:3)", "value": "7"}, "1": {"error": "NameError: no"}},
+    },
+    "console_open": {"recorded": True, "here": True},
+    "console_say": {"text": "7\n", "ask": ">>> ", "over": False},
     "jobs": {"jobs": [JOB]},
     "output": {"output": [["rank-0000@node1.out", "line\n"]], "more": True},
     "end_driver": {"told": True},

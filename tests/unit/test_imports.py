@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 # A room imports from itself and from those below it.
 DEPLOY = (
     *("cli", "slurm", "view", "bench", "check", "jobs"),
-    *("launch", "why", "image", "envs", "data", "adhoc", "roster", "connect", "plan", "hosts"),
+    *("launch", "why", "debug", "image", "envs", "data", "adhoc", "roster", "connect", "plan", "hosts"),
     *("agent", "common", "console", "decode", "timings", "errors"),
 )
 PURE = ("plan", "hosts", "check", "view", "why", "console")

@@ -1,0 +1,186 @@
+"""Asks ranks of this host through their consoles (in_rank/muster_console.py): all at once, or one in a talk.
+
+The sockets lie in the private folder of the job's agent, and their names say which ranks have one. What a
+rank answers is a claim of the user's program: every size is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ...common.frames import Frame
+from ...common.paths import JobPaths, MusterPaths
+
+AT_ONCE = 64
+GRACE_SECONDS = 2.0  # beyond what a rank gives an expression: the rank breaks it off and says so
+CONNECT_SECONDS = 5.0
+MOST_LINE = 1 << 18
+NONSENSE = "what it said is no answer of a console"
+MOST_TEXT = 1 << 14
+MOST_ANSWERS = 1 << 21  # characters from all ranks of a host: they come in one line
+LEAST_TEXT = 200
+SILENT = "it gives no answer: it is stopped, or in a function of C that lets no other thread of Python run"
+
+
+class Consoles:
+    """Answers for every job of this host that was launched with `--record`."""
+
+    def __init__(self, home: Path) -> None:
+        self._paths = MusterPaths(str(home))
+        self._talk: _Talk | None = None
+
+    def close(self) -> None:
+        """Leave the console that is open, if one is: its rank goes on."""
+        if self._talk:
+            self._talk.close()
+
+    def do_console_eval(self, request: Frame, payload: bytes) -> Frame:
+        """The value of an expression in each rank here; none if the job is not on this host, or has ended."""
+        paths = self._paths.job(request["job"])
+        sockets = _sockets(paths, request["host"])
+        if request["only"] is not None:
+            sockets = {rank: path for rank, path in sockets.items() if rank == request["only"]}
+        seconds = float(request["seconds"])
+        question = {"do": "eval", "expression": request["expression"], "seconds": seconds, "code": paths.code}
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            asked = {rank: pool.submit(_ask, path, question, seconds) for rank, path in sockets.items()}
+        room = max(LEAST_TEXT, min(MOST_TEXT, MOST_ANSWERS // max(1, len(asked))))
+        answers = {str(rank): answer for rank, future in asked.items() if (answer := future.result())}
+        return {
+            "recorded": _is_recorded(paths),
+            "ranks": {
+                rank: {name: text[:room] for name, text in said.items()} for rank, said in answers.items()
+            },
+        }
+
+    def do_console_open(self, request: Frame, payload: bytes) -> Frame:
+        """Begin to talk to a rank; `here` is false if it is not on this host."""
+        paths = self._paths.job(request["job"])
+        path = _sockets(paths, request["host"]).get(request["rank"])
+        found = {"recorded": _is_recorded(paths), "here": path is not None}
+        if path is None:
+            return found
+        try:
+            self._talk = _Talk(path, {"do": "debug", "hold": request["hold"], "code": paths.code})
+        except (FileNotFoundError, ConnectionRefusedError):
+            return {**found, "here": False}
+        return found
+
+    def do_console_say(self, request: Frame, payload: bytes) -> Frame:
+        """Give the rank a line, if there is one, and hear it for so many seconds at most."""
+        if self._talk is None:
+            raise ValueError("no console is open")
+        if "line" in request:
+            self._talk.say(request["line"])
+        return self._talk.hear(request["hear"])
+
+
+def _is_recorded(paths: JobPaths) -> bool:
+    return Path(paths.programs, "in_rank", "muster_console.py").exists()
+
+
+def _sockets(paths: JobPaths, host: str) -> dict[int, str]:
+    """The console of each rank of a job here."""
+    try:
+        folder = Path(paths.agent(host)).read_text()
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    found = [match for match in map(re.compile(r"console-(\d{1,7})").fullmatch, names) if match]
+    return {int(match[1]): os.path.join(folder, match[0]) for match in found}
+
+
+def _ask(path: str, question: Frame, seconds: float) -> dict[str, str] | None:
+    """The answer of a rank; None if the rank is gone."""
+    try:
+        with contextlib.closing(_connect(path)) as connection, connection.makefile("rwb") as stream:
+            connection.settimeout(seconds + GRACE_SECONDS)
+            stream.write(json.dumps(question).encode() + b"\n")
+            stream.flush()
+            answer = _decoded(stream.readline(MOST_LINE))
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    except OSError:  # a time-out is one too
+        return {"error": SILENT}
+    said = {name: text for name in ("at", "value", "error") if isinstance(text := answer.get(name), str)}
+    return said if "value" in said or "error" in said else {"error": NONSENSE}
+
+
+def _connect(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(CONNECT_SECONDS)
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _decoded(line: bytes) -> dict[str, Any]:
+    """An object of JSON; an empty one for anything else."""
+    with contextlib.suppress(ValueError, RecursionError):
+        decoded = json.loads(line)
+        return decoded if isinstance(decoded, dict) else {}
+    return {}
+
+
+class _Talk:
+    """A console or debugger of one rank, until one of both sides leaves."""
+
+    def __init__(self, path: str, request: Frame) -> None:
+        self._connection = _connect(path)
+        self._pending = b""
+        self._send(request)
+
+    def close(self) -> None:
+        """Leave; the rank notices."""
+        self._connection.close()
+
+    def say(self, line: str) -> None:
+        """A line that the rank has asked for."""
+        with contextlib.suppress(OSError):  # `hear` finds out
+            self._send({"line": line})
+
+    def hear(self, seconds: float) -> Frame:
+        """What the rank writes until it asks for a line, has left, has written much, or time is over."""
+        deadline, text = time.monotonic() + seconds, ""
+        while len(text) < MOST_TEXT:
+            line = self._line(deadline)
+            if line is None:
+                return {"text": text}
+            if not line:
+                return {"text": text, "over": True}
+            frame = _decoded(line)
+            text += str(frame.get("text", ""))[: 2 * MOST_TEXT]
+            if "ask" in frame:
+                return {"text": text, "ask": str(frame["ask"])[:LEAST_TEXT]}
+        return {"text": text}
+
+    def _line(self, deadline: float) -> bytes | None:
+        """The next line; an empty one at the end, None if there is none in time."""
+        while b"\n" not in self._pending:
+            try:
+                self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+                part = self._connection.recv(1 << 16)
+            except socket.timeout:  # TimeoutError only from Python 3.10 on
+                return None
+            except OSError:
+                return b""
+            if not part or len(self._pending) > MOST_LINE:
+                return b""
+            self._pending += part
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line + b"\n"
+
+    def _send(self, frame: Frame) -> None:
+        self._connection.settimeout(CONNECT_SECONDS)
+        self._connection.sendall(json.dumps(frame).encode() + b"\n")

@@ -1,0 +1,256 @@
+"""Answers, inside a rank, what the user of its job asks: the value of an expression, a console, a debugger.
+
+`sitecustomize.py` loads this into a rank of a job with `--record`. A thread waits at the Unix socket
+`console-RANK` in the agent's private folder, and talks to processes of the same user only, in lines of JSON.
+
+What is asked is evaluated in a thread of its own, with the variables that the main thread's frames have at
+that moment. The program goes on meanwhile. No name of it is bound anew: names live in a copy, and only the
+objects that they name are the program's own.
+
+A mistake in here must not reach the program. Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import json
+import os
+import reprlib
+import select
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from types import FrameType, ModuleType
+from typing import Any
+
+MOST_LINE = 1 << 16  # bytes of what is asked
+MOST_TEXT = 1 << 14  # characters of an answer
+FORK_SECONDS = 1.0
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_FOREIGN = ("/torch/", "/site-packages/", "/dist-packages/")
+
+
+class TooLongError(BaseException):
+    """Raised in a thread that has evaluated for too long; no `except Exception` of the program stops it."""
+
+
+class Console:
+    """The socket of this rank, and the thread that waits there."""
+
+    def __init__(self, folder: str, rank: str) -> None:
+        path = os.path.join(folder, f"console-{rank}")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(path)
+        os.chmod(path, 0o600)
+        self._listener.listen(8)
+        self._reader, self._writer = os.pipe()
+        self._forking, self._left = threading.RLock(), False
+        os.register_at_fork(before=self._pause, after_in_parent=self._go_on, after_in_child=self._leave)
+        self._wait()
+
+    def _wait(self) -> None:
+        self._thread = threading.Thread(target=self._accept, name="muster-console", daemon=True)
+        with contextlib.suppress(RuntimeError):  # the interpreter is about to end
+            self._thread.start()
+
+    def _accept(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._listener, select.POLLIN)
+        waiting.register(self._reader, select.POLLIN)
+        while True:
+            ready = [descriptor for descriptor, _ in waiting.poll()]
+            if self._reader in ready:
+                os.read(self._reader, 1)
+                return
+            with contextlib.suppress(OSError, RuntimeError):
+                connection, _ = self._listener.accept()
+                threading.Thread(target=_converse, args=(connection,), daemon=True).start()
+
+    # A fork copies one thread only, and Python warns of it where there are more: the thread stands aside.
+
+    def _pause(self) -> None:
+        if self._left:
+            return
+        self._forking.acquire()
+        with contextlib.suppress(OSError, RuntimeError):
+            os.write(self._writer, b"x")
+            self._thread.join(FORK_SECONDS)
+
+    def _go_on(self) -> None:
+        if not self._left:
+            self._wait()
+            self._forking.release()
+
+    def _leave(self) -> None:
+        """In the child, which is no rank."""
+        self._left = True
+        self._listener.close()
+
+
+def _converse(connection: socket.socket) -> None:
+    with contextlib.suppress(Exception), connection, connection.makefile("rwb") as stream:
+        if _user_of(connection) != os.geteuid():
+            return
+        request = json.loads(stream.readline(MOST_LINE))
+        if request["do"] == "eval":
+            send(stream, evaluate(request["expression"], request["code"], request["seconds"]))
+        elif request["do"] == "debug":
+            _load("muster_debug").serve(connection, stream, request)
+
+
+def _user_of(connection: socket.socket) -> int:
+    """The user of the process at the other end (struct ucred, unix(7))."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def _load(name: str) -> ModuleType:
+    """A module that lies beside this file: its folder is not on the path."""
+    if name not in sys.modules:
+        spec = PathFinder.find_spec(name, [_HERE])
+        if spec is None or spec.loader is None:
+            raise ImportError(name)
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+    return sys.modules[name]
+
+
+def send(stream: Any, frame: dict[str, Any]) -> None:
+    """Write one line of JSON."""
+    stream.write(json.dumps(frame).encode() + b"\n")
+    stream.flush()
+
+
+# -- evaluating --
+
+
+def evaluate(expression: str, code: str, seconds: float) -> dict[str, str]:
+    """The value of an expression as text, or the error that it raised; `at`: where the program was."""
+    frames = program_frames(code)
+    at = place(frames[0], code) if frames else ""
+
+    def act() -> dict[str, str]:
+        try:
+            value = eval(compile(expression.strip(), "<eval>", "eval"), namespace(frames))  # noqa: S307
+            return {"at": at, "value": shown(value)}
+        except TooLongError:
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever the user's expression raises is the answer
+            return {"at": at, "error": named(error)}
+
+    late = f"it took longer than {seconds:g} s and was broken off"
+    answer: dict[str, str] | None = bounded(act, seconds)
+    return answer if answer is not None else {"at": at, "error": late}
+
+
+def bounded(act: Callable[[], Any], seconds: float) -> Any:
+    """What a function returns in a thread of its own; None if it is not done in time, or ends the thread.
+
+    It is broken off at its next line of Python. A function of C that runs on cannot be broken off.
+    """
+    done: list[Any] = []
+    worker = threading.Thread(target=_work, args=(act, done), name="muster-eval", daemon=True)
+    worker.start()
+    worker.join(seconds)
+    if worker.is_alive() and worker.ident is not None:
+        exception = ctypes.py_object(TooLongError)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident), exception)
+    return done[0] if done else None
+
+
+def _work(act: Callable[[], Any], done: list[Any]) -> None:
+    with contextlib.suppress(BaseException):
+        done.append(act())
+
+
+def shown(value: object) -> str:
+    """The value as text of bounded size; of long lists and texts the first part."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother, short.maxlong = 6, MOST_TEXT, MOST_TEXT, 1000
+    short.maxlist = short.maxtuple = short.maxdict = short.maxset = short.maxfrozenset = 200
+    short.maxarray = short.maxdeque = 200
+    return short.repr(value)[:MOST_TEXT]
+
+
+def named(error: BaseException) -> str:
+    """`NameError: name 'lss' is not defined`."""
+    return f"{type(error).__name__}: {error}"[:MOST_TEXT]
+
+
+# -- where the program is --
+
+
+def program_frames(code: str) -> list[FrameType]:
+    """The main thread's frames of the user's files, innermost first; `code`: the folder of these files.
+
+    Where none is in that folder, those that are neither Python's nor of an installed package; else all.
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frames = []
+    while frame:
+        frames.append(frame)
+        frame = frame.f_back
+    written = [frame for frame in frames if not _is_foreign(_file(frame))]
+    folders = (code + os.sep, os.path.realpath(code) + os.sep)
+    return [frame for frame in written if _file(frame).startswith(folders)] or written or frames
+
+
+def _file(frame: FrameType) -> str:
+    name = frame.f_code.co_filename
+    return name if name.startswith("<") else os.path.abspath(name)
+
+
+def _is_foreign(path: str) -> bool:
+    """Whether a file is Python's, an installed package's, or one of these."""
+    return path.startswith(("<", _STDLIB, _HERE)) or any(part in path for part in _FOREIGN)
+
+
+def namespace(frames: Sequence[FrameType]) -> dict[str, Any]:
+    """All names that these frames see: the innermost frame's first, then its callers', then global ones.
+
+    It is one dictionary, so that a comprehension or a lambda sees what the expression sees.
+    """
+    names: dict[str, Any] = {"__builtins__": builtins}
+    for frame in reversed(frames):
+        names.update(frame.f_globals)
+    for frame in reversed(frames):
+        if frame.f_code.co_name != "<module>":
+            names.update(_locals(frame))
+    return names
+
+
+def _locals(frame: FrameType) -> dict[str, Any]:
+    """A frame's variables; its thread runs on, and may remove one while they are read."""
+    for _ in range(5):
+        with contextlib.suppress(KeyError, RuntimeError):
+            return dict(frame.f_locals)
+    return {}
+
+
+def place(frame: FrameType, code: str) -> str:
+    """`train (train.py:88)`."""
+    path = _file(frame)
+    for folder in (code + os.sep, os.path.realpath(code) + os.sep):
+        path = path[len(folder) :] if path.startswith(folder) else path
+    return f"{frame.f_code.co_name} ({path}:{frame.f_lineno})"[-400:]
+
+
+def own_names(frame: FrameType) -> list[tuple[str, Any]]:
+    """The variables of one frame, by name; without those that Python gives to every module."""
+    return [
+        (name, value)
+        for name, value in sorted(_locals(frame).items(), key=lambda pair: pair[0])
+        if not name.startswith("__")
+    ]
+
+
+if __name__ == "muster_console":
+    console = Console(os.environ["MUSTER_AGENT"], os.environ["RANK"])

@@ -1,0 +1,250 @@
+"""A console beside a running rank, and pdb that holds it. muster_console.py loads this when it is asked.
+
+The console runs statements in a thread of its own, with the variables of a frame of the main thread, while
+the program goes on. pdb begins in the main thread, between two lines of the program, and holds the program
+until it is let go. Both speak through `Wire`. Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import codeop
+import contextlib
+import ctypes
+import functools
+import json
+import pdb  # this is the debugger that the user has asked for
+import select
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import muster_console as base
+else:  # it has loaded this: its folder is not on the path
+    base = sys.modules["muster_console"]
+
+STATEMENT_SECONDS = 60.0
+WRITE_CHARACTERS = 1 << 14
+WATCH_MILLISECONDS = 500
+HELP = """where    the stack of the main thread as it is now; names are then those of its innermost frame
+up, down    to the frame that called, and back
+locals    the variables of the frame
+threads    the stack of every thread
+quit    leave, as Ctrl-D does
+Anything else is Python. The program goes on meanwhile; what you assign stays in this console, what you
+change in an object is changed in the program.
+"""
+
+
+class Wire:
+    """The connection as a file: what is written goes to the user, and a line that is read is asked for."""
+
+    encoding = "utf-8"
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self.prompt = stream, ">>> "
+
+    def write(self, text: str) -> int:
+        """Pass on a text, in parts."""
+        for at in range(0, len(text), WRITE_CHARACTERS):
+            base.send(self._stream, {"text": text[at : at + WRITE_CHARACTERS]})
+        return len(text)
+
+    def flush(self) -> None:
+        """Every text is sent at once."""
+
+    def isatty(self) -> bool:
+        """No colours, no cursor."""
+        return False
+
+    def readline(self) -> str:
+        """Ask for a line; an empty text if the user has left."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            base.send(self._stream, {"ask": self.prompt})
+            line = self._stream.readline(base.MOST_LINE)
+            return str(json.loads(line)["line"]) + "\n"
+        return ""
+
+
+def serve(connection: socket.socket, stream: Any, request: dict[str, Any]) -> None:
+    """Talk until the user leaves."""
+    wire = Wire(stream)
+    if request.get("hold"):
+        _hold(connection, wire, request["code"])
+    else:
+        Beside(wire, request["code"]).run()
+
+
+class Beside:
+    """A console that does not hold the program."""
+
+    def __init__(self, wire: Wire, code: str) -> None:
+        self._wire, self._code, self._at = wire, code, 0
+        self._compile = codeop.CommandCompiler()
+        self._commands: dict[str, Callable[[], None]] = {
+            "where": self._where,
+            "bt": self._where,
+            "up": lambda: self._move(1),
+            "down": lambda: self._move(-1),
+            "locals": self._locals,
+            "threads": self._threads,
+            "help": lambda: self._say(HELP),
+        }
+
+    def run(self) -> None:
+        """Read and run one statement after the other."""
+        self._where()
+        pending = ""
+        while line := self._wire.readline():
+            word = line.strip()
+            if not pending and word in {"quit", "exit", "quit()", "exit()"}:
+                return
+            if not pending and word in self._commands:
+                self._commands[word]()
+                continue
+            pending = self._take(pending + line)
+            self._wire.prompt = "... " if pending else ">>> "
+
+    def _take(self, source: str) -> str:
+        """Run a statement if it is complete; else it is pending."""
+        source = source if source.strip() else ""
+        try:
+            if source and self._compile(source[:-1], "<console>") is None:
+                return source
+        except (SyntaxError, ValueError, OverflowError) as error:
+            self._say("".join(traceback.format_exception_only(type(error), error)))
+            return ""
+        if source and base.bounded(lambda: self._run(source), STATEMENT_SECONDS) is None:
+            self._say(f"it took longer than {STATEMENT_SECONDS:.0f} s and was broken off\n")
+        return ""
+
+    def _run(self, source: str) -> bool:
+        try:
+            try:
+                value = compile(source.strip(), "<console>", "eval")
+            except SyntaxError:
+                exec(compile(source, "<console>", "exec"), self._names)  # noqa: S102  # what the user asks for
+                return True
+            result = eval(value, self._names)  # noqa: S307
+            if result is not None:
+                self._names["_"] = result
+                self._say(base.shown(result) + "\n")
+        except base.TooLongError:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the user sees it
+            frames = traceback.extract_tb(error.__traceback__)[1:]
+            self._say("".join(traceback.format_list(frames)) + base.named(error) + "\n")
+        return True
+
+    # -- the commands --
+
+    def _where(self) -> None:
+        self._frames = base.program_frames(self._code)
+        self._stack()
+        self._choose(0)
+
+    def _stack(self) -> None:
+        for number, frame in reversed([*enumerate(self._frames)]):
+            self._say(f"{number:3} {base.place(frame, self._code)}\n")
+
+    def _move(self, by: int) -> None:
+        if not 0 <= self._at + by < len(self._frames):
+            self._say("there is no frame of the program beyond this one\n")
+            return
+        self._choose(self._at + by)
+
+    def _choose(self, at: int) -> None:
+        self._at = at
+        frames = self._frames[at:]
+        if frames:
+            self._say(f"in {base.place(frames[0], self._code)}\n")
+        self._names = base.namespace(frames)
+        self._names["print"] = functools.partial(print, file=self._wire)
+
+    def _locals(self) -> None:
+        for name, value in base.own_names(self._frames[self._at]) if self._frames else ():
+            self._say(f"{name} = {base.shown(value)[:200]}\n")
+
+    def _threads(self) -> None:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        for number, frame in sys._current_frames().items():
+            self._say(f"{names.get(number, number)}\n{''.join(traceback.format_stack(frame))}")
+
+    def _say(self, text: str) -> None:
+        self._wire.write(text)
+
+
+# -- holding --
+
+
+class Holder(pdb.Pdb):
+    """pdb on the wire. To quit is to let the program go on; it never ends the program."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(stdin=wire, stdout=wire, nosigint=True, readrc=False)  # type: ignore[arg-type]
+        self.use_rawinput = False
+        wire.prompt, self.prompt = "(Pdb) ", ""
+        self.over = threading.Event()
+
+    def let_go(self) -> None:
+        """Remove every breakpoint, and let the program run at full speed."""
+        self.clear_all_breaks()
+        self.set_continue()
+        sys.settrace(None)
+        self.over.set()
+
+    def do_quit(self, arg: str) -> bool:
+        """q(uit): let the program go on without the debugger."""
+        self.let_go()
+        return True
+
+    def do_continue(self, arg: str) -> bool | None:
+        """c(ontinue): go on to the next breakpoint; without any, let the program go."""
+        if not self.breaks:
+            return self.do_quit(arg)
+        return super().do_continue(arg)
+
+    do_q = do_exit = do_EOF = do_detach = do_quit  # noqa: N815  # pdb's names
+    do_c = do_cont = do_continue
+
+
+def _hold(connection: socket.socket, wire: Wire, code: str) -> None:
+    holder, left = Holder(wire), threading.Event()
+    if frames := base.program_frames(code):
+        wire.write(f"it is in {base.place(frames[0], code)}, and is held at its next line\n")
+    del frames
+
+    def begin() -> None:
+        if left.is_set():
+            return
+        frames = base.program_frames(code)
+        holder.set_trace(frames[0])
+        holder.set_next(frames[0])
+
+    in_main_thread(begin)
+    watched = select.poll()
+    watched.register(connection, select.POLLRDHUP)
+    while not holder.over.is_set():
+        if watched.poll(WATCH_MILLISECONDS):
+            left.set()
+            in_main_thread(holder.let_go)
+            return
+
+
+_kept: list[Any] = []
+
+
+def in_main_thread(act: Callable[[], None]) -> None:
+    """Have the main thread call a function between two lines of the program, as soon as it is in Python."""
+
+    def call(_: object) -> int:
+        with contextlib.suppress(Exception):
+            act()
+        return 0
+
+    pointer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(call)
+    _kept.append(pointer)  # the main thread may come to it much later
+    ctypes.pythonapi.Py_AddPendingCall(pointer, None)

@@ -1,0 +1,162 @@
+"""`muster eval` and `muster debug`: look into the ranks of a running job."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from json import dumps
+from pathlib import Path
+from typing import NamedTuple
+
+from invoke import Context, Exit
+
+from ..connect.cluster import Cluster
+from ..connect.opener import opener
+from ..console.terminal import harmless, harmless_lines
+from ..debug.answers import gather
+from ..debug.talk import open_talk, talk
+from ..errors import UsageError
+from ..hosts import hostfile
+from ..jobs import control as jobs
+from .command import command
+from .shared import HELP, explained
+
+_HELP = {
+    "hosts": HELP["hosts"],
+    "python": HELP["python"],
+    "job": "the id of the job, or the end of the id",
+    "runs": "the folder that holds the runs of this machine (default: runs)",
+}
+ALL = -1
+DEFAULT_SECONDS, MOST_SECONDS = 5, 60
+BESIDE = "{job}: a console beside rank {rank}, which goes on; help lists commands, Ctrl-D leaves\n"
+HELD = (
+    "{job}: pdb holds rank {rank}: the other ranks wait for it, and a collective whose time-out passes "
+    "fails the job\nquit, or Ctrl-D, lets it go on\n"
+)
+
+
+class _Running(NamedTuple):
+    """A running job: its name, the number of its ranks, the hosts, and why some cannot be reached."""
+
+    job: str
+    ranks: int
+    cluster: Cluster
+    errors: dict[str, str]
+
+
+@contextlib.contextmanager
+def _running(job: str, hosts: str, runs: str, python: str) -> Iterator[_Running]:
+    if not job:
+        raise UsageError("which job? its id is what a launch says first; muster status lists all")
+    chosen = hostfile.load(Path(hosts))
+    with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
+        errors = {host: error.reason for host, error in cluster.connect().items()}
+        known = jobs.known_to([jobs.Here(Path(runs)), *cluster.channels.values()])
+        state = jobs.only(known, job, "here or on these hosts").state
+        yield _Running(state.job, state.ranks, cluster, errors)
+
+
+@command(
+    help={
+        **_HELP,
+        "expression": "an expression of Python, such as step or optimizer.param_groups[0]['lr']",
+        "rank": "this rank only",
+        "timeout": f"seconds that a rank may take (default: {DEFAULT_SECONDS}, at most {MOST_SECONDS})",
+        "json": "print JSON for programs",
+    },
+    words=("job", "expression"),
+)
+def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    job: str = "",
+    expression: str = "",
+    rank: int = ALL,
+    timeout: int = DEFAULT_SECONDS,
+    json: bool = False,
+    hosts: str = "hosts.txt",
+    runs: str = "runs",
+    python: str = "",
+) -> None:
+    """Evaluate an expression in every rank of a running job, with equal answers together.
+
+    Names are those of your program where each rank is now: of the innermost function, then of its callers.
+    The ranks go on meanwhile. The job must have been launched with --record. The exit status is 1 if a rank
+    gave no value, and 3 if a host gave no answer.
+
+    muster eval JOB step
+    muster eval JOB "model.training, loss.item()"
+    """
+    with explained(context):
+        if not expression.strip():
+            raise UsageError("which expression? muster eval JOB EXPRESSION")
+        if not 1 <= timeout <= MOST_SECONDS:
+            raise UsageError(f"--timeout is between 1 and {MOST_SECONDS} seconds")
+        with _running(job, hosts, runs, python) as running:
+            wanted = range(running.ranks) if rank == ALL else [_existing(rank, running.ranks)]
+            gathered = gather(running.job, running.cluster.channels, expression, wanted, seconds=timeout)
+        silent = {**running.errors, **gathered.silent}
+        if json:
+            said = {"job": running.job, "expression": expression, **gathered.as_json(), "silent": silent}
+            sys.stdout.write(dumps(said, indent=2) + "\n")
+        else:
+            sys.stdout.write(str(gathered))
+        if silent:
+            raise Exit("\n".join(harmless(f"{host}: {reason}") for host, reason in silent.items()), 3)
+        if gathered.failed:
+            raise Exit(code=1)
+
+
+@command(
+    help={
+        **_HELP,
+        "rank": "the rank",
+        "hold": "hold the rank in pdb; the other ranks wait for it",
+    },
+    words=("job",),
+)
+def debug(  # noqa: PLR0917  # fab makes a flag of each parameter
+    context: Context,
+    job: str = "",
+    rank: int = 0,
+    hold: bool = False,
+    hosts: str = "hosts.txt",
+    runs: str = "runs",
+    python: str = "",
+) -> None:
+    """Open a console of Python beside one rank of a running job; with --hold, the debugger pdb in it.
+
+    The console has the variables of your program where the rank is now, and the rank goes on meanwhile. The
+    job must have been launched with --record. Ctrl-D leaves, and the job goes on.
+    """
+    with explained(context, "left; the job goes on"), _running(job, hosts, runs, python) as running:
+        channel = open_talk(running.job, running.cluster.channels, _existing(rank, running.ranks), hold=hold)
+        sys.stdout.write((HELD if hold else BESIDE).format(job=running.job, rank=rank))
+        talk(channel, _write, _read)
+        sys.stdout.write(f"rank {rank} goes on without you\n")
+
+
+def _existing(rank: int, ranks: int) -> int:
+    if not 0 <= rank < ranks:
+        raise UsageError(f"--rank {rank}: the job has the ranks 0 to {ranks - 1}")
+    return rank
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(harmless_lines(text))
+    sys.stdout.flush()
+
+
+def _read(prompt: str) -> str:
+    """A line of the user; with history and cursor keys on a terminal."""
+    prompt = harmless(prompt)
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401, PLC0415  # input() uses it
+        return input(prompt)
+    _write(prompt)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.rstrip("\n")

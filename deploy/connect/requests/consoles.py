@@ -1,0 +1,52 @@
+"""What is asked of ranks that live: an expression of every rank, and a talk with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from ...decode import AtMost, Like
+from ...hosts.bounds import Name, Words
+from .request import Request
+
+_Text = Annotated[str, AtMost(1 << 17)]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A rank's answer: the value as text, or an error. `at`: where its program was."""
+
+    at: Annotated[str, AtMost(1 << 9)] = ""
+    value: Words | None = None
+    error: Words = ""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answer of each rank of a host. `recorded`: whether the job was launched with `--record`."""
+
+    recorded: bool
+    ranks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Answer], AtMost(1 << 12)]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Whether a rank is on this host, so that a talk with it has begun."""
+
+    recorded: bool
+    here: bool
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a rank has written; `ask`: the prompt of the line that it asks for. `over`: it has left."""
+
+    text: _Text
+    ask: Name | None = None
+    over: bool = False
+
+
+EVAL = Request("console_eval", Answers)
+OPEN = Request("console_open", Opened)
+SAY = Request("console_say", Said)

@@ -1,0 +1,93 @@
+"""Asks every rank of a job for the value of an expression; ranks with equal answers are shown together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..connect.channel import Channel
+from ..connect.fanout import ask_every
+from ..connect.requests.consoles import EVAL, Answer
+from ..console.fold import fold
+from ..console.terminal import harmless_lines
+from ..console.text import span
+from ..errors import UsageError
+
+# Connecting to the ranks, and what an agent waits beyond the time that a rank has.
+GRACE_SECONDS = 20.0
+NO_CONSOLE = "no answer: it has ended, or has not begun"
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The answer of each rank, and why a host gave none."""
+
+    answers: Mapping[int, Answer]
+    silent: Mapping[str, str]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank has no value."""
+        return any(answer.value is None for answer in self.answers.values())
+
+    def __str__(self) -> str:
+        lines = []
+        for ranks, (text, at) in fold(
+            (rank, _shown(answer)) for rank, answer in sorted(self.answers.items())
+        ):
+            first, *others = harmless_lines(text).split("\n")
+            where = f"  [in {harmless_lines(at)}]" if at else ""
+            if others:
+                lines += [f"{span(ranks)}:", *(f"    {line}" for line in (first, *others))]
+            else:
+                lines.append(f"{span(ranks)}: {first}{where}")
+        return "".join(f"{line}\n" for line in lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for programs."""
+        ranks = {
+            str(rank): {"value": answer.value, "error": answer.error, "at": answer.at}
+            for rank, answer in sorted(self.answers.items())
+        }
+        return {"ranks": ranks, "silent": dict(self.silent)}
+
+
+def _shown(answer: Answer) -> tuple[str, str]:
+    """The text of an answer; with an error, also where the program was: a name may not be known there."""
+    return (answer.error, answer.at) if answer.value is None else (answer.value, "")
+
+
+def gather(
+    job: str, channels: Mapping[str, Channel], expression: str, wanted: Sequence[int], *, seconds: float
+) -> Gathered:
+    """Ask all hosts at once for the answers of the wanted ranks, each of which has so many seconds.
+
+    UsageError if the job was launched without `--record`.
+    """
+    only = wanted[0] if len(wanted) == 1 else None
+    asked = ask_every(
+        channels,
+        EVAL,
+        seconds + GRACE_SECONDS,
+        lambda host: {"job": job, "host": host, "expression": expression, "seconds": seconds, "only": only},
+    )
+    found = {
+        int(rank): answer
+        for host in asked.results.values()
+        for rank, answer in host.ranks.items()
+        if int(rank) in wanted
+    }
+    require_record(job, [host.recorded for host in asked.results.values()])
+    if not asked.errors:
+        found = {**{rank: Answer(error=NO_CONSOLE) for rank in wanted}, **found}
+    return Gathered(found, {host: error.reason for host, error in asked.errors.items()})
+
+
+def require_record(job: str, recorded: list[bool]) -> None:
+    """UsageError if no host has the job's recorder: its ranks then have no console."""
+    if recorded and not any(recorded):
+        raise UsageError(
+            f"{job} was launched without --record, so its ranks cannot be asked; "
+            "muster stacks and muster why work without it"
+        )

@@ -1,0 +1,60 @@
+"""Real jobs that are looked into while they run: `muster eval` and `muster debug`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+from tests.launching import FAB, Project
+from tests.waiting import PATIENCE, read_until
+
+PROGRAM = """
+import os, time
+step, rank = 7, int(os.environ["RANK"])
+def train():
+    while not os.path.exists(os.environ["GO"]):
+        time.sleep(0.01)
+print("ready", flush=True)
+train()
+print("done", step, flush=True)
+"""
+
+
+def test_ranks_of_a_recorded_job_answer_and_the_job_ends_as_it_would_have(
+    project: Project, tmp_path: Path
+) -> None:
+    (project.path / "train.py").write_text(PROGRAM)
+    go = tmp_path / "go"
+    with project.start("--record", "--env", f"GO={go}", "--script", "train.py") as driver:
+        found = re.search(r"job (\S+):", read_until(driver, "ready", 2)[0])
+        assert found
+        job = found[1]
+        same = project.fab("eval", job[-4:], "step")
+        each = project.fab("eval", job, "rank / (1 - rank)", "--json")
+        console = subprocess.run(
+            [FAB, "debug", job, "--rank", "1"],
+            input="rank + 10\nstep = 9\n",
+            cwd=project.path,
+            env=project.env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        nobody = project.fab("debug", job, "--rank", "2")
+        go.touch()
+        output, _ = driver.communicate(timeout=PATIENCE)
+    assert (same.returncode, same.stdout) == (0, "ranks 0-1: 7\n"), same
+    answers = json.loads(each.stdout)
+    assert (each.returncode, answers["job"], answers["silent"]) == (1, job, {})
+    assert answers["ranks"]["0"]["value"] == "0.0"
+    assert answers["ranks"]["1"]["error"] == "ZeroDivisionError: division by zero"
+    assert answers["ranks"]["1"]["at"].startswith("train (train.py:")
+    assert console.returncode == 0, console
+    assert ">>> 11\n>>> " in console.stdout
+    assert console.stdout.endswith("rank 1 goes on without you\n")
+    assert (nobody.returncode, nobody.stderr) == (2, "--rank 2: the job has the ranks 0 to 1\n")
+    assert driver.returncode == 0
+    assert output.count("localhost] done 7") == 2

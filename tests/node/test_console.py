@@ -1,0 +1,286 @@
+"""The console in a rank: what it answers while the program goes on, and that the program is as it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import muster.deploy.agent.job
+from muster.deploy.agent.job import consoles
+from muster.deploy.agent.job.consoles import NONSENSE, SILENT, Consoles
+from tests.interpreters import interpreter
+from tests.waiting import PATIENCE, wait_until
+
+FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")
+JOB = {"job": "j", "host": "node1"}
+PYTHONS = ["3.9", "{}.{}".format(*sys.version_info), "3.12", "3.13"]
+# Works until the file `go` is there, then says what it has come to.
+PROGRAM = """
+import os, random, sys, time
+random.seed(7)
+scale = 2
+total, step = 0.0, 0
+class Model:
+    training = True
+model = Model()
+def work(batch):
+    factor = 0.5
+    time.sleep(0.01)
+    return batch * scale * factor
+def train():
+    global total, step
+    while not os.path.exists("go"):
+        step += 1
+        work(1.0)
+    for _ in range(5):
+        total += work(random.random())
+print("ready", flush=True)
+train()
+print(total, scale, model.training, sys.gettrace(), flush=True)
+"""
+
+
+@dataclass
+class Running:
+    """A rank that runs, and the agent's part that asks it."""
+
+    process: subprocess.Popen[str]
+    agent: Consoles
+    home: Path
+
+    def eval(self, expression: str, seconds: float = 100, rank: int | None = None) -> dict[str, Any]:
+        asked = {**JOB, "expression": expression, "seconds": seconds, "only": rank}
+        answer = self.agent.do_console_eval(asked, b"")
+        assert answer["recorded"]
+        return dict(answer["ranks"])
+
+    def open(self, *, hold: bool = False) -> dict[str, Any]:
+        opened = self.agent.do_console_open({**JOB, "rank": 1, "hold": hold}, b"")
+        assert opened == {"recorded": True, "here": True}
+        return self.say()
+
+    def say(self, line: str | None = None) -> dict[str, Any]:
+        """What the rank writes until it asks for the next line, or has left."""
+        words = {} if line is None else {"line": line}
+        said = self.agent.do_console_say({**words, "hear": PATIENCE}, b"")
+        while not said.get("over") and "ask" not in said:
+            more = self.agent.do_console_say({"hear": PATIENCE}, b"")
+            said = {**more, "text": said["text"] + more["text"]}
+        return said
+
+    def end(self) -> str:
+        (self.home / ".muster/jobs/j/code/go").touch()
+        return self.process.communicate(timeout=PATIENCE)[0]
+
+
+@contextmanager
+def running(home: Path, program: str = PROGRAM, python: str = sys.executable) -> Iterator[Running]:
+    job, private = home / ".muster" / "jobs" / "j", home / "private"
+    for folder in (job / "code", job / "bin" / "in_rank", private):
+        folder.mkdir(parents=True)
+    private.chmod(0o700)
+    (job / "agent.node1").write_text(str(private))
+    for source in FOLDER.glob("*.py"):
+        (job / "bin" / "in_rank" / source.name).write_text(source.read_text())
+    (job / "code" / "train.py").write_text(program)
+    env = {**os.environ, "RANK": "1", "MUSTER_AGENT": str(private), "MUSTER_RECORD": "1"}
+    env["PYTHONPATH"] = str(job / "bin" / "in_rank")
+    agent = Consoles(home / ".muster")
+    with subprocess.Popen(
+        [python, "-W", "error", "train.py"], cwd=job / "code", env=env, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
+            yield Running(process, agent, home)
+        finally:
+            agent.close()
+            process.kill()
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[Running]:
+    with running(tmp_path) as started:
+        yield started
+
+
+def undisturbed(tmp_path: Path) -> str:
+    with running(tmp_path / "other") as started:
+        return started.end()
+
+
+def test_an_expression_has_the_names_of_the_innermost_function_and_of_its_callers(rank: Running) -> None:
+    assert (
+        rank.eval("model.training, scale, [scale * n for n in (1, 2)]")["1"]["value"] == "(True, 2, [2, 4])"
+    )
+
+    def inside() -> bool:
+        return bool(rank.eval("factor + scale")["1"].get("value") == "2.5")
+
+    wait_until(inside, "the program in its function")
+    at = rank.eval("step")["1"]["at"]
+    assert at.startswith(("work (train.py:", "train (train.py:"))
+    before = int(rank.eval("step")["1"]["value"])
+    wait_until(lambda: int(rank.eval("step")["1"]["value"]) > before, "the program to go on")
+
+
+@pytest.mark.parametrize(
+    ("expression", "error"),
+    [
+        ("lss", "NameError: name 'lss' is not defined"),
+        ("1 +", "SyntaxError: "),
+        ("scale = 3", "SyntaxError: "),
+        ("sys.exit(3)", "SystemExit: 3"),
+        ("1 / 0", "ZeroDivisionError: "),
+        ("[0 for _ in iter(int, 1)]", "it took longer than 0.5 s and was broken off"),
+    ],
+)
+def test_an_expression_that_fails_is_an_answer_and_the_program_goes_on(
+    rank: Running, tmp_path: Path, expression: str, error: str
+) -> None:
+    assert rank.eval(expression, 0.5)["1"]["error"].startswith(error)
+    assert rank.eval("threading.active_count() > 9 if 'threading' in dir() else 0")["1"]["value"] == "0"
+    assert rank.end() == undisturbed(tmp_path)
+
+
+def test_a_long_value_is_cut_on_its_way(rank: Running) -> None:
+    assert len(rank.eval("'x' * 10**7")["1"]["value"]) == consoles.MOST_TEXT
+    assert len(rank.eval("list(range(10**6))")["1"]["value"]) < 2000
+    assert rank.eval("'\\x1b[2J' + chr(0xdc80)")["1"]["value"] == "'\\x1b[2J\\udc80'"
+
+
+def test_only_the_rank_that_is_asked_answers(rank: Running) -> None:
+    assert rank.eval("step", rank=0) == {}
+    assert [*rank.eval("step", rank=1)] == ["1"]
+
+
+def test_a_rank_that_is_stopped_or_gone_holds_nobody(rank: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consoles, "GRACE_SECONDS", 0.2)
+    rank.process.send_signal(signal.SIGSTOP)
+    assert rank.eval("step", 0.2) == {"1": {"error": SILENT}}
+    rank.process.kill()
+    rank.process.wait()
+    assert rank.eval("step") == {}
+
+
+def test_a_socket_that_says_something_else_is_no_answer(rank: Running) -> None:
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-c"),
+            "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); "
+            "print(flush=True); c, _ = s.accept(); c.recv(9999); c.sendall(b'[' * 99999 + b'\\n'); c.recv(1)",
+            str(rank.home / "private" / "console-7"),
+        ],
+        stdout=subprocess.PIPE,
+    ) as liar:
+        assert liar.stdout
+        liar.stdout.readline()
+        assert rank.eval("step")["7"] == {"error": NONSENSE}
+
+
+def test_the_console_is_for_this_user_only(rank: Running) -> None:
+    socket = rank.home / "private" / "console-1"
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+    stranger = "import sys; sys.modules['muster_console']._user_of = lambda connection: 12345\n"
+    with running(rank.home / "other", stranger + PROGRAM) as closed:
+        assert closed.eval("step")["1"].keys() == {"error"}
+
+
+def test_a_job_without_a_record_has_no_console(tmp_path: Path) -> None:
+    agent = Consoles(tmp_path)
+    asked = {**JOB, "expression": "1", "seconds": 1, "only": None}
+    assert agent.do_console_eval(asked, b"") == {"recorded": False, "ranks": {}}
+    assert agent.do_console_open({**JOB, "rank": 0, "hold": False}, b"") == {"recorded": False, "here": False}
+
+
+def test_a_program_that_forks_is_not_warned_of_the_waiting_thread_and_its_child_is_no_rank(
+    tmp_path: Path,
+) -> None:
+    child = (
+        "import os, threading\n"
+        "for _ in range(20):\n"
+        "    if os.fork() == 0:\n"
+        "        os._exit(threading.active_count() != 1)\n"
+        "    assert os.wait()[1] == 0\n"
+    )
+    newest = next(found for version in reversed(PYTHONS) if (found := interpreter(version)))
+    with running(tmp_path, child + PROGRAM, newest) as forked:  # with -W error
+        assert "value" in forked.eval("step")["1"]
+        assert forked.end()
+
+
+def test_a_console_beside_the_rank_changes_nothing(rank: Running, tmp_path: Path) -> None:
+    opened = rank.open()
+    assert opened["ask"] == ">>> "
+    assert "train (train.py:" in opened["text"]
+    assert rank.say("scale = 50")["text"] == ""
+    assert rank.say("scale")["text"] == "50\n"
+    assert rank.say("for n in range(2):")["ask"] == "... "
+    assert rank.say("    print(n * scale)")["ask"] == "... "
+    assert rank.say("")["text"] == "0\n50\n"
+    assert "ZeroDivisionError: division by zero" in rank.say("1 / 0")["text"]
+    assert "SyntaxError" in rank.say("1 +* 2")["text"]
+    assert rank.say("quit")["over"]
+    assert rank.end() == undisturbed(tmp_path)
+
+
+def test_a_console_moves_through_the_frames(rank: Running) -> None:
+    rank.open()
+
+    def in_work() -> bool:
+        return "in work (" in rank.say("where")["text"]
+
+    wait_until(in_work, "the program in its function")
+    assert rank.say("locals")["text"].startswith("batch = 1.0\n")
+    assert "in train (train.py:" in rank.say("up")["text"]
+    assert "NameError" in rank.say("factor")["text"]
+    assert "in <module> (train.py:" in rank.say("up")["text"]
+    assert "no frame" in rank.say("up")["text"]
+    rank.say("down")
+    assert "in work (" in rank.say("down")["text"]
+    assert rank.say("factor")["text"] == "0.5\n"
+    assert "muster-console" in rank.say("threads")["text"]
+    assert "up, down" in rank.say("help")["text"]
+
+
+def test_what_is_changed_in_an_object_is_changed_in_the_program(rank: Running) -> None:
+    rank.open()
+    rank.say("model.training = False")
+    assert rank.end().endswith("2 False None\n")
+
+
+@pytest.mark.parametrize("version", dict.fromkeys(PYTHONS))
+def test_a_rank_is_held_in_pdb_and_let_go(tmp_path: Path, version: str) -> None:
+    if not (found := interpreter(version)):
+        pytest.skip(f"no Python {version} here")
+    with running(tmp_path, python=found) as held:
+        opened = held.open(hold=True)
+        assert opened["ask"] == "(Pdb) ", opened
+        before = held.say("p step")["text"]
+        assert held.say("p step")["text"] == before  # it does not go on
+        assert held.say("w")["text"]
+        assert held.say("b 13")["text"].startswith("Breakpoint 1")  # return batch * scale * factor
+        assert "batch * scale" in held.say("c")["text"]
+        assert held.say("p factor")["text"] == "0.5\n"
+        assert held.say("n")["ask"] == "(Pdb) "
+        assert held.say("q")["over"]
+        assert held.end() == undisturbed(tmp_path)
+
+
+def test_a_rank_goes_on_when_its_debugger_is_lost(tmp_path: Path) -> None:
+    with running(tmp_path) as held:
+        held.open(hold=True)
+        held.say("b 13, False")  # tracing, and nothing that would ask
+        held.agent.do_console_say({"line": "c", "hear": 0.0}, b"")
+        held.agent.close()
+        assert held.end() == undisturbed(tmp_path)

@@ -1,0 +1,128 @@
+"""Answers of many ranks as a person reads them, and talks with one, with hosts that are played."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, cast
+
+import pytest
+
+from muster.deploy.connect.channel import Channel
+from muster.deploy.connect.requests.consoles import Answer, Answers, Opened, Said
+from muster.deploy.debug.answers import NO_CONSOLE, Gathered, gather
+from muster.deploy.debug.talk import open_talk, talk
+from muster.deploy.errors import MusterError, UsageError
+
+
+class Host:
+    """Plays the agent of a host: gives the answers that it was given, and keeps what it was asked."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers, self.asked = list(answers), list[Mapping[str, Any]]()
+
+    def post(self, request: object, **words: object) -> Future[Any]:
+        self.asked.append(words)
+        future: Future[Any] = Future()
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+        return future
+
+    def wait(self, future: Future[Any], seconds: float, since: float) -> Any:
+        return future.result()
+
+    def ask(self, request: object, *, seconds: float, **words: object) -> Any:
+        return self.post(request, **words).result()
+
+
+def of(hosts: Mapping[str, Host]) -> dict[str, Channel]:
+    return {name: cast("Channel", host) for name, host in hosts.items()}
+
+
+def asked(*hosts: object, wanted: Sequence[int] = range(3)) -> Gathered:
+    played = {f"node{number}": Host(answer) for number, answer in enumerate(hosts, 1)}
+    return gather("j", of(played), "step", wanted, seconds=5)
+
+
+def test_ranks_with_equal_answers_are_one_line_and_the_most_come_first() -> None:
+    far = Answers(recorded=True, ranks={"2": Answer(value="8", at="read (loader.py:3)")})
+    near = Answers(recorded=True, ranks={"0": Answer(value="7"), "1": Answer(value="7", at="x (y.py:3)")})
+    assert str(asked(far, near)) == "ranks 0-1: 7\nrank 2: 8\n"
+
+
+def test_an_error_says_where_the_rank_was_and_a_long_value_has_its_own_lines() -> None:
+    answers = {
+        "0": Answer(value="tensor([[1.],\n        [2.]])"),
+        "1": Answer(error="NameError: name 'x' is not defined", at="main (a.py:3)"),
+    }
+    gathered = asked(Answers(recorded=True, ranks=answers), wanted=range(2))
+    assert str(gathered) == (
+        "rank 0:\n    tensor([[1.],\n            [2.]])\n"
+        "rank 1: NameError: name 'x' is not defined  [in main (a.py:3)]\n"
+    )
+    assert gathered.failed
+
+
+def test_what_a_rank_answers_cannot_drive_the_terminal() -> None:
+    ranks = {"0": Answer(value="\x1b[2J\x07", at="\x1b]0;x"), "1": Answer(error="\x1b[2J", at="\x9b1m")}
+    said = str(asked(Answers(recorded=True, ranks=ranks), wanted=range(2)))
+    assert not {"\x1b", "\x07", "\x9b"} & {*said}
+
+
+def test_ranks_that_no_host_knows_are_named_unless_a_host_is_silent() -> None:
+    known = Answers(recorded=True, ranks={"0": Answer(value="7")})
+    assert str(asked(known)) == f"ranks 1-2: {NO_CONSOLE}\nrank 0: 7\n"
+    gathered = asked(known, MusterError("no answer", host="node2"))
+    assert (str(gathered), gathered.silent) == ("rank 0: 7\n", {"node2": "no answer"})
+
+
+def test_an_answer_of_a_rank_that_the_job_does_not_have_is_left_out() -> None:
+    ranks = {"0": Answer(value="7"), "1": Answer(value="7"), "99": Answer(value="7")}
+    assert [*asked(Answers(recorded=True, ranks=ranks), wanted=[1]).answers] == [1]
+
+
+def test_a_job_without_a_record_is_refused_with_a_sentence() -> None:
+    with pytest.raises(UsageError, match="j was launched without --record, so its ranks cannot be asked"):
+        asked(Answers(recorded=False, ranks={}), Answers(recorded=False, ranks={}))
+    with pytest.raises(UsageError, match="without --record"):
+        open_talk("j", of({"node1": Host(Opened(recorded=False, here=False))}), 0, hold=False)
+
+
+def test_a_host_that_no_longer_has_the_job_does_not_hide_the_others() -> None:
+    here = Answers(recorded=True, ranks={str(rank): Answer(value="7") for rank in range(3)})
+    assert str(asked(Answers(recorded=False, ranks={}), here)) == "ranks 0-2: 7\n"
+
+
+def test_a_talk_is_with_the_host_that_has_the_rank() -> None:
+    hosts = {
+        "node1": Host(Opened(recorded=True, here=False)),
+        "node2": Host(Opened(recorded=True, here=True)),
+    }
+    assert open_talk("j", of(hosts), 3, hold=True) is cast("Channel", hosts["node2"])
+    assert hosts["node2"].asked == [{"job": "j", "host": "node2", "rank": 3, "hold": True}]
+    lost = {"node1": Host(Opened(recorded=True, here=False)), "node2": Host(MusterError("frozen"))}
+    with pytest.raises(MusterError, match=r"j: rank 3 is not running on these hosts\nnode2: frozen"):
+        open_talk("j", of(lost), 3, hold=False)
+
+
+def test_a_talk_passes_lines_until_the_person_leaves() -> None:
+    host = Host(Said("in train\n", ask=">>> "), Said("7"), Said("\n", ask=">>> "))
+    written, lines = list[str](), ["step"]
+
+    def read(prompt: str) -> str:
+        if not lines:
+            raise EOFError
+        return lines.pop()
+
+    talk(cast("Channel", host), written.append, read)
+    assert written == ["in train\n", "7", "\n"]
+    assert ["line" in words for words in host.asked] == [False, True, False]
+
+
+def test_a_talk_ends_when_the_rank_leaves() -> None:
+    written = list[str]()
+    talk(cast("Channel", Host(Said("bye\n", over=True))), written.append, lambda prompt: "")
+    assert written == ["bye\n"]
