@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..connect.cluster import Cluster
 from ..connect.opener import opener, pythons_beside
-from ..connect.pipe import OpenPipe
+from ..connect.pipe import OpenPipe, Pipe
 from ..console.terminal import harmless
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
@@ -26,6 +26,14 @@ if TYPE_CHECKING:  # most commands launch nothing
 
 HERE = "here"
 """The value of `--slurm` without words: the allocation in which this command runs."""
+
+_INSTEAD = {
+    "include": '--slurm "... -w node1,node2" names them',
+    "exclude": '--slurm "... -x node3" leaves hosts out',
+    "per_host": '--slurm "... --ntasks-per-node 2" says how many ranks each has',
+    "requirements": "launch without --detach, or inside of a batch script",
+}
+"""What to write for a batch job, in place of options that need its hosts."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,15 @@ def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:
     if errors:
         raise UnfitError((name, error.reason) for name, error in errors.items())
     return hosts
+
+
+def later() -> Inventory:
+    """No hosts yet: those of a batch job, which Slurm gives when it starts."""
+
+    def open_pipe(host: Host) -> Pipe:
+        raise UsageError(f"{host.name}: Slurm has not given it yet")
+
+    return Inventory((), open_pipe)
 
 
 def cluster_of(hosts: str, include: str, exclude: str, python: str) -> Cluster:
@@ -103,6 +120,25 @@ def salloc_words(slurm: str) -> list[str]:
             f'--slurm {slurm!r}: give options of salloc, quoted as one word: --slurm "-N 2 -t 60"'
         )
     return words
+
+
+def batch_words(slurm: str, *, detach: bool, **needing_hosts: object) -> list[str] | None:
+    """The options of sbatch for a detached launch on hosts of Slurm; None for any other launch.
+
+    `UsageError` for options that need hosts which nobody knows yet, with Slurm's own word in their place.
+    """
+    if not (detach and slurm):
+        return None
+    if slurm == HERE:
+        raise UsageError(
+            "--detach with --slurm submits a batch job, and that asks for hosts of its own; "
+            'say which: --slurm "-N 2 -t 60" --detach'
+        )
+    for name, value in needing_hosts.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} needs hosts, and a batch job has none yet: {_INSTEAD[name]}")
+    return salloc_words(slurm)
 
 
 def _tell(line: str) -> None:

@@ -23,7 +23,8 @@ from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..jobs import control as jobs
 from ..jobs import table as job_table
-from ..jobs.control import Here, Known, Line
+from ..jobs.control import Here, Known, Line, Place
+from ..slurm.mark import any_mark
 from .command import command
 from .ending import PAGE, end_with_page
 from .shared import HELP, explained
@@ -102,6 +103,8 @@ def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs",
         require_logs(known)
         screen = Screen(sys.stdout)
         name = known.state.job
+        if known.state.state == "waiting":
+            screen.say(harmless(f"{name} waits: {known.state.why}"))
         try:
             for line in jobs.printed(known, rank=None, follow=True, skip=True):
                 _show(screen, line)
@@ -133,7 +136,7 @@ def known_jobs(
 
     The hosts are not asked about the job `until` if this machine knows it.
     """
-    here = Here(Path(runs))
+    here = _here(Path(runs))
     known = jobs.known_to([here])
     hosts_file = Path(hosts or "hosts.txt")
     if (until and any(entry.state.job.endswith(until) for entry in known)) or not (
@@ -146,6 +149,15 @@ def known_jobs(
         errors = cluster.connect()
         known = jobs.known_to([here, *cluster.channels.values()], on_error=errors.__setitem__)
         yield known, [f"{name}: {error.reason}" for name, error in errors.items()]
+
+
+def _here(runs: Path) -> Place:
+    """The runs of this machine; Slurm is asked where one of them is its batch job."""
+    if not any_mark(runs):
+        return Here(runs)
+    from ..slurm.batch_runs import BatchRuns  # noqa: PLC0415  # most runs are none
+
+    return BatchRuns(runs, Here(runs))
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from ..timings import Timings
 from . import options as request
 from .command import command
 from .habits import HINTS, SPELLINGS
-from .inventory import HERE, allocated, of_file, with_slots
+from .inventory import HERE, allocated, batch_words, later, of_file, with_slots
 from .shared import HELP, SLOTS, explained
 from .shipped import TRAIN
 
@@ -40,7 +40,8 @@ _HELP = {
     "per-host": "number of ranks on each host (default: its slots)",
     "slots": SLOTS,
     "env": "K=V for every rank, or K to use its value on this machine; may be repeated",
-    "detach": "let the job go on when this command ends: its driver runs on the first host",
+    "detach": "let the job go on when this command ends: its driver runs on the first host; with --slurm, "
+    "as a batch job",
     "dry-run": "print every file and every command, and change nothing",
     "record": "record the collectives of each rank, so that muster why can explain a hang",
     "max-restarts": "how often to start again after a failure, on the hosts that are still fit (default: 0)",
@@ -123,8 +124,10 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context, "interrupted; the job is ended on every host"), contextlib.ExitStack() as stack:
         clock = Timings()
         clock.note("Python and the command line", 0.0)
-        request.require_batch(detach=detach, slurm=slurm)
         request.require_attached(detach=detach, events=events, metrics=metrics)
+        # Hosts of a batch job are known only when it starts.
+        needing = {"include": include, "exclude": exclude, "per_host": per_host, "requirements": requirements}
+        batch = batch_words(slurm, detach=detach, **needing) if slurm else None
         shown = sys.stderr if events == "-" else sys.stdout
         asked = wanted(
             requirements,
@@ -134,7 +137,9 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             relock=relock,
         )
         here, screen = Path.cwd(), Screen(shown, request.ranks(rank), may_drop=True)
-        if slurm:
+        if batch:
+            inventory = later()
+        elif slurm:
             inventory = stack.enter_context(allocated(slurm, include, exclude, python, start_timeout or None))
         else:
             inventory = of_file(hosts, include, exclude, python)
@@ -152,7 +157,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             record=record,
             stdin=not (detach or max_restarts) and request.feeds(0),
         )
-        used = used_hosts(listed, spec)
+        used = used_hosts(listed, spec) if listed else ()
         open_pipe = ahead(listed[:1] if detach else used, inventory.open_pipe, clock)
         with clock.part("tree"):
             tree = scan(here)
@@ -163,6 +168,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             from ..jobs.job import Job  # noqa: PLC0415
             from ..jobs.notify import require_notify  # noqa: PLC0415
             from . import carrying  # noqa: PLC0415
+            from .batch import hand_to_slurm  # noqa: PLC0415
         job = Job(
             spec=replace(spec, program=program),
             hosts=listed,
@@ -172,7 +178,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             stall_timeout=float(stall_timeout),
             network=request.network(network),
             max_restarts=max_restarts,
-            min_hosts=request.min_hosts(min_hosts, used),
+            min_hosts=max(0, min_hosts) if batch else request.min_hosts(min_hosts, used),
             max_log=request.size("--max-log", max_log),
             sample_every=float(max(0, sample_every)),
             notify=require_notify(notify),
@@ -181,7 +187,9 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         )
         dry = dry_run or context.config.run.dry
         packages = carrying.packages(asked, spec.launcher, screen, dry=dry) if asked else None
-        if dry:
+        if batch:
+            hand_to_slurm(job, batch, Path(runs), screen, dry=dry)
+        elif dry:
             carrying.show(job, open_pipe, clock, packages)
         elif detach:
             carrying.hand_over(job, open_pipe, screen, packages)

@@ -138,15 +138,6 @@ def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
     return tuple(replace(host, slots=number, slots_by_default=False) for host in hosts)
 
 
-def require_batch(*, detach: bool, slurm: str) -> None:
-    """`UsageError` for a detached job on hosts of Slurm: its driver would end with the allocation's step."""
-    if detach and slurm:
-        raise UsageError(
-            "--detach with --slurm: Slurm ends a step with its allocation, and the driver with it; "
-            "submit the launch instead: sbatch -N 2 --wrap 'muster launch --slurm train.py'"
-        )
-
-
 def require_attached(*, detach: bool, **options: object) -> None:
     """Refuse options of a launch that end with this command, for a job that goes on without it."""
     given = [name for name, value in options.items() if value]

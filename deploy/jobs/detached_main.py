@@ -19,7 +19,6 @@ from types import FrameType
 from typing import NoReturn
 
 from ..common.paths import MusterPaths
-from ..common.store import Store
 from ..connect.pipe import OpenPipe, Pipe
 from ..connect.transports.local import LocalPipe
 from ..connect.transports.openssh import OpenSshPipe
@@ -27,24 +26,11 @@ from ..envs.present import Present
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..plan.launch_plan import LaunchPlan
-from ..plan.source_tree import Tree, TreeFile
 from .job import Job
 from .notify import notify
 from .run_folder import RunFolder
 from .runner import Attempts
-
-
-class StoredTree(Tree):
-    """Files of a machine that may be unreachable by now. Their contents are in this host's store."""
-
-    def source(self, file: TreeFile) -> Path:
-        """Where the content of a file is."""
-        return Store(Path(MusterPaths.of_home(str(Path.home())).store)).path(file.digest)
-
-
-def stored(tree: Tree) -> StoredTree:
-    """The same files, read from the store."""
-    return StoredTree(tree.root, tree.within, tree.files, tree.prefix)
+from .stored import stored
 
 
 def main(folder_name: str) -> None:
@@ -55,7 +41,8 @@ def main(folder_name: str) -> None:
     signal.signal(signal.SIGTERM, _interrupt)  # fab stop
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    job = dataclasses.replace(job, tree=stored(job.tree), library=stored(job.library))
+    store = Path(MusterPaths.of_home(str(Path.home())).store)
+    job = dataclasses.replace(job, tree=stored(job.tree, store), library=stored(job.library, store))
     folder = Path(folder_name)
     run = RunFolder(folder, "run", detached=True, max_log=job.max_log)
     word = _FirstWord()

@@ -35,11 +35,15 @@ class RunFolder:
     """The paths of a run, and a watcher that writes its logs. The layout is the same for every launcher.
 
     `max_log`: the bytes that all logs together may take, 0 for no limit. Each host has an equal share, so
-    that no host can use up the room of the others. The hosts themselves keep everything.
+    that no host can use up the room of the others. The hosts themselves keep everything. `again`: an earlier
+    driver of the job has made the folder.
     """
 
-    def __init__(self, runs: Path, job: str, *, detached: bool = False, max_log: int = MAX_LOG) -> None:
+    def __init__(
+        self, runs: Path, job: str, *, detached: bool = False, max_log: int = MAX_LOG, again: bool = False
+    ) -> None:
         self.max_log = max_log
+        self._again = again
         self._room: dict[str, int] = {}
         self.path = runs / job
         self.logs = self.path / "logs"
@@ -83,7 +87,7 @@ class RunFolder:
 
     def _create(self) -> None:
         try:
-            self.logs.mkdir(parents=True)
+            self.logs.mkdir(parents=True, exist_ok=self._again)
             self.path.chmod(0o700)
         except OSError as error:
             kind = MusterError if error.errno in FULL else UsageError
@@ -165,6 +169,11 @@ class RunFolder:
             return result
         asked = json.loads(order.read_text())["by"]
         return dataclasses.replace(result, failure=stopped(asked, result.exit_status, result.failure.at))
+
+    def kept(self, name: str) -> str | None:
+        """The text of a file that an earlier driver of the job kept; None without one."""
+        path = self.path / name
+        return path.read_text(errors="replace") if self._again and path.is_file() else None
 
     def keep_metrics(self, name: str, metrics: str) -> None:
         """Write the program's metrics if there is room; otherwise `problem` says that they are missing."""

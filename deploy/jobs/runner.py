@@ -95,11 +95,11 @@ def tools() -> Tools:
 
 
 def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
-    """The spec of an attempt. With fewer hosts there may be fewer ranks than in the first attempt."""
+    """The spec of an attempt of this driver. With fewer hosts there may be fewer ranks than in its first."""
     ranks = job.spec.np
     if ranks and attempt:
         ranks = min(ranks, sum(host.slots for host in hosts))
-    return dataclasses.replace(job.spec, np=ranks, attempt=attempt)
+    return dataclasses.replace(job.spec, np=ranks, attempt=job.spec.attempt + attempt)
 
 
 class Attempts:
@@ -131,8 +131,8 @@ class Attempts:
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
-        self._metrics: dict[str, str | None] = {}
-        """The text of each file of METRICS, of all attempts so far."""
+        self._metrics: dict[str, str | None] = {name: folder.kept(name) for name in METRICS}
+        """The text of each file of METRICS, of all attempts so far, those of an earlier driver included."""
         self._unfetched: list[str] = []
         """The heads from which the metrics of an attempt could not be fetched."""
 

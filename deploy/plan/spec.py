@@ -39,6 +39,8 @@ class LaunchSpec:
     job: str
     program: Program
     launcher: LauncherName = "mpirun"
+    allocation: str = ""
+    """Slurm's number of the allocation that the hosts belong to; empty for hosts of a hosts file."""
     np: int | None = None
     backend: str = "auto"
     env: tuple[tuple[str, str], ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..launch.result import Failure, LaunchResult
-from .programs import ended, node_state, why_lost
+from .programs import ended, ending, node_state, why_lost
 
 OWN = frozenset({"interrupted", "stopped", "placement", "world", "driver", "port"})
 """Failures that have another cause."""
@@ -22,13 +22,25 @@ def blame_slurm(result: LaunchResult, job: str) -> LaunchResult:
     if failure is None or failure.kind in OWN:
         return result
     if state := ended(job):
-        status = CANCELLED if state.startswith("CANCELLED") else STATUS
-        reason = f"Slurm ended the allocation {job}: {state}"
-        tail = (f"{failure.headline}\n",)
-        return dataclasses.replace(
-            result, failure=Failure("allocation", reason, status, at=failure.at, tail=tail)
-        )
+        return _taken(result, failure, job, state)
     if failure.kind == "host" and failure.host and why_lost(job, failure.host):
         line = f"Slurm: {failure.host} is {node_state(failure.host)}\n"
         return dataclasses.replace(result, failure=dataclasses.replace(failure, tail=(*failure.tail, line)))
     return result
+
+
+def blame_own_end(result: LaunchResult, job: str) -> LaunchResult:
+    """The same, for a driver that is a part of the job: Slurm ends it by a SIGTERM, as it ends the ranks."""
+    failure = result.failure
+    if failure and failure.kind not in OWN - {"interrupted"} and (state := ending(job)):
+        return _taken(result, failure, job, state)
+    return blame_slurm(result, job)
+
+
+def _taken(result: LaunchResult, failure: Failure, job: str, state: str) -> LaunchResult:
+    status = CANCELLED if state.startswith("CANCELLED") else STATUS
+    reason = f"Slurm ended the allocation {job}: {state}"
+    tail = () if failure.kind == "interrupted" else (f"{failure.headline}\n",)
+    return dataclasses.replace(
+        result, failure=Failure("allocation", reason, status, at=failure.at, tail=tail)
+    )

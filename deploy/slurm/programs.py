@@ -1,17 +1,19 @@
-"""Slurm's own programs on this machine, a login node. Calls are bounded in time, errors are in words."""
+"""Slurm's own programs, on a login node or a node of a job. Calls are bounded, errors are in words."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..errors import MusterError, UsageError
 
 SECONDS, ENDING_SECONDS = 15.0, 8.0
 """For an answer of slurmctld; it is asked again by whoever needs it."""
 ALIVE = frozenset({"", "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"})
+_ENDS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}
+"""What a job that completes has ended with, by the reason that Slurm shows."""
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 
 
@@ -56,9 +58,19 @@ def host_names(nodelist: str) -> list[str]:
 
 def queued(job: str) -> str:
     """What Slurm says of a job that waits: `PENDING (Resources), expected at 2026-11-22T10:00:00`."""
-    state, _, rest = ask("squeue", "--noheader", "--jobs", job, "--format", "%T|%r|%S").strip().partition("|")
+    return _described(ask("squeue", "--noheader", "--jobs", job, "--format", "%T|%r|%S").strip())
+
+
+def own_jobs() -> dict[str, str]:
+    """The user's jobs that are not over, by Slurm's number: `PENDING (Resources)`, `RUNNING (None)`."""
+    lines = ask("squeue", "--me", "--noheader", "--format", "%i %T|%r|%S").splitlines()
+    return {job: _described(rest) for job, _, rest in (line.partition(" ") for line in lines)}
+
+
+def _described(line: str) -> str:
+    state, _, rest = line.partition("|")
     reason, _, start = rest.partition("|")
-    expected = f", expected at {start}" if start and start != "N/A" else ""
+    expected = f", expected at {start}" if start and start != "N/A" and state == "PENDING" else ""
     return f"{state} ({reason}){expected}" if state else ""
 
 
@@ -66,17 +78,52 @@ def ended(job: str) -> str:
     """Why Slurm ended a job: `CANCELLED`, `TIMEOUT (TimeLimit)`; empty while it runs or if unknown."""
     deadline = time.monotonic() + ENDING_SECONDS
     while True:
-        try:
-            shown = ask("scontrol", "show", "job", "--oneliner", job)
-        except MusterError:
-            return ""
-        fields = dict(re.findall(r"(JobState|Reason)=(\S*)", shown))
-        state, reason = fields.get("JobState", ""), fields.get("Reason", "None")
+        shown = _shown(job)
+        state = shown.get("JobState", "")
         if state in ALIVE:
             return ""
         if state != "COMPLETING" or time.monotonic() > deadline:
-            return state if reason in {"None", ""} else f"{state} ({reason})"
+            return _with_reason(state, shown)
         time.sleep(0.2)  # the state that the job ends with is shown when its hosts are free
+
+
+def ending(job: str) -> str:
+    """Why Slurm ends the job of which this process is a part; empty if it does not.
+
+    Until the last process is gone Slurm shows only that the job completes; the reason tells more.
+    """
+    shown = _shown(job)
+    state = shown.get("JobState", "")
+    if state == "COMPLETING":
+        preempted = shown.get("PreemptTime", "None") not in {"None", "Unknown"}
+        state = _ENDS.get(shown.get("Reason", ""), "PREEMPTED" if preempted else "CANCELLED")
+    return "" if state in ALIVE else _with_reason(state, shown)
+
+
+def outcome(job: str) -> str:
+    """How a job of Slurm ended, from slurmctld, or later from its accounting; empty if neither knows."""
+    shown = _shown(job)
+    if state := shown.get("JobState", ""):
+        return _with_reason(state, shown)
+    try:
+        return ask(
+            "sacct", "--allocations", "--noheader", "--parsable2", "--format=State", "--jobs", job
+        ).strip()
+    except MusterError:
+        return ""
+
+
+def _shown(job: str) -> dict[str, str]:
+    """The fields of `scontrol show job`; none if Slurm does not know the job, or does not answer."""
+    try:
+        return dict(re.findall(r"(\w+)=(\S*)", ask("scontrol", "show", "job", "--oneliner", job)))
+    except MusterError:
+        return {}
+
+
+def _with_reason(state: str, shown: Mapping[str, str]) -> str:
+    reason = shown.get("Reason", "None")
+    return state if reason in {"None", ""} else f"{state} ({reason})"
 
 
 def why_lost(job: str, host: str) -> str:

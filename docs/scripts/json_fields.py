@@ -304,7 +304,7 @@ MEANINGS = {
     "Reached.refused": "why an address was not reached",
     "[]": "a job",
     "JobState.job": "its id",
-    "JobState.state": "`running`, `done`, `failed`, or `lost` with its driver",
+    "JobState.state": "`waiting` for Slurm, `running`, `done`, `failed`, or `lost` with its driver",
     "JobState.launcher": "`mpirun` or `torchrun`",
     "JobState.hosts": "its hosts, the head first",
     "JobState.ranks": "number of ranks",

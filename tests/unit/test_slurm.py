@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli import inventory, options
+from muster.deploy.cli import inventory
 from muster.deploy.cli.launch import launch
 from muster.deploy.cli.words import spelled_out
 from muster.deploy.connect.transports.srun import command
@@ -113,12 +113,6 @@ def test_the_step_of_an_agent_shares_what_the_allocation_has_there() -> None:
 )
 def test_slurm_takes_words_that_begin_with_a_dash_or_none(line: list[str], read: list[str]) -> None:
     assert spelled_out(["launch", *line], {"launch": launch}, "muster")[1:] == read
-
-
-def test_a_detached_driver_is_a_batch_job() -> None:
-    options.require_batch(detach=False, slurm="-N 2")
-    with pytest.raises(UsageError, match=r"sbatch -N 2 --wrap 'muster launch --slurm train\.py'"):
-        options.require_batch(detach=True, slurm="-N 2")
 
 
 # -- programs of Slurm, as small scripts on PATH --

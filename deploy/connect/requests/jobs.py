@@ -28,7 +28,8 @@ class JobState:
     """A job as its folder tells of it; `ended` and `exit_status` are None as long as there is no result."""
 
     job: _JobId
-    state: Literal["running", "done", "failed", "lost"]
+    state: Literal["waiting", "running", "done", "failed", "lost"]
+    """`waiting`: in the queue of Slurm (deploy/slurm/batch_runs.py)."""
     launcher: Name
     hosts: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)]
     ranks: Count
@@ -45,8 +46,8 @@ class JobState:
 
     @property
     def running(self) -> bool:
-        """Whether the job goes on."""
-        return self.state == "running"
+        """Whether the job goes on, or will."""
+        return self.state in {"waiting", "running"}
 
 
 @dataclass(frozen=True)

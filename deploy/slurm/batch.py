@@ -1,0 +1,187 @@
+"""A detached launch as a batch job of Slurm: its folder, the script, and sbatch.
+
+The folder of the run, `runs/JOB`, is made here and now; login node and nodes must share it. Beside what every
+run has, it holds `slurm.json` (Slurm's number of the job, and sbatch's command), and until the job is over a
+folder `batch` with all that its driver needs: its code, the job, and the contents of the user's tree as they
+are now. So what is edited while the job waits changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..common.os_errors import explain
+from ..common.runs import identity
+from ..common.store import Store, write_atomically
+from ..errors import MusterError, UsageError
+from ..jobs.detach import own_code
+from ..jobs.job import Job
+from ..plan.source_tree import Tree
+from ..plan.spec import is_secret
+from .mark import write_mark
+from .programs import SECONDS, complaint, missing
+
+BATCH, LOG = "batch", "driver.log"
+# The words of the user come later, and win. --no-kill: a node that fails does not end the others; the driver
+# judges that. B: the driver alone gets the signal, and passes it on to the ranks.
+OWN_WORDS = ("--no-kill", "--no-requeue", "--signal=B:USR1@60")
+REQUEUE = "--requeue"
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.slurm.batch_main import main; main()"
+)
+
+
+class Batch(NamedTuple):
+    """What is handed to sbatch."""
+
+    folder: Path
+    words: tuple[str, ...]
+    """The user's options of sbatch."""
+    python: str
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The argv of sbatch."""
+        name, log = f"--job-name=muster-{self.folder.name}", f"--output={self.folder / LOG}"
+        own = ("--parsable", *OWN_WORDS, name, log, "--open-mode=append", f"--chdir={self.folder.parent}")
+        return ("sbatch", *own, *self.words, str(self.folder / BATCH / "script"))
+
+    @property
+    def script(self) -> str:
+        """What Slurm runs on the first node: the driver in place of the shell, so that it gets the signal."""
+        driver = self.folder / BATCH / "driver"
+        start = shlex.join([self.python, "-I", "-c", _START, str(driver), str(self.folder)])
+        unseen = f"{self.folder}: not on $(hostname); give a --runs that login node and nodes share"
+        return (
+            "#!/bin/sh\n"
+            f"# The driver of Muster's job {self.folder.name}, on the first node of its allocation.\n"
+            f"[ -d {shlex.quote(str(driver))} ] || {{ echo {_in_double_quotes(unseen)} >&2; exit 3; }}\n"
+            f"exec {start}\n"
+        )
+
+    def __str__(self) -> str:
+        return f"{shlex.join(self.command)}\n\n{self.script}"
+
+
+def batch_of(job: Job, words: Sequence[str], runs: Path) -> Batch:
+    """The batch job of a launch whose folder goes into `runs`."""
+    return Batch((runs / job.spec.job).resolve(), tuple(words), job.python or "python3")
+
+
+def submit(job: Job, batch: Batch, environ: Mapping[str, str]) -> str:
+    """Make the run's folder and hand the job to Slurm; returns Slurm's number of it.
+
+    `UsageError` quotes sbatch where it refuses. Then there is no folder either.
+    """
+    try:
+        _prepare(job, batch)
+        number = _sbatch(batch, {**environ, **secrets(job)})
+        write_mark(batch.folder, number, batch.command, requeue=REQUEUE in batch.words)
+    except OSError as error:
+        shutil.rmtree(batch.folder, ignore_errors=True)
+        raise MusterError(f"cannot make the run's folder: {explain(error)}") from None
+    except BaseException:
+        shutil.rmtree(batch.folder, ignore_errors=True)
+        raise
+    return number
+
+
+def secrets(job: Job) -> dict[str, str]:
+    """The values that no file may hold. They travel as Slurm carries every variable of sbatch's."""
+    return {name: value for name, value in job.spec.env if is_secret(name, job.spec.hidden)}
+
+
+def without_secrets(job: Job) -> Job:
+    """The job as it is written down."""
+    env = tuple((name, "" if is_secret(name, job.spec.hidden) else value) for name, value in job.spec.env)
+    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, env=env))
+
+
+def with_secrets(job: Job, environ: Mapping[str, str]) -> Job:
+    """The job as it was asked for; `MusterError` if Slurm did not pass on a value."""
+    if lacking := [name for name in secrets(job) if name not in environ]:
+        raise MusterError(f"--env {lacking[0]}: Slurm did not pass it on; leave --export out of --slurm")
+    env = tuple(
+        (name, environ[name] if is_secret(name, job.spec.hidden) else value) for name, value in job.spec.env
+    )
+    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, env=env))
+
+
+def end_unstarted(folder: Path, kind: str, reason: str, status: int) -> None:
+    """Write the result of a job whose ranks never started."""
+    record: dict[str, Any] = json.loads((folder / "job.json").read_text())
+    ended = time.time()
+    failure: dict[str, Any] = {"kind": kind, "rank": None, "host": None, "reason": reason, "tail": []}
+    result = {
+        **{name: record[name] for name in ("job", "launcher", "attempt", "started")},
+        **{"hosts": [], "ranks": [], "left": {}, "timings": [], "earlier_attempts": [], "why": None},
+        **{"first_failure": {**failure, "time": ended}, "ended": ended, "exit_status": status},
+    }
+    (folder / "verdict.txt").write_text(f"\nFAILED  {reason}\n        logs: {folder}/logs\n")
+    write_atomically(folder / "result.json", json.dumps(result, indent=2).encode(), 0o600)
+
+
+def _prepare(job: Job, batch: Batch) -> None:
+    folder = batch.folder / BATCH
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise UsageError(f"{batch.folder}: there is such a folder already") from None
+    batch.folder.chmod(0o700)
+    store, code = Store(folder / "store"), own_code()
+    for tree in (job.tree, job.library, code):
+        _keep(tree, store)
+    store.check_out([list(row) for row in code.listing()], folder / "driver")
+    texts = {"job.json": json.dumps(without_secrets(job).as_json()), "script": batch.script}
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode(), 0o600)
+    record = {
+        **{"job": job.spec.job, "launcher": job.spec.launcher, "hosts": [], "ranks": job.spec.np or 0},
+        **{"attempt": 0, "started": time.time(), "detached": True, "driver": identity()},
+        "driver_folder": str(batch.folder),
+    }
+    write_atomically(batch.folder / "job.json", json.dumps(record, indent=2).encode(), 0o600)
+
+
+def _keep(tree: Tree, store: Store) -> None:
+    store.add(tree.archive([file.digest for file in tree.files if file.link is None]))
+
+
+def _sbatch(batch: Batch, environ: Mapping[str, str]) -> str:
+    pipe = subprocess.PIPE
+    try:
+        done = subprocess.run(
+            batch.command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            errors="replace",
+            timeout=4 * SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise missing("sbatch") from None
+    except subprocess.TimeoutExpired:
+        raise MusterError("sbatch: no answer; is slurmctld running? try scontrol ping") from None
+    number = done.stdout.strip().partition(";")[0]
+    if done.returncode or not number.isdecimal():
+        why = complaint(done.stderr.splitlines()) or f"sbatch ended with status {done.returncode}"
+        raise UsageError(f"--slurm {' '.join(batch.words)!r}: {why}")
+    return number
+
+
+def _in_double_quotes(text: str) -> str:
+    """A word of a shell in which only `$(hostname)` is special."""
+    for special in ("\\", '"', "`", "$"):
+        text = text.replace(special, f"\\{special}")
+    return '"' + text.replace("\\$(hostname)", "$(hostname)") + '"'

@@ -1,0 +1,146 @@
+"""The driver of a batch job, on the first node of its allocation: `batch.py` writes its script.
+
+It is the same driver as in `muster launch --slurm`, and needs only the standard library. Slurm may start it
+several times for one job: after a requeue it goes on with the next attempt, in the same folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from ..connect.transports.srun import SrunPipe
+from ..errors import MusterError
+from ..jobs.job import Job
+from ..jobs.notify import notify
+from ..jobs.run_folder import RunFolder
+from ..jobs.runner import Attempts
+from ..jobs.stored import stored
+from ..launch.result import LaunchResult
+from . import programs
+from .allocation import Allocation
+from .batch import BATCH, end_unstarted, with_secrets
+from .blame import blame_own_end
+from .grant import here
+from .mark import mark_of
+
+SAVED = 75
+"""EX_TEMPFAIL of sysexits.h: how a program ends that has saved after a warning (docs/how-to/own-model.md)."""
+INTERRUPTED = 143
+
+
+def main() -> None:
+    """Drive the job whose folder is the last argument, and exit as its first failure did."""
+    folder = Path(sys.argv[2])
+    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # until there are ranks that it can be passed on to
+        signal.signal(number, lambda number, frame: None)
+    sys.exit(drive(folder, os.environ))
+
+
+def drive(folder: Path, environ: Mapping[str, str]) -> int:
+    """Run the job to its verdict; returns the exit status."""
+    mark = mark_of(folder)
+    requeue = mark is not None and mark.requeue
+    try:
+        given = here(environ)
+        job = with_secrets(Job.of_json(json.loads((folder / BATCH / "job.json").read_text())), environ)
+        run, job = _begin(folder, job, given, requeue=requeue)
+        result = _attempts(job, run, given).run()
+    except (MusterError, KeyboardInterrupt) as error:
+        return _refused(folder, error)
+    if why := notify(job.notify, result):
+        sys.stderr.write(f"{why}\n")
+    again = requeue and _goes_on(result)
+    if again and result.warned:
+        _requeue(given.job)
+    elif not again:
+        shutil.rmtree(folder / BATCH, ignore_errors=True)
+    return result.exit_status
+
+
+def _begin(folder: Path, job: Job, given: Allocation, *, requeue: bool) -> tuple[RunFolder, Job]:
+    """The run's folder, and the job on the hosts that Slurm has given, as the next attempt."""
+    record: dict[str, Any] = json.loads((folder / "job.json").read_text())
+    again = (folder / "logs").is_dir()
+    for name in ("result.json", "stop.json", "verdict.txt") if again else ():
+        (folder / name).unlink(missing_ok=True)
+    run = RunFolder(folder.parent, folder.name, detached=True, max_log=job.max_log, again=again)
+    run.record = {"started": record["started"]}
+    attempt = record["attempt"] + 1 if again else 0
+    spec = dataclasses.replace(
+        job.spec, attempt=attempt, may_restart=job.spec.may_restart or requeue, allocation=given.job
+    )
+    if job.min_hosts > len(given.hosts):
+        raise MusterError(f"--min-hosts {job.min_hosts}: Slurm gave {len(given.hosts)}")
+    store = folder / BATCH / "store"
+    job = dataclasses.replace(
+        job,
+        spec=spec,
+        hosts=given.hosts,
+        min_hosts=job.min_hosts or len(given.hosts),
+        tree=stored(job.tree, store),
+        library=stored(job.library, store),
+    )
+    return run, job
+
+
+def _attempts(job: Job, run: RunFolder, given: Allocation) -> Attempts:
+    explain = partial(programs.why_lost, given.job)
+    return Attempts(
+        job,
+        lambda host: SrunPipe(given.job, host, job.python or "python3", explain),
+        run,
+        (run,),
+        blame=partial(blame_own_end, job=given.job),
+    )
+
+
+def _refused(folder: Path, error: BaseException) -> int:
+    """Write down why the ranks did not start; returns the exit status."""
+    if isinstance(error, MusterError):
+        kind, reason, status = "driver", str(error), error.exit_status or 1
+    else:
+        kind, reason, status = "interrupted", "stopped before it started", INTERRUPTED
+    with contextlib.suppress(OSError):
+        stop = json.loads((folder / "stop.json").read_text())
+        kind, reason = "stopped", f"stopped by fab stop, {stop['by']}"
+    sys.stderr.write(f"{reason}\n")
+    end_unstarted(folder, kind, reason, status)
+    return status
+
+
+def _goes_on(result: LaunchResult) -> bool:
+    """Whether the job has not come to its own end: it has saved after a warning, or Slurm takes its hosts."""
+    failure = result.failure
+    if failure is None:
+        return False
+    taken = failure.kind == "allocation" and not failure.reason.endswith("CANCELLED")
+    return taken or (result.warned and failure.exit_status == SAVED)
+
+
+def _requeue(job: str) -> None:
+    """Have Slurm start the job again when it has hosts; Slurm ends this process for it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        programs.ask("scontrol", "requeue", job)
+    except MusterError as error:
+        sys.stderr.write(f"no requeue: {error}\n")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Interrupt the driver at the first signal. Later ones must not disturb the end of the job."""
+    signal.signal(number, lambda number, frame: None)
+    raise KeyboardInterrupt(number)

@@ -1,0 +1,94 @@
+"""The runs of this machine, with what Slurm says of those that are its batch jobs.
+
+A run's folder tells how a job goes while its driver lives. Before that, and after a driver that left no
+result, Slurm knows: the job waits, or why it is over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from ..common.store import write_atomically
+from ..connect.requests.jobs import END_DRIVER, Jobs, JobState, Told
+from ..connect.requests.request import Answer, Request
+from ..errors import MusterError
+from ..jobs.control import Here
+from .batch import end_unstarted
+from .mark import mark_of
+from .programs import ask, outcome, own_jobs
+
+FRESH_SECONDS = 2.0
+"""How long an answer of squeue counts: whoever follows a job asks several times a second."""
+STOPPED = 143
+_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
+
+
+class BatchRuns:
+    """Answers as `Here` does."""
+
+    host = ""
+
+    def __init__(self, runs: Path, here: Here) -> None:
+        self._runs, self._here = runs, here
+        self._asked, self._queue = 0.0, dict[str, str]()
+
+    def ask(
+        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
+    ) -> Answer:
+        """The answer that an agent would give."""
+        if request is END_DRIVER and (mark := mark_of(self._runs / words["job"])):
+            return cast(Answer, self._end(words["job"], mark.number, words["by"], force=words["force"]))
+        answer = self._here.ask(request, payload, seconds=seconds, **words)
+        if isinstance(answer, Jobs):
+            return cast(Answer, Jobs(tuple(map(self._amended, answer.jobs))))
+        return answer
+
+    def _amended(self, state: JobState) -> JobState:
+        mark = mark_of(self._runs / state.job)
+        if not mark or state.state == "done" or (state.state == "failed" and not mark.requeue):
+            return state
+        try:
+            queue = self._queued()
+        except MusterError as error:
+            return state if state.state == "failed" else dataclasses.replace(state, why=str(error))
+        return amended(state, mark.number, queue)
+
+    def _queued(self) -> Mapping[str, str]:
+        if time.monotonic() - self._asked > FRESH_SECONDS or not self._asked:
+            self._queue = own_jobs()
+            self._asked = time.monotonic()
+        return self._queue
+
+    def _end(self, job: str, number: str, by: str, *, force: bool) -> Told:
+        """Tell the driver through Slurm, as it is on another machine; end a job that waits in the queue."""
+        folder = self._runs / job
+        if self._queued().get(number, "").startswith(_WAITING):
+            ask("scancel", number)
+            end_unstarted(folder, "stopped", f"stopped by fab stop, {by}", STOPPED)
+        else:
+            text = json.dumps({"by": by, "time": time.time()})
+            write_atomically(folder / "stop.json", text.encode(), 0o600)
+            ask("scancel", *(() if force else ("--batch", "--signal=TERM")), number)
+        self._asked = 0.0
+        return Told(True)
+
+
+def amended(state: JobState, number: str, queue: Mapping[str, str]) -> JobState:
+    """The state of a batch job that has no result yet, or that Slurm may start again."""
+    word = queue.get(number, "")
+    if word.startswith(_WAITING):
+        return dataclasses.replace(
+            state, state="waiting", why=f"Slurm's job {number}: {word}", ended=None, exit_status=None
+        )
+    if state.state == "failed":
+        return state
+    if word:
+        return dataclasses.replace(state, state="running", why="")
+    how = outcome(number)
+    why = f"Slurm ended the allocation {number}: {how}" if how else f"Slurm knows its job {number} no more"
+    return dataclasses.replace(state, state="lost", why=why)

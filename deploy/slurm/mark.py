@@ -1,0 +1,42 @@
+"""`slurm.json` in the folder of a run: which batch job of Slurm it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..common.store import write_atomically
+
+NAME = "slurm.json"
+
+
+class Mark(NamedTuple):
+    """A run as a batch job."""
+
+    number: str
+    """Slurm's number of the job."""
+    requeue: bool
+    """Whether Slurm may start it again, as the user asked for."""
+
+
+def write_mark(folder: Path, number: str, command: Sequence[str], *, requeue: bool) -> None:
+    """Note the batch job of a run, and how it was submitted. May raise OSError."""
+    text = json.dumps({"slurm": number, "requeue": requeue, "command": command}, indent=2)
+    write_atomically(folder / NAME, text.encode(), 0o600)
+
+
+def mark_of(folder: Path) -> Mark | None:
+    """The batch job of a run; None for another run."""
+    try:
+        mark = json.loads((folder / NAME).read_text())
+        number = str(mark["slurm"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return Mark(number, mark.get("requeue") is True) if number.isdecimal() else None
+
+
+def any_mark(runs: Path) -> bool:
+    """Whether one of the runs of a folder is a batch job."""
+    return next(runs.glob(f"*/{NAME}"), None) is not None

@@ -1,0 +1,309 @@
+"""A detached launch as a batch job of Slurm: what is submitted, and what is known of it later."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.cli import inventory
+from muster.deploy.common.runs import identity
+from muster.deploy.connect.requests.jobs import JobState
+from muster.deploy.errors import MusterError, UsageError
+from muster.deploy.hosts.hostfile import Host
+from muster.deploy.jobs import control
+from muster.deploy.jobs.control import Here, Known
+from muster.deploy.jobs.job import Job
+from muster.deploy.launch.result import Failure, interruption
+from muster.deploy.plan.source_tree import scan
+from muster.deploy.plan.spec import LaunchSpec, Program
+from muster.deploy.slurm import batch, batch_main, blame
+from muster.deploy.slurm.allocation import Allocation
+from muster.deploy.slurm.batch import Batch, batch_of, submit
+from muster.deploy.slurm.batch_runs import BatchRuns
+from muster.deploy.slurm.mark import any_mark, mark_of, write_mark
+from tests.slurm import SHOW_JOB, put_programs
+from tests.unit.test_attempts import DONE, FAILED
+
+NAME = "20261122-120000-abcd"
+TWO = Allocation("7", (Host("n1", slots=2), Host("n2", slots=1)))
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Put programs of this name and shell text on PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return lambda **texts: put_programs(tmp_path / "bin", **texts)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("print('as it was')\n")
+    tree = scan(project)
+    env = (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "hidden too"))
+    program = Program(script="train.py")
+    spec = LaunchSpec(job=NAME, program=program, env=env, hidden=("PIN",))
+    library = dataclasses.replace(tree, files=())
+    return Job(spec=spec, hosts=(), tree=tree, library=library, start_timeout=60.0, min_hosts=0)
+
+
+def test_the_users_words_come_after_ours_and_before_the_script() -> None:
+    argv = Batch(Path("/runs/j"), ("-N", "2", "--signal=B:USR1@300"), "python3").command
+    assert argv[:4] == ("sbatch", "--parsable", "--no-kill", "--no-requeue")
+    assert argv.index("--signal=B:USR1@60") < argv.index("--signal=B:USR1@300")
+    assert argv[-1] == "/runs/j/batch/script"
+
+
+def test_the_script_becomes_the_driver_and_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    folder = tmp_path / "a 'b' $(x)"
+    done = subprocess.run(
+        ["sh", "-c", Batch(folder, (), "python3").script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(f"{folder}: not on ")
+    assert "--runs that login node and nodes share" in done.stderr
+    last = Batch(folder, (), "/my env/python").script.splitlines()[-1]
+    assert shlex.split(last)[:3] == ["exec", "/my env/python", "-I"]
+
+
+def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
+    slurm: Callable[..., None], job: Job, tmp_path: Path
+) -> None:
+    slurm(sbatch=f'env > {tmp_path}/env; echo "7;cluster"')
+    made = batch_of(job, ["-N", "2", "--requeue"], tmp_path / "runs")
+    assert submit(job, made, {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) == "7"
+    (tmp_path / "project" / "train.py").write_text("changed since")
+    run, given = batch_main._begin(
+        made.folder, batch.with_secrets(_kept(made), {"HF_TOKEN": "s3cret", "PIN": "p"}), TWO, requeue=True
+    )
+    assert given.tree.source(given.tree.files[0]).read_text() == "print('as it was')\n"
+    assert (given.hosts, given.min_hosts, given.spec.allocation) == (TWO.hosts, 2, "7")
+    assert given.spec.env == (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "p"))
+    assert given.spec.may_restart
+    assert run.detached
+    written = b"".join(path.read_bytes() for path in made.folder.rglob("*") if path.is_file())
+    assert b"s3cret" not in written
+    assert b"hidden too" not in written
+    assert "HF_TOKEN=s3cret" in (tmp_path / "env").read_text()
+    assert made.folder.stat().st_mode & 0o077 == 0
+    mark = mark_of(made.folder)
+    assert mark is not None
+    assert mark == ("7", True)
+
+
+def _kept(made: Batch) -> Job:
+    return Job.of_json(json.loads((made.folder / "batch" / "job.json").read_text()))
+
+
+def test_a_value_that_slurm_did_not_pass_on_is_named(job: Job) -> None:
+    with pytest.raises(MusterError, match=r"--env HF_TOKEN: Slurm did not pass it on; leave --export out"):
+        batch.with_secrets(batch.without_secrets(job), {"PIN": ""})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('echo "sbatch: error: invalid partition specified: gpu" >&2; exit 1', "invalid partition specified"),
+        ("exit 4", "sbatch ended with status 4"),
+        ("true", "sbatch ended with status 0"),
+    ],
+)
+def test_what_sbatch_refuses_is_quoted_and_leaves_no_folder(
+    slurm: Callable[..., None], job: Job, tmp_path: Path, text: str, message: str
+) -> None:
+    slurm(sbatch=text)
+    with pytest.raises(UsageError, match=message):
+        submit(job, batch_of(job, ["-p", "gpu"], tmp_path / "runs"), {"PATH": f"{tmp_path / 'bin'}:/bin"})
+    assert not (tmp_path / "runs" / NAME).exists()
+
+
+@pytest.mark.parametrize(
+    ("slurm", "given", "message"),
+    [
+        ("here", {}, r'--slurm "-N 2 -t 60" --detach'),
+        ("-N 2", {"include": "a"}, "--include needs hosts.*-w node1"),
+        ("-N 2", {"per_host": 2}, "--per-host needs hosts.*--ntasks-per-node"),
+        ("-N 2", {"requirements": "r.txt"}, "--requirements needs hosts"),
+    ],
+)
+def test_options_that_need_hosts_are_refused(slurm: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        inventory.batch_words(slurm, detach=True, **given)
+
+
+def test_a_batch_job_is_a_detached_launch_with_words_of_slurm() -> None:
+    assert inventory.batch_words("-N 2 -t 60", detach=True, include="") == ["-N", "2", "-t", "60"]
+    assert inventory.batch_words("-N 2", detach=False) is None
+
+
+# -- what is known of it later --
+
+
+def make_run(runs: Path, *, requeue: bool = False, result: dict[str, Any] | None = None) -> Path:
+    folder = runs / NAME
+    folder.mkdir(parents=True)
+    record = {
+        **{"job": NAME, "launcher": "mpirun", "hosts": [], "ranks": 0, "attempt": 0, "started": 1000.0},
+        **{"detached": True, "driver": identity(), "driver_folder": str(folder)},
+    }
+    (folder / "job.json").write_text(json.dumps(record))
+    if result:
+        (folder / "result.json").write_text(json.dumps({"attempt": 0, "ended": 1060.0, **result}))
+    write_mark(folder, "7", ["sbatch"], requeue=requeue)
+    return folder
+
+
+def known(runs: Path) -> Known:
+    assert any_mark(runs)
+    (found,) = control.known_to([BatchRuns(runs, Here(runs))])
+    return found
+
+
+def state(runs: Path) -> JobState:
+    return known(runs).state
+
+
+@pytest.mark.parametrize(
+    ("squeue", "scontrol", "expected", "why"),
+    [
+        ("7 PENDING|Resources|N/A", "false", "waiting", "Slurm's job 7: PENDING (Resources)"),
+        ("7 RUNNING|None|N/A", "false", "running", ""),
+        ("", "echo JobState=NODE_FAIL Reason=NodeDown", "lost", "the allocation 7: NODE_FAIL (NodeDown)"),
+        ("8 PENDING|Resources|N/A", "echo JobState=CANCELLED Reason=None", "lost", "allocation 7: CANCELLED"),
+        ("", "false", "lost", "Slurm ended the allocation 7: CANCELLED by 1000"),
+    ],
+)
+def test_a_run_without_a_driver_is_what_slurm_says(
+    slurm: Callable[..., None], tmp_path: Path, squeue: str, scontrol: str, expected: str, why: str
+) -> None:
+    slurm(squeue=f"printf '%s\\n' '{squeue}'", scontrol=scontrol, sacct="echo 'CANCELLED by 1000'")
+    make_run(tmp_path / "runs")
+    found = state(tmp_path / "runs")
+    assert found.state == expected
+    assert why in found.why
+    assert found.running == (expected in {"waiting", "running"})
+
+
+def test_slurm_is_not_asked_about_a_job_that_is_over(slurm: Callable[..., None], tmp_path: Path) -> None:
+    slurm(squeue=f"touch {tmp_path}/asked")
+    make_run(tmp_path / "runs", result={"exit_status": 3})
+    assert state(tmp_path / "runs").state == "failed"
+    assert not (tmp_path / "asked").exists()
+
+
+def test_a_job_that_slurm_starts_again_waits(slurm: Callable[..., None], tmp_path: Path) -> None:
+    slurm(squeue="echo '7 PENDING|BeginTime|2026-11-22T12:00:00'")
+    make_run(tmp_path / "runs", requeue=True, result={"exit_status": 75})
+    found = state(tmp_path / "runs")
+    assert (found.state, found.exit_status) == ("waiting", None)
+    assert found.why == "Slurm's job 7: PENDING (BeginTime), expected at 2026-11-22T12:00:00"
+
+
+def test_a_job_that_waits_is_stopped_in_the_queue(slurm: Callable[..., None], tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    slurm(
+        squeue=f"[ -e {gone} ] || echo '7 PENDING|Resources|N/A'",
+        scancel=f'echo "$@" > {gone}',
+        scontrol="false",
+    )
+    make_run(tmp_path / "runs")
+    ended = control.stop(known(tmp_path / "runs"), "by ml on login")
+    assert gone.read_text() == "7\n"
+    assert (ended.state, ended.exit_status, ended.why) == (
+        "failed",
+        143,
+        "stopped by fab stop, by ml on login",
+    )
+
+
+def test_a_driver_on_a_node_is_told_through_slurm(slurm: Callable[..., None], tmp_path: Path) -> None:
+    folder, told = tmp_path / "runs" / NAME, tmp_path / "told"
+    result = {"attempt": 0, "ended": 1.0, "exit_status": 143}
+    slurm(
+        squeue="echo '7 RUNNING|None|N/A'",
+        scancel=f"echo \"$@\" > {told}; echo '{json.dumps(result)}' > {folder}/result.json",
+    )
+    make_run(tmp_path / "runs")
+    assert control.stop(known(tmp_path / "runs"), "by ml on login").exit_status == 143
+    assert told.read_text() == "--batch --signal=TERM 7\n"
+    assert json.loads((folder / "stop.json").read_text())["by"] == "by ml on login"
+
+
+# -- the driver, as a part of the job --
+
+TERM = dataclasses.replace(DONE, failure=interruption(KeyboardInterrupt(signal.SIGTERM), 1.0))
+
+
+@pytest.mark.parametrize(
+    ("shown", "why", "headline", "status"),
+    [
+        ("COMPLETING", "None", "Slurm ended the allocation 12: CANCELLED", 143),
+        ("COMPLETING", "TimeLimit", "Slurm ended the allocation 12: TIMEOUT (TimeLimit)", 3),
+        ("COMPLETING", "NodeDown", "Slurm ended the allocation 12: NODE_FAIL (NodeDown)", 3),
+        ("COMPLETING", "None PreemptTime=2026-11-22T12:00:00", "the allocation 12: PREEMPTED", 3),
+        ("RUNNING", "None", "interrupted by SIGTERM (15); the job was ended on every host", 143),
+    ],
+)
+def test_a_sigterm_to_the_driver_is_what_slurm_does(
+    slurm: Callable[..., None], shown: str, why: str, headline: str, status: int
+) -> None:
+    slurm(scontrol=SHOW_JOB.format(job=shown, why=why, node="true"))
+    failure = blame.blame_own_end(TERM, "12").failure
+    assert failure is not None
+    assert failure.headline.endswith(headline)
+    assert failure.exit_status == status
+
+
+@pytest.mark.parametrize(
+    ("failure", "warned", "goes_on"),
+    [
+        (None, True, False),
+        (Failure("rank", "exit status 75", 75), True, True),
+        (Failure("rank", "exit status 75", 75), False, False),
+        (Failure("rank", "SIGUSR1 (10)", 138), True, False),
+        (Failure("allocation", "Slurm ended the allocation 7: PREEMPTED", 3), False, True),
+        (Failure("allocation", "Slurm ended the allocation 7: CANCELLED", 143), False, False),
+    ],
+)
+def test_a_job_goes_on_when_it_has_saved_or_slurm_took_its_hosts(
+    failure: Failure | None, warned: bool, goes_on: bool
+) -> None:
+    assert batch_main._goes_on(dataclasses.replace(FAILED, failure=failure, warned=warned)) is goes_on
+
+
+def test_a_requeued_job_is_the_next_attempt_in_the_same_folder(
+    slurm: Callable[..., None], job: Job, tmp_path: Path
+) -> None:
+    slurm(sbatch="echo 7")
+    made = batch_of(job, ["--requeue"], tmp_path / "runs")
+    submit(job, made, {"PATH": f"{tmp_path / 'bin'}:/bin"})
+    (made.folder / "logs").mkdir()
+    (made.folder / "result.json").write_text("{}")
+    (made.folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    run, again = batch_main._begin(made.folder, job, TWO, requeue=True)
+    assert again.spec.attempt == 1
+    assert run.kept("metrics.jsonl") == '{"epoch": 1}\n'
+    assert not (made.folder / "result.json").exists()
+
+
+def test_a_job_that_cannot_start_says_why_in_its_folder(
+    slurm: Callable[..., None], job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm(sbatch="echo 7", scontrol='printf "n1\\n"', squeue="true")
+    wants_more = dataclasses.replace(job, min_hosts=4)
+    submit(wants_more, made := batch_of(job, [], tmp_path / "runs"), {"PATH": f"{tmp_path / 'bin'}:/bin"})
+    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "HF_TOKEN": "t", "PIN": "p"}
+    assert batch_main.drive(made.folder, environ) == 1
+    found = state(tmp_path / "runs")
+    assert (found.state, found.why) == ("failed", "--min-hosts 4: Slurm gave 1")
+    assert "--min-hosts 4" in (made.folder / "verdict.txt").read_text()
+    assert "--min-hosts 4" in capsys.readouterr().err
