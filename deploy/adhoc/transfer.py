@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic
 
-from ..common.files import PART, Entry, append, complete, digest, entries
+from ..common.files import PART, Entry, append, complete, digest, entries, listing_digest
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every, on_every
@@ -33,22 +33,33 @@ Tell = Callable[[int, int], None]
 Came = Callable[[int], None]
 
 
-def put(cluster: Cluster, source: Path, target: str, tell: Tell = lambda more, total: None) -> None:
-    """Bring a file or folder to every host: into place everywhere, or nowhere if one host cannot take it."""
+def put(cluster: Cluster, source: Path, target: str, tell: Tell = lambda more, total: None) -> dict[str, int]:
+    """Bring a file or folder to every host: into place everywhere, or nowhere if one host cannot take it.
+
+    Returns the bytes that went to each host. What a host has is not sent: its content, or its beginning from
+    a put that was interrupted.
+    """
     what = _describe(source)
-    total = _bytes(source, what) * len(cluster.channels)
-    name, folder = source.resolve().name, source.is_dir()
+    size = _bytes(source, what)
+    total, sent = size * len(cluster.channels), dict.fromkeys(cluster.channels, 0)
+    content = listing_digest(what["entries"]) if source.is_dir() else what["digest"]
+    words: dict[str, Any] = {"path": target, "name": source.resolve().name, "folder": source.is_dir()}
 
     def send(host: str) -> str:
         channel = cluster.channels[host]
-        draft = channel.ask(DRAFT, path=target, name=name, folder=folder).draft
-        for part, _ in _answers(channel, _parts_to(source, draft, what)):
+        asked = channel.post(DRAFT, digest=content, length=size, **words)
+        made = channel.wait(asked, TRANSFER_SECONDS)
+        draft, have = made.draft, min(made.have, size)
+        tell(have, total)
+        for part, _ in _answers(channel, _parts_to(source, draft, what, have)):
+            sent[host] += part.weight
             tell(part.weight, total)
         channel.ask(VERIFY, draft=draft, seconds=TRANSFER_SECONDS, **what)
         return draft
 
     drafts = on_every(cluster.channels, send).require_all()
     ask_every(cluster.channels, SETTLE, SETTLE_SECONDS, lambda host: {"draft": drafts[host]}).require_all()
+    return sent
 
 
 def get(cluster: Cluster, source: str, folder: Path, tell: Tell = lambda more, total: None) -> list[Path]:
@@ -109,18 +120,21 @@ def _bytes(source: Path, what: Mapping[str, Any]) -> int:
     return source.stat().st_size
 
 
-def _parts_to(source: Path, draft: str, what: Mapping[str, Any]) -> Iterator[_Question[Nothing]]:
-    """The requests that bring the content of a file, or of every file of a folder."""
+def _parts_to(source: Path, draft: str, what: Mapping[str, Any], have: int) -> Iterator[_Question[Nothing]]:
+    """The requests that bring the content of a file, or of every file of a folder, from some byte on."""
     if "entries" not in what:
-        yield from _parts(source, {"draft": draft})
+        yield from _parts(source, {"draft": draft}, have)
         return
     for entry in what["entries"]:
         if entry.kind == "file":
-            yield from _parts(source / entry.path, {"draft": draft, "path": entry.path})
+            if have < entry.length:
+                yield from _parts(source / entry.path, {"draft": draft, "path": entry.path}, have)
+            have = max(0, have - entry.length)
 
 
-def _parts(path: Path, words: Mapping[str, str]) -> Iterator[_Question[Nothing]]:
+def _parts(path: Path, words: Mapping[str, str], start: int) -> Iterator[_Question[Nothing]]:
     with path.open("rb") as file:
+        file.seek(start)
         while part := file.read(PART):
             yield _Question(APPEND, words, len(part), part)
 

@@ -45,7 +45,8 @@ PARTS = (
     Part("agent.job.stacks", "Stacks", ("home",), ("stacks", "why")),
     Part("agent.job.consoles", "Consoles", ("home",), ("console_eval", "console_open", "console_say")),
     Part("agent.process.commands", "Commands", ("send",), ("run",)),
-    Part("common.files", "Files", (), ("draft", "append", "verify", "settle", "file", "entries", "part")),
+    Part("agent.host.drafts", "Drafts", (), ("draft", "append", "verify", "settle")),
+    Part("common.files", "Files", (), ("file", "entries", "part")),
     Part("agent.job.cleanup", "Cleaning", ("home",), ("clean",)),
     Part(
         *("agent.image.images", "Images", ("images", "send")),

@@ -87,15 +87,17 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
 ) -> None:
     """Copy a file or folder to every host; to all hosts or to none.
 
-    A file replaces a file that exists there. A folder replaces nothing.
+    A file replaces a file that exists there. A folder replaces nothing. What is there already is not sent:
+    the same content, or what an interrupted put has brought of it.
     """
     with explained(context):
         if not file:
             raise UsageError("which file? muster put FILE [TO]")
         with cluster_of(hosts, include, exclude, python) as cluster:
             with Progress(sys.stderr, file, least=WORTH_SHOWING) as progress:
-                transfer.put(cluster, Path(file), to, progress.add)
-            sys.stdout.write(f"{fold_names(cluster.channels)}: {file}\n")
+                sent = transfer.put(cluster, Path(file), to, progress.add)
+            note = "" if any(sent.values()) else "; nothing had to be sent"
+            sys.stdout.write(f"{fold_names(cluster.channels)}: {file}{note}\n")
 
 
 @declare(

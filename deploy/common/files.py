@@ -1,12 +1,11 @@
-"""Files and folders of this host, for `fab put` and `fab get`: in parts, checked, put into place whole."""
+"""Files and folders for `fab put` and `fab get`: what is in them, their parts, and how they are completed."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -35,52 +34,12 @@ class Files:
     """Files by their path; a relative path begins at the user's home."""
 
     def __init__(self) -> None:
-        self._drafts: dict[str, str] = {}
-        """The path of each draft that is being received, and the path where it will be put."""
         self._listings: dict[str, Iterator[Entry]] = {}
         """The rest of each listing that the driver has not read to its end."""
 
-    def do_draft(self, request: Frame, payload: bytes) -> Frame:
-        """Begin to receive a file or a folder, beside its place; what goes into a folder keeps its name."""
-        target = _path(request["path"])
-        if request["path"].endswith("/") or os.path.isdir(target):
-            target = os.path.join(target, request["name"])
-        if request["folder"] and os.path.lexists(target):
-            raise ValueError(f"{target} is there already; remove it, or give another place")
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        prefix, beside = f".{request['name']}.", os.path.dirname(target)
-        if request["folder"]:
-            draft = tempfile.mkdtemp(prefix=prefix, dir=beside)
-        else:
-            descriptor, draft = tempfile.mkstemp(prefix=prefix, dir=beside)
-            os.close(descriptor)
-        self._drafts[draft] = target
-        return {"draft": draft}
-
-    def do_append(self, request: Frame, payload: bytes) -> Frame:
-        """Append the next part of a file, or of a file in a folder."""
-        if request["draft"] not in self._drafts:
-            raise ValueError("no such draft")
-        append(request["draft"], request.get("path", ""), payload)
-        return {}
-
-    def do_verify(self, request: Frame, payload: bytes) -> Frame:
-        """Check that all of it has arrived undamaged; in a folder, make the folders and links now."""
-        if "entries" in request:
-            complete(request["draft"], (Entry(*entry) for entry in request["entries"]))
-        elif digest(request["draft"]) != request["digest"]:
-            raise OSError("damaged on the way")
-        os.chmod(request["draft"], request["mode"])
-        return {}
-
-    def do_settle(self, request: Frame, payload: bytes) -> Frame:
-        """Put the draft into place at once: others see either the old content or the new."""
-        os.replace(request["draft"], self._drafts.pop(request["draft"]))
-        return {}
-
     def do_file(self, request: Frame, payload: bytes) -> Frame:
         """The size, mode and SHA-256 of a file; or the mode and the first entries of a folder."""
-        path = _path(request["path"])
+        path = path_of(request["path"])
         status = os.stat(path)
         if os.path.isdir(path):
             self._listings[path] = entries(path)
@@ -89,7 +48,7 @@ class Files:
 
     def do_entries(self, request: Frame, payload: bytes) -> Frame:
         """The next entries of a folder whose first entries `do_file` has sent."""
-        return self._page(_path(request["path"]))
+        return self._page(path_of(request["path"]))
 
     def _page(self, path: str) -> Frame:
         """The next entries, as many as one line may hold."""
@@ -105,18 +64,9 @@ class Files:
 
     def do_part(self, request: Frame, payload: bytes) -> Frame:
         """A part of a file."""
-        with open(_path(request["path"]), "rb") as file:
+        with open(path_of(request["path"]), "rb") as file:
             file.seek(request["start"])
             return {"payload": file.read(PART)}
-
-    def close(self) -> None:
-        """Forget what was not put into place."""
-        while self._drafts:
-            draft = self._drafts.popitem()[0]
-            if os.path.isdir(draft):
-                shutil.rmtree(draft, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                os.unlink(draft)
 
 
 def digest(path: str) -> str:
@@ -135,6 +85,7 @@ def entries(folder: str) -> Iterator[Entry]:
         raise error
 
     for place, folders, names in os.walk(folder, onerror=fail):
+        folders.sort()  # two readings of the same folder have the same order
         for name in sorted(folders + names):
             path = os.path.join(place, name)
             inner = os.path.relpath(path, folder)
@@ -148,6 +99,11 @@ def entries(folder: str) -> Iterator[Entry]:
                 yield Entry(inner, "file", mode, status.st_size, digest(path))
             else:
                 raise ValueError(f"{path} is no file, no folder and no link")
+
+
+def listing_digest(listed: Iterable[Entry]) -> str:
+    """The same word for folders that have the same in them."""
+    return hashlib.sha256(json.dumps(sorted(listed)).encode()).hexdigest()
 
 
 def require_inside(path: str, link: str = "") -> str:
@@ -220,7 +176,9 @@ def _link(draft: str, entry: Entry) -> None:
     os.makedirs(place, exist_ok=True)
     if os.path.realpath(place) != place:
         raise ValueError(f"{entry.path} is below another link")
-    os.symlink(entry.link, os.path.join(draft, entry.path))
+    path = os.path.join(draft, entry.path)
+    if not (os.path.islink(path) and os.readlink(path) == entry.link):  # made by an interrupted put
+        os.symlink(entry.link, path)
 
 
 def _set_mode(draft: str, entry: Entry) -> None:
@@ -234,5 +192,6 @@ def _set_mode(draft: str, entry: Entry) -> None:
         os.fchmod(place, entry.mode & 0o777)
 
 
-def _path(path: str) -> str:
+def path_of(path: str) -> str:
+    """A path as a user writes it; a relative one begins at the user's home."""
     return os.path.join(os.path.expanduser("~"), os.path.expanduser(path))

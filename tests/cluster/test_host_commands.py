@@ -131,6 +131,9 @@ def test_a_folder_goes_to_every_host_and_comes_back_as_it_was(project: Project, 
         assert same.returncode == 0
         assert (project.path / "back" / f"data@{node}" / "run me").stat().st_mode & 0o777 == 0o750
     again = project.fab("put", "data", "place/")
+    assert (again.returncode, again.stdout) == (0, "node[1-3]: data; nothing had to be sent\n")
+    (source / "empty").write_text("not any more")
+    again = project.fab("put", "data", "place/")
     assert again.returncode == 3
     assert (
         "node1: cannot write the file: /home/muster/place/data is there already; remove it, or"

@@ -13,9 +13,10 @@ from .request import MOST_ENTRIES, Nothing, Payload, Request
 
 @dataclass(frozen=True)
 class Draft:
-    """Where a host takes in a file or folder."""
+    """Where a host takes in a file or folder, and how many of its bytes are there already."""
 
     draft: Path
+    have: Bytes = 0
 
 
 class Entry(NamedTuple):
