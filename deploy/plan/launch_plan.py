@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -15,6 +15,8 @@ from ..hosts.hostfile import Host
 from .placement import Place
 from .source_tree import Tree
 from .spec import LaunchSpec, is_secret
+
+MOST_SUBMODULES = 5  # more names would hide what a note says
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,13 @@ class LaunchPlan:
     def notes(self) -> tuple[str, ...]:
         """What the user should know before the ranks start."""
         program, launcher = self.spec.program, self.spec.launcher
+        notes = [_about_absent(self.tree.absent)] if self.tree.absent else []
         if program.mpi and launcher == "torchrun" and len(self.ranks) > 1:
-            return (
+            notes.append(
                 f"{program.mpi} asks for MPI, but torchrun starts no MPI ranks: to MPI each would be alone; "
-                "use --launcher mpirun",
+                "use --launcher mpirun"
             )
-        return ()
+        return tuple(notes)
 
     def __str__(self) -> str:
         described = (_describe_host(self.spec, host) for host in self.hosts)
@@ -79,6 +82,13 @@ class LaunchPlan:
 def _describe_tree(plan: LaunchPlan) -> str:
     kibibytes = -(-plan.tree.size // 1024)
     return f"code: {count(len(plan.tree.files), 'file')}, {kibibytes} KiB of {plan.tree.root}"
+
+
+def _about_absent(submodules: Sequence[str]) -> str:
+    """What the user should know of submodules that are not checked out."""
+    listed = ", ".join(submodules[:MOST_SUBMODULES]) + (", ..." if len(submodules) > MOST_SUBMODULES else "")
+    are, them = ("submodule {} is", "its") if len(submodules) == 1 else ("submodules {} are", "their")
+    return f"{are.format(listed)} not checked out, so no host gets {them} files; git submodule update --init"
 
 
 def _describe_host(spec: LaunchSpec, plan: HostPlan) -> str:

@@ -6,13 +6,13 @@ import hashlib
 import io
 import os
 import re
-import subprocess
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
+from .git_files import git_files, git_root
 from .tree_limits import IGNORE_FILE, too_large, without_ignored
 
 # Names of what Muster itself makes: run folders, named by job ids (also drafts of them), and keys.
@@ -49,6 +49,8 @@ class Tree:
     within: str
     files: tuple[TreeFile, ...]
     prefix: str = ""
+    absent: tuple[str, ...] = ()
+    """Submodules that are not checked out here, so that no host gets their files."""
 
     @property
     def size(self) -> int:
@@ -101,15 +103,17 @@ def scan(place: Path) -> Tree:
     What `.musterignore` in the root lists stays here too, also if git tracks it.
     `UsageError` if git fails, if the tree is too large, and for links out of the tree.
     """
-    root = _git_root(place)
-    names = sorted(_walk(place) if root is None else _git_files(root))
+    root = git_root(place)
+    listed, absent = (_walk(place), ()) if root is None else _of_git(root)
+    names = sorted(listed)
     in_git, root = root is not None, root or place
     if (root / IGNORE_FILE).is_file():
         names = without_ignored(names, (root / IGNORE_FILE).read_text(errors="replace"))
     sizes = {name: _size(root / name) for name in names}  # before any file is read
     if why := too_large(str(root), sizes, IN_GIT if in_git else WITHOUT_GIT):
         raise UsageError(why)
-    return Tree(root, os.path.relpath(place, root), tuple(_read(root, name) for name in names))
+    files = tuple(_read(root, name) for name in names)
+    return Tree(root, os.path.relpath(place, root), files, absent=absent)
 
 
 def _size(path: Path) -> int:
@@ -129,28 +133,12 @@ def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
     return Tree(folder.parent, ".", tuple(_read(folder.parent, name) for name in names), prefix="muster")
 
 
-def _git_root(place: Path) -> Path | None:
-    """The work tree that `place` is in; None if there is no repository here."""
-    here = place.resolve()
-    if "GIT_DIR" not in os.environ and not any(
-        (folder / ".git").exists() for folder in (here, *here.parents)
-    ):
-        return None
-    return Path(os.fsdecode(_git(place, "rev-parse", "--show-toplevel")).rstrip("\n"))
-
-
-def _git_files(root: Path) -> Iterator[str]:
-    """The files that git tracks, also in submodules, and those that it neither tracks nor ignores."""
-    tracked = _git(root, "ls-files", "--cached", "--recurse-submodules", "-z")
-    others = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
-    wanted = {name for name in _names(tracked) if not _is_own(name)}
-    wanted |= {name for name in _names(others) if not _is_own(name) and RUNS not in PurePath(name).parts[:-1]}
-    # A path of the index may be deleted by now, or be a folder: a submodule that is not checked out.
-    return (name for name in wanted if _is_file(root / name))
-
-
-def _names(listed: bytes) -> Iterator[str]:
-    return (os.fsdecode(name) for name in listed.split(b"\0") if name)
+def _of_git(root: Path) -> tuple[list[str], tuple[str, ...]]:
+    """The files that git tracks, and those that it neither tracks nor ignores; submodules that are absent."""
+    found = git_files(root)
+    wanted = found.tracked | {name for name in found.others if RUNS not in PurePath(name).parts[:-1]}
+    names = [name for name in wanted if not _is_own(name) and _is_file(root / name)]
+    return names, tuple(sorted(found.absent))
 
 
 def _is_own(name: str) -> bool:
@@ -160,20 +148,6 @@ def _is_own(name: str) -> bool:
 
 def _is_file(path: Path) -> bool:
     return path.is_symlink() or path.is_file()
-
-
-def _git(place: Path, *arguments: str) -> bytes:
-    try:
-        done = subprocess.run(["git", "-C", str(place), *arguments], capture_output=True, check=False)
-    except OSError as error:
-        text, status = f"git: {error.strerror}", 1
-    else:
-        text, status = done.stderr.decode(errors="replace").strip(), done.returncode
-    if status:
-        raise UsageError(
-            f"{place} is in a git repository, and git has to say which files belong to it, but fails:\n{text}"
-        )
-    return done.stdout
 
 
 def _walk(root: Path) -> Iterator[str]:

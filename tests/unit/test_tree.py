@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 from muster.deploy.errors import UsageError
 from muster.deploy.plan import source_tree as tree
 from muster.deploy.plan import tree_limits
+from tests.unit.plans import make_plan
 
 
 def write(root: Path, **files: str) -> None:
@@ -118,16 +120,70 @@ def test_where_git_fails_its_words_are_told_and_nothing_travels(
         tree.scan(tmp_path / within)
 
 
-def test_what_a_submodule_tracks_travels(tmp_path: Path) -> None:
-    for name in ("library", "project"):
-        write(tmp_path / name, code_py=name)
-        git = ["git", "-C", str(tmp_path / name), "-c", "protocol.file.allow=always"]
-        git += ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run([*git, "init", "-q"], check=True)
-        subprocess.run([*git, "add", "."], check=True)
-        subprocess.run([*git, "commit", "-q", "-m", "x"], check=True)
-    subprocess.run([*git, "submodule", "--quiet", "add", str(tmp_path / "library"), "library"], check=True)
-    assert names(tmp_path / "project") == [".gitmodules", "code.py", "library/code.py"]
+def git(root: Path, *words: str) -> None:
+    settings = ("protocol.file.allow=always", "user.name=a", "user.email=a@b")
+    options = [option for setting in settings for option in ("-c", setting)]
+    subprocess.run(["git", "-C", str(root), *options, *words], check=True, capture_output=True)
+
+
+def repository(root: Path, **files: str) -> Path:
+    """A repository in which these files are committed."""
+    write(root, **files)
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "x")
+    return root
+
+
+def test_what_a_submodule_has_and_git_does_not_ignore_travels(tmp_path: Path) -> None:
+    library = repository(tmp_path / "library", code_py="1", _gitignore="x")
+    project = repository(tmp_path / "project", code_py="2")
+    git(project, "submodule", "--quiet", "add", str(library), "library")
+    write(project / "library", new_py="3", runs__log="4")
+    (project / "library" / ".gitignore").write_text("ignored\n")
+    (project / "library" / "ignored").write_text("5")
+    listed = [name for name in names(project) if not name.startswith(".git")]
+    assert listed == [
+        "code.py",
+        "library/.gitignore",
+        "library/_gitignore",
+        "library/code.py",
+        "library/new.py",
+    ]
+
+
+def test_a_submodule_that_is_not_checked_out_is_named(tmp_path: Path) -> None:
+    library = repository(tmp_path / "library", code_py="1")
+    project = repository(tmp_path / "project", code_py="2")
+    git(project, "submodule", "--quiet", "add", str(library), "third/library")
+    git(project, "commit", "-q", "-m", "x")
+    git(tmp_path, "clone", "-q", str(project), "clone")
+    scanned = tree.scan(tmp_path / "clone")
+    assert scanned.absent == ("third/library",)
+    plan = dataclasses.replace(make_plan("localhost"), tree=scanned)
+    assert plan.notes == (
+        "submodule third/library is not checked out, so no host gets its files; git submodule update --init",
+    )
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_a_clone_inside_of_a_repository_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: bool
+) -> None:
+    project = repository(tmp_path / "project", code_py="1")
+    repository(project / "nanoGPT", train_py="2")
+    if added:
+        git(project, "add", ".")
+    assert names(project) == ["code.py", "nanoGPT/train.py"]
+    monkeypatch.setenv("GIT_DIR", str(project / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(project))
+    assert names(project) == ["code.py", "nanoGPT/train.py"]
+
+
+def test_another_work_tree_of_the_repository_stays_away(tmp_path: Path) -> None:
+    project = repository(tmp_path / "project", code_py="1")
+    git(project, "worktree", "add", "-q", "other")
+    assert names(project) == ["code.py"]
 
 
 @pytest.mark.parametrize("with_git", [True, False])
