@@ -1,10 +1,11 @@
-"""Explains a failure of the program: a file that it did not find is here, but was not sent to the hosts."""
+"""Explains a failure of the program: a file or a module that it did not find, and where that is."""
 
 from __future__ import annotations
 
 import ast
 import os
 import re
+import shlex
 from pathlib import Path, PurePosixPath
 
 from ..console.terminal import harmless
@@ -12,6 +13,44 @@ from ..launch.result import LaunchResult
 from ..plan.launch_plan import LaunchPlan
 
 _MISSING = re.compile(r"(?:FileNotFoundError|No such file or directory)\b.*?: (b?'.*'|b?\".*\")\s*$")
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)(?:\.[\w.]*)?'\s*$")
+_REQUIREMENTS = ("requirements.txt", "uv.lock", "pyproject.toml")
+
+
+def missing_module(result: LaunchResult) -> str:
+    """A hint about the module that a rank could not import: in the tree, or of a package; else empty."""
+    for line in reversed(result.failure.tail if result.failure else ()):
+        if match := _NO_MODULE.search(line):
+            return _explain_module(match[1], result.plan)
+    return ""
+
+
+def _explain_module(name: str, plan: LaunchPlan) -> str:
+    sent = [PurePosixPath(file.path) for file in plan.tree.files]
+    wanted = (PurePosixPath(f"{name}.py"), PurePosixPath(name, "__init__.py"))
+    folders = [str(_before(path, tail)) for path in sent for tail in wanted if _ends_with(path, tail)]
+    if folders:
+        nearest = os.path.relpath(min(folders, key=len), plan.tree.within)
+        there = shlex.quote(nearest)
+        return f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={there}"
+    program = PurePosixPath(plan.tree.within, plan.spec.program.script or "").parent
+    places = (program, PurePosixPath(plan.tree.within), PurePosixPath("."))
+    for listing in (place / name for place in places for name in _REQUIREMENTS):
+        if listing in sent and not plan.spec.environment:
+            path = os.path.relpath(listing, plan.tree.within)
+            return (
+                f"the hosts have no {name}; launch with --requirements {shlex.quote(path)} if that lists it"
+            )
+    return ""
+
+
+def _ends_with(path: PurePosixPath, tail: PurePosixPath) -> bool:
+    return path.parts[-len(tail.parts) :] == tail.parts
+
+
+def _before(path: PurePosixPath, tail: PurePosixPath) -> PurePosixPath:
+    """The folder from which Python would import a module whose path ends with `tail`."""
+    return PurePosixPath(*path.parts[: -len(tail.parts)])
 
 
 def left_behind(result: LaunchResult) -> str:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.connect.requests.launch import Outputs
-from muster.deploy.jobs.hints import left_behind
+from muster.deploy.jobs.hints import left_behind, missing_module
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.source_tree import Tree, TreeFile
+from muster.deploy.plan.spec import Program
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-3] slots=2")
@@ -70,6 +71,54 @@ def test_a_file_that_is_here_and_did_not_travel_is_named(root: Path, name: str, 
 )
 def test_nothing_is_said_of_other_files(root: Path, line: str) -> None:
     assert hint(root, line) == ""
+
+
+def module_hint(
+    module: str, *files: str, within: str = ".", script: str = "train.py", environment: str = ""
+) -> str:
+    tree = Tree(Path("/work"), within, tuple(TreeFile(name, False, "ab" * 32) for name in files))
+    line = f"ModuleNotFoundError: No module named '{module}'\n"
+    failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=("Traceback\n", line))
+    spec = dataclasses.replace(PLAN.spec, program=Program(script=script), environment=environment)
+    plan = dataclasses.replace(PLAN, tree=tree, spec=spec)
+    return missing_module(dataclasses.replace(DONE, plan=plan, failure=failure))
+
+
+@pytest.mark.parametrize(
+    ("module", "files", "within", "path"),
+    [
+        ("mingpt", ("mingpt/__init__.py", "projects/adder/adder.py"), ".", "."),
+        ("mingpt.model", ("mingpt/__init__.py",), "projects/adder", "../.."),
+        ("pkg", ("src/pkg/__init__.py", "old/src/pkg/__init__.py"), ".", "src"),
+        ("helper", ("my tools/helper.py",), ".", "'my tools'"),
+    ],
+)
+def test_a_module_of_the_tree_that_python_does_not_find_is_shown_the_way(
+    module: str, files: tuple[str, ...], within: str, path: str
+) -> None:
+    name = module.partition(".")[0]
+    assert module_hint(module, *files, within=within) == (
+        f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={path}"
+    )
+
+
+def test_a_missing_package_is_looked_for_in_the_projects_own_list() -> None:
+    files = ("requirements.txt", "imagenet/requirements.txt", "imagenet/main.py")
+    said = "the hosts have no torchvision; launch with --requirements {} if that lists it"
+    assert module_hint("torchvision", *files, script="imagenet/main.py") == said.format(
+        "imagenet/requirements.txt"
+    )
+    assert module_hint("torchvision", *files) == said.format("requirements.txt")
+    assert module_hint("torchvision", *files, within="imagenet") == said.format("requirements.txt")
+
+
+@pytest.mark.parametrize(
+    ("files", "environment"), [(("train.py",), ""), (("requirements.txt",), "0123456789abcdef0123")]
+)
+def test_nothing_is_said_of_a_package_that_nothing_here_lists(
+    files: tuple[str, ...], environment: str
+) -> None:
+    assert module_hint("torchvision", *files, environment=environment) == ""
 
 
 def test_a_verdict_says_where_outputs_are_and_how_large(tmp_path: Path) -> None:
