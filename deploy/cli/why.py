@@ -1,9 +1,10 @@
-"""`muster why`: why a running job stands still, in two lines and with the evidence."""
+"""`muster why`: why a running job stands still, or which rank slows it down, and with the evidence."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from json import dumps
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from ..errors import UsageError
 from ..hosts import hostfile
 from ..jobs import control as jobs
 from ..why.gather import gather
+from ..why.gather_pace import gather_stragglers
+from ..why.slow import lines
 from ..why.verdict import explain
 from .command import command
 from .shared import HELP, explained
@@ -38,10 +41,11 @@ def why(  # noqa: PLR0917  # fab makes a flag of each parameter
     runs: str = "runs",
     python: str = "",
 ) -> None:
-    """Say why a running job stands still: which ranks wait in what, and for whom.
+    """Say why a running job stands still or is slow: which ranks wait in what, and for whom.
 
-    A job that was launched with --record tells most: which collective, of what size, in which line. Of any
-    other job, the stacks and processes of its ranks are compared. Ends with 1 if the job hangs.
+    A job that was launched with --record tells most: which collective, of what size, in which line, and which
+    rank comes late to it, with the likely cause. Of any other job, the stacks and processes of its ranks are
+    compared. Ends with 1 if the job hangs.
     """
     with explained(context):
         if not job:
@@ -52,12 +56,15 @@ def why(  # noqa: PLR0917  # fab makes a flag of each parameter
             known = jobs.known_to([jobs.Here(Path(runs)), *cluster.channels.values()])
             name = jobs.only(known, job, "here or on these hosts").state.job
             ranks, problems = gather(name, cluster.channels)
-        verdict = explain(ranks)
+            verdict = explain(ranks)
+            late = [] if verdict.hang else gather_stragglers(name, cluster.channels)
         silent = {**{host: error.reason for host, error in errors.items()}, **problems}
         if json:
-            sys.stdout.write(dumps({"job": name, **verdict.as_json(), "silent": silent}, indent=2) + "\n")
+            said = {**verdict.as_json(), "late": [one.as_json() for one in late], "silent": silent}
+            sys.stdout.write(dumps({"job": name, **said}, indent=2) + "\n")
         else:
-            sys.stdout.write(harmless_lines(str(verdict)))
+            slow = "".join(f"{line}\n" for line in lines(late, time.time()))
+            sys.stdout.write(harmless_lines(slow + str(verdict)))
         if silent:
             raise Exit("\n".join(harmless(f"{host}: {reason}") for host, reason in silent.items()), 3)
         if verdict.hang:

@@ -20,11 +20,11 @@ LATE = tuple(
     f"muster.deploy.{name}"
     for name in (
         *("agent.data.", "common.data.", "agent.image.", "agent.host.health", "agent.host.gpus"),
-        *("agent.host.drafts", "agent.job.consoles"),
+        *("agent.host.drafts", "agent.job.consoles", "agent.job.arrivals", "agent.job.pressure"),
         *(f"agent.envs.{module}" for module in ("build", "describe", "environments", "reach", "wheels")),
     )
 )
-NEED_LATE = ("health", "data_", "image", "env", "wheel_", "console_", "draft")
+NEED_LATE = ("health", "arrivals", "data_", "image", "env", "wheel_", "console_", "draft")
 # Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
 _JOB = "muster.deploy.agent.job"
 PROGRAMS = {

@@ -78,6 +78,18 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "console_open": {"recorded": True, "here": True},
     "console_say": {"text": "7\n", "ask": ">>> ", "over": False},
+    "arrivals": {
+        "ranks": {
+            "0": {
+                "sites": [["all_reduce", "train.py:88", 4000, True]],
+                "tracks": [
+                    {"group": "0", "kind": "call", "count": 7, "seqs": [7], "at": [1000.0], "sites": [0]}
+                ],
+                "pressure": {"busy": 0.5, "queued": 0.1, "throttled": None},
+            }
+        },
+        "cost": 0.01,
+    },
     "jobs": {"jobs": [JOB]},
     "output": {"output": [["rank-0000@node1.out", "line\n"]], "more": True},
     "end_driver": {"told": True},

@@ -26,6 +26,7 @@ GATHERERS = {
     *("deploy.plan.source_tree", "deploy.plan.git_files", "deploy.check.examine"),
     *("deploy.console.screen", "deploy.console.progress"),
     *("deploy.view.top.app", "deploy.view.top.sources"),
+    "deploy.why.gather_pace",
 }
 TRAIN = (
     *("__main__", "tools", "main", "loop", "trainer", "config"),

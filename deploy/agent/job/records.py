@@ -23,7 +23,7 @@ _TYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Long": "i
 _BYTES = {"Double": 8, "Long": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
 
 
-def read_ring(path: str) -> Frame:
+def read_ring(path: str, most: int = MOST_ENTRIES) -> Frame:
     """The head, the groups and the last entries of a rank's record; `missing` says why there is none."""
     try:
         with open(path, "rb") as file:
@@ -35,13 +35,15 @@ def read_ring(path: str) -> Frame:
     slots = [_slot(content[at : at + SLOT]) for at in range(0, len(content), SLOT)]
     groups = [slot for slot in slots[1 : 1 + GROUPS] if slot]
     entries = sorted((slot for slot in slots[1 + GROUPS :] if slot), key=lambda slot: slot["number"])
-    return {"torch": (slots[0] or {}).get("torch", ""), "groups": groups, "entries": _latest(entries)}
+    head = slots[0] or {}
+    who = {"torch": head.get("torch", ""), "pid": head.get("pid", 0)}
+    return {**who, "groups": groups, "entries": _latest(entries, most)}
 
 
-def _latest(entries: list[Frame]) -> list[Frame]:
+def _latest(entries: list[Frame], most: int) -> list[Frame]:
     """The last entries, and of every group the last: a group that is used often hides no other."""
     last = {(entry["group"], entry["kind"]): entry["number"] for entry in entries}
-    kept = {*last.values(), *(entry["number"] for entry in entries[-MOST_ENTRIES:])}
+    kept = {*last.values(), *(entry["number"] for entry in entries[-most:])}
     return [entry for entry in entries if entry["number"] in kept]
 
 
@@ -54,16 +56,19 @@ def _slot(text: bytes) -> Frame | None:
     return None
 
 
-def read_trace(path: str) -> list[Frame]:
-    """The last collectives in torch's own record, as entries of the kind `torch`; none where it has none."""
+def read_trace(path: str, most: int = MOST_ENTRIES, seconds: float = TRACE_SECONDS) -> list[Frame]:
+    """The last collectives in torch's own record, as entries of the kind `torch`; none where it has none.
+
+    `seconds`: how long to wait for torch's server; that of a rank that is stopped gives no answer.
+    """
     if not os.path.exists(path):
         return []
     try:
-        with contextlib.closing(_Local(path)) as connection:
+        with contextlib.closing(_Local(path, seconds)) as connection:
             connection.request("POST", "/handler/fr_trace_json")
             trace = json.loads(connection.getresponse().read(MOST_TRACE))
         entries = [entry for entry in trace["entries"] if not entry["is_p2p"]]
-        return [_entry(number, entry) for number, entry in enumerate(entries)][-MOST_ENTRIES:]
+        return [_entry(number, entry) for number, entry in enumerate(entries)][-most:]
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, IndexError):
         return []  # a rank that is stopped, or a torch that records nothing of this backend
 
@@ -97,11 +102,11 @@ def _product(sizes: list[int]) -> int:
 class _Local(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TRACE_SECONDS)
-        self._path = path
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__("localhost", timeout=seconds)
+        self._path, self._seconds = path, seconds
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(TRACE_SECONDS)
+        self.sock.settimeout(self._seconds)
         self.sock.connect(self._path)

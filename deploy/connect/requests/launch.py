@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 
 from ...decode import AtMost, Like
 from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Words
+from ..arrivals import ArrivalsHere
 from ..evidence import EvidenceHere
 from .request import MOST_ENTRIES, Nothing, Payload, Pids, Request
 
@@ -83,3 +84,4 @@ OUTPUTS = Request("outputs", Outputs)
 FETCH = Request("fetch", Payload, MOST_METRICS)
 STACKS = Request("stacks", StacksHere)
 WHY = Request("why", EvidenceHere)
+ARRIVALS = Request("arrivals", ArrivalsHere)

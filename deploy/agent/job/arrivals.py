@@ -1,0 +1,92 @@
+"""When the ranks of this host came to their last collectives, and what kept them from running.
+
+The driver compares all hosts (deploy/why/lateness.py). It asks every few seconds, so this must be cheap.
+Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ...common.frames import Frame
+from ...common.paths import MusterPaths
+from .pressure import PressureMeter
+from .records import read_ring, read_trace
+
+MOST = 256  # of a rank in a group
+MOST_TRACKS = 16
+TRACE_SECONDS = 1.0
+_CLOCK = 0.001  # seconds: both times are of the same clock, written one after the other
+
+
+class ArrivalMeter:
+    """Reads the records of all ranks again and again, for every job of this host.
+
+    The records are files, so that this needs no help of the job's own agent.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._paths = MusterPaths(str(home))
+        self._pressure = PressureMeter()
+
+    def do_arrivals(self, request: Frame, payload: bytes) -> Frame:
+        """The arrivals of each rank, also of those that are gone, and what it cost to read them.
+
+        There are none if the job is not, or no longer, on this host, or does not record.
+        """
+        began = time.thread_time()
+        try:
+            folder = Path(self._paths.job(request["job"]).agent(request["host"])).read_text()
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            return {}
+        rings: dict[int, Frame] = {int(name[5:]): {} for name in names if re.fullmatch(r"ring-\d{1,7}", name)}
+        found = {}
+        for rank in sorted(rings):
+            rings[rank] = ring = read_ring(os.path.join(folder, f"ring-{rank}"), MOST)
+            if "missing" not in ring:
+                trace = read_trace(os.path.join(folder, f"torch-{rank}"), MOST, TRACE_SECONDS)
+                found[str(rank)] = in_short(ring, trace)
+        pids = {rank: ring["pid"] for rank, ring in rings.items() if isinstance(ring.get("pid"), int)}
+        for rank, pressure in self._pressure.read(pids).items():
+            if str(rank) in found:
+                found[str(rank)]["pressure"] = pressure
+        return {"ranks": found, "cost": time.thread_time() - began}
+
+
+def in_short(ring: Frame, trace: list[Frame]) -> Frame:
+    """The sites and tracks of a rank, of its ring and of torch's own record."""
+    entries = [entry for entry in ring["entries"] if entry["kind"] != "message"]
+    calls = [entry for entry in entries if entry["kind"] == "call"]
+    counts = {(group["group"], group["kind"]): group["count"] for group in ring["groups"]}
+    sites: dict[tuple[Any, ...], int] = {}
+    tracks: dict[tuple[str, str], Frame] = {}
+    for entry in [*entries, *_with_lines(trace, calls)]:
+        key = entry["group"], entry["kind"]
+        track = tracks.setdefault(
+            key, {"group": key[0], "kind": key[1], "count": 0, "seqs": [], "at": [], "sites": []}
+        )
+        # A call that has returned while its work goes on; a backend's work that no line of Python waits for.
+        waits = entry["state"] != "a" if entry["kind"] == "call" else bool(entry.get("where"))
+        site = entry["op"], entry.get("where", ""), entry.get("bytes", 0), waits
+        track["count"] = max(counts.get(key, 0), entry["seq"])
+        track["seqs"].append(entry["seq"])
+        track["at"].append(round(entry["at"], 6))
+        track["sites"].append(sites.setdefault(site, len(sites)))
+    return {"sites": [list(site) for site in sites], "tracks": [*tracks.values()][:MOST_TRACKS]}
+
+
+def _with_lines(trace: list[Frame], calls: list[Frame]) -> Iterable[Frame]:
+    """What torch has recorded, each with the line of the call that it was made in."""
+    begins = [call["at"] for call in calls]
+    for entry in trace:
+        place = bisect_right(begins, entry["at"] + _CLOCK) - 1
+        inside = place >= 0 and entry["at"] <= (calls[place]["end"] or entry["at"]) + _CLOCK
+        waits = inside and calls[place]["state"] != "a"
+        yield {**entry, "where": calls[place]["where"]} if waits else entry

@@ -1,0 +1,99 @@
+"""What keeps ranks from a processor: other threads that have it, or a quota of their cgroup that is used up.
+
+Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ...common.frames import Frame
+from ..host.meter import text
+
+V1, V2 = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"), "/sys/fs/cgroup"
+NANO = 1e-9
+
+
+class Counters(NamedTuple):
+    """What the kernel has counted for a process: seconds, and by cgroup its periods and those throttled."""
+
+    at: float
+    ran: float
+    queued: float
+    quotas: Mapping[str, tuple[int, int]]
+
+
+class PressureMeter:
+    """Compares each reading with the one before."""
+
+    def __init__(self, root: str = "") -> None:
+        """`root`: a folder with the files of another machine, for tests."""
+        self._root = root
+        self._last: dict[int, Counters] = {}
+
+    def read(self, programs: Mapping[int, int]) -> dict[int, Frame]:
+        """The shares of the time since the last reading, by rank. `programs`: the process of each rank."""
+        counted = {rank: counters(pid, self._root) for rank, pid in programs.items()}
+        now = {rank: numbers for rank, numbers in counted.items() if numbers}
+        shares = {
+            rank: _between(self._last[rank], numbers) for rank, numbers in now.items() if rank in self._last
+        }
+        self._last = now
+        return shares
+
+
+def _between(before: Counters, now: Counters) -> Frame:
+    seconds = max(now.at - before.at, 0.001)
+    throttled = [
+        (times - before.quotas[path][1]) / (periods - before.quotas[path][0])
+        for path, (periods, times) in now.quotas.items()
+        if path in before.quotas and periods > before.quotas[path][0]
+    ]
+    return {
+        "busy": _share((now.ran - before.ran) / seconds),
+        "queued": _share((now.queued - before.queued) / seconds),
+        "throttled": _share(max(throttled)) if throttled else None,
+    }
+
+
+def counters(pid: int, root: str = "") -> Counters | None:
+    """What is counted by now; None where the kernel counts nothing, or the process is gone."""
+    words = [*map(int, text(f"{root}/proc/{pid}/schedstat", 128).split())]
+    if len(words) < 2:
+        return None
+    return Counters(time.monotonic(), words[0] * NANO, words[1] * NANO, dict(_quotas(pid, root)))
+
+
+def _quotas(pid: int, root: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The cgroups of a process that have a quota: itself and those above, as far as they can be seen."""
+    for line in text(f"{root}/proc/{pid}/cgroup").split("\n"):
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        mounts = [V2] if controllers == "" else [*V1] if "cpu" in controllers.split(",") else []
+        for mount in mounts if path else []:
+            for group in _above(path):  # a container sees its own cgroup as the root of the mount
+                counted = _counted(text(f"{root}{mount}{group}/cpu.stat", 1024))
+                if counted:
+                    yield f"{mount}{group}", counted
+
+
+def _above(path: str) -> Iterator[str]:
+    while path not in {"", "/"}:
+        yield path
+        path = os.path.dirname(path)
+    yield ""
+
+
+def _counted(stat: str) -> tuple[int, int] | None:
+    with contextlib.suppress(ValueError):
+        numbers = {name: int(value) for name, value in (line.split() for line in stat.split("\n") if line)}
+        if numbers.get("nr_periods"):
+            return numbers["nr_periods"], numbers.get("nr_throttled", 0)
+    return None
+
+
+def _share(value: float) -> float:
+    return round(min(1.0, max(0.0, value)), 4)

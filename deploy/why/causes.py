@@ -1,0 +1,127 @@
+"""Why a rank is late: what its processor, host and stacks show, and those of the others do not. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ..common.samples import HostSample
+from ..connect.arrivals import Pressure
+from ..connect.evidence import Evidence
+from ..console.terminal import harmless
+from .lateness import RankPace
+from .positions import Rank
+from .words import doing, own_line
+
+THROTTLED, QUEUED = 0.2, 0.15
+"""Shares of the time from which on a quota, or other threads, explain a lateness,"""
+MORE = 2.0
+"""if they are so many times what the others have."""
+OTHERS_CORES = 0.5
+HOT, HOT_GPU = 95.0, 87.0  # degrees Celsius
+SLOW_CLOCK = 0.85
+OFTEN_THERE = 0.25
+"""A line explains a rank that is there in so much more of the looks than the other ranks."""
+_WAITS = ("torch/distributed", "mpi_backend")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is known of the ranks and hosts beside the times of arrival.
+
+    `looks`: what all ranks did at some moments, each with its stack.
+    """
+
+    pressures: Mapping[int, Pressure]
+    samples: Mapping[str, HostSample]
+    looks: Sequence[Sequence[Rank]] = ()
+
+
+def likely_cause(rank: RankPace, late: set[int], known: Surroundings) -> str:
+    """What explains the lateness of a rank and is not so of the others; empty if nothing does.
+
+    `late`: the ranks that are late, which are not compared with each other.
+    """
+    place = usual_place(known.looks, rank.rank, late)
+    kept = _kept_from_running(rank, late, known) or _heat(rank.host, known.samples)
+    return f"{kept}; it {place}" if kept and place else kept or (f"it {place}" if place else "")
+
+
+def _kept_from_running(rank: RankPace, late: set[int], known: Surroundings) -> str:
+    mine = known.pressures.get(rank.rank)
+    if mine is None:
+        return ""
+    others = [pressure for other, pressure in known.pressures.items() if other not in late]
+    if _exceeds(mine.throttled, [other.throttled for other in others], THROTTLED):
+        return f"its CPU quota, which is used up in {_percent(mine.throttled)} of its periods"
+    if _exceeds(mine.queued, [other.queued for other in others], QUEUED):
+        return (
+            f"it waits for a processor {_percent(mine.queued)} of the time, {_neighbours(rank.host, known)}"
+        )
+    return ""
+
+
+def _percent(share: float | None) -> str:
+    return f"{(share or 0.0) * 100:.0f} %"
+
+
+def _exceeds(mine: float | None, others: Sequence[float | None], least: float) -> bool:
+    usual = median([other or 0.0 for other in others]) if others else 0.0
+    return mine is not None and mine >= least and mine >= MORE * usual
+
+
+def _neighbours(host: str, known: Surroundings) -> str:
+    """Whose work has the processors of a host: that of others, or that of its own ranks."""
+    sample = known.samples.get(host)
+    if sample is None or sample.cpu is None or not sample.cpus:
+        return f"other work on {harmless(host)} has them"
+    mine = sum(entry.cpu or 0.0 for entry in sample.ranks)
+    others = max(0.0, sample.cpu * sample.cpus - mine)
+    if sample.ranks and others < OTHERS_CORES:
+        return f"the ranks of {harmless(host)} have more threads than it has processors"
+    shown = f" ({others:.1f} of {sample.cpus})" if sample.ranks else ""
+    return f"other work on {harmless(host)} has them{shown}"
+
+
+def _heat(host: str, samples: Mapping[str, HostSample]) -> str:
+    sample = samples.get(host)
+    if sample is None:
+        return ""
+    clocks = [gpu.clock for other in samples.values() for gpu in other.gpus if gpu.clock]
+    for gpu in sample.gpus:
+        slow = gpu.clock is not None and clocks and gpu.clock < SLOW_CLOCK * median(clocks)
+        if slow or (gpu.temperature or 0.0) >= HOT_GPU:
+            at = f", at {gpu.clock:.0f} MHz" if gpu.clock is not None else ""
+            return f"GPU {gpu.index} of {harmless(host)} is slow: {gpu.temperature or 0:.0f} °C{at}"
+    hot = sample.temperature or 0.0
+    return f"{harmless(host)} is hot: {hot:.0f} °C" if hot >= HOT else ""
+
+
+def usual_place(looks: Sequence[Sequence[Rank]], rank: int, late: set[int]) -> str:
+    """Where a rank is in many more looks than the ranks that are not late; empty if there is no such line."""
+    mine, others = Counter[str](), Counter[str]()
+    told: dict[str, str] = {}
+    counts = [0, 0]
+    for look in looks:
+        for one in look:
+            if one.evidence is None or not one.evidence.frames or (one.number in late - {rank}):
+                continue
+            counter, which = (mine, 0) if one.number == rank else (others, 1)
+            counts[which] += 1
+            line = own_line(one.evidence.frames)
+            if line is None or waits(one.evidence):
+                continue
+            key = f"{line.file}:{line.function}"
+            counter[key] += 1
+            if which == 0:
+                told[key] = doing(one.evidence)
+    more = {key: mine[key] / counts[0] - others[key] / max(1, counts[1]) for key in mine}
+    best = max(more, key=lambda key: more[key], default="")
+    return told[best] if best and more[best] >= OFTEN_THERE else ""
+
+
+def waits(evidence: Evidence) -> bool:
+    """Whether a rank is in a collective, by its stack."""
+    return any(sign in line.file for line in evidence.frames for sign in _WAITS)

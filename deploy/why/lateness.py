@@ -1,0 +1,251 @@
+"""Which ranks come late to collectives, how late, and since when. Pure: times of arrival in, lateness out.
+
+A rank is late by what it comes after the median of the others. The lateness of a step is the sum over its
+collectives that wait for all ranks, and the most of those that go on in the background, as the buckets of a
+backward do: a rank that is late for the first bucket is as late for the next.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+
+from ..connect.arrivals import Site
+from .meetings import Arriving, Clock, Meetings, groups, join
+
+STEPS = 30
+"""The steps that are judged: the last of those that are known."""
+LEAST_STEPS = 8
+SLOW = 0.1
+"""A rank is late if the others wait for it for more than this share of a step,"""
+MOST_STEPS = 0.75
+"""in at least this share of the steps."""
+SURE = 4.0
+"""and if its lateness is so many times what noise would make of it."""
+_REGULAR = 0.9
+_BLOCKS = 10
+
+
+@dataclass(frozen=True)
+class RankPace:
+    """How a rank goes through a step, in seconds. `late`: how long the others wait for it.
+
+    `own`: what it does itself, without waiting for others. `often`: in which share of the steps it is late.
+    `since`: the number of the collective from which on it is late, and `since_at` its time on the driver's
+    clock; 0 for a rank that is not late.
+    """
+
+    rank: int
+    host: str
+    late: float
+    own: float
+    often: float = 0.0
+    is_late: bool = False
+    since: int = 0
+    since_at: float = 0.0
+    site: Site | None = None
+    """The collective to which it comes late."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How the ranks of a group go through their steps. `per_step`: collectives in a step.
+
+    `regular` is false where the collectives do not repeat: then a step is just so many of them.
+    """
+
+    group: str
+    steps: int
+    step_seconds: float
+    per_step: int
+    regular: bool
+    ranks: tuple[RankPace, ...]
+
+    @property
+    def late(self) -> list[RankPace]:
+        """The ranks that are late, the latest first."""
+        return sorted((rank for rank in self.ranks if rank.is_late), key=lambda rank: -rank.late)
+
+
+def pace(ranks: Sequence[Arriving], clocks: Mapping[str, Clock]) -> Pace | None:
+    """The pace of the group with the latest rank, or with most ranks; None where nothing can be compared."""
+    paces = [
+        found
+        for group in groups(ranks)
+        if (meetings := join(group, ranks, clocks)) and (found := _judge(meetings)) is not None
+    ]
+    return max(paces, key=_weight, default=None)
+
+
+def _weight(found: Pace) -> tuple[float, int, int]:
+    latest = max((rank.late for rank in found.late), default=0.0)
+    return latest / (found.step_seconds or 1.0), len(found.ranks), found.steps
+
+
+def _judge(meetings: Meetings) -> Pace | None:
+    """By the steps that the program repeats; if nobody is late by these, by equal parts of what is known."""
+    total = len(meetings.seqs)
+    period = _period(meetings.sites)
+    new = _new_lateness(meetings)
+    found = None
+    if total >= LEAST_STEPS * (period or 1):
+        found = _by_steps(meetings, new, period or 1, regular=period is not None)
+    part = total // _BLOCKS
+    if (found is None or not found.late) and part > (period or 1):
+        by_parts = _by_steps(meetings, new, part, regular=False)
+        if by_parts and (found is None or by_parts.late):
+            return by_parts
+    return found
+
+
+def _period(sites: Sequence[Site]) -> int | None:
+    """After how many collectives the program makes the same again; None if it does not repeat them."""
+    total = len(sites)
+    for period in range(1, total // LEAST_STEPS + 1):
+        same = sum(one == later for one, later in zip(sites, sites[period:], strict=False))
+        if same >= _REGULAR * (total - period):
+            return period
+    return None
+
+
+def _new_lateness(meetings: Meetings) -> list[list[float]]:
+    """For each rank and collective, how late it is; if nobody has waited since the last, what that adds."""
+    count = len(meetings.ranks)
+    new: list[list[float]] = [[] for _ in range(count)]
+    carried = [0.0] * count
+    before = [-math.inf] * count
+    for place in range(len(meetings.seqs)):
+        times = [meetings.at[rank][place] for rank in range(count)]
+        ordered = sorted(times)
+        for rank, at in enumerate(times):
+            others = _median_without(ordered, at)
+            late = at - others
+            late = late if late > meetings.guard[rank] else 0.0
+            waited_for = others >= before[rank]
+            background = not meetings.sites[place].waits
+            new[rank].append(late if waited_for or background else max(0.0, late - carried[rank]))
+            carried[rank] = late
+        before = times
+    return new
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """The median of sorted numbers, one of them left out."""
+    place, rest = bisect_left(ordered, value), len(ordered) - 1
+    middle = rest // 2
+    upper = ordered[middle + (middle >= place)]
+    if rest % 2:
+        return upper
+    return (ordered[middle - 1 + (middle - 1 >= place)] + upper) / 2
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Meetings cut into steps of `size`; the last one is whole."""
+
+    meetings: Meetings
+    size: int
+
+    @property
+    def starts(self) -> range:
+        """The place of the first meeting of each step."""
+        total = len(self.meetings.seqs)
+        return range(total % self.size, total, self.size)
+
+    def seconds(self) -> float:
+        """How long a step takes."""
+        begins = [max(row[start] for row in self.meetings.at) for start in self.starts]
+        return median(later - one for one, later in pairwise(begins))
+
+    def excess(self, new: Sequence[Sequence[float]]) -> list[list[float]]:
+        """For each rank and step, how much later it is than the median of the others."""
+        sites, size = self.meetings.sites, self.size
+        sums = [[_whole(row, sites, start, start + size) for start in self.starts] for row in new]
+        ordered = [sorted(step) for step in zip(*sums, strict=True)]
+        return [
+            [value - _median_without(step, value) for value, step in zip(row, ordered, strict=True)]
+            for row in sums
+        ]
+
+
+def _by_steps(meetings: Meetings, new: Sequence[Sequence[float]], size: int, *, regular: bool) -> Pace | None:
+    """Add up what is new over steps of `size` collectives; None if these are too few."""
+    cut = _Cut(meetings, size)
+    if len(cut.starts) < LEAST_STEPS:
+        return None
+    excess, seconds = cut.excess(new), cut.seconds()
+    last = min(STEPS, len(cut.starts))
+    lates = [max(0.0, median(row[-last:])) for row in excess]
+    paces = []
+    for place, rank in enumerate(meetings.ranks):
+        own = max(0.0, seconds - (max(lates) - lates[place]))
+        measured = _RankSteps(excess[place], max(SLOW * seconds, meetings.guard[place]), last)
+        found = RankPace(rank.number, rank.host, lates[place], own, measured.often)
+        if measured.is_late(len(meetings.ranks)):
+            found = _located(found, measured, cut, new[place])
+        paces.append(found)
+    return Pace(meetings.group, last, seconds, size, regular, tuple(paces))
+
+
+def _whole(new: Sequence[float], sites: Sequence[Site], start: int, end: int) -> float:
+    """The lateness of a step."""
+    waited = sum(new[place] for place in range(start, end) if sites[place].waits)
+    return waited + max((new[place] for place in range(start, end) if not sites[place].waits), default=0.0)
+
+
+@dataclass(frozen=True)
+class _RankSteps:
+    """What a rank is later than the others in each step; only the `last` steps are judged."""
+
+    excess: Sequence[float]
+    tolerance: float
+    last: int
+
+    @property
+    def often(self) -> float:
+        """The share of the steps in which it is late."""
+        return sum(value > self.tolerance for value in self.excess[-self.last :]) / self.last
+
+    def is_late(self, ranks: int) -> bool:
+        """Late in most steps, in the newest as in those before, and by more than noise makes it seem."""
+        values = self.excess[-self.last :]
+        middle = median(values)
+        half = self.last // 2
+        if middle <= self.tolerance or self.often < MOST_STEPS:
+            return False
+        if min(median(values[:half]), median(values[half:])) <= self.tolerance / 2:
+            return False
+        spread = median(abs(value - middle) for value in values)
+        # 1.86: from the median deviation to the standard error of a median, of normal noise.
+        return middle > (SURE + math.log(ranks) / 2) * 1.86 * spread / math.sqrt(self.last)
+
+    def first(self) -> int:
+        """The step from which on it is late in most steps."""
+        late = [value > self.tolerance for value in self.excess]
+        total, first = 0, len(late) - 1
+        for step in range(len(late) - 1, -1, -1):
+            total += late[step]
+            if late[step] and total >= MOST_STEPS * (len(late) - step):
+                first = step
+        return first
+
+
+def _located(found: RankPace, measured: _RankSteps, cut: _Cut, new: Sequence[float]) -> RankPace:
+    """The pace of a rank that is late, with the collective to which it comes late, and from which on."""
+    meetings, starts = cut.meetings, cut.starts
+    by_site: dict[Site, float] = {}
+    for place in range(starts[-measured.last], len(new)):
+        by_site[meetings.sites[place]] = by_site.get(meetings.sites[place], 0.0) + new[place]
+    step = starts[measured.first()]
+    since = max(range(step, min(step + cut.size, len(new))), key=lambda place: new[place])
+    return replace(
+        found,
+        is_late=True,
+        since=meetings.seqs[since],
+        since_at=median(row[since] for row in meetings.at),
+        site=max(by_site, key=lambda site: by_site[site]),
+    )

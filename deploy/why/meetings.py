@@ -1,0 +1,98 @@
+"""The collectives that every rank of a group has come to, each with the times on the driver's clock. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ..connect.arrivals import Arrivals, Site, Track
+from ..connect.evidence import SETUP
+
+UNCERTAINTIES = 3.0
+"""What clocks may be wrong by, so many times, is no lateness."""
+LEAST_SECONDS = 0.0005
+"""Nor is what a scheduler does to any process."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How far the time of day of a host is ahead of the driver's, and how wrong that may be. Seconds."""
+
+    ahead: float = 0.0
+    uncertainty: float = 0.0
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """A rank with its host and its arrivals."""
+
+    number: int
+    host: str
+    arrivals: Arrivals
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """The collectives of a group that every rank has: `at[rank][place]` on the driver's clock."""
+
+    group: str
+    ranks: tuple[Arriving, ...]
+    seqs: tuple[int, ...]
+    sites: tuple[Site, ...]
+    at: tuple[tuple[float, ...], ...]
+    guard: tuple[float, ...]
+    """For each rank, what is no lateness: clocks, and a little."""
+
+
+def groups(ranks: Sequence[Arriving]) -> list[str]:
+    """The names of all groups but that in which groups are made."""
+    return list(
+        dict.fromkeys(track.group for rank in ranks for track in rank.arrivals.tracks if track.group != SETUP)
+    )
+
+
+def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, Clock]) -> Meetings | None:
+    """What all ranks of a group have in common; None if that is one rank."""
+    kind = _kind(group, ranks)
+    tracks = [(rank, track) for rank in ranks if (track := _track(rank, group, kind))]
+    if len(tracks) < 2:
+        return None
+    rows = [dict(zip(track.seqs, track.at, strict=False)) for _, track in tracks]
+    seqs = sorted(set(rows[0]).intersection(*rows[1:]))
+    first, of_first = tracks[0]
+    known = dict(zip(of_first.seqs, of_first.sites, strict=False))
+    sites = tuple(_site(first, known.get(seq, -1)) for seq in seqs)
+    ahead = [clocks.get(rank.host, Clock()).ahead for rank, _ in tracks]
+    at = tuple(tuple(row[seq] - ahead[place] for seq in seqs) for place, row in enumerate(rows))
+    members = tuple(rank for rank, _ in tracks)
+    return Meetings(group, members, tuple(seqs), sites, at, _guards(members, clocks))
+
+
+def _kind(group: str, ranks: Sequence[Arriving]) -> str:
+    """Whose count is compared: calls, where they are all; else that of the backend, which has more."""
+    for kind in ("torch", "work"):
+        for rank in ranks:
+            backend, calls = _track(rank, group, kind), _track(rank, group, "call")
+            if backend and backend.count > (calls.count if calls else 0):
+                return kind
+    return "call"
+
+
+def _track(rank: Arriving, group: str, kind: str) -> Track | None:
+    return next((track for track in rank.arrivals.tracks if (track.group, track.kind) == (group, kind)), None)
+
+
+def _site(rank: Arriving, place: int) -> Site:
+    sites = rank.arrivals.sites
+    return sites[place] if 0 <= place < len(sites) else Site("", "", 0, True)
+
+
+def _guards(ranks: Sequence[Arriving], clocks: Mapping[str, Clock]) -> tuple[float, ...]:
+    """Ranks of one host have the same clock; between hosts, both clocks may be wrong."""
+    hosts = {rank.host for rank in ranks}
+    wrong = {host: clocks.get(host, Clock()).uncertainty for host in hosts}
+    if len(hosts) == 1:
+        return tuple(LEAST_SECONDS for _ in ranks)
+    usual = {host: median(wrong[other] for other in hosts - {host}) for host in hosts}
+    return tuple(max(LEAST_SECONDS, UNCERTAINTIES * (wrong[rank.host] + usual[rank.host])) for rank in ranks)

@@ -1,0 +1,243 @@
+"""What is said of late ranks: the likely cause, the lines, and what is left of many looks at a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.agent.job.arrivals import in_short
+from muster.deploy.agent.job.pressure import counters
+from muster.deploy.common.samples import GpuSample, HostSample, RankSample
+from muster.deploy.connect.arrivals import Arrivals, Pressure
+from muster.deploy.connect.evidence import Evidence, Line
+from muster.deploy.decode import from_json
+from muster.deploy.jobs import pace_file
+from muster.deploy.why.causes import Surroundings
+from muster.deploy.why.lateness import Pace, pace
+from muster.deploy.why.positions import Rank
+from muster.deploy.why.slow import Straggler, lines, stragglers
+from muster.deploy.why.summary import Summary
+from tests.unit.paces import BEGAN, Run
+
+QUIET = Pressure(busy=0.3, queued=0.01, throttled=0.0)
+READS = (Line("sleep", "torch/utils/data/loader.py", 3, False), Line("shards", "loader.py", 40, True))
+FORWARD = (Line("forward", "model.py", 7, True),)
+WAITS = (Line("all_reduce", "torch/distributed/c10d.py", 9, False), Line("main", "train.py", 88, True))
+
+
+def run(slow: Sequence[int] = (2,)) -> Pace:
+    found = pace(Run(4, slower=lambda rank, step, part: 0.05 * (rank in slow), per_host=2).arriving(), {})
+    assert found is not None
+    return found
+
+
+def cause(
+    mine: Pressure = QUIET,
+    others: Pressure = QUIET,
+    samples: Mapping[str, HostSample] | None = None,
+    looks: Sequence[Sequence[Rank]] = (),
+) -> str:
+    pressures = {0: others, 1: others, 2: mine, 3: others}
+    (found,) = stragglers(run(), Surroundings(pressures, samples or {}, looks))
+    return found.cause
+
+
+def host(name: str, **measured: object) -> HostSample:
+    return replace(HostSample(at=BEGAN, host=name), **measured)  # type: ignore[arg-type]
+
+
+def look(*frames: tuple[Line, ...]) -> list[Rank]:
+    return [Rank(number, "", Evidence(now=1.0, frames=each)) for number, each in enumerate(frames)]
+
+
+def test_a_quota_that_is_used_up_is_the_cause_where_others_have_none() -> None:
+    assert cause(replace(QUIET, throttled=0.8)) == "its CPU quota, which is used up in 80 % of its periods"
+    assert cause(replace(QUIET, throttled=0.8), replace(QUIET, throttled=0.7)) == ""
+
+
+def test_a_quota_explains_more_than_the_queue_that_it_makes() -> None:
+    assert cause(replace(QUIET, throttled=0.9, queued=0.8)).startswith("its CPU quota")
+
+
+def test_work_of_others_on_its_host_is_the_cause_where_a_rank_waits_for_a_processor() -> None:
+    ranks = (RankSample(2, cpu=0.4), RankSample(3, cpu=0.6))
+    busy = {"node2": host("node2", cpus=4, cpu=1.0, ranks=ranks)}
+    waits = replace(QUIET, queued=0.45)
+    assert cause(waits, samples=busy) == (
+        "it waits for a processor 45 % of the time, other work on node2 has them (3.0 of 4)"
+    )
+    assert cause(waits) == "it waits for a processor 45 % of the time, other work on node2 has them"
+    assert cause(waits, replace(QUIET, queued=0.4)) == ""
+
+
+def test_ranks_that_have_more_threads_than_their_host_has_processors_are_their_own_neighbours() -> None:
+    ranks = (RankSample(2, cpu=1.9), RankSample(3, cpu=2.0))
+    own = {"node2": host("node2", cpus=4, cpu=1.0, ranks=ranks)}
+    assert cause(replace(QUIET, queued=0.45), samples=own) == (
+        "it waits for a processor 45 % of the time, "
+        "the ranks of node2 have more threads than it has processors"
+    )
+
+
+def test_heat_is_the_cause_of_a_host_that_is_hot_or_a_gpu_with_a_lower_clock_than_others() -> None:
+    assert cause(samples={"node2": host("node2", temperature=97.0)}) == "node2 is hot: 97 °C"
+    assert cause(samples={"node1": host("node1", temperature=97.0)}) == ""
+    cool, slow = GpuSample(0, clock=1980.0, temperature=60.0), GpuSample(0, clock=1200.0, temperature=86.0)
+    three = {name: host(name, gpus=(cool,)) for name in ("node1", "node3", "node4")}
+    three["node2"] = host("node2", gpus=(slow,))
+    assert cause(samples=three) == "GPU 0 of node2 is slow: 86 °C, at 1200 MHz"
+
+
+def test_the_line_where_only_the_late_rank_is_so_often_is_the_cause() -> None:
+    looks = [look(WAITS, WAITS, READS, FORWARD), look(FORWARD, FORWARD, FORWARD, FORWARD)]
+    assert cause(looks=looks) == "it reads data, in shards (loader.py:40)"
+    assert cause(looks=looks[1:]) == ""  # where all are, none is late
+
+
+def test_a_rank_that_waits_in_a_collective_is_nowhere_of_its_own() -> None:
+    assert cause(looks=[look(FORWARD, FORWARD, WAITS, FORWARD)]) == ""
+
+
+def test_a_cause_and_the_line_are_both_said() -> None:
+    looks = [look(WAITS, WAITS, FORWARD, WAITS)]
+    assert cause(replace(QUIET, throttled=0.5), looks=looks) == (
+        "its CPU quota, which is used up in 50 % of its periods; it is in forward (model.py:7)"
+    )
+
+
+def test_the_lines_name_the_rank_how_late_it_is_where_and_since_when() -> None:
+    found = stragglers(run(), Surroundings({}, {}))
+    first, second = lines(found, BEGAN + 60)
+    assert first.startswith("rank 2 on node2 is late: the others wait ")
+    assert (
+        " in 30 of the last 30 steps, in all_reduce of group 0 (4 kB, train.py:88), for at least 59." in first
+    )
+    assert second == "likely cause: not known"
+    assert lines(found, BEGAN + 60, ended=True)[0].startswith("rank 2 on node2 was late: the others waited ")
+
+
+def test_ranks_of_one_host_with_the_same_cause_are_one_line() -> None:
+    found = stragglers(run(slow=(2,)), Surroundings({}, {}))
+    both = [*found, replace(found[0], rank=3)]
+    assert lines(both, BEGAN)[0].startswith("ranks 2-3 on node2 are late: the others wait ")
+    assert len(lines(both, BEGAN)) == 2
+
+
+def test_nothing_is_said_of_a_balanced_run() -> None:
+    assert stragglers(run(slow=()), Surroundings({}, {})) == []
+    assert stragglers(None, Surroundings({}, {})) == []
+    assert lines([], BEGAN) == []
+
+
+def test_what_a_rank_says_of_itself_cannot_reach_the_terminal() -> None:
+    evil = (Line("f\x1b[2J", "a\x07.py", 3, True),)
+    found = stragglers(run(), Surroundings({}, {}, [look(WAITS, WAITS, evil, WAITS)]))
+    assert not any(sign in line for sign in "\x1b\x07" for line in lines(found, BEGAN))
+
+
+# -- many looks --
+
+LATE = Straggler(2, "node2", 0.05, 0.15, 1.0, 30, True, "all_reduce", BEGAN)
+
+
+def test_a_rank_that_is_late_in_most_looks_is_named_at_the_end_with_the_first_cause_and_time() -> None:
+    summary = Summary()
+    summary.add([replace(LATE, cause="its CPU quota")])
+    summary.add([replace(LATE, since=BEGAN + 20)])
+    assert summary.stragglers() == [replace(LATE, cause="its CPU quota")]
+
+
+def test_a_rank_that_was_late_once_in_a_long_run_is_not_named_at_its_end() -> None:
+    summary = Summary()
+    for number in range(20):
+        summary.add([LATE] if number == 7 else [])
+    assert summary.stragglers() == []
+
+
+def test_a_rank_that_has_become_slow_at_last_is_named() -> None:
+    summary = Summary()
+    for number in range(100):
+        summary.add([replace(LATE, since=BEGAN + number)] if number > 96 else [])
+    (found,) = summary.stragglers()
+    assert found.since == BEGAN + 97
+
+
+def test_stacks_are_read_until_the_cause_is_known_but_not_for_ever() -> None:
+    summary = Summary()
+    assert summary.wants_stacks(2)
+    for _ in range(3):
+        summary.add([LATE])
+    assert not summary.wants_stacks(2)
+    known = Summary()
+    known.add([replace(LATE, cause="its CPU quota")])
+    assert not known.wants_stacks(2)
+    assert known.wants_stacks(1)
+
+
+def test_a_line_of_the_pace_has_the_slowest_of_very_many_ranks() -> None:
+    found = pace(Run(300, 10, lambda rank, step, part: 0.05 * (rank == 299)).arriving(), {})
+    assert found
+    line = pace_file.line(BEGAN, 0, found, [])
+    assert '"rank":299,"host":"node300"' in line
+    assert line.count('"own_seconds"') == pace_file.MOST_RANKS
+
+
+# -- what the agent reads --
+
+
+def entry(seq: int, kind: str = "call", state: str = "d", **more: object) -> dict[str, object]:
+    at = BEGAN + seq
+    like = {"group": "0", "kind": kind, "seq": seq, "at": at, "end": at + 0.5, "state": state}
+    return {**like, "op": "all_reduce", "where": "train.py:88", "bytes": 4, **more}
+
+
+def short(entries: list[dict[str, object]], trace: list[dict[str, object]]) -> Arrivals:
+    groups = [{"group": "0", "kind": "call", "ranks": "", "count": 700}]
+    read: Arrivals = from_json(Arrivals, in_short({"entries": entries, "groups": groups}, trace))
+    return read
+
+
+def test_equal_collectives_are_one_site_and_messages_are_left_out() -> None:
+    read = short([entry(seq) for seq in (699, 700)] + [entry(3, "message")], [])
+    (track,) = read.tracks
+    assert (track.seqs, track.sites, track.count) == ((699, 700), (0, 0), 700)
+    assert read.sites == (("all_reduce", "train.py:88", 4, True),)
+
+
+def test_what_goes_on_in_the_background_is_told_from_what_is_waited_for() -> None:
+    read = short(
+        [entry(1), entry(2, state="a")],
+        [entry(1, "torch", where=""), entry(2, "torch", where=""), entry(9, "torch", where="")],
+    )
+    waits = {track.kind: [read.sites[site].waits for site in track.sites] for track in read.tracks}
+    assert waits == {"call": [True, False], "torch": [True, False, False]}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "stat"),
+    [
+        ("0::/user.slice/job\n", "sys/fs/cgroup/user.slice/job/cpu.stat"),
+        ("0::/user.slice/job\n", "sys/fs/cgroup/user.slice/cpu.stat"),
+        ("0::/\n", "sys/fs/cgroup/cpu.stat"),
+        ("3:cpu,cpuacct:/docker/ab\n2:memory:/x\n", "sys/fs/cgroup/cpu,cpuacct/cpu.stat"),
+        ("3:cpu:/docker/ab\n", "sys/fs/cgroup/cpu/docker/ab/cpu.stat"),
+    ],
+)
+def test_the_quota_of_a_process_is_found_in_its_cgroup_those_above_and_the_root_of_a_container(
+    tmp_path: Path, cgroup: str, stat: str
+) -> None:
+    for name, content in {
+        "proc/7/schedstat": "2000000000 500000000 12\n",
+        "proc/7/cgroup": cgroup,
+        stat: "nr_periods 40\nnr_throttled 10\nthrottled_usec 5\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    read = counters(7, str(tmp_path))
+    assert read
+    assert (read.ran, read.queued) == (2.0, 0.5)
+    assert [*read.quotas.values()] == [(40, 10)]
+    assert counters(8, str(tmp_path)) is None
