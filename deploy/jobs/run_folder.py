@@ -21,6 +21,9 @@ from ..errors import MusterError, UsageError
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
+from ..why.lateness import Pace
+from ..why.slow import Straggler
+from . import pace_file
 from .job import MAX_LOG
 from .sample_file import NAME as SAMPLES
 from .sample_file import SampleFile
@@ -127,6 +130,13 @@ class RunFolder:
         """Append a sample of a host. It never raises: a run without samples is as good as any."""
         if self._samples:
             self._samples.add(sample)
+
+    def paced(self, at: float, pace: Pace, late: Sequence[Straggler]) -> None:
+        """Append the pace of the ranks; like samples, it is extra."""
+        if not self._full:
+            with contextlib.suppress(OSError):
+                text = pace_file.line(at, self._attempt, pace, late)
+                _write_all(self._file(self.path / pace_file.NAME), text.encode())
 
     def _within(self, host: str, text: str) -> str:
         """The text, if its host has room for it; once, a line that says where the rest is; then nothing."""

@@ -197,10 +197,11 @@ class Attempts:
             *self.observers,
         )
         limits["sample_every"] = self.job.sample_every
-        keep, tell, stdin = self.folder.sampled, self._history.tell, self._stdin
+        keep, keep_pace, tell = self.folder.sampled, self.folder.paced, self._history.tell
         result = execute(
-            the_plan, cluster, watchers, timings=timings, stdin=stdin, keep=keep, tell=tell, **limits
-        )
+            the_plan, cluster, watchers, timings=timings, stdin=self._stdin, keep=keep,
+            keep_pace=keep_pace, tell=tell, **limits,
+        )  # fmt: skip
         self._again = False
         self._results.append(result)  # the rest is extra: no error or interrupt may cost the verdict
         result = self._explained(self._blame(blame_thief(result, head)), cluster)

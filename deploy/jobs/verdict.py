@@ -10,6 +10,7 @@ from ..console.terminal import harmless
 from ..console.text import count, span
 from ..launch.result import Failure, LaunchResult
 from ..plan.launch_plan import HostPlan
+from ..why import slow
 from .run_folder import RunFolder
 
 TAIL_LINES = 20
@@ -34,6 +35,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         lines.append(f"        after {seconds:.1f} s of {what}")
         if others := _others(result, failure):
             lines.append(f"        ended with it: {others}")
+    lines += [f"        slow: {line}" for line in slow.lines(result.late, result.ended, ended=True)]
     lines += [f"        {host}: {left} processes could not be ended" for host, left in result.left.items()]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")

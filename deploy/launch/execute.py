@@ -25,6 +25,7 @@ from .events import Reports, Watcher
 from .explanation import Explanation, gather_explanation, needed
 from .job_events import Tell, ignore
 from .notice import Notice
+from .pacing import KeepPace, Pacing
 from .result import Failure, LaunchResult, interruption
 from .sampling import SAMPLE_SECONDS, Keep, Sampling
 from .state import State
@@ -50,16 +51,17 @@ def execute(
     stdin: Input | None = None,
     keep: Keep | None = None,
     sample_every: float = SAMPLE_SECONDS,
+    keep_pace: KeepPace | None = None,
     tell: Tell = ignore,
 ) -> LaunchResult:
     """Execute a plan that was delivered. Returns its result, also after an interrupt.
 
     `start_timeout`, `stall_timeout`: seconds. With a `stall_timeout` of 0 a job may stall without limit.
-    `stdin`: what rank 0 reads. `keep`: gets a sample of each host every `sample_every` seconds. `tell`: gets
-    what happens.
+    `stdin`: what rank 0 reads. `keep`: gets a sample of each host every `sample_every` seconds. `keep_pace`:
+    gets the pace of the ranks of a recorded job. `tell`: gets what happens.
     """
     run = Run(plan, cluster, watchers, start_timeout, stall_timeout, timings=timings, stdin=stdin, tell=tell)
-    run.watch(keep, sample_every)
+    run.watch(keep, sample_every, keep_pace)
     return run.run()
 
 
@@ -91,11 +93,14 @@ class Run:
         self._mute: list[str] = []
         """The hosts that did not answer when the job was ended."""
         self._sampling: Sampling | None = None
+        self._pacing: Pacing | None = None
 
-    def watch(self, keep: Keep | None, every: float) -> None:
-        """Have samples of all hosts handed to `keep`."""
+    def watch(self, keep: Keep | None, every: float, keep_pace: KeepPace | None = None) -> None:
+        """Have samples of all hosts handed to `keep`, and the pace of recorded ranks to `keep_pace`."""
         self._sampling = Sampling(self.state, self.cluster, keep, every)
         self.reports.also(Sampled, self._sampling.take)
+        if self.plan.spec.record:
+            self._pacing = Pacing(self.state, self.cluster, self._sampling.newest, keep_pace)
 
     def run(self) -> LaunchResult:
         """Run the launch from its start to its end."""
@@ -107,6 +112,8 @@ class Run:
                     self._judge()
                     if not state.over:
                         self._take(state.deadlines.seconds_left())
+            if self._pacing and not self.state.failures:
+                self._pacing.end()
             failure = self._first_failure
             if failure and needed(failure, self.plan.spec):
                 explanation = self._look(failure)
@@ -134,6 +141,7 @@ class Run:
             warned=bool(self.notice.names),
             stacks=str(explanation.stacks) if explanation else "",
             why=explanation.why if explanation else None,
+            late=tuple(self._pacing.summary.stragglers()) if self._pacing else (),
         )
 
     def _noticed(self) -> list[str]:
@@ -176,6 +184,8 @@ class Run:
         self._timings.note("start of the launcher", began)
         if self._sampling:
             self._sampling.begin()
+        if self._pacing:
+            self._pacing.begin()
 
     def _await(self, future: Future[Any], deadline: float) -> None:
         """Wait until a host has answered, and meanwhile exchange reports and heartbeats with all hosts."""

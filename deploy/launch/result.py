@@ -11,6 +11,7 @@ from ..console.text import describe_code, status_of
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import Place
 from ..timings import TimedPart
+from ..why.slow import Straggler
 from ..why.verdict import Verdict
 
 Kind = Literal[
@@ -125,6 +126,8 @@ class LaunchResult:
     """Where every rank was when the job stalled or did not start."""
     why: Verdict | None = None
     """Why a recorded job stood still."""
+    late: tuple[Straggler, ...] = ()
+    """The ranks of a recorded job that the others waited for, the latest first."""
     timings: tuple[TimedPart, ...] = ()
     """Where the time of its start went."""
     warned: bool = False
@@ -155,6 +158,7 @@ class LaunchResult:
                 "tail": list(failure.tail),
             },
             "why": self.why.as_json() if self.why else None,
+            "late": [one.as_json() for one in self.late],
             "left": dict(self.left),
             "started": self.started,
             "ended": self.ended,

@@ -33,6 +33,7 @@ class Sampling:
         self._state, self._cluster = state, cluster
         self._keep, self._every = keep, every
         self._last: dict[str, float] = {}
+        self.newest: dict[str, HostSample] = {}
         self._nonsense: Counter[str] = Counter()
         self._early: Counter[str] = Counter()
 
@@ -71,6 +72,6 @@ class Sampling:
         ranks = {entry.rank: entry for entry in report.sample.ranks}
         planned = (entry for rank, entry in ranks.items() if rank in places and places[rank].host == host)
         attempt = self._state.plan.spec.attempt
-        self._keep(
-            dataclasses.replace(report.sample, at=at, host=host, attempt=attempt, ranks=tuple(planned))
-        )
+        sample = dataclasses.replace(report.sample, at=at, host=host, attempt=attempt, ranks=tuple(planned))
+        self.newest[host] = sample
+        self._keep(sample)

@@ -14,12 +14,18 @@ import pytest
 
 from muster.deploy.cli.ending import end_with_page
 from muster.deploy.errors import MusterError
+from muster.deploy.jobs import pace_file
 from muster.deploy.view.page.course import course
 from muster.deploy.view.page.metrics import step_times
+from muster.deploy.view.page.pace import own_times
 from muster.deploy.view.page.records import Records, read
 from muster.deploy.view.page.render import _environment, render
 from muster.deploy.view.page.run_page import run_page
 from muster.deploy.view.page.write import write_report
+from muster.deploy.why.causes import Surroundings
+from muster.deploy.why.lateness import pace
+from muster.deploy.why.slow import stragglers
+from tests.unit.paces import Run
 from tests.unit.runs import BEGAN, write_run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run-page.html"
@@ -163,7 +169,7 @@ NONSENSE = (
     "name",
     [
         *("events.jsonl", "metrics.jsonl", "steps.jsonl", "samples.jsonl.gz", "launch.json", "job.json"),
-        *("result.json", "plan.txt", "verdict.txt", "code.json.gz"),
+        *("result.json", "plan.txt", "verdict.txt", "code.json.gz", "pace.jsonl"),
     ],
 )
 def test_no_nonsense_in_a_file_keeps_a_run_from_its_page(tmp_path: Path, name: str) -> None:
@@ -176,7 +182,8 @@ def test_no_nonsense_in_a_file_keeps_a_run_from_its_page(tmp_path: Path, name: s
 @pytest.mark.parametrize("wrong", [None, "x", [], {}, -1, 1e30, 1e308, [None]])
 def test_no_value_of_a_wrong_type_keeps_a_run_from_its_page(tmp_path: Path, wrong: object) -> None:
     folder = write_run(tmp_path, hosts=1, seconds=20, fails=True)
-    for name in ("events.jsonl", "metrics.jsonl", "steps.jsonl"):
+    _write_pace(folder)
+    for name in ("events.jsonl", "metrics.jsonl", "steps.jsonl", "pace.jsonl"):
         lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
         lines += [{**lines[-1], key: wrong} for key in lines[-1]]
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -205,6 +212,30 @@ def test_slow_ranks_are_named() -> None:
     ]
     assert [times.rank for times in step_times(steps) if times.slow] == [2]
     assert step_times([{"step": 1, "step_seconds": 0.1}]) == []
+
+
+def _write_pace(folder: Path) -> None:
+    """The pace of a recorded run of four ranks, of which rank 2 is late; result.json says it too."""
+    found = pace(Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2), per_host=2).arriving(), {})
+    assert found
+    late = stragglers(found, Surroundings({}, {}))
+    (folder / "pace.jsonl").write_text(pace_file.line(BEGAN, 0, found, late) * 3)
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({**result, "late": [one.as_json() for one in late]}))
+
+
+def test_of_a_recorded_run_the_page_has_what_each_rank_does_itself_and_names_the_late_rank(
+    tmp_path: Path,
+) -> None:
+    folder = write_run(tmp_path)
+    _write_pace(folder)
+    records = read(folder)
+    times = own_times(records.pace)
+    assert [one.rank for one in times if one.slow] == [2]
+    assert [one.median for one in times] == pytest.approx([0.1, 0.1, 0.15, 0.1], abs=0.01)
+    html = page_of(records)
+    assert "rank 2 on node2 was late: the others waited " in html
+    assert "What each rank does itself in a step, without waiting for others. Slow: rank 2." in html
 
 
 def test_ranks_that_were_planned_and_never_started_are_in_the_time_line(tmp_path: Path) -> None:

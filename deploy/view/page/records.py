@@ -52,6 +52,8 @@ class Records:
     events: tuple[Record, ...]
     metrics: tuple[Record, ...]
     steps: tuple[Record, ...]
+    pace: tuple[Record, ...]
+    """How the ranks of a recorded job went through their steps, a line for each look."""
     samples: tuple[Record, ...]
     tails: tuple[Tail, ...]
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -82,6 +84,7 @@ def read(folder: Path) -> Records:
         events=tuple(event for event in _lines(folder / "events.jsonl", notes) if _is_event(event)),
         metrics=tuple(_lines(folder / "metrics.jsonl", notes)),
         steps=tuple(_lines(folder / "steps.jsonl", notes)),
+        pace=tuple(_lines(folder / "pace.jsonl", notes)),
         samples=tuple(_samples(folder / "samples.jsonl.gz", notes)),
         tails=tuple(_tails(folder / "logs")),
         texts=_texts(folder / "code.json.gz", notes),

@@ -14,6 +14,7 @@ from ...jobs.launched import hidden_values
 from .chart import Chart
 from .course import Attempt, RankCourse, course, how
 from .metrics import RankSteps, curves, seconds, step_times
+from .pace import own_times, slow_lines
 from .records import Record, Records, Tail, number_of
 from .resources import Resources, resources
 from .timeline import Timeline, timeline
@@ -63,6 +64,10 @@ class RunPage:
     """For the table behind the time line: attempt, rank, start, run time, end."""
     curves: tuple[Curves, ...]
     steps: tuple[RankSteps, ...]
+    without_waits: bool
+    """Whether these are the times that each rank works itself, not those of the whole step."""
+    slow: tuple[str, ...]
+    """Who was late, and the likely cause."""
     resources: Resources | None
     environment: tuple[tuple[str, str], ...]
     versions: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
@@ -92,7 +97,9 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         attempts=tuple(attempts),
         ranks=tuple(_rank_rows(attempts)),
         curves=tuple(_curves(records)),
-        steps=tuple(step_times(records.steps)),
+        steps=tuple(own_times(records.pace) or step_times(records.steps)),
+        without_waits=bool(records.pace),
+        slow=tuple(slow_lines(records, made)),
         resources=resources(records.samples, hosts),
         environment=tuple((name, str(value)) for name, value in _pairs(launch.get("env"))),
         versions=tuple(_versions(launch)),
