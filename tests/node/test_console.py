@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import os
 import signal
 import stat
@@ -18,6 +20,7 @@ import pytest
 import muster.deploy.agent.job
 from muster.deploy.agent.job import consoles
 from muster.deploy.agent.job.consoles import NONSENSE, SILENT, Consoles
+from muster.deploy.agent.job.in_rank import muster_console
 from tests.interpreters import interpreter
 from tests.waiting import PATIENCE, wait_until
 
@@ -275,6 +278,16 @@ def test_a_rank_is_held_in_pdb_and_let_go(tmp_path: Path, version: str) -> None:
         assert held.say("n")["ask"] == "(Pdb) "
         assert held.say("q")["over"]
         assert held.end() == undisturbed(tmp_path)
+
+
+def test_what_is_written_to_a_user_who_has_left_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pdb writes in the program's main thread, where an error would be the program's."""
+    monkeypatch.setitem(sys.modules, "muster_console", muster_console)
+    muster_debug = importlib.import_module("muster.deploy.agent.job.in_rank.muster_debug")
+    closed = io.BytesIO()
+    closed.close()
+    wire = muster_debug.Wire(closed)
+    assert (wire.write("text"), wire.readline()) == (4, "")
 
 
 def test_a_rank_goes_on_when_its_debugger_is_lost(tmp_path: Path) -> None:

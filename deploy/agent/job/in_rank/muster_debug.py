@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ class Wire:
         self._stream, self.prompt = stream, ">>> "
 
     def write(self, text: str) -> int:
-        """Pass on a text, in parts."""
-        for at in range(0, len(text), WRITE_CHARACTERS):
-            base.send(self._stream, {"text": text[at : at + WRITE_CHARACTERS]})
+        """Pass on a text, in parts. Where the user has left, it is lost: pdb must not fail in the program."""
+        with contextlib.suppress(OSError, ValueError):
+            for at in range(0, len(text), WRITE_CHARACTERS):
+                base.send(self._stream, {"text": text[at : at + WRITE_CHARACTERS]})
         return len(text)
 
     def flush(self) -> None:
@@ -195,6 +197,14 @@ class Holder(pdb.Pdb):
         self.set_continue()
         sys.settrace(None)
         self.over.set()
+
+    def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """What Python calls at each line; a mistake in pdb must not reach the program."""
+        try:
+            return super().trace_dispatch(frame, event, arg)
+        except Exception:  # noqa: BLE001
+            self.let_go()
+            return None
 
     def do_quit(self, arg: str) -> bool:
         """q(uit): let the program go on without the debugger."""
