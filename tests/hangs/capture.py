@@ -56,17 +56,18 @@ def keep(ranks: Sequence[Rank], path: Path) -> None:
 
 
 def seen(
-    project: Project, program: Path, backend: str, *, seconds: float, looks: int = 0
+    project: Project, program: Path, backend: str, *, seconds: float, looks: int = 0, seed: int = 0
 ) -> tuple[list[Rank], Verdict]:
     """Launch a program on three ranks, and ask why it hangs until it does, for so many seconds at most.
 
-    `looks`: stop after so many at ranks that have begun to work.
+    `looks`: stop after so many at ranks that have begun to work. `seed`: how slow a healthy program is.
     """
     for source in program.parent.glob("*.py"):
         shutil.copy(source, project.path)
     (project.path / "hosts.txt").write_text("localhost slots=3\n")
     launcher = "mpirun" if backend == "mpi" else "torchrun"
-    words = ("--record", "--launcher", launcher, "--env", f"HANG_BACKEND={backend}", "--script", program.name)
+    words = ["--record", "--launcher", launcher, "--env", f"HANG_BACKEND={backend}"]
+    words += ["--env", f"HANG_SEED={seed}", "--script", program.name]
     with project.start(*words) as driver:
         try:
             job = re.search(r"job (\S+):", read_until(driver, "job ", 1)[0])

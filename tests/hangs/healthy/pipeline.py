@@ -5,6 +5,6 @@ begin()
 while True:
     if RANK:
         dist.recv(torch.ones(100), RANK - 1)
-    time.sleep(0.7)
+    time.sleep(0.7 * PACE)
     if RANK + 1 < SIZE:
         dist.send(torch.ones(100), RANK + 1)

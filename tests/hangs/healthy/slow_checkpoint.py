@@ -7,5 +7,5 @@ while True:
         dist.all_reduce(torch.ones(1000))
         time.sleep(0.05)
     if RANK == 0:
-        time.sleep(3)
+        time.sleep(3 * PACE)
     dist.barrier()

@@ -1,12 +1,15 @@
 """What the programs beside this file share: the ranks meet, and three collectives end well."""
 
 import os
+import random
 from time import sleep
 
 import torch
 import torch.distributed as dist
 
 BACKEND = os.environ.get("HANG_BACKEND", "gloo")
+PACE = random.Random(os.environ.get("HANG_SEED", "0")).uniform(0.4, 1.5)  # noqa: S311
+"""How slow this run is: what its sleeps are multiplied by."""
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
@@ -23,4 +26,4 @@ def begin() -> None:
         dist.all_reduce(torch.ones(4))
 
 
-__all__ = ["RANK", "SIZE", "begin", "dist", "sleep", "torch"]
+__all__ = ["PACE", "RANK", "SIZE", "begin", "dist", "sleep", "torch"]
