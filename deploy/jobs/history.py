@@ -63,6 +63,9 @@ class History:
         """The attempt has ended. A failure that nobody has told yet is told before."""
         if result.failure:
             self.tell(of_failure(result.failure, result.plan))
+        if result.why:
+            text = f"{result.why.headline}\n{result.why.cause}"
+            self._pass_on(self._event("job.explained", text=text[:LONGEST_TEXT]))
         for rank, host in sorted(self._running.items()):
             printed = self._printed.get(rank)
             self._pass_on(self._event("rank.cut-off", host=host, rank=rank, printed=printed))

@@ -28,6 +28,7 @@ EventType = Literal[
     "job.interrupted",
     "job.stopped",
     "allocation.ended",
+    "job.explained",
     "attempt.ended",
     "job.restarted",
     "job.ended",

@@ -23,6 +23,7 @@ types:
   `job.stalled` (stall), `port.taken` (port), `driver.failed` (driver), `job.interrupted` (interrupted),
   `job.stopped` (stopped), `allocation.ended` (allocation: Slurm took the hosts away). Of several in one
   attempt, the verdict names the first.
+- `job.explained`: why a recorded job stood still ([muster why](../why.md)), in two lines.
 
 `null` in a line: the field means nothing for this type."""
 COMPARE = "What `muster compare --json` prints: what differs between jobs, and the figures of each."

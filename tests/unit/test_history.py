@@ -20,6 +20,7 @@ from muster.deploy.launch import execute as run
 from muster.deploy.launch import state
 from muster.deploy.launch.job_events import FAILURES, EventType, JobEvent, of_failure
 from muster.deploy.launch.result import Failure, Kind, LaunchResult
+from muster.deploy.why.verdict import Verdict
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import Hosts
 
@@ -80,6 +81,15 @@ def test_every_kind_of_failure_has_an_event_also_where_only_the_verdict_knows_it
     history.ended(dataclasses.replace(DONE, failure=Failure(kind, "why", 3, host="node2")))
     assert [event.type for event in told] == [FAILURES[kind], "attempt.ended"]
     assert told[0].text == "why"
+
+
+def test_why_a_job_stood_still_is_an_event_after_its_failure() -> None:
+    told: list[JobEvent] = []
+    why = Verdict("absent", "rank 0 waits in all_reduce #2", "rank 1 never came", hang=True)
+    history = History("j", (told.append,))
+    history.ended(dataclasses.replace(DONE, failure=Failure("stall", "no sign", 3), why=why))
+    assert [event.type for event in told] == ["job.stalled", "job.explained", "attempt.ended"]
+    assert told[1].text == "rank 0 waits in all_reduce #2\nrank 1 never came"
 
 
 def test_a_flood_of_failures_is_cut_and_no_failure_is_told_twice(told: list[JobEvent]) -> None:

@@ -116,6 +116,19 @@ def test_the_verdict_is_first_and_the_first_failure_is_marked(tmp_path: Path) ->
     assert page.outputs[0].failed
 
 
+def test_why_a_job_stood_still_is_on_its_page(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, fails=True)
+    assert "Why it stood still" not in page_of(read(folder))
+    result = json.loads((folder / "result.json").read_text())
+    why = {
+        "headline": "rank 0 waits in <all_reduce>",
+        "cause": "rank 1 never came",
+        "evidence": ["rank 0: a"],
+    }
+    (folder / "result.json").write_text(json.dumps({**result, "why": why}))
+    assert "rank 0 waits in &lt;all_reduce&gt;\nrank 1 never came\nrank 0: a\n" in page_of(read(folder))
+
+
 def test_a_run_of_256_ranks_and_an_hour_of_samples_is_below_a_megabyte(tmp_path: Path) -> None:
     """A host has a sample every two minutes here, as more take long to write; a page has fewer points."""
     folder = write_run(tmp_path, hosts=256, slots=1, seconds=3600, sample_every=120, fails=True, lines=400)

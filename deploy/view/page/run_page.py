@@ -57,6 +57,8 @@ class RunPage:
     tone: str
     headline: str
     tail: tuple[str, ...]
+    why: tuple[str, ...]
+    """Why a recorded job stood still, in two lines, and then what is known of each rank."""
     facts: tuple[tuple[str, str], ...]
     timeline: Timeline | None
     attempts: tuple[Attempt, ...]
@@ -92,6 +94,7 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         tone=TONES.get(state, "plain"),
         headline=_headline(records, state),
         tail=_tail(records.result),
+        why=_why(records.result),
         facts=tuple(_facts(records, launch, attempts, made)),
         timeline=timeline(attempts),
         attempts=tuple(attempts),
@@ -128,6 +131,14 @@ def _tail(result: Record) -> tuple[str, ...]:
     first = result.get("first_failure")
     lines = _list(first.get("tail")) if isinstance(first, dict) else []
     return tuple(str(line).rstrip()[:LONGEST_LINE] for line in lines[-30:])
+
+
+def _why(result: Record) -> tuple[str, ...]:
+    why = result.get("why")
+    if not isinstance(why, dict):
+        return ()
+    lines = [why.get("headline", ""), why.get("cause", ""), *_list(why.get("evidence"))[:30]]
+    return tuple(str(line)[:LONGEST_LINE] for line in lines)
 
 
 def _facts(
