@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..plan.launcher import LauncherName
 from .finding import Finding
 
 OVERLAP = (20, 11)
@@ -60,12 +61,12 @@ def parse_groups(text: str) -> list[NodeGroup]:
     return groups
 
 
-def judge(site: Site) -> tuple[Finding, ...]:
-    """What keeps launches with --slurm from working there, and what makes them worse."""
+def judge(site: Site, launcher: LauncherName = "mpirun") -> tuple[Finding, ...]:
+    """What keeps launches with --slurm and this launcher from working there, and what makes them worse."""
     if site.error:
         remedy = "work on a login node of the site; there: scontrol ping"
         return (_error("slurm.no-controller", site.error, remedy),)
-    return (*_nodes(site), *_steps(site), *_ends(site))
+    return (*_nodes(site), *_steps(site, launcher), *_ends(site))
 
 
 def _nodes(site: Site) -> Iterator[Finding]:
@@ -89,14 +90,16 @@ def _nodes(site: Site) -> Iterator[Finding]:
         yield _error("slurm.no-nodes", f"{named}: no node can take a job", "see sinfo --list-reasons")
 
 
-def _steps(site: Site) -> Iterator[Finding]:
+def _steps(site: Site, launcher: LauncherName) -> Iterator[Finding]:
     version = tuple(map(int, re.findall(r"\d+", site.config.get("slurm_version", ""))[:2]))
     if version and version < OVERLAP:
         text = f"Slurm {site.config['slurm_version']}: its srun has no --overlap, which connects to the hosts"
         yield _error("slurm.too-old", text, "Slurm 20.11 or newer; until then: a hosts file and SSH")
     if site.mpi and not any(name.startswith("pmix") for name in site.mpi):
         text = "srun has no PMIx, so srun alone cannot start ranks of Open MPI 5"
-        yield _warning("slurm.no-pmix", text, "nothing for --launcher mpirun, which brings its own")
+        severity = _error if launcher == "srun" else _warning
+        remedy = "--launcher mpirun, which brings its own; or ask the site's staff for Slurm's pmix plugin"
+        yield severity("slurm.no-pmix", text, remedy)
     if site.config.get("mpidefault", "").startswith("pmi2"):
         text = "MpiDefault is pmi2: with plain srun, each rank of Open MPI is alone in a world of one"
         yield _warning("slurm.old-pmi", text, "start with muster launch, or srun --mpi=pmix")

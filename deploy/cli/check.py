@@ -27,7 +27,7 @@ from ..errors import UnfitError
 from ..hosts.hostfile import Host
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
 from ..image.versions import load
-from ..plan.launcher import LAUNCHERS
+from ..plan.launcher import LAUNCHERS, LauncherName
 from ..plan.placement import used_hosts
 from ..plan.spec import LaunchSpec, Program
 from . import options as request
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _HELP = {
     **HELP,
     "slurm": "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
-    "launcher": "the launcher for which the hosts must be fit: mpirun (default) or torchrun",
+    "launcher": "the launcher for which hosts must be fit: mpirun (default), torchrun, or srun with --slurm",
     "slots": SLOTS,
     "bench": "also measure links and hosts in a short form, each as a job: what is slow is a warning",
     "runs": "the folder in which to make the folders of these jobs (default: runs)",
@@ -69,7 +69,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context), contextlib.ExitStack() as stack:
         named, measured = request.one_of("--launcher", launcher, LAUNCHERS), None
         rule = slot_rule(slots) if slots else None
-        site = _judge_site(slurm) if slurm else ()
+        site = _judge_site(slurm, named) if slurm else ()
         if slurm and (unfit(site) or not _has_hosts(slurm)):
             chosen: tuple[Host, ...] = ()
             examination, findings = Examination({}, {}), site
@@ -79,7 +79,8 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
             else:
                 inventory = of_file(hosts, include, exclude, python)
             chosen = inventory.hosts
-            used_hosts(chosen, LaunchSpec(job="", program=Program(), launcher=named))
+            wanted = LaunchSpec(job="", program=Program(), launcher=named, allocation=inventory.allocation)
+            used_hosts(chosen, wanted)
             with contextlib.closing(Cluster(chosen, inventory.open_pipe)) as cluster:
                 examination = _examined(cluster)
             chosen, uncounted = _counted(chosen, examination, rule) if rule else (chosen, ())
@@ -140,11 +141,11 @@ def _write_page(  # noqa: PLR0917  # what a check knows
     write_page(render("cluster.html", page=shown), page)
 
 
-def _judge_site(slurm: str) -> tuple[Finding, ...]:
+def _judge_site(slurm: str, launcher: LauncherName) -> tuple[Finding, ...]:
     """What is wrong with the Slurm site of this machine, for these words of salloc."""
     from ..slurm.site import site  # noqa: PLC0415  # most checks need no Slurm
 
-    return judge_site(site(_partition([] if slurm == HERE else salloc_words(slurm))))
+    return judge_site(site(_partition([] if slurm == HERE else salloc_words(slurm))), launcher)
 
 
 def _has_hosts(slurm: str) -> bool:

@@ -43,6 +43,8 @@ class Inventory:
     hosts: tuple[Host, ...]
     open_pipe: OpenPipe
     pythons: Mapping[str, str] = field(default_factory=dict)
+    allocation: str = ""
+    """Slurm's number of the allocation that the hosts belong to."""
     blame: Callable[[LaunchResult], LaunchResult] = lambda result: result
     """Gives the result of a launch the cause that only the source of the hosts knows."""
 
@@ -105,8 +107,24 @@ def allocated(
         yield Inventory(
             hosts,
             lambda host: SrunPipe(given.job, host, python or "python3", explain),
+            allocation=given.job,
             blame=partial(blame_slurm, job=given.job),
         )
+
+
+def slurm_of(launcher: str, slurm: str) -> str:
+    """The value of `--slurm`. srun is Slurm's: inside of an allocation, that allocation is meant.
+
+    `UsageError` if srun has no PMIx.
+    """
+    if launcher != "srun":
+        return slurm
+    slurm = slurm or (HERE if os.environ.get("SLURM_JOB_ID") else "")
+    if slurm:
+        from ..slurm.site import require_pmix  # noqa: PLC0415  # most launches need no Slurm
+
+        require_pmix()
+    return slurm
 
 
 def salloc_words(slurm: str) -> list[str]:

@@ -23,7 +23,7 @@ from ..timings import Timings
 from . import options as request
 from .command import command
 from .habits import HINTS, SPELLINGS
-from .inventory import HERE, allocated, batch_words, later, of_file, with_slots
+from .inventory import HERE, allocated, batch_words, later, of_file, slurm_of, with_slots
 from .shared import HELP, SLOTS, explained
 from .shipped import TRAIN
 
@@ -31,7 +31,7 @@ START_SECONDS = 60
 _HELP = {
     **HELP,
     "slurm": "take the hosts from Slurm: options of salloc as one word, or none inside of an allocation",
-    "launcher": "mpirun (default) or torchrun",
+    "launcher": "mpirun (default), torchrun, or srun on hosts of Slurm",
     "script": "a Python script of the working tree to run in every rank",
     "module": "a Python module to run in every rank (default: muster.train)",
     "args": 'arguments of the program, quoted as in a shell: --args="--epochs 3"',
@@ -124,6 +124,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context, "interrupted; the job is ended on every host"), contextlib.ExitStack() as stack:
         clock = Timings()
         clock.note("Python and the command line", 0.0)
+        slurm = slurm_of(launcher, slurm)
         request.require_attached(detach=detach, events=events, metrics=metrics)
         # Hosts of a batch job are known only when it starts.
         needing = {"include": include, "exclude": exclude, "per_host": per_host, "requirements": requirements}
@@ -148,6 +149,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             job=request.new_job(),
             program=Program(),
             launcher=request.one_of("--launcher", launcher, LAUNCHERS),
+            allocation=inventory.allocation,
             np=np or None,
             backend=request.one_of("--backend", backend, request.BACKENDS),
             env=request.environment(env or (), os.environ),

@@ -16,7 +16,7 @@ from ..console.screen import Screen
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..jobs.job import Job
-from ..plan.launcher import LAUNCHERS
+from ..plan.launcher import LauncherName
 from ..plan.source_tree import Tree, of_package
 from ..plan.spec import LaunchSpec, Program
 from ..timings import Timings
@@ -26,6 +26,8 @@ from .command import command
 from .shared import explained
 from .shipped import COMPOSE, TRAIN
 
+LOCAL: tuple[LauncherName, ...] = ("mpirun", "torchrun")
+"""The launchers that start ranks on this machine."""
 NODES = ("node1", "node2", "node3")
 KEYS = ("id_ed25519", "id_ed25519.pub", "known_hosts", "ssh_config")
 
@@ -47,7 +49,7 @@ def demo(context: Context, launcher: str = "mpirun", np: int = 2, runs: str = "r
         spec = LaunchSpec(
             job=options.new_job(),
             program=Program(module=options.DEFAULT_MODULE),
-            launcher=options.one_of("--launcher", launcher, LAUNCHERS),
+            launcher=options.one_of("--launcher", launcher, LOCAL),
             columns=screen.columns,
         )
         job = Job(

@@ -96,13 +96,16 @@ class RankEnd:
         )
 
 
+_ALONE_BY = {
+    "mpirun": "the MPI that it loads is not the one that mpirun belongs to",
+    "torchrun": "torchrun starts no MPI ranks; use --launcher mpirun",
+    "srun": "the MPI that it loads does not understand Slurm's PMIx; use --launcher mpirun",
+}
+
+
 def alone(end: RankEnd, plan: LaunchPlan) -> Failure:
     """The failure of a rank that ended well, but was alone in an MPI world of its own."""
-    by = (
-        "torchrun starts no MPI ranks; use --launcher mpirun"
-        if plan.spec.launcher == "torchrun"
-        else "the MPI that it loads is not the one that mpirun belongs to"
-    )
+    by = _ALONE_BY[plan.spec.launcher]
     reason = f"to MPI it was the only rank of a world of one, of {len(plan.ranks)} ranks in the job: {by}"
     return replace(end.as_failure(), kind="world", reason=reason, exit_status=1)
 

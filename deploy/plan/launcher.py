@@ -10,10 +10,11 @@ from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
 from .layout import Layout
 from .openmpi import Mpirun
+from .srun import Srun
 from .torchrun import Torchrun
 
-LauncherName = Literal["mpirun", "torchrun"]
-LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun")
+LauncherName = Literal["mpirun", "torchrun", "srun"]
+LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun", "srun")
 
 
 class Launcher(Protocol):
@@ -47,7 +48,7 @@ class Launcher(Protocol):
         ...
 
 
-_BY_NAME: Mapping[str, Launcher] = {"mpirun": Mpirun(), "torchrun": Torchrun()}
+_BY_NAME: Mapping[str, Launcher] = {"mpirun": Mpirun(), "torchrun": Torchrun(), "srun": Srun()}
 
 
 def launcher_of(name: str) -> Launcher:

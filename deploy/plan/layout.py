@@ -19,6 +19,8 @@ class Layout:
     rendezvous: Rendezvous
     hostfile: str
     """Path of the hostfile on the head."""
+    allocation: str
+    """Slurm's number of the allocation that the hosts belong to; empty for other hosts."""
     program: tuple[str, ...]
     """What each rank runs: the argv of `muster-rank` and its program."""
 

@@ -188,11 +188,19 @@ class Mpirun:
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
         """The interface of daemons and ranks. On a host without a free core, waiting ranks yield."""
-        facts, env = layout.facts[host], {}
-        interface = layout.rendezvous.interfaces.get(host)
-        if interface and len(layout.ranks) > 1 and all(layout.rendezvous.interfaces.values()):
-            env = interfaces(facts.mpi or "", interface)
-        if layout.ranks[host] >= facts.cores:
-            # MPI waits in a busy loop, which on a full host uses the core that another rank needs.
-            env["OMPI_MCA_mpi_yield_when_idle"] = "1"
+        env = of_ranks(host, layout)
+        if interface := env.get(_DATA_INTERFACE):
+            env |= interfaces(layout.facts[host].mpi or "", interface)
         return env
+
+
+def of_ranks(host: str, layout: Layout) -> dict[str, str]:
+    """Variables for Open MPI in the ranks of a host, whatever has started them."""
+    env = {}
+    interface = layout.rendezvous.interfaces.get(host)
+    if interface and len(layout.ranks) > 1 and all(layout.rendezvous.interfaces.values()):
+        env[_DATA_INTERFACE] = interface
+    if layout.ranks[host] >= layout.facts[host].cores:
+        # MPI waits in a busy loop, which on a full host uses the core that another rank needs.
+        env["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    return env

@@ -9,6 +9,7 @@ from ..errors import UsageError
 from ..hosts.hostfile import Host
 from .launcher import launcher_of
 from .spec import LaunchSpec
+from .srun import OUTSIDE
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ def check_shape(spec: LaunchSpec, hosts: Sequence[Host], places: Sequence[Place]
     """Refuse what no cluster could run. This needs no facts, so it is checked before any host is asked."""
     if len(hosts) > 1 and (local := [host.name for host in hosts if host.is_local]):
         raise UsageError(f"{local[0]} means another machine on every host; write its name in the hosts file")
+    if spec.launcher == "srun" and not spec.allocation:
+        raise UsageError(OUTSIDE)
     counts = {host.name: sum(place.host == host.name for place in places) for host in hosts}
     launcher_of(spec.launcher).check_shape(spec.backend, counts)
 

@@ -68,6 +68,7 @@ def _layout(spec: LaunchSpec, places: Mapping[str, tuple[Place, ...]], facts: Cl
         facts=used,
         rendezvous=facts.rendezvous,
         hostfile=JobPaths.of(used[next(iter(places))].home, spec.job).hostfile,
+        allocation=spec.allocation,
         program=("muster-rank", *program),
     )
 

@@ -6,7 +6,7 @@ import contextlib
 import re
 
 from ..check.slurm_site import Site, parse_config, parse_groups
-from ..errors import MusterError
+from ..errors import MusterError, UsageError
 from .programs import ask
 
 
@@ -19,5 +19,20 @@ def site(partition: str = "") -> Site:
         return Site(error=error.reason)
     mpi: list[str] = []
     with contextlib.suppress(MusterError):
-        mpi = re.findall(r"^\s+(\w+)$", ask("srun", "--mpi=list"), re.MULTILINE)
+        mpi = mpi_plugins()
     return Site(config=config, mpi=mpi, groups=groups, partition=partition)
+
+
+def mpi_plugins() -> list[str]:
+    """What srun can give MPI in its ranks: `none`, `pmix`, `pmi2`."""
+    return re.findall(r"^\s+(\w+)$", ask("srun", "--mpi=list"), re.MULTILINE)
+
+
+def require_pmix() -> None:
+    """`UsageError` where srun cannot start ranks of Open MPI 5."""
+    plugins = mpi_plugins()
+    if plugins and not any(name.startswith("pmix") for name in plugins):
+        raise UsageError(
+            f"--launcher srun: srun has no PMIx here, only {', '.join(plugins)}; "
+            "use --launcher mpirun, which brings its own"
+        )

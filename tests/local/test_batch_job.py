@@ -1,4 +1,4 @@
-"""A detached launch on hosts of Slurm, with a Slurm whose only node is this machine."""
+"""A detached launch on hosts of Slurm, its ranks a step, with a Slurm whose only node is this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ def test_a_batch_job_is_followed_and_stopped_by_its_id(project: Project, tmp_pat
     env = {name: value for name, value in project.env.items() if not name.startswith("SLURM_")}
     env |= put_slurm_of_this_machine(tmp_path / "slurm")
     project = dataclasses.replace(project, env=env)
-    words = ("--slurm=-N 1 -n 2", "--detach", "--python", sys.executable, "--script", "program.py")
+    words = (
+        "--slurm=-N 1 -n 2",
+        "--launcher",
+        "srun",
+        "--detach",
+        "--python",
+        sys.executable,
+        "--script",
+        "program.py",
+    )
     launched = project.fab("launch", *words, "--args=wait", "--env", "GREETING=hi")
     assert launched.returncode == 0, launched.stderr
     job = launched.stdout.split()[1]

@@ -213,6 +213,11 @@ PMI2 = {"PMI_FD": "18", "PMI_JOBID": "3.0", "PMI_RANK": "3", "PMI_SIZE": "4"}
             Ranks(3, 4, 1, 2, "srun"),
             id="srun --mpi=pmi2: PMI without local ranks is no family",
         ),
+        pytest.param(
+            _srun(3, 4, 1, 1, "2(x2)") | PMIX | {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"},
+            Ranks(3, 4, 1, 2, "srun"),
+            id="srun by muster launch, which adds the bare names",
+        ),
         pytest.param(_srun(3, 4, 1, 1, "2(x2)") | PMIX, Ranks(3, 4, 1, 2, "srun"), id="srun --mpi=pmix"),
         pytest.param(
             _srun(3, 4, 1, 1, "2(x2)") | _pals(3, 4, 1, 2, 1),

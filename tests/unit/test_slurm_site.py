@@ -73,3 +73,10 @@ def test_each_defect_of_a_site_is_named_and_nothing_else(broken: Site, findings:
 def test_a_reason_with_a_bar_is_kept() -> None:
     (group,) = parse_groups("main|up|1|drained*|bad disk | replaced")
     assert group.reason == "bad disk | replaced"
+
+
+def test_srun_as_launcher_needs_pmix() -> None:
+    site = Site(config=CONFIG, mpi=("none", "pmi2"), groups=GROUPS)
+    (finding,) = judge(site, "srun")
+    assert (finding.id, finding.severity) == ("slurm.no-pmix", "error")
+    assert finding.remedy.startswith("--launcher mpirun")

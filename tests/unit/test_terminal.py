@@ -26,6 +26,7 @@ FRAMES = {
     "deploy/agent/host/gpus.py",
     "deploy/agent/job/in_rank/sitecustomize.py",
     "deploy/jobs/detached_main.py",
+    "deploy/slurm/batch_main.py",
     "deploy/image/bake.py",
 }
 BEFORE_ANY_IMPORT = {("deploy/cli/entry.py", "os.write(2, b'interrupted\\n')")}

@@ -102,7 +102,10 @@ class Ranks:
         if "srun" in whole:  # srun --mpi=cray_shasta sets both; the step also says where ranks can meet
             whole.pop("pals", None)
         mpi = next((whole[name] for name in MPI_FAMILIES if name in whole), None)
-        return _agreed(mpi, whole.get("env")) or whole.get("srun") or _alone(environ)
+        bare, step = whole.get("env"), whole.get("srun")
+        if bare and step and _place(bare) == _place(step):  # a step whose ranks have the bare names too
+            bare = step
+        return _agreed(mpi, bare) or step or _alone(environ)
 
 
 def _agreed(mpi: Ranks | None, bare: Ranks | None) -> Ranks | None:

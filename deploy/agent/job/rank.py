@@ -1,10 +1,10 @@
-"""Wraps one rank: keeps its output and its end, and works the same under mpirun, torchrun and anything alike.
+"""Wraps one rank: keeps its output and its end, and works the same under mpirun, torchrun and srun.
 
 Usage: ``rank.py ARG ...`` runs ``python ARG ...`` with its own Python. A launcher starts it below the host's
-agent as ``muster-rank``, found on PATH: a name that means the right file on every host. The output goes
-byte for byte to ``logs/rank-0007@node2.{out,err}`` on this host, and line by line to the agent; the end,
-with the last lines and the time, to ``logs/rank-0007@node2.json``. Exits as the program does (128 + n for
-signal n).
+agent (srun: below Slurm's daemon) as ``muster-rank``, found on PATH: the right file on every host. The
+output goes byte for byte to ``logs/rank-0007@node2.{out,err}`` on this host, and line by line to the agent;
+the end, with the last lines and the time, to ``logs/rank-0007@node2.json``. Exits as the program does
+(128 + n for signal n).
 Standard library only, run by ``python -IS``: every rank pays for its imports.
 """
 
@@ -38,6 +38,8 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 
 def place(environment: Mapping[str, str]) -> dict[str, int]:
     """Which rank this is. torchrun's variables come first: its workers inherit what an outer mpirun set."""
+    if "MUSTER_STEP" in environment:
+        return place_in_step(environment)
     if "TORCHELASTIC_RUN_ID" in environment:
         prefix, size = "", "WORLD_SIZE"
     else:
@@ -48,6 +50,27 @@ def place(environment: Mapping[str, str]) -> dict[str, int]:
         "world_size": int(environment[f"{prefix}{size}"]),
         "local_world_size": int(environment[f"{prefix}LOCAL_{size}"]),
     }
+
+
+def place_in_step(environment: Mapping[str, str]) -> dict[str, int]:
+    """Which rank this is of a step of Slurm (srun(1), OUTPUT ENVIRONMENT VARIABLES)."""
+    counts: list[int] = []
+    for part in environment["SLURM_STEP_TASKS_PER_NODE"].split(","):  # 2(x3),1
+        count, _, times = part.partition("(x")
+        counts += [int(count)] * int(times.rstrip(")") or 1)
+    return {
+        "rank": int(environment["SLURM_PROCID"]),
+        "local_rank": int(environment["SLURM_LOCALID"]),
+        "world_size": int(environment["SLURM_STEP_NUM_TASKS"]),
+        "local_world_size": counts[int(environment["SLURM_NODEID"])],
+    }
+
+
+def find_agent() -> None:
+    """In a step of Slurm, whose environment is the head's everywhere, name the agent of this host."""
+    host = os.environ["SLURMD_NODENAME"]
+    with open(os.path.join(os.environ["MUSTER_STEP"], f"agent.{host}"), encoding="utf-8") as file:
+        os.environ["MUSTER_AGENT"] = os.environ["TMPDIR"] = file.read()
 
 
 class Agent:
@@ -187,6 +210,8 @@ def whole_lines(text: bytes, *, flush: bool) -> tuple[bytes, bytes]:
 def run(argv: list[str]) -> int:
     """Run Python with these arguments to its end; returns its exit code, negative for a signal."""
     ranks = place(os.environ)
+    if "MUSTER_STEP" in os.environ:
+        find_agent()
     agent = Agent({"hello": "rank", "pid": os.getpid(), **ranks})
     attempt = f".restart-{agent.job['attempt']}" if agent.job.get("attempt") else ""
     name = f"rank-{ranks['rank']:04d}@{agent.job['host']}{attempt}"

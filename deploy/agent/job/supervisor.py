@@ -23,12 +23,22 @@ from ...common.limits import require_fit
 from ...common.paths import JobPaths, MusterPaths
 from ...common.runs import make_private
 from ...common.store import Store, sweep_old_jobs, write_atomically
-from ..process.processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_agent, end_descendants, prctl
+from ..process.processes import (
+    GRACE_SECONDS,
+    PR_SET_CHILD_SUBREAPER,
+    Reaper,
+    die_with_agent,
+    end_all,
+    end_descendants,
+    prctl,
+    trees,
+)
 from .local_socket import LocalSocket
 from .ranks import Ranks
 
 # The environment of another launcher, or of this SSH session, must not reach a rank.
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "SLURMD_", "TORCHELASTIC_", "SSH_", "MUSTER_")
+KEPT = {"SLURM_CONF"}  # where srun finds its site
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 MOST_OUTPUTS = 10_000  # the most files that are counted: a job's verdict waits for the count
 OPEN_MPI_DAEMONS = {"orted", "prted"}
@@ -55,7 +65,7 @@ class Work:
     def close(self) -> None:
         """End everything that was started, and remove what is only for this process."""
         self._end_sampling()
-        end_descendants(self.ranks.are_there)
+        self._end_processes()
         if self.private:
             shutil.rmtree(self.private, ignore_errors=True)
 
@@ -157,7 +167,22 @@ class Work:
     def do_stop(self, request: Frame, payload: bytes) -> Frame:
         """End everything that was started here; answers which processes could not be ended."""
         self._end_sampling()
-        return {"left": end_descendants(self.ranks.are_there)}
+        return {"left": self._end_processes()}
+
+    def _end_processes(self) -> list[int]:
+        """End the job here; returns the processes that could not be ended.
+
+        Ranks that srun started are below Slurm's daemon, not below this process. They are ended first, on all
+        hosts at once, and srun ends with the last of them: if it is told to end, it kills them at once.
+        """
+        if not (self.job and "MUSTER_STEP" in self.job["env"]):
+            return end_descendants(self.ranks.are_there)
+        began = time.monotonic()
+        roots = [*self.ranks.wrappers().values()]
+        left = end_all(lambda: trees(roots))
+        if self.reaper:
+            self.reaper.until_idle(began + GRACE_SECONDS - time.monotonic())
+        return left + end_descendants(self.ranks.are_there)
 
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:
         """The files and bytes in the job's folder for outputs, and whether there is more than was counted."""
@@ -205,7 +230,7 @@ class Work:
         environment = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(FOREIGN) and name not in FOREIGN_NAMES
+            if (not name.startswith(FOREIGN) and name not in FOREIGN_NAMES) or name in KEPT
         }
         environment["PATH"] = os.pathsep.join(self.job["path"] + [environment.get("PATH", os.defpath)])
         # Temporary files go where the agent removes them: stale session folders break later mpiruns.

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
@@ -74,8 +74,19 @@ def descendants() -> list[int]:
     return below(os.getpid(), process_table())
 
 
+def trees(roots: Sequence[int]) -> list[int]:
+    """These processes, as far as they live, and every living process below them."""
+    table = process_table()
+    return [pid for root in roots if root in table for pid in (root, *below(root, table))]
+
+
 def end_descendants(is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
-    """Send SIGTERM, then SIGKILL, to every process below; returns those alive after GIVE_UP_SECONDS.
+    """End every process below this one, as `end_all` does."""
+    return end_all(descendants, is_wanted)
+
+
+def end_all(find: Callable[[], list[int]], is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
+    """Send SIGTERM, then SIGKILL, to what is found; returns the processes alive after GIVE_UP_SECONDS.
 
     The grace period lets ranks save something. It ends early when `is_wanted` says that no rank is left:
     only a launcher runs then, which may wait for a long time for nothing (torchrun: 30 s).
@@ -84,7 +95,7 @@ def end_descendants(is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
     grace = GRACE_SECONDS
     signalled: set[int] = set()
     while True:
-        living = descendants()
+        living = find()
         elapsed = time.monotonic() - started
         if not living or elapsed > GIVE_UP_SECONDS:
             return living
@@ -128,6 +139,12 @@ class Reaper:
             self._watched[process.pid] = (process, on_end)
             self._changed.notify()
         return process
+
+    def until_idle(self, seconds: float) -> None:
+        """Wait until everything that was started has ended, at most so long."""
+        deadline = time.monotonic() + seconds
+        while self._watched and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def _run(self) -> None:
         while True:

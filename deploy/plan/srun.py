@@ -1,0 +1,78 @@
+"""srun: Slurm starts all ranks as one step of the allocation, and gives them PMIx.
+
+Never pmi2, with which each rank of Open MPI 5 is alone in a world of one; never --oversubscribe.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ..common.paths import JobPaths
+from ..errors import HostError
+from ..hosts.facts import Facts
+from . import openmpi
+from .layout import Layout
+
+OUTSIDE = (
+    '--launcher srun starts the ranks as a step of Slurm: give --slurm "-N 2 -t 60", or start it inside of '
+    "an allocation; elsewhere use mpirun or torchrun"
+)
+
+
+def command(*, allocation: str, ranks: Mapping[str, int], rank: Sequence[str]) -> tuple[str, ...]:
+    """The argv of srun, to be run on the head.
+
+    --distribution=arbitrary: the list of hosts has a name for each rank, in the order of the ranks.
+    --overlap: beside the steps of the agents, with all that the job has. --wait=0: a rank that ends well
+    long before the others does not end them. `rank` is looked up on PATH, the same on every host.
+    """
+    names = ",".join(name for name, number in ranks.items() for _ in range(number))
+    return (
+        "srun",
+        f"--jobid={allocation}",
+        *(f"--nodes={len(ranks)}", f"--ntasks={sum(ranks.values())}"),
+        *("--distribution=arbitrary", f"--nodelist={names}"),
+        *("--overlap", "--mpi=pmix", "--cpu-bind=none"),
+        *("--kill-on-bad-exit=1", "--wait=0", "--input=none", "--unbuffered"),
+        "--job-name=muster-ranks",
+        *rank,
+    )
+
+
+class Srun:
+    """srun on the head starts the ranks of all hosts, below Slurm's daemons."""
+
+    uses_mpi = True
+
+    def title(self, head: Facts) -> str:
+        """`srun (PMIx)`."""
+        return "srun (PMIx)"
+
+    def unfit(self, facts: Facts) -> HostError | None:
+        """None: what srun needs is Slurm's own, and not every program needs MPI."""
+        return None
+
+    def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
+        """srun starts the same path everywhere, with the head's environment: homes must have one path."""
+        homes = Counter(known.home for known in facts.values())
+        usual = homes.most_common(1)[0][0] if homes else ""
+        return [
+            (host, f"its home is {known.home}, elsewhere it is {usual}; srun needs one path: use mpirun")
+            for host, known in facts.items()
+            if known.home != usual
+        ]
+
+    def check_shape(self, backend: str, ranks: Mapping[str, int], *, fixed: bool) -> None:
+        """Nothing to refuse: srun starts any numbers of ranks."""
+
+    def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
+        """The argv of srun for the head; None for other hosts."""
+        if host != layout.head:
+            return None
+        return command(allocation=layout.allocation, ranks=layout.ranks, rank=layout.program)
+
+    def environment(self, host: str, layout: Layout) -> dict[str, str]:
+        """Where a rank finds its host's agent (deploy/agent/job/rank.py), and what MPI needs as elsewhere."""
+        folder = JobPaths.of(layout.facts[host].home, layout.job).folder
+        return {"MUSTER_STEP": folder, **openmpi.of_ranks(host, layout)}
