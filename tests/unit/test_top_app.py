@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster.deploy.errors import MusterError
+from muster.deploy.view.top import app as app_module
 from muster.deploy.view.top.app import Table, Top
 from muster.deploy.view.top.history import History, Record, Unreached
-from tests.unit.records import job, records
+from tests.unit.records import START, job, records
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 Session = Callable[[Any, Top], Awaitable[None]]
 
 
@@ -62,6 +67,38 @@ def drawn(app: Top) -> list[str]:
     """What the terminal shows of the table."""
     height = table(app).size.height
     return ["".join(segment.text for segment in table(app).render_line(y)).rstrip() for y in range(height)]
+
+
+def snapshot(app: Top) -> str:
+    """What the terminal shows, with head and keys, as text."""
+    strips = app.screen._compositor.render_strips()
+    return "".join(f"{''.join(segment.text for segment in strip).rstrip()}\n" for strip in strips)
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "keys"),
+    [
+        ("top-80x24-hosts", 40, ["end"]),
+        ("top-80x24-ranks", 3, ["tab", "down"]),
+        ("top-80x24-filter", 3, ["slash", *"node2"]),
+    ],
+)
+def test_the_whole_screen_is_as_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, hosts: int, keys: list[str]
+) -> None:
+    """After a change: look at what this test has written, then copy it over the golden file."""
+    monkeypatch.setattr(app_module, "time", SimpleNamespace(monotonic=lambda: 0.0, time=lambda: START + 20))
+
+    golden = (GOLDEN / f"{name}.txt").read_text()
+
+    async def session(pilot: Any, app: Top) -> None:
+        await pilot.press(*keys)
+        with contextlib.suppress(AssertionError):
+            await until(pilot, lambda: snapshot(app) == golden)
+        (tmp_path / f"{name}.txt").write_text(snapshot(app))
+        assert snapshot(app) == golden, tmp_path / f"{name}.txt"
+
+    try_out(Recorded(hosts), session)
 
 
 def test_256_hosts_are_scrolled_and_the_columns_keep_their_names() -> None:

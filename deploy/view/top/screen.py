@@ -15,7 +15,7 @@ from .marks import seconds
 from .rank_lines import rank_in_full, rank_table
 
 PATIENCE = 30.0  # seconds until a job has a sample: it connects, sends the code, and starts its ranks
-NO_SAMPLES = "no samples: launched with --sample-every 0, or by an older version"
+NO_SAMPLES = "no samples: --sample-every 0, an older version, or a damaged file"
 
 
 def head(history: History, now: float, clock: float) -> list[Line]:
