@@ -27,9 +27,10 @@ print("sum", MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.Get_rank()), "on", os.uname
 SSHD = "/etc/ssh/sshd_config.d/10-muster.conf"
 CHRONY = "/etc/chrony/muster.conf"
 KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
+KEY = "/etc/muster/ssh/id_ed25519"
 # What each edit of the test of drift has setup change, and what it may do about what was running then.
 PUT_RIGHT = {
-    "ssh_trust : Hand out the cluster's key",
+    "ssh_trust : Take the cluster's key from a host that needs none",
     "ssh_trust : Pin the host keys of all hosts",
     "ssh_trust : Write sshd's drop-in",
     "time_sync : Write chrony's configuration",
@@ -112,7 +113,7 @@ def test_a_second_setup_changes_nothing_and_costs_little(hosts: Hosts) -> None:
 @pytest.mark.usefixtures("set_up")
 def test_what_was_edited_by_hand_is_put_right_with_no_host_left_out_of_the_known_ones(hosts: Hosts) -> None:
     edits = f"echo 'MaxStartups 1' >{SSHD}; echo 'server 192.0.2.1' >{CHRONY}; systemctl stop chrony;"
-    hosts.on("node2", "sh", "-c", edits + "chmod 644 /etc/muster/ssh/id_ed25519; rm /etc/ssh/ssh_known_hosts")
+    hosts.on("node2", "sh", "-c", edits + f"echo key >{KEY}; rm /etc/ssh/ssh_known_hosts")
     done = hosts.play("setup", "--limit", "node2")
     assert done.status == 0, done.text
     assert PUT_RIGHT <= set(done.changes("node2")) <= PUT_RIGHT | BROUGHT_IN
@@ -187,10 +188,32 @@ def test_an_unknown_host_key_and_another_hosts_are_refused(hosts: Hosts) -> None
         assert reason in done.stderr
 
 
+def log_in(hosts: Hosts, name: str, target: str, *options: str) -> str:
+    """What a login from host to host, as the jobs' account, prints."""
+    return hosts.on(name, "runuser", "-u", "muster", "--", "ssh", "-n", *options, target, "echo in")
+
+
 @pytest.mark.usefixtures("set_up")
-def test_the_clusters_key_is_good_from_the_cluster_only_and_forwards_nothing(hosts: Hosts) -> None:
+def test_a_host_opens_no_others_door_but_for_the_first(hosts: Hosts) -> None:
+    first, second, *_ = hosts.names
+    assert log_in(hosts, first, second) == log_in(hosts, first, first) == "in\n"
+    assert "id_ed25519" not in hosts.on(second, "ls", "/etc/muster/ssh")
+    assert log_in(hosts, second, first) == ""
+    stolen = hosts.on(first, "cat", KEY)
+    keep = f"umask 077; cat >/tmp/stolen <<'END'\n{stolen}END\nchown muster /tmp/stolen"
+    hosts.on(second, "sh", "-c", keep)
+    try:
+        assert log_in(hosts, second, first, "-i", "/tmp/stolen") == ""
+    finally:
+        hosts.on(second, "rm", "/tmp/stolen")
+
+
+@pytest.mark.usefixtures("set_up")
+def test_the_clusters_key_is_good_from_the_first_host_and_this_machine_and_forwards_nothing(
+    hosts: Hosts,
+) -> None:
     line = hosts.on("node1", "cat", "/etc/muster/ssh/authorized_keys").splitlines()[-1]
-    addresses = [*(ADDRESSES[name] for name in hosts.names), f"{NETWORK}.1"]  # the last is this machine's
+    addresses = [ADDRESSES["node1"], f"{NETWORK}.1"]  # the last is this machine's
     assert line.startswith(f'from="{",".join(addresses)}",restrict ssh-ed25519 ')
 
 

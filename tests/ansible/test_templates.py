@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.ansible.bare_hosts import run
-from tests.ansible.rendering import render
+from tests.ansible.rendering import render, render_value
 
 INVENTORIES: dict[str, dict[str, dict[str, Any]]] = {
     "one host": {"node1": {"addresses": ["10.0.0.1"]}},
@@ -259,3 +259,22 @@ def test_where_the_head_cannot_be_asked_the_sources_uncertainty_counts(
 def test_ansible_stays_out_of_this_process() -> None:
     assert render("limits", "limits.conf.j2", INVENTORIES["one host"])
     assert "ansible" not in sys.modules
+
+
+def test_a_host_gets_the_clusters_key_only_if_it_logs_in_to_others() -> None:
+    inventory = {name: {"addresses": [f"10.0.0.{number}"]} for number, name in enumerate(("a", "b", "c"), 1)}
+
+    def lines(**choices: object) -> list[str]:
+        text = render("ssh_trust", "authorized_keys.j2", inventory, ssh_trust_public_keys=["KEY"], **choices)
+        return [line for line in text.splitlines() if not line.startswith("#")]
+
+    def holds(**choices: object) -> bool:
+        return bool(render_value("ssh_trust", "ssh_trust_holds_key", inventory, **choices))
+
+    assert lines() == ['from="10.0.0.1,192.0.2.9",restrict KEY']
+    assert not holds()
+    several = {"ssh_trust_heads": ["b", "c"], "ssh_trust_from": ["10.9.0.0/16"]}
+    assert lines(**several) == ['from="10.0.0.2,10.0.0.3,192.0.2.9,10.9.0.0/16",restrict KEY']
+    assert holds(**several)
+    assert lines(ssh_trust_heads=[]) == ['from="192.0.2.9",restrict KEY']
+    assert holds(muster_stack="node")

@@ -161,5 +161,8 @@ def test_a_head_that_may_not_log_in_elsewhere_is_explained_before_anything_start
         cluster.exec("node1", ["sh", "-c", "rm ~/.ssh/config"])
     assert refused.status == 3
     assert refused.output.startswith("node3: node1 cannot log in there: ssh: connect to host node3 port 1: ")
-    assert "a detached job needs that: try ssh node3 on node1; setup.yml sets it up" in refused.output
+    assert (
+        "a detached job needs that: try ssh node3 on node1; setup.yml arranges it for the first"
+        in refused.output
+    )
     no_job_is_left(cluster)

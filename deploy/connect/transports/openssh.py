@@ -54,7 +54,8 @@ class OpenSshPipe(ProcessPipe):
         if status == SSH_FAILED:
             return LostError(
                 f"{self._head} cannot log in there: {said}",
-                f"a detached job needs that: try ssh {self._name} on {self._head}; setup.yml sets it up",
+                f"a detached job needs that: try ssh {self._name} on {self._head}; setup.yml arranges it for"
+                " the first host of the hosts file, and for those in ssh_trust_heads",
                 kind="ssh.failed",
             )
         return LostError(

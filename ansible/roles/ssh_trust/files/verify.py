@@ -1,7 +1,8 @@
 """Tests SSH trust from one host: `python3 -` runs it there, as root, with JSON.
 
-Every host of the cluster accepts our login under strict host key checking. The next host refuses a wrong key
-and a password, and ssh refuses that host when its host key is not known.
+Every host of the cluster accepts the login of a host that has the cluster's key, under strict host key
+checking. A host that shall have no key has none, and is refused. The next host refuses a wrong key and a
+password, and ssh refuses that host when its host key is not known.
 """
 
 from __future__ import annotations
@@ -45,6 +46,16 @@ def pairs(user: str, names: list[str]) -> list[str]:
     return [f"{name}: {message}" for name, (status, message) in zip(names, outcomes) if status]  # 3.9
 
 
+def keyless(user: str, names: list[str], key: str) -> list[str]:
+    """Return what lets this host log in to others, or be taken for one that may."""
+    present = [f"{path} is there" for path in (key, f"{key}.next") if Path(path).exists()]
+    return present + [
+        f"{name}: {problem}"
+        for name in names
+        for problem in refusal(user, "Permission denied (publickey)", name)
+    ]
+
+
 def refusal(user: str, expected: str, *argv: str) -> list[str]:
     """Return no problem if ssh was refused for the expected reason."""
     status, message = ssh(user, *argv)
@@ -80,7 +91,9 @@ def main() -> None:
     """Print the outcomes as JSON."""
     asked = json.loads(sys.argv[1])
     user, target = asked["user"], asked["target"]
-    checks = [check("server", server(user, asked["sshd"])), check("pairs", pairs(user, asked["names"]))]
+    names, key = asked["names"], asked["key"]
+    reached = keyless(user, [target["name"]], key) if key else pairs(user, names)
+    checks = [check("server", server(user, asked["sshd"])), check("pairs", reached)]
     refused = "Host key verification failed"
     checks.append(check("unknown_host_key", refusal(user, refused, *UNKNOWN, target["name"])))
     checks.append(check("wrong_key", refuses_wrong_key(user, target)))
