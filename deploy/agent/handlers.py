@@ -37,7 +37,7 @@ PARTS = (
         *("agent.job.supervisor", "Work", ("home", "send")),
         requests=(
             *("prepare", "start", "shell", "shell_end", "stdin", "ping", "watch"),
-            *("signal", "stop", "outputs", "fetch"),
+            *("signal", "stop", "outputs", "fetch", "container_start"),
         ),
     ),
     Part("common.runs", "Jobs", ("jobs",), ("jobs", "output", "record", "end_driver", "files", "read")),
@@ -65,6 +65,10 @@ PARTS = (
         ),
     ),
     Part(
+        *("agent.container.look", "Containers", ("home",)),
+        requests=("container",),
+    ),
+    Part(
         *("agent.envs.wheels", "Wheels", ("wheels", "send")),
         requests=("wheel_serve", "wheel_take", "wheel_complete", "wheel_pull"),
     ),
@@ -79,6 +83,8 @@ DOING = {
     "prepare": "cannot make the job's folder",
     "start": "cannot start the launcher",
     "shell": "cannot start mpirun's daemon",
+    "container": "cannot use the image",
+    "container_start": "cannot start the container",
     "detach": "cannot start the job's driver",
     "record": "cannot keep the job's record",
     **dict.fromkeys(("jobs", "output", "files", "read", "fetch"), "cannot read the job's run"),

@@ -26,6 +26,7 @@ from ..jobs.notify import notify
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts, Blame, make_plan
 from ..jobs.verdict import verdict
+from ..launch.containers import Images
 from ..plan.placement import used_hosts
 from ..timings import Timings, table
 from . import listeners
@@ -50,8 +51,9 @@ def _progress(what: str, unit: str) -> Progress:
 def show(job: Job, open_pipe: OpenPipe, timings: Timings, packages: Packages | None = None) -> None:
     """Print the plan, and change nothing on the hosts."""
     used = used_hosts(job.hosts, job.spec)
+    images = Images(job.spec, lambda text: None, pull=False) if job.spec.image else None
     with Cluster(used, open_pipe, timings=timings) as cluster:
-        sys.stdout.write(harmless_lines(str(make_plan(job, used, 0, cluster, timings, packages))))
+        sys.stdout.write(harmless_lines(str(make_plan(job, used, 0, cluster, timings, packages, images))))
 
 
 def hand_over(job: Job, open_pipe: OpenPipe, screen: Screen, packages: Packages | None = None) -> None:

@@ -58,6 +58,9 @@ _HELP = {
     "system-torch": "torch is the hosts' own, not a wheel",
     "torch-backend": "which wheels of torch: auto (default: by GPUs and driver), none, cpu, cu128, ...",
     "relock": "choose the versions of the packages anew",
+    "image": "run the ranks in a container of this image on every host",
+    "engine": "docker, podman or apptainer starts the container (default: what each host has)",
+    "mount": "PATH, PATH:INSIDE or PATH:INSIDE:ro of the hosts, for the container; may be repeated",
     "runs": "the folder in which to make the folder of this run (default: runs)",
     "events": "write what happens as JSON lines to a file, or to standard output with -",
     "metrics": "answer scrapes (OpenMetrics) at this port of this machine, or at ADDRESS:PORT, while it runs",
@@ -68,7 +71,7 @@ _HELP = {
 
 @command(
     help=_HELP,
-    iterable=["env"],
+    iterable=["env", "mount"],
     words=("script",),
     rest="args",
     rest_after_words=True,
@@ -111,6 +114,9 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     system_torch: bool = False,
     torch_backend: str = "auto",
     relock: bool = False,
+    image: str = "",
+    engine: str = "",
+    mount: Iterable[str] | None = None,
     metrics: str = "",
     notify: str = "",
     timings: bool = False,
@@ -137,6 +143,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             torch_backend=torch_backend,
             relock=relock,
         )
+        container = request.container(image, engine, mount or (), requirements=requirements)
         here, screen = Path.cwd(), Screen(shown, request.ranks(rank), may_drop=True)
         if batch:
             inventory = later()
@@ -158,6 +165,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             may_restart=max_restarts > 0,
             record=record,
             stdin=not (detach or max_restarts) and request.feeds(0),
+            **container,
         )
         used = used_hosts(listed, spec) if listed else ()
         open_pipe = ahead(listed[:1] if detach else used, inventory.open_pipe, clock)

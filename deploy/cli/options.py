@@ -12,17 +12,19 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..console.text import count
 from ..errors import UsageError
+from ..hosts.containers import ENGINES
 from ..hosts.hostfile import Host
 from ..plan.mpi_use import asks_for_mpi
 from ..plan.source_tree import KEYS, RUNS, Tree
-from ..plan.spec import Program
+from ..plan.spec import Mount, Program
 
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
 DEFAULT_MODULE = "muster.train"
+APPTAINER = "apptainer starts a file, docker and podman an image by its name: --image /PATH/OF/IMAGE.sif"
 _Word = TypeVar("_Word", bound=str)
 
 
@@ -136,6 +138,36 @@ def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
     if few := [f"{host.name} has {host.slots}" for host in hosts if not 1 <= number <= host.slots]:
         raise UsageError(f"--per-host {number}: {few[0]} in the hosts file; raise slots= or lower --per-host")
     return tuple(replace(host, slots=number, slots_by_default=False) for host in hosts)
+
+
+def container(image: str, engine: str, mounts: Iterable[str], *, requirements: str) -> dict[str, Any]:
+    """What a `LaunchSpec` says of the container of the ranks: nothing without an image."""
+    mounts = tuple(mounts)
+    if not image:
+        for option, given in (("--engine", engine), ("--mount", "".join(mounts))):
+            if given:
+                raise UsageError(f"{option} is for containers; name their image too: --image REF")
+        return {}
+    if requirements:
+        raise UsageError("--requirements with --image: the image has the packages; install them in it")
+    if not re.fullmatch(r"[\w/][\w./:@+~-]*", image):
+        raise UsageError(f"--image {image!r}: write NAME:TAG, NAME@sha256:..., or the path of a .sif file")
+    if engine:
+        one_of("--engine", engine, ENGINES)
+    is_file = image.startswith("/")
+    if engine and is_file != (engine == "apptainer"):
+        raise UsageError(f"--image {image}: {APPTAINER}")
+    return {"image": image, "engine": engine, "mounts": tuple(map(_mount, mounts))}
+
+
+def _mount(text: str) -> Mount:
+    """`/data`, `/data:/inside`, `/data:ro` or `/data:/inside:ro`."""
+    source, *others = text.split(":")
+    mode = others.pop() if others and others[-1] in {"ro", "rw"} else "rw"
+    at = others[0] if others else ""
+    if len(others) > 1 or not source.startswith("/") or (at and not at.startswith("/")):
+        raise UsageError(f"--mount {text}: write /PATH, /PATH:/INSIDE or /PATH:/INSIDE:ro")
+    return Mount(source, at, read_only=mode == "ro")
 
 
 def require_attached(*, detach: bool, **options: object) -> None:

@@ -49,6 +49,16 @@ class MusterPaths(NamedTuple):
         """Wheels, and uv's program, by their digest (deploy/agent/envs)."""
         return posixpath.join(self.root, "wheels")
 
+    @property
+    def containers(self) -> str:
+        """What was found in images that ranks ran in (deploy/agent/container)."""
+        return posixpath.join(self.root, "containers")
+
+    @property
+    def container_home(self) -> str:
+        """The home of ranks in containers: caches of programs, kept from one launch to the next."""
+        return posixpath.join(self.root, "home")
+
     def job(self, name: str) -> JobPaths:
         """The folder of one job."""
         return JobPaths(posixpath.join(self.jobs, name))

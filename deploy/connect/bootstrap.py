@@ -19,12 +19,13 @@ ROOMS = ("agent", "common")
 LATE = tuple(
     f"muster.deploy.{name}"
     for name in (
-        *("agent.data.", "common.data.", "agent.image.", "agent.host.health", "agent.host.gpus"),
-        *("agent.host.drafts", "agent.job.consoles", "agent.job.arrivals", "agent.job.pressure"),
+        *("agent.data.", "common.data.", "agent.image.", "agent.container."),
+        *("agent.host.health", "agent.host.gpus", "agent.host.drafts"),
+        *("agent.job.consoles", "agent.job.arrivals", "agent.job.pressure"),
         *(f"agent.envs.{module}" for module in ("build", "describe", "environments", "reach", "wheels")),
     )
 )
-NEED_LATE = ("health", "arrivals", "data_", "image", "env", "wheel_", "console_", "draft")
+NEED_LATE = ("health", "arrivals", "data_", "image", "env", "wheel_", "console_", "draft", "container")
 # Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
 _JOB = "muster.deploy.agent.job"
 PROGRAMS = {
@@ -33,6 +34,7 @@ PROGRAMS = {
         f"{_JOB}.in_rank.{name}"
         for name in ("sitecustomize", "muster_recorder", "muster_console", "muster_debug")
     ),
+    *(f"muster.deploy.agent.container.{name}" for name in ("survey", "keeper", "enter")),
 }
 GREETING = b"muster agent is here\n"
 _PROCESSES = "no more processes are allowed there: raise nproc (ulimit -u), or its container's pids limit"

@@ -47,6 +47,7 @@ def launched(job: Job, plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str
         "launcher": spec.launcher,
         "backend": spec.backend,
         "ranks": len(plan.ranks),
+        **({"image": spec.image} if spec.image else {}),
         "env": {name: HIDDEN if is_secret(name, spec.hidden) else value for name, value in spec.env},
         "options": {
             "start-timeout": job.start_timeout,

@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 from ..common.clock import now
@@ -21,6 +20,7 @@ from ..connect.requests.launch import FETCH, MOST_METRICS
 from ..envs.present import Packages
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
+from ..launch.containers import Images
 from ..launch.deliver import Contents, deliver, prepare_for
 from ..launch.events import Watcher
 from ..launch.execute import execute
@@ -29,9 +29,10 @@ from ..launch.outputs import outputs
 from ..launch.result import Failure, LaunchResult, interruption
 from ..launch.stdin import Input
 from ..launch.stolen_port import blame_thief
+from ..plan.contained import found_inside
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import used_hosts
-from ..plan.planner import Tools, plan
+from ..plan.planner import plan
 from ..plan.spec import LaunchSpec
 from ..timings import Timings
 from . import restart_policy as restart
@@ -41,11 +42,10 @@ from .history import History
 from .job import Job
 from .launched import launched, texts
 from .metrics import METRICS, joined
+from .programs import tools
 from .restart_policy import Decision, Policy
 from .run_folder import RunFolder
 from .verdict import verdict
-
-AGENT = Path(__file__).parents[1] / "agent" / "job"
 
 
 class Observer(Watcher, Protocol):
@@ -63,35 +63,30 @@ def make_plan(  # noqa: PLR0917  # what an attempt has
     cluster: Cluster,
     timings: Timings,
     packages: Packages | None = None,
+    images: Images | None = None,
 ) -> LaunchPlan:
     """The plan of one attempt, on hosts that are connected. `packages` are brought before."""
     if packages:
         with timings.part("packages"):
             cluster.facts.update(packages.furnish(cluster))
+    containers = None
+    if images:
+        with timings.part("image"):
+            containers = images.furnish(cluster)
     facts = cluster.survey(job.network)
     with timings.part("plan"):
         spec = spec_of(job, hosts, attempt)
         if packages:
             spec = dataclasses.replace(spec, environment=packages.key, packages=packages.described)
-        return plan(spec, cluster.hosts, facts, job.tree, job.library, tools=tools())
+        texts = tools(inside=containers is not None)
+        made = plan(spec, cluster.hosts, facts, job.tree, job.library, tools=texts, containers=containers)
+    if containers:  # the records of the run say what the ranks have
+        cluster.facts.update(found_inside(spec, facts.hosts, containers))
+    return made
 
 
 Blame = Callable[[LaunchResult], LaunchResult]
 """Gives a result the cause that only the source of the hosts knows."""
-
-
-IN_RECORDED_RANKS = ("muster_ring.py", "muster_recorder.py", "muster_console.py", "muster_debug.py")
-
-
-def tools() -> Tools:
-    """The programs of the agent that a launch writes into a job's folder."""
-    in_rank = AGENT / "in_rank"
-    return Tools(
-        rank=(AGENT / "rank.py").read_text(),
-        rsh=(AGENT / "rsh.py").read_text(),
-        in_rank=(in_rank / "sitecustomize.py").read_text(),
-        recorder={name: (in_rank / name).read_text() for name in IN_RECORDED_RANKS},
-    )
 
 
 def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
@@ -160,9 +155,11 @@ class Attempts:
             used = used_hosts(hosts, spec_of(self.job, hosts, attempt))
             timings = Timings() if attempt else self._timings
             contents = (Contents(self.job.tree), Contents(self.job.library))
-            greet = partial(prepare_for, contents, ask=self._packages.ask if self._packages else None)
+            images = Images(self.job.spec, self._say, pull=True) if self.job.spec.image else None
+            furnishing = images or self._packages
+            greet = partial(prepare_for, contents, ask=furnishing.ask if furnishing else None)
             with Cluster(used, self._open_pipe, timings=timings, greet=greet) as cluster:
-                the_plan = make_plan(self.job, hosts, attempt, cluster, timings, self._packages)
+                the_plan = make_plan(self.job, hosts, attempt, cluster, timings, self._packages, images)
                 with timings.part("delivery"):
                     deliver(the_plan, cluster, contents)
                 self._execute(the_plan, cluster, timings)

@@ -10,12 +10,14 @@ from dataclasses import astuple
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
+from ..connect.requests.containers import CONTAINER_START
 from ..connect.requests.hosts import FREE_PORT, LOAD
 from ..connect.requests.launch import MISSING, PREPARE, STORE, Missing
+from ..connect.requests.request import Nothing
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
 
-DELIVERY_SECONDS, MISSING_SECONDS = 600.0, 30.0
+DELIVERY_SECONDS, MISSING_SECONDS, CONTAINER_SECONDS = 600.0, 30.0, 90.0
 # The time that a host has to make a job's folder from its store, and the extra time for each file and MiB.
 PREPARE_SECONDS, FILE_SECONDS, MIB_SECONDS = 30.0, 0.02, 0.5
 
@@ -92,8 +94,24 @@ def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Seque
     )
     freed = channel.post(FREE_PORT)  # answered in order, so both take a single round trip
     seconds = preparation_seconds(plan.tree, plan.library)
+    started = _start_container(host, channel)
     channel.wait(prepared, seconds)
     channel.wait(freed, seconds)
+    if started:
+        channel.wait(started, seconds + CONTAINER_SECONDS)
+
+
+def _start_container(host: HostPlan, channel: Channel) -> Future[Nothing] | None:
+    """Let a host start its container, if the ranks run in one."""
+    if host.container is None:
+        return None
+    return channel.post(
+        CONTAINER_START,
+        argv=host.container.argv,
+        remove=host.container.remove,
+        launcher_inside=host.container.launcher_inside,
+        environment=dict(host.container.environment),
+    )
 
 
 def preparation_seconds(*trees: Tree) -> float:

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from ..console.text import count
 from ..hosts.hostfile import Host
+from .container import ContainerPlan
 from .placement import Place
 from .source_tree import Tree
 from .spec import LaunchSpec, is_secret
@@ -41,6 +42,8 @@ class HostPlan:
     env: Mapping[str, str]
     files: tuple[RemoteFile, ...]
     command: tuple[str, ...] | None
+    container: ContainerPlan | None = None
+    """Where the ranks run; None for the host itself."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,15 @@ def _describe_host(spec: LaunchSpec, plan: HostPlan) -> str:
     lines = ["", f"{plan.host.name}: {ranks}{slots}", f"  folder {plan.folder}"]
     for file in plan.files:
         lines.append(f"  write {PurePosixPath(file.path).relative_to(plan.folder)} (mode {file.mode:04o})")
-        if not file.path.endswith(".py"):
+        if not file.path.endswith((".py", "/passwd")):
             lines += [f"    | {line}" for line in file.text.splitlines()]
     lines += [
         f"  env {name}={'***' if is_secret(name, spec.hidden) else shlex.quote(value)}"
         for name, value in sorted(plan.env.items())
     ]
+    if plan.container:
+        lines += [f"  container of {plan.container.image}", f"    {shlex.join(plan.container.argv)}"]
     if plan.command:
-        lines += [f"  run in {plan.cwd}", f"    {shlex.join(plan.command)}"]
+        where = " of the container" if plan.container and plan.container.launcher_inside else ""
+        lines += [f"  run in {plan.cwd}{where}", f"    {shlex.join(plan.command)}"]
     return "\n".join(lines)

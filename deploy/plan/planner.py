@@ -6,6 +6,7 @@ golden file of the tests; `execute` does what it says.
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,11 @@ from pathlib import PurePosixPath
 
 from ..common.paths import JobPaths, MusterPaths
 from ..console.text import count
+from ..hosts.containers import ContainerThere
 from ..hosts.facts import ClusterFacts, Facts
 from ..hosts.hostfile import Host
 from . import openmpi
+from .contained import contained, found_inside
 from .launch_plan import HostPlan, LaunchPlan, RemoteFile
 from .launcher import launcher_of, require
 from .layout import Layout
@@ -35,16 +38,30 @@ class Tools:
     """in_rank/sitecustomize.py"""
     recorder: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What lies beside it in a job whose ranks are recorded: texts by file name."""
+    container: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The programs of a job whose ranks run in containers: texts by file name."""
 
 
 def plan(
-    spec: LaunchSpec, hosts: Sequence[Host], facts: ClusterFacts, tree: Tree, library: Tree, *, tools: Tools
+    spec: LaunchSpec,
+    hosts: Sequence[Host],
+    facts: ClusterFacts,
+    tree: Tree,
+    library: Tree,
+    *,
+    tools: Tools,
+    containers: Mapping[str, ContainerThere] | None = None,
 ) -> LaunchPlan:
-    """The plan of a launch. `UsageError` if there can be none, `UnfitError` for hosts that are unfit."""
+    """The plan of a launch. `UsageError` if there can be none, `UnfitError` for hosts that are unfit.
+
+    `containers`: for each host, the image in which its ranks run, if they do.
+    """
     places = place_ranks(hosts, spec.np)
     used = tuple(host for host in hosts if any(place.host == host.name for place in places))
     check_shape(spec, used, places)
     launcher = launcher_of(spec.launcher)
+    outside, there = facts.hosts, containers or {}
+    facts = dataclasses.replace(facts, hosts=found_inside(spec, outside, there))
     require(used, facts.hosts, launcher=launcher)
     by_host = {name: tuple(group) for name, group in groupby(places, key=lambda place: place.host)}
     layout = _layout(spec, by_host, facts)
@@ -54,6 +71,8 @@ def plan(
         _plan_host(spec, host, by_host[host.name], layout, slots, within=tree.within, tools=tools)
         for host in used
     )
+    if there:
+        plans = contained(spec, plans, outside, there, programs=tools.container)
     title = _title(spec, launcher.title(facts.hosts[layout.head]), layout)
     return LaunchPlan(spec, tree, library, plans, title)
 

@@ -32,6 +32,20 @@ class Program:
         return (*runner, *target, *self.args)
 
 
+@dataclass(frozen=True)
+class Mount:
+    """A folder or file of a host, and its path in the container; by default the same."""
+
+    source: str
+    at: str = ""
+    read_only: bool = False
+
+    @property
+    def target(self) -> str:
+        """Its path in the container."""
+        return self.at or self.source
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
     """What the user asked for."""
@@ -57,6 +71,12 @@ class LaunchSpec:
     """A line about the packages of that environment."""
     record: bool = False
     """Whether each rank records its collectives, so that a hang can be explained (deploy/why)."""
+    image: str = ""
+    """The container image in which the ranks run; empty for the hosts themselves."""
+    engine: str = ""
+    """The engine that starts its container: docker, podman or apptainer; empty for what each host has."""
+    mounts: tuple[Mount, ...] = ()
+    """Folders and files of the hosts that the container has too, besides those of the job."""
     stdin: bool = False
     """Whether rank 0 reads the driver's standard input. The input of all other ranks is empty."""
 

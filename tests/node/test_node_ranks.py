@@ -64,7 +64,7 @@ def test_a_kill_by_the_kernel_explains_one_end(monkeypatch: pytest.MonkeyPatch, 
     counter, limit = tmp_path / "memory.oom_control", tmp_path / "memory.limit_in_bytes"
     counter.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
     limit.write_text(f"{256 << 20}\n")
-    monkeypatch.setattr(memory, "group_files", lambda v2, v1: iter([str(tmp_path / v1)]))
+    monkeypatch.setattr(memory, "group_files", lambda v2, v1, group="self": iter([str(tmp_path / v1)]))
     ranks = Ranks()
     killed = {"code": -signal.SIGKILL}
     assert ranks.ended(0, killed) == killed
@@ -79,7 +79,7 @@ def test_no_limit_is_written_in_two_ways(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, limit: int | None
 ) -> None:
     (tmp_path / "memory.max").write_text(text)
-    monkeypatch.setattr(memory, "group_files", lambda v2, v1: iter([str(tmp_path / v2)]))
+    monkeypatch.setattr(memory, "group_files", lambda v2, v1, group="self": iter([str(tmp_path / v2)]))
     assert memory_limit() == limit
 
 

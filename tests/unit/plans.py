@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.containers import ContainerThere
 from muster.deploy.hosts.facts import ClusterFacts, Facts, Rendezvous
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.placement import used_hosts
@@ -15,7 +16,12 @@ from muster.deploy.plan.planner import Tools, plan
 from muster.deploy.plan.source_tree import Tree, TreeFile
 from muster.deploy.plan.spec import LaunchSpec, Program
 
-TOOLS = Tools(rank="# rank.py\n", rsh="# rsh.py\n", in_rank="# sitecustomize.py\n")
+TOOLS = Tools(
+    rank="# rank.py\n",
+    rsh="# rsh.py\n",
+    in_rank="# sitecustomize.py\n",
+    container={"keeper.py": "# keeper.py\n", "enter.py": "# enter.py\n"},
+)
 LIBRARY = Tree(Path("/opt/muster"), ".", (), "muster")
 TREE = Tree(Path("/work/digits"), ".", (TreeFile("train/__main__.py", False, "ab" * 32, size=2500),))
 NODE = Facts(
@@ -42,7 +48,11 @@ OWN_HOME: dict[str, Any] = {
 
 
 def make_plan(
-    text: str, *, facts: Mapping[str, Mapping[str, Any]] | None = None, **spec: object
+    text: str,
+    *,
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
+    containers: Any = None,
+    **spec: object,
 ) -> LaunchPlan:
     hosts = hostfile.parse(text)
     defaults: dict[str, Any] = {
@@ -59,4 +69,6 @@ def make_plan(
         20123,
         {name: "lo" if single else next(iter(facts.interfaces.values())) for name, facts in by_host.items()},
     )
-    return plan(request, chosen, ClusterFacts(by_host, rendezvous), TREE, LIBRARY, tools=TOOLS)
+    there: Mapping[str, ContainerThere] | None = containers
+    known = ClusterFacts(by_host, rendezvous)
+    return plan(request, chosen, known, TREE, LIBRARY, tools=TOOLS, containers=there)

@@ -22,6 +22,7 @@ SHOWN = "node␛]0;owned␇ \ufffd2J␍␡ ? ä\tb\n"
 # They answer or report in frames, to a driver and not to a terminal; one writes a file of this checkout, one
 # the findings of setup, and one only flushes what a user's program has printed.
 FRAMES = {
+    "deploy/agent/container/survey.py",  # inside of an image
     "deploy/agent/main.py",
     "deploy/agent/host/gpus.py",
     "deploy/agent/job/in_rank/sitecustomize.py",

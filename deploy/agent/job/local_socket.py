@@ -22,6 +22,8 @@ class LocalSocket:
 
     def __init__(self, folder: str, job: Frame, ranks: Ranks, send: Callable[[Frame], None]) -> None:
         self.job, self.ranks, self._send, self._folder = job, ranks, send, folder
+        self.keeper: Callable[[Frame, Any], object] = lambda hello, stream: None
+        """Talks to the first process of the job's container, if there is one."""
         self._shells: dict[int, Any] = {}
         self._wrappers: dict[int, Any] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -57,6 +59,7 @@ class LocalSocket:
                     "stacks": self._stacks,
                     "why": self._why,
                     "stop": self._stop,
+                    "container": self.keeper,
                 }
                 answers[hello["hello"]](hello, stream)
 

@@ -36,7 +36,11 @@ class Ranks:
         """The end, with what this host knows of it: whether the kernel killed it for lack of memory."""
         if end["code"] != -signal.SIGKILL or not self._memory.explains_a_kill():
             return end
-        return {**end, "out_of_memory": {"limit": memory_limit()}}
+        return {**end, "out_of_memory": {"limit": memory_limit(self._memory.group)}}
+
+    def memory_of(self, pid: int) -> None:
+        """The ranks are in the memory group of another process."""
+        self._memory = OutOfMemory(str(pid))
 
     def wrappers(self) -> dict[int, int]:
         """The process of each rank's wrapper, as of now."""

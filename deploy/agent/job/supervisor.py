@@ -61,11 +61,11 @@ class Work:
         self._environment_lock: int | None = None
         self._heard: float | None = None
         self._sampler: Any = None
+        self._container: Any = None
 
     def close(self) -> None:
         """End everything that was started, and remove what is only for this process."""
-        self._end_sampling()
-        self._end_processes()
+        self._end()
         if self.private:
             shutil.rmtree(self.private, ignore_errors=True)
 
@@ -94,6 +94,18 @@ class Work:
         self.reaper = Reaper(self._adopted_killed)
         self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send)
         write_atomically(Path(paths.agent(request["host"])), str(self.private).encode(), 0o600)
+        return {}
+
+    def do_container_start(self, request: Frame, payload: bytes) -> Frame:
+        """Start the container in which the ranks run."""
+        from ..container.container import Container  # noqa: PLC0415  # most jobs have none
+
+        if not self.reaper or not self.local_socket or not self.private:
+            raise ValueError("prepare comes before container_start")
+        self._container = Container(self.home, self.private, self.job, request, self._adopted_killed)
+        self.local_socket.keeper = self._container.converse
+        self._container.start(self.reaper)
+        self.ranks.memory_of(self._container.keeper)
         return {}
 
     def do_start(self, request: Frame, payload: bytes) -> Frame:
@@ -166,8 +178,14 @@ class Work:
 
     def do_stop(self, request: Frame, payload: bytes) -> Frame:
         """End everything that was started here; answers which processes could not be ended."""
+        return {"left": self._end()}
+
+    def _end(self) -> list[int]:
         self._end_sampling()
-        return {"left": self._end_processes()}
+        if self._container:
+            left: list[int] = self._container.end(self.ranks.are_there)
+            return left
+        return self._end_processes()
 
     def _end_processes(self) -> list[int]:
         """End the job here; returns the processes that could not be ended.
@@ -213,7 +231,7 @@ class Work:
         if not self.reaper:
             raise ValueError("prepare comes before start")
         process = self.reaper.start(
-            argv,
+            self._container.entered(argv) if self._container else argv,
             on_end,
             cwd=self.job["folder"],  # not the project's: `python -m` would load its torch.py for torchrun
             env=self._environment(),

@@ -1,0 +1,1 @@
+"""The container in which a job's ranks run on this host."""

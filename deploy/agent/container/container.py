@@ -1,0 +1,143 @@
+"""The job's container on this host: its start by the engine, commands in it, and its end."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from ...common.frames import Frame, read_frame, write_frame
+from ...common.paths import JobPaths, MusterPaths
+from ...common.runs import make_private
+from ..process.processes import (
+    Reaper,
+    below,
+    descendants,
+    die_with_agent,
+    end_all,
+    end_descendants,
+    process_table,
+)
+
+START_SECONDS, LEAVE_SECONDS, REMOVE_SECONDS = 60.0, 5.0, 10.0
+PRIVATE = "$MUSTER_AGENT"
+"""In the engine's argv it stands for the agent's private folder, which no plan knows."""
+
+
+class Container:
+    """A container that stays as long as the job. Its first process is `keeper.py`."""
+
+    def __init__(
+        self,
+        home: Path,
+        private: Path,
+        job: Frame,
+        request: Frame,
+        on_adopted_killed: Callable[[str, int], None],
+    ) -> None:
+        self._on_adopted_killed = on_adopted_killed
+        self._home, self._private, self._job, self._request = home, str(private), job, request
+        self._said: collections.deque[str] = collections.deque(maxlen=20)
+        self._known = threading.Event()
+        """Set when the keeper has said hello, or the engine's command has ended."""
+        self._client: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
+        self._keeper = 0
+        """The process of the keeper; 0 before it is there and once it is gone."""
+        self._stream: Any = None
+
+    @property
+    def keeper(self) -> int:
+        """The process below which everything in the container runs; 0 without one."""
+        return self._keeper
+
+    def start(self, reaper: Reaper) -> None:
+        """Start the container; OSError in the engine's words if it does not start."""
+        make_private(Path(MusterPaths(str(self._home)).container_home))
+        Path(MusterPaths(str(self._home)).data).mkdir(mode=0o700, exist_ok=True)
+        argv = [word.replace(PRIVATE, self._private) for word in self._request["argv"]]
+        self._client = reaper.start(
+            argv,
+            self._client_ended,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_agent,  # the child only calls prctl
+        )
+        reading = threading.Thread(target=self._read, args=(self._client.stdout,), daemon=True)
+        reading.start()
+        self._known.wait(START_SECONDS)
+        if not self._keeper:
+            reading.join(1.0)
+            if not self._ended.is_set():
+                raise OSError(f"it did not start within {START_SECONDS:.0f} s")
+            raise OSError(self._said[-1].strip() if self._said else "it ended at once, and says nothing")
+
+    def converse(self, hello: Frame, stream: Any) -> None:
+        """Talk to the keeper until it is gone."""
+        job = self._request["environment"] | {"TMPDIR": self._private, "MUSTER_AGENT": self._private}
+        environment = {**job, **self._job["env"], "PATH": os.pathsep.join(self._job["path"])}
+        write_frame(stream, {"env": environment})
+        self._keeper, self._stream = hello["pid"], stream
+        self._known.set()
+        with contextlib.suppress(OSError, ValueError):
+            while received := read_frame(stream):
+                frame, _ = received
+                self._on_adopted_killed(frame["adopted"], frame["code"])
+        self._keeper = 0
+
+    def entered(self, argv: list[str]) -> list[str]:
+        """The command that runs a command in the container."""
+        program = os.path.join(JobPaths(self._job["folder"]).programs, "enter.py")
+        return [sys.executable, "-IS", program, *argv] if self._request["launcher_inside"] else argv
+
+    def end(self, is_wanted: Callable[[], bool]) -> list[int]:
+        """End everything in it, then the container; returns the processes that could not be ended."""
+        left = end_all(self._living, is_wanted)
+        self._leave()
+        return left or end_descendants()
+
+    def _leave(self) -> None:
+        """Let the keeper go, and wait until the engine has removed the container."""
+        if self._client is None:
+            return
+        if self._stream and self._keeper:
+            with contextlib.suppress(OSError, ValueError):
+                write_frame(self._stream, {"end": True})
+        if not self._ended.wait(LEAVE_SECONDS if self._stream else 0.0) and self._request["remove"]:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                remove = self._request["remove"]
+                subprocess.run(remove, timeout=REMOVE_SECONDS, capture_output=True, check=False)
+            self._ended.wait(1.0)
+        self._client = None
+
+    def _living(self) -> list[int]:
+        """The job's processes: those below the agent and the keeper, but not the engine's and the keeper."""
+        table = process_table()
+        inside = below(self._keeper, table) if self._keeper in table else []
+        spared, pid = {self._keeper}, self._keeper
+        while pid in table:  # podman's monitor, and what it starts, are below the agent too
+            pid = table[pid].parent
+            spared.add(pid)
+        if self._client:
+            spared |= {self._client.pid, *below(self._client.pid, table)}
+        outside = [pid for pid in descendants() if pid not in spared]
+        return list(dict.fromkeys((*outside, *inside)))
+
+    def _client_ended(self, code: int) -> None:
+        self._ended.set()
+        self._known.set()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        """Keep the last lines of the engine's command: nothing of a job is printed there."""
+        for line in stream:
+            if line.strip():
+                self._said.append(line.decode(errors="replace"))

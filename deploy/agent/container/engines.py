@@ -1,0 +1,183 @@
+"""The container engines of this host, by their commands: which one is used, its images, its containers.
+
+All three are asked alike, by their command lines: docker's client also reaches an engine on another socket
+(DOCKER_HOST, contexts), and podman needs no service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from ...common.frames import Frame
+from ...common.store import held_by_nobody
+
+ANSWER_SECONDS, SURVEY_SECONDS = 60.0, 120.0
+ABSENT = re.compile(r"(?i)no such (image|object)|image not known|not found")
+CDI = ("/etc/cdi/*", "/var/run/cdi/*")
+TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvidia-container-cli")
+DEVICES = ("/dev/infiniband", "/dev/kfd", "/dev/dri")
+# Some Python, with its name in the image; sh says what is missing.
+PYTHON = (
+    'for name in python3 python; do if command -v "$name" >/dev/null 2>&1; then exec "$name" -I -; fi; done; '
+    'echo "there is no python3 or python on its PATH ($PATH)" >&2; exit 41'
+)
+
+
+class Engine(NamedTuple):
+    """An engine of this host: docker, podman or apptainer, and its command."""
+
+    name: str
+    program: str
+
+    def ask(self, *words: str, stdin: str = "", seconds: float | None = ANSWER_SECONDS) -> str:
+        """What its command prints; OSError with the last line of its complaint."""
+        try:
+            done = subprocess.run(
+                [self.program, *words],
+                input=stdin.encode(),
+                capture_output=True,
+                timeout=seconds,
+                check=False,
+                cwd="/",
+            )
+        except subprocess.TimeoutExpired:
+            raise OSError(f"{self.name} {words[0]}: no answer within {seconds:.0f} s") from None
+        if done.returncode:
+            text = (done.stderr or done.stdout).decode(errors="replace").strip()
+            raise OSError(f"{self.name} {words[0]}: {_last_line(text) or f'status {done.returncode}'}")
+        return done.stdout.decode(errors="replace")
+
+    def image(self, reference: str) -> Frame | None:
+        """The id of an image and its digests in registries; None if it is not here."""
+        if self.name == "apptainer":
+            return {"id": _sha256(reference), "digests": []} if os.path.isfile(reference) else None
+        form = "{{.Id}} {{range .RepoDigests}}{{.}} {{end}}"
+        try:
+            words = self.ask("image", "inspect", "--format", form, reference).split()
+        except OSError as error:
+            if ABSENT.search(str(error)):
+                return None
+            raise
+        return {
+            "id": words[0].rpartition(":")[2],
+            "digests": sorted({word.rpartition("sha256:")[2] for word in words[1:] if "@sha256:" in word}),
+        }
+
+    def pull(self, reference: str) -> None:
+        """Fetch an image from its registry, however long that takes."""
+        self.ask("pull", "--quiet", reference, seconds=None)
+
+    def nature(self) -> dict[str, bool]:
+        """Whether it runs as the user, and whether it gives containers other numbers of users."""
+        if self.name == "docker":
+            options = self.ask("info", "--format", "{{json .SecurityOptions}}")
+            return {"rootless": "name=rootless" in options, "remapped": "name=userns" in options}
+        return {"rootless": os.getuid() != 0, "remapped": False}
+
+    def survey(self, image: str, program: str) -> Frame:
+        """What is in an image: a program runs there, without a network, and its last line says it."""
+        if self.name == "apptainer":
+            words = ["exec", "--cleanenv", "--no-home", "--pwd", "/", image, "/bin/sh", "-c", PYTHON]
+        else:
+            own = ("--rm", "--interactive", "--network", "none", "--entrypoint", "/bin/sh", "--user", "0:0")
+            words = ["run", *own, image, "-c", PYTHON]
+        lines = self.ask(*words, stdin=program, seconds=SURVEY_SECONDS).splitlines()
+        found = [line for line in lines if line.startswith("muster {")]
+        if not found:
+            raise OSError(f"its Python does not say what is in the image: {_last_line(chr(10).join(lines))}")
+        known: Frame = json.loads(found[-1].partition(" ")[2])
+        return known
+
+    def sweep(self, home: str) -> None:
+        """Remove containers of jobs that no agent holds.
+
+        A container ends with its agent, unless it was frozen meanwhile.
+        """
+        if self.name == "apptainer":  # its containers are processes below the agent
+            return
+        form = (
+            '{{.ID}} {{.Label "muster.folder"}}'
+            if self.name == "docker"
+            else '{{.ID}} {{index .Labels "muster.folder"}}'
+        )
+        listed = self.ask("ps", "--all", "--filter", f"label=muster.home={home}", "--format", form)
+        for line in listed.splitlines():
+            identity, _, folder = line.partition(" ")
+            with contextlib.suppress(OSError), held_by_nobody(Path(folder)):
+                self.ask("rm", "--force", identity)
+
+
+def choose(wanted: str, reference: str) -> tuple[Engine, Frame | None]:
+    """The first engine here that answers, or the one that is wanted, and its image; OSError without one."""
+    is_file = reference.startswith("/")
+    names = [wanted] if wanted else (["apptainer"] if is_file else ["docker", "podman"])
+    complaints = []
+    for engine in [found for name in names if (found := engine_called(name))]:
+        try:
+            return engine, engine.image(reference)
+        except OSError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise OSError("; ".join(complaints))
+    lack = f"no {' or '.join(names)} on PATH"
+    if not wanted and not is_file and engine_called("apptainer"):
+        raise OSError(f"{lack}, only apptainer, which starts a file: --image /path/of/image.sif")
+    raise OSError(f"{lack}; install one of them there")
+
+
+def engine_called(name: str) -> Engine | None:
+    """The engine with this name. A `docker` that is podman in disguise is podman."""
+    names = ["apptainer", "singularity"] if name == "apptainer" else [name]
+    program = next((found for other in names if (found := shutil.which(other))), None)
+    if program is None:
+        return None
+    return Engine("podman" if name == "docker" and _is_podman(program) else name, program)
+
+
+def gpus_by() -> str:
+    """How a container gets NVIDIA's GPUs: by the container toolkit, by a specification for CDI, or not."""
+    if any(shutil.which(name) for name in TOOLKIT):
+        return "toolkit"
+    for path in (path for pattern in CDI for path in glob.glob(pattern)):
+        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+            if "nvidia.com/gpu" in file.read(1 << 20):
+                return "cdi"
+    return ""
+
+
+def devices() -> list[str]:
+    """The devices of this host that ranks need."""
+    return [path for path in DEVICES if os.path.exists(path)]
+
+
+def _is_podman(program: str) -> bool:
+    if os.path.basename(os.path.realpath(program)) == "podman":
+        return True
+    with contextlib.suppress(OSError), open(program, "rb") as file:  # podman-docker's is a script
+        start = file.read(1 << 10)
+        return start.startswith(b"#!") and b"podman" in start
+    return False
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while content := file.read(1 << 20):
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    hints = re.compile(r"(?i)^(see ['\"]|run ['\"]?\w+ .*--help)")
+    kept = [line for line in lines if not hints.match(line)]
+    return kept[-1] if kept else ""

@@ -1,0 +1,96 @@
+"""Answers which image this host has, what ranks would find in it, and how its engine starts a container."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pwd
+import re
+import resource
+import threading
+from pathlib import Path
+
+from ...common.frames import Frame
+from ...common.paths import MusterPaths
+from ...common.runs import make_private
+from ...common.shared_folder import word_in
+from ...common.store import write_atomically
+from .engines import Engine, choose, devices, gpus_by
+
+
+class Containers:
+    """The agent's part in `launch --image`, before there is a plan."""
+
+    def __init__(self, home: Path) -> None:
+        self._home, self._known = home, Path(MusterPaths(str(home)).containers)
+
+    def do_container(self, request: Frame, payload: bytes) -> Frame:
+        """The image and its engine. `pull`: fetch it if it is not here. The payload surveys an image."""
+        engine, image = choose(request["engine"], request["image"])
+        if image is None and request["pull"]:
+            engine.pull(request["image"])
+            image = engine.image(request["image"])
+        make_private(self._home, self._known)
+        home = word_in(self._known / "home")
+        threading.Thread(target=_sweep, args=(engine, home), daemon=True).start()
+        known = self._surveyed(engine, image["id"], request["image"], payload.decode()) if image else {}
+        return {
+            "engine": engine.name,
+            "program": engine.program,
+            "rootless": known.get("rootless", False),
+            "remapped": known.get("remapped", False),
+            "id": image["id"] if image else "",
+            "digests": image["digests"] if image else [],
+            "inside": known.get("inside"),
+            "home": home,
+            **_host(),
+        }
+
+    def _surveyed(self, engine: Engine, image: str, reference: str, program: str) -> Frame:
+        """What was found in an image: it is looked at once, as its id stands for everything in it."""
+        about = [*engine, image, program, os.environ.get("DOCKER_HOST", ""), os.getuid()]
+        record = self._known / f"{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:20]}.json"
+        with contextlib.suppress(OSError, ValueError):
+            known: Frame = json.loads(record.read_text())
+            return known
+        place = reference if engine.name == "apptainer" else image
+        known = {**engine.nature(), "inside": _inside(engine.survey(place, program))}
+        write_atomically(record, json.dumps(known).encode(), 0o600)
+        return known
+
+
+def _inside(found: Frame) -> Frame:
+    """The survey's findings, with the version that mpirun said."""
+    answer = found.pop("answer")
+    version, failed = None, None
+    if answer:
+        status, text = answer
+        if match := re.search(r"\(Open MPI\) (\d+\.\d+\.\d+)", text):
+            version = match.group(1)
+        elif status:
+            failed = f"it ended with {status}: {text.strip().splitlines()[-1][-200:] if text.strip() else ''}"
+    return {**found, "mpi": version, "mpi_error": failed}
+
+
+def _host() -> Frame:
+    """What of this host and user a container needs."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = f"user{os.getuid()}"
+    return {
+        "user": user,
+        "gid": os.getgid(),
+        "groups": sorted({*os.getgroups()} - {os.getgid()}),
+        "open_files": files,
+        "gpus": gpus_by(),
+        "devices": devices(),
+    }
+
+
+def _sweep(engine: Engine, home: str) -> None:
+    with contextlib.suppress(OSError):
+        engine.sweep(home)

@@ -1,0 +1,102 @@
+"""What hosts say about the image in which ranks are to run, and about the engine that starts it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from ..decode import AtMost, Like
+from ..errors import UnfitError
+from .bounds import AbsolutePath, Count, Number, Version, Words
+from .facts import Facts
+
+EngineName = Literal["docker", "podman", "apptainer"]
+ENGINES: tuple[EngineName, ...] = ("docker", "podman", "apptainer")
+"""In the order in which a host tries them."""
+LEAST_PYTHON = (3, 9)
+SHOWN = 12  # characters of an image's id
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What ranks find in the image."""
+
+    executable: AbsolutePath
+    python: Annotated[str, Like(r"\d{1,4}\.\d{1,4}[\w.+-]{0,64}")]
+    torch: Version | None
+    mpi4py: Version | None
+    mpirun: AbsolutePath | None
+    mpi: Annotated[str, Like(r"\d{1,4}\.\d{1,4}\.\d{1,4}")] | None
+    mpi_error: Words | None
+    passwd: Annotated[str, AtMost(1 << 16)]
+    """Its /etc/passwd."""
+
+
+@dataclass(frozen=True)
+class ContainerThere:
+    """The image on a host, and how its engine starts a container of it."""
+
+    engine: EngineName
+    program: AbsolutePath
+    """The engine's command."""
+    rootless: bool
+    """Whether the engine itself runs as the user: then the user is root, or the user, inside."""
+    remapped: bool
+    """Whether the engine gives containers other numbers of users, unless it is told not to."""
+    id: Annotated[str, Like(r"([0-9a-f]{64})?")]
+    """The SHA-256 that names the image; empty where the host does not have it."""
+    digests: Annotated[tuple[Annotated[str, Like(r"[0-9a-f]{64}")], ...], AtMost(64)]
+    """Under which registries know it."""
+    inside: Inside | None
+    user: Annotated[str, Like(r"[^\s:]{1,64}")]
+    gid: Count
+    groups: Annotated[tuple[Count, ...], AtMost(1 << 10)]
+    """The user's other groups."""
+    open_files: Number
+    """The most open files that the user may have; -1 for no limit."""
+    gpus: Literal["", "toolkit", "cdi"]
+    """How a container gets NVIDIA's GPUs here: by the container toolkit, by CDI, or not at all."""
+    devices: Annotated[tuple[AbsolutePath, ...], AtMost(16)]
+    """Devices of the host that ranks need: RDMA, and GPUs of AMD."""
+    home: Annotated[str, Like(r"[0-9a-f]{32}")]
+    """Equal on hosts that share a home folder: whose containers may be swept."""
+
+
+def inside(facts: Facts, there: ContainerThere) -> Facts:
+    """What a launch finds on a host if its ranks run in the image. Without an Open MPI there, the host's.
+
+    In that case the image's mpi4py, if any, has no library that fits to it, so ranks start without it.
+    """
+    found = there.inside
+    if found is None:
+        return facts
+    known = replace(facts, executable=found.executable, python=found.python, torch=found.torch, mpi4py=None)
+    if found.mpirun is None:
+        return known
+    return replace(known, mpi4py=found.mpi4py, mpirun=found.mpirun, mpi=found.mpi, mpi_error=found.mpi_error)
+
+
+def require_same(image: str, there: Mapping[str, ContainerThere]) -> None:
+    """`UnfitError` for hosts whose image is another than that of the first host, or has too old a Python."""
+    first, model = next(iter(there.items()))
+    reasons = [
+        (host, f"{image} is {known.id[:SHOWN]} here, but {model.id[:SHOWN]} on {first}; {_same_again(known)}")
+        for host, known in there.items()
+        if known.id != model.id and not {*known.digests} & {*model.digests}
+    ]
+    reasons += [
+        (host, f"{image} has Python {found.python}; ranks need 3.9 or newer in it")
+        for host, known in there.items()
+        if (found := known.inside) and tuple(map(int, found.python.split(".")[:2])) < LEAST_PYTHON
+    ]
+    if reasons:
+        raise UnfitError(reasons)
+
+
+def _same_again(known: ContainerThere) -> str:
+    if known.engine == "apptainer":
+        return "copy one file to all hosts: muster put"
+    return (
+        f"pull it on both hosts, name it by its digest, or bring it with muster image.push ({known.engine})"
+    )

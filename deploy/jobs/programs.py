@@ -1,0 +1,27 @@
+"""The programs of the agent that a launch writes into a job's folder, as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..plan.planner import Tools
+
+AGENT = Path(__file__).parents[1] / "agent"
+IN_RECORDED_RANKS = ("muster_ring.py", "muster_recorder.py", "muster_console.py", "muster_debug.py")
+
+
+def tools(*, inside: bool = False) -> Tools:
+    """The programs of a job; `inside`: with those of containers."""
+    job, in_rank = AGENT / "job", AGENT / "job" / "in_rank"
+    return Tools(
+        rank=(job / "rank.py").read_text(),
+        rsh=(job / "rsh.py").read_text(),
+        in_rank=(in_rank / "sitecustomize.py").read_text(),
+        recorder=_texts(in_rank, IN_RECORDED_RANKS),
+        container=_texts(AGENT / "container", ("keeper.py", "enter.py")) if inside else {},
+    )
+
+
+def _texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    return {name: (folder / name).read_text() for name in names}
