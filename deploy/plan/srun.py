@@ -63,7 +63,7 @@ class Srun:
             if known.home != usual
         ]
 
-    def check_shape(self, backend: str, ranks: Mapping[str, int], *, fixed: bool) -> None:
+    def check_shape(self, backend: str, ranks: Mapping[str, int]) -> None:
         """Nothing to refuse: srun starts any numbers of ranks."""
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
