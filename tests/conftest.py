@@ -23,6 +23,7 @@ FIGURE, DURATION = "figure", "duration"  # properties of a report, which xdist's
 # With REQUIRE_CLUSTER=1 a skipped test fails, except for these reasons.
 MAY_BE_SKIPPED = (
     r"no Python 3\.\d+ here",  # ruff holds the files of the hosts to 3.9 wherever it runs
+    r"no podman here",  # Debian packs it; launches into its containers are tried where it is
     r"no nft here",  # hosts with nftables prove it in tests/ansible/test_firewall.py, marked soak
 )
 ORDER = ("cluster", "ansible", "conformance", "train", "local", "node", "unit")  # the longest first

@@ -44,6 +44,8 @@ class ContainerThere:
     """Whether the engine itself runs as the user: then the user is root, or the user, inside."""
     remapped: bool
     """Whether the engine gives containers other numbers of users, unless it is told not to."""
+    raises_limits: bool
+    """Whether the engine may give a container more locked memory than the user has."""
     id: Annotated[str, Like(r"([0-9a-f]{64})?")]
     """The SHA-256 that names the image; empty where the host does not have it."""
     digests: Annotated[tuple[Annotated[str, Like(r"[0-9a-f]{64}")], ...], AtMost(64)]

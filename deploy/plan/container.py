@@ -97,15 +97,14 @@ def _users(facts: Facts, there: ContainerThere) -> Iterator[str]:
     """Files that ranks write belong to the user, whatever user the image has."""
     uid, gid = _user(facts, there)
     yield from ("--user", f"{uid}:{gid}")
-    if there.engine == "podman":
-        if there.rootless:
-            yield from ("--userns", "keep-id")
-        return
+    if there.engine == "podman" and there.rootless:
+        yield from ("--userns", "keep-id")
     if there.remapped:
         yield from ("--userns", "host")
-    if not there.rootless:  # the user's own limits do not hold for what a daemon starts
+    if not there.rootless:
         for group in there.groups:
             yield from ("--group-add", str(group))
+    if there.raises_limits:
         yield from ("--ulimit", "memlock=-1:-1")
         if there.open_files > 0:
             yield from ("--ulimit", f"nofile={there.open_files}:{there.open_files}")

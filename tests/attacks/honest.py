@@ -129,6 +129,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "program": "/usr/bin/docker",
         "rootless": False,
         "remapped": False,
+        "raises_limits": True,
         "id": DIGEST,
         "digests": [DIGEST],
         "inside": {

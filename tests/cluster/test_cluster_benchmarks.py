@@ -32,8 +32,8 @@ def benchmark(cluster: Cluster, name: str, *words: str) -> str:
 
 def test_launch(cluster: Cluster) -> None:
     said = benchmark(cluster, "launch.py", "--hosts", str(cluster.hosts_file), "--rounds", "1")
-    assert "mpirun: fab launch adds" in said
-    assert "torchrun: fab launch adds" in said
+    assert "muster launch --launcher mpirun adds" in said
+    assert "muster launch --launcher torchrun adds" in said
 
 
 def test_scale(cluster: Cluster) -> None:

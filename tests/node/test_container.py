@@ -75,14 +75,14 @@ def test_an_image_is_looked_into_once(engine: Path, tmp_path: Path) -> None:
     assert there.inside.python == ".".join(map(str, sys.version_info[:3]))
     assert "root:" in there.inside.passwd
     assert look(tmp_path / "home") == there
-    assert asked(engine) == ["image", "info", "run", "image"]
+    assert asked(engine) == ["image", "info", "run", "run", "image"]
 
 
 def test_an_image_that_a_host_lacks_is_fetched_only_when_that_is_asked(engine: Path, tmp_path: Path) -> None:
     lacking = look(tmp_path / "home", "absent")
     assert (lacking.id, lacking.inside) == ("", None)
     assert look(tmp_path / "home", "absent", pull=True).id == "ef" * 32
-    assert asked(engine) == ["image", "image", "pull", "image", "info", "run"]
+    assert asked(engine) == ["image", "image", "pull", "image", "info", "run", "run"]
 
 
 def test_a_host_without_an_engine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

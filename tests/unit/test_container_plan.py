@@ -32,6 +32,7 @@ DOCKER = ContainerThere(
     program="/usr/bin/docker",
     rootless=False,
     remapped=False,
+    raises_limits=True,
     id=ID,
     digests=(),
     inside=INSIDE,
@@ -172,9 +173,10 @@ def test_a_number_that_the_image_knows_keeps_its_name() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected", "absent"),
     [
-        ({"rootless": True}, ("--user", "0:0"), "--ulimit"),
+        ({"rootless": True}, ("--user", "0:0"), "--group-add"),
         ({"remapped": True}, ("--userns", "host"), "keep-id"),
-        ({"engine": "podman", "rootless": True}, ("--userns", "keep-id"), "--ulimit"),
+        ({"engine": "podman", "rootless": True}, ("--userns", "keep-id"), "--group-add"),
+        ({"raises_limits": False}, ("--user", "1000:1000"), "--ulimit"),
     ],
 )
 def test_the_user_is_the_user_under_every_kind_of_engine(

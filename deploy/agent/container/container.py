@@ -24,6 +24,7 @@ from ..process.processes import (
     end_descendants,
     process_table,
 )
+from .engines import last_line
 
 START_SECONDS, LEAVE_SECONDS, REMOVE_SECONDS = 60.0, 5.0, 10.0
 PRIVATE = "$MUSTER_AGENT"
@@ -79,7 +80,7 @@ class Container:
             reading.join(1.0)
             if not self._ended.is_set():
                 raise OSError(f"it did not start within {START_SECONDS:.0f} s")
-            raise OSError(self._said[-1].strip() if self._said else "it ended at once, and says nothing")
+            raise OSError(last_line("".join(self._said)) or "it ended at once, and says nothing")
 
     def converse(self, hello: Frame, stream: Any) -> None:
         """Talk to the keeper until it is gone."""

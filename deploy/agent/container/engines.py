@@ -53,7 +53,7 @@ class Engine(NamedTuple):
             raise OSError(f"{self.name} {words[0]}: no answer within {seconds:.0f} s") from None
         if done.returncode:
             text = (done.stderr or done.stdout).decode(errors="replace").strip()
-            raise OSError(f"{self.name} {words[0]}: {_last_line(text) or f'status {done.returncode}'}")
+            raise OSError(f"{self.name} {words[0]}: {last_line(text) or f'status {done.returncode}'}")
         return done.stdout.decode(errors="replace")
 
     def image(self, reference: str) -> Frame | None:
@@ -83,6 +83,19 @@ class Engine(NamedTuple):
             return {"rootless": "name=rootless" in options, "remapped": "name=userns" in options}
         return {"rootless": os.getuid() != 0, "remapped": False}
 
+    def raises_limits(self, image: str) -> bool:
+        """Whether it may lift the limits of a container: a daemon may be limited itself, in a container."""
+        if self.name == "apptainer" or (self.name == "podman" and os.getuid()):
+            return False
+        own = ("--rm", "--network", "none", "--entrypoint", "/bin/sh", "--user", "0:0")
+        try:
+            self.ask("run", *own, "--ulimit", "memlock=-1:-1", image, "-c", ":", seconds=SURVEY_SECONDS)
+        except OSError as error:
+            if "rlimit" not in str(error):
+                raise
+            return False
+        return True
+
     def survey(self, image: str, program: str) -> Frame:
         """What is in an image: a program runs there, without a network, and its last line says it."""
         if self.name == "apptainer":
@@ -93,7 +106,7 @@ class Engine(NamedTuple):
         lines = self.ask(*words, stdin=program, seconds=SURVEY_SECONDS).splitlines()
         found = [line for line in lines if line.startswith("muster {")]
         if not found:
-            raise OSError(f"its Python does not say what is in the image: {_last_line(chr(10).join(lines))}")
+            raise OSError(f"its Python does not say what is in the image: {last_line(chr(10).join(lines))}")
         known: Frame = json.loads(found[-1].partition(" ")[2])
         return known
 
@@ -176,7 +189,8 @@ def _sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """The last line that says something: docker ends its complaints with where to get help."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     hints = re.compile(r"(?i)^(see ['\"]|run ['\"]?\w+ .*--help)")
     kept = [line for line in lines if not hints.match(line)]

@@ -41,6 +41,7 @@ class Containers:
             "program": engine.program,
             "rootless": known.get("rootless", False),
             "remapped": known.get("remapped", False),
+            "raises_limits": known.get("raises_limits", False),
             "id": image["id"] if image else "",
             "digests": image["digests"] if image else [],
             "inside": known.get("inside"),
@@ -56,7 +57,8 @@ class Containers:
             known: Frame = json.loads(record.read_text())
             return known
         place = reference if engine.name == "apptainer" else image
-        known = {**engine.nature(), "inside": _inside(engine.survey(place, program))}
+        nature = {**engine.nature(), "raises_limits": engine.raises_limits(place)}
+        known = {**nature, "inside": _inside(engine.survey(place, program))}
         write_atomically(record, json.dumps(known).encode(), 0o600)
         return known
 
