@@ -1,0 +1,164 @@
+"""`muster bench` from its command line to its report, with a job that is not run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from invoke import Context, Exit
+
+from muster.deploy.bench.links import Links
+from muster.deploy.bench.run import Ran
+from muster.deploy.cli import bench, benching, check_bench
+from muster.deploy.cli.inventory import of_file
+from muster.deploy.jobs.job import Job
+from tests.unit.test_bench_hosts import text as speeds_of
+from tests.unit.test_bench_links import printed as links_of
+
+
+class Launches:
+    """Stands in for what runs a job: keeps the jobs, and answers what ranks would print."""
+
+    def __init__(self, printed: Mapping[str, Mapping[int, str]], status: int = 0) -> None:
+        self.jobs: list[Job] = []
+        self._printed, self._status = printed, status
+
+    def __call__(self, job: Job, *_: object, **__: object) -> Ran:
+        self.jobs.append(job)
+        tool = (job.spec.program.module or "").rpartition(".")[2]
+        failure = SimpleNamespace(host="node2", headline="rank 1 on node2: boom") if self._status else None
+        plan = SimpleNamespace(spec=job.spec)
+        result: Any = SimpleNamespace(exit_status=self._status, failure=failure, plan=plan)
+        folder: Any = SimpleNamespace(path=Path("runs/JOB"))
+        return Ran(result, folder, tuple(host.name for host in job.hosts), {**self._printed[tool]})
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "hosts.txt").write_text("node[1-3] slots=4\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, status: int = 0) -> Launches:
+    launches = Launches(
+        {"links": links_of(3), "host_speed": {rank: speeds_of() for rank in range(3)}}, status
+    )
+    for module in (bench, check_bench):
+        monkeypatch.setattr(module, "carry_out", launches)
+    return launches
+
+
+def run(command: Any, **options: object) -> int:
+    try:
+        command.body(Context(), **options)
+    except Exit as done:
+        return done.code or 0
+    return 0
+
+
+def test_links_are_measured_by_one_rank_on_each_host_without_the_working_tree(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launches = stand_in(monkeypatch)
+    assert run(bench.links, launcher="torchrun", backend="gloo", short=True) == 0
+    (job,) = launches.jobs
+    assert [(host.name, host.slots) for host in job.hosts] == [(f"node{n}", 1) for n in (1, 2, 3)]
+    assert (job.spec.launcher, job.spec.backend) == ("torchrun", "gloo")
+    assert job.spec.program.module == "muster.train.tools.links"
+    assert job.spec.program.args == benching.SHORT["links"]
+    assert (job.tree.files, bool(job.library.files)) == ((), True)
+    assert "later runs are compared with this one" in capsys.readouterr().out
+
+
+def test_the_second_run_is_compared_with_the_first(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch)
+    run(bench.links)
+    first = Links.of_json(json.loads((place / ".muster/bench/links-gloo.baseline.json").read_text()))
+    faster = dataclasses.replace(
+        first, links=tuple(dataclasses.replace(link, bytes_per_s=1e11) for link in first.links)
+    )
+    (place / "faster.json").write_text(json.dumps(faster.as_json()))
+    capsys.readouterr()
+    assert run(bench.links) == 0
+    assert "not slower than in .muster/bench/links-gloo.baseline.json" in capsys.readouterr().out
+    assert run(bench.links, baseline="faster.json", json=True) == 0
+    assert len(json.loads(capsys.readouterr().out)["slower"]) == 6
+
+
+def test_a_host_that_prints_nonsense_ends_the_benchmark_with_3(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launches = Launches({"links": {**links_of(3), 1: "nonsense\n"}})
+    monkeypatch.setattr(bench, "carry_out", launches)
+    assert run(bench.links) == 3
+    assert "ERROR   node2: it measured 0 of its 2 links" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "said"),
+    [
+        (bench.links, {"baseline": "none.json"}, "--baseline: no file none.json"),
+        (bench.links, {"include": "node1"}, "a link needs two hosts"),
+        (bench.links, {"backend": "tcp"}, "--backend tcp: must be one of"),
+        (bench.collectives, {"operation": ["allreduce"]}, "allreduce: must be one of all_reduce"),
+        (bench.collectives, {"minbytes": "8x"}, "--minbytes 8x"),
+        (bench.collectives, {"datatype": "float32"}, "--datatype float32: must be one of"),
+        (bench.hosts, {"baseline": "hosts.txt"}, "hosts.txt: no such result of muster bench"),
+    ],
+)
+def test_a_mistake_ends_with_2_before_anything_runs(
+    place: Path, monkeypatch: pytest.MonkeyPatch, command: Any, options: dict[str, Any], said: str
+) -> None:
+    launches = stand_in(monkeypatch)
+    with pytest.raises(Exit, match=said) as refused:
+        command.body(Context(), **options)
+    assert refused.value.code == 2
+    assert launches.jobs == []
+
+
+def test_options_of_nccl_tests_reach_the_program(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = Launches({"sweep": {}})
+    monkeypatch.setattr(bench, "carry_out", launches)
+    assert run(bench.collectives, operation=["alltoall"], maxbytes="1G", np=5, op="max", check=0) == 0
+    (job,) = launches.jobs
+    assert job.spec.np == 5
+    assert {"--operations=alltoall", f"--maxbytes={1 << 30}", "--op=max", "--check=0"} <= {
+        *job.spec.program.args
+    }
+
+
+def test_a_check_gets_what_is_slow_as_warnings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = {2: speeds_of(0.5), 0: speeds_of(), 1: speeds_of()}
+    launches = Launches({"links": links_of(3), "host_speed": slow})
+    monkeypatch.setattr(check_bench, "carry_out", launches)
+    inventory = of_file("hosts.txt", "", "", "")
+    found = check_bench.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    assert {(finding.id, finding.host, finding.severity) for finding in found.findings} == {
+        ("bench.slow-host", "node3", "warning")
+    }
+    assert "bandwidth, Gbit/s" in found.text
+    assert [len(links.links) for links in found.links] == [6]
+    assert {*found.as_json} == {"links", "speeds"}
+
+
+def test_a_benchmark_that_fails_is_a_warning_of_a_check(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, status=1)
+    inventory = of_file("hosts.txt", "", "", "")
+    found = check_bench.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    assert [(finding.id, finding.host) for finding in found.findings] == [("bench.failed", "node2")] * 2
+    assert "rank 1 on node2: boom (runs/JOB)" in found.findings[0].text
+
+
+def test_a_single_host_has_no_links_to_check(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = stand_in(monkeypatch)
+    inventory = of_file("hosts.txt", "node1", "", "")
+    check_bench.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    assert [job.spec.program.module for job in launches.jobs] == ["muster.train.tools.host_speed"]
