@@ -63,9 +63,14 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class ArrivalsHere:
-    """The collectives of each rank of a host. `cost`: seconds of processor time that it took to read them."""
+    """The collectives of each rank of a host.
+
+    `unsent`: in which share of some readings data waited there to be sent to another host. `cost`: seconds of
+    processor time that all this took.
+    """
 
     ranks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Arrivals], AtMost(1 << 12)] = field(
         default_factory=dict
     )
+    unsent: _Share = 0.0
     cost: Annotated[float, Between(0, 1e6)] = 0.0

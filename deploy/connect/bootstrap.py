@@ -21,7 +21,7 @@ LATE = tuple(
     for name in (
         *("agent.data.", "common.data.", "agent.image.", "agent.container."),
         *("agent.host.health", "agent.host.gpus", "agent.host.drafts"),
-        *("agent.job.consoles", "agent.job.arrivals", "agent.job.pressure"),
+        *("agent.job.consoles", "agent.job.arrivals", "agent.job.pressure", "agent.job.unsent"),
         *(f"agent.envs.{module}" for module in ("build", "describe", "environments", "reach", "wheels")),
     )
 )

@@ -7,6 +7,7 @@ share of a processor: where it takes long, it comes less often.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -15,13 +16,13 @@ from ..common.clock import now
 from ..common.samples import HostSample
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
-from ..why.causes import Surroundings
+from ..why.causes import Surroundings, mean_unsent
 from ..why.gather import gather
 from ..why.gather_pace import Gathered, gather_pace
 from ..why.lateness import Pace
 from ..why.positions import Rank
 from ..why.slow import Straggler, stragglers
-from ..why.summary import Summary
+from ..why.summary import LATELY, Summary
 from .state import State
 
 FIRST_SECONDS, LOOK_SECONDS, POLL_SECONDS = 5.0, 10.0, 0.5
@@ -45,6 +46,7 @@ class Pacing:
         self._pool = ThreadPoolExecutor(1)
         self._look: Future[_Look] | None = None
         self._began = time.monotonic()
+        self._unsent: deque[Mapping[str, float]] = deque(maxlen=LATELY)
         self.summary = Summary()
 
     def begin(self) -> None:
@@ -87,7 +89,9 @@ class Pacing:
         job = self._state.plan.spec.job
         channels: Mapping[str, Channel] = dict(self._cluster.channels)
         gathered = gather_pace(job, channels)
-        known = Surroundings(gathered.pressures, dict(self._samples))
+        self._unsent.append(gathered.unsent)
+        unsent = mean_unsent(list(self._unsent))
+        known = Surroundings(gathered.pressures, dict(self._samples), unsent=unsent)
         late = stragglers(gathered.pace, known)
         if any(self.summary.wants_stacks(one.rank) for one in late):
             late = stragglers(gathered.pace, replace(known, looks=self._looks(job, channels)))

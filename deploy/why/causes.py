@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from ..common.samples import HostSample
@@ -17,6 +17,7 @@ from .words import doing, own_line
 
 THROTTLED, QUEUED = 0.2, 0.15
 """Shares of the time from which on a quota, or other threads, explain a lateness,"""
+UNSENT = 0.4
 MORE = 2.0
 """if they are so many times what the others have."""
 OTHERS_CORES = 0.5
@@ -31,12 +32,14 @@ _WAITS = ("torch/distributed", "mpi_backend")
 class Surroundings:
     """What is known of the ranks and hosts beside the times of arrival.
 
-    `looks`: what all ranks did at some moments, each with its stack.
+    `looks`: what all ranks did at some moments, each with its stack. `unsent`: how often data waited on a
+    host to be sent, a share of the time.
     """
 
     pressures: Mapping[int, Pressure]
     samples: Mapping[str, HostSample]
     looks: Sequence[Sequence[Rank]] = ()
+    unsent: Mapping[str, float] = field(default_factory=dict)
 
 
 def likely_cause(rank: RankPace, late: set[int], known: Surroundings) -> str:
@@ -45,7 +48,11 @@ def likely_cause(rank: RankPace, late: set[int], known: Surroundings) -> str:
     `late`: the ranks that are late, which are not compared with each other.
     """
     place = usual_place(known.looks, rank.rank, late)
-    kept = _kept_from_running(rank, late, known) or _heat(rank.host, known.samples)
+    kept = (
+        _kept_from_running(rank, late, known)
+        or _heat(rank.host, known.samples)
+        or slow_link(rank.host, known.unsent)
+    )
     return f"{kept}; it {place}" if kept and place else kept or (f"it {place}" if place else "")
 
 
@@ -97,6 +104,26 @@ def _heat(host: str, samples: Mapping[str, HostSample]) -> str:
             return f"GPU {gpu.index} of {harmless(host)} is slow: {gpu.temperature or 0:.0f} °C{at}"
     hot = sample.temperature or 0.0
     return f"{harmless(host)} is hot: {hot:.0f} °C" if hot >= HOT else ""
+
+
+def slow_link(host: str, unsent: Mapping[str, float]) -> str:
+    """The host out of which a link is slow, if data waits there to be sent and hardly on the others.
+
+    In a ring, the rank that is late then is the next one: what it waits for comes last.
+    """
+    slowest = max(unsent, key=lambda name: unsent[name], default="")
+    others = [share for name, share in unsent.items() if name != slowest]
+    if not others or not _exceeds(unsent[slowest], others, UNSENT):
+        return ""
+    waits = f"data waits there to be sent {_percent(unsent[slowest])} of the time"
+    to = "" if slowest == host else f", perhaps to {harmless(host)}"
+    return f"the link out of {harmless(slowest)}{to}: {waits}"
+
+
+def mean_unsent(readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of several readings, of each host that is in all of them."""
+    hosts = set(readings[0]).intersection(*readings[1:]) if readings else set()
+    return {host: sum(reading[host] for reading in readings) / len(readings) for host in sorted(hosts)}
 
 
 def usual_place(looks: Sequence[Sequence[Rank]], rank: int, late: set[int]) -> str:

@@ -12,7 +12,7 @@ from ..connect.arrivals import Arrivals, Pressure
 from ..connect.channel import Channel
 from ..connect.fanout import on_every
 from ..connect.requests.launch import ARRIVALS, SAMPLE
-from .causes import Surroundings
+from .causes import Surroundings, mean_unsent
 from .gather import gather
 from .lateness import Pace, pace
 from .meetings import Arriving, Clock
@@ -34,6 +34,7 @@ class Gathered:
 
     pace: Pace | None
     pressures: Mapping[int, Pressure] = field(default_factory=dict)
+    unsent: Mapping[str, float] = field(default_factory=dict)
     cost: float = 0.0
 
 
@@ -41,6 +42,7 @@ class Gathered:
 class _Here:
     ranks: Mapping[str, Arrivals]
     clock: Clock
+    unsent: float
     cost: float
 
 
@@ -56,6 +58,7 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> Gathered:
     return Gathered(
         pace(arriving, {host: here.clock for host, here in asked.results.items()}),
         {rank.number: rank.arrivals.pressure for rank in arriving if rank.arrivals.pressure},
+        {host: here.unsent for host, here in asked.results.items()},
         max((here.cost for here in asked.results.values()), default=0.0),
     )
 
@@ -63,7 +66,7 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> Gathered:
 def _ask(job: str, channel: Channel) -> _Here:
     here = channel.ask(ARRIVALS, job=job, host=channel.host, seconds=ARRIVALS_SECONDS)
     ahead, wrong = channel.measure_clock() if here.ranks else (0.0, 0.0)
-    return _Here(here.ranks, Clock(ahead, wrong), here.cost)
+    return _Here(here.ranks, Clock(ahead, wrong), here.unsent, here.cost)
 
 
 def gather_stragglers(job: str, channels: Mapping[str, Channel]) -> list[Straggler]:
@@ -76,8 +79,12 @@ def gather_stragglers(job: str, channels: Mapping[str, Channel]) -> list[Straggl
     samples, found = gather_samples(channels), gather_pace(job, channels)
     if found.pace is None or not found.pace.late:
         return []
-    looks = [gather(job, channels)[0] for _ in range(LOOKS)]
-    return stragglers(found.pace, Surroundings(found.pressures, samples, looks))
+    looks, unsent = [], [found.unsent]
+    for _ in range(LOOKS):
+        looks.append(gather(job, channels)[0])
+        unsent.append(gather_pace(job, channels).unsent)
+    known = Surroundings(found.pressures, samples, looks, mean_unsent(unsent))
+    return stragglers(found.pace, known)
 
 
 def gather_samples(channels: Mapping[str, Channel]) -> dict[str, HostSample]:

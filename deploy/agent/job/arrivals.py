@@ -18,6 +18,7 @@ from ...common.frames import Frame
 from ...common.paths import MusterPaths
 from .pressure import PressureMeter
 from .records import read_ring, read_trace
+from .unsent import unsent_share
 
 MOST = 256  # of a rank in a group
 MOST_TRACKS = 16
@@ -57,7 +58,8 @@ class ArrivalMeter:
         for rank, pressure in self._pressure.read(pids).items():
             if str(rank) in found:
                 found[str(rank)]["pressure"] = pressure
-        return {"ranks": found, "cost": time.thread_time() - began}
+        unsent = unsent_share() if found else 0.0
+        return {"ranks": found, "unsent": unsent, "cost": time.thread_time() - began}
 
 
 def in_short(ring: Frame, trace: list[Frame]) -> Frame:

@@ -1,0 +1,78 @@
+"""Real jobs in which one rank is slow: the verdict of the run names it, and `muster why` while it runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.launching import Project
+from tests.stragglers.live import running
+from tests.stragglers.table import BALANCED, SEEDED, line_of
+from tests.waiting import wait_until
+
+# Rank 1 takes four times as long for a step as rank 0.
+SLOW = """
+import os, time
+import torch, torch.distributed as dist
+def read():
+    time.sleep(0.2 if os.environ["RANK"] == "1" else 0.05)
+dist.init_process_group("gloo")
+for step in range(30):
+    read()
+    dist.all_reduce(torch.ones(1000))
+"""
+
+
+def test_the_verdict_and_the_page_of_a_recorded_run_name_the_rank_that_is_late(project: Project) -> None:
+    (project.path / "train.py").write_text(SLOW)
+    launched = project.launch("--record", "--script", "train.py")
+    assert launched.status == 0, launched.output
+    (late,) = launched.result["late"]
+    assert (late["rank"], late["host"], late["regular"]) == (1, "localhost", True)
+    assert "slow: rank 1 on localhost was late: the others waited " in launched.output
+    assert "in all_reduce of group 0 (4 kB, train.py:9)" in launched.output
+    looks = [json.loads(line) for line in (launched.folder / "pace.jsonl").read_text().splitlines()]
+    assert [rank["late"] for rank in looks[-1]["ranks"]] == [False, True]
+    assert "rank 1 on localhost was late" in (launched.folder / "report.html").read_text()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_each_seeded_straggler_is_named_thirty_steps_after_it_becomes_slow(
+    project: Project, backend: str
+) -> None:
+    missed = []
+    with running(project, SEEDED, backend) as job:
+        for phase in SEEDED:
+            pace = job.paces()
+            named = [rank.rank for rank in pace.late] if pace else []
+            if named != [phase.slow]:
+                missed.append((phase.word, named))
+            job.next()
+    assert not missed
+
+
+@pytest.mark.soak
+def test_nobody_is_named_in_balanced_runs(project: Project) -> None:
+    named = []
+    phases = BALANCED * 3
+    with running(project, phases) as job:
+        for phase in phases:
+            pace = job.paces()
+            assert pace, phase
+            named += [(phase.word, rank) for rank in pace.late]
+            job.next()
+    assert not named
+
+
+@pytest.mark.soak
+def test_the_line_of_the_program_where_a_rank_is_slow_is_its_likely_cause(project: Project) -> None:
+    phases = [phase for phase in SEEDED if phase.slow == 1]
+    with running(project, phases) as job:
+        for phase in phases:
+            job.paces()
+            (found,) = wait_until(job.stragglers, f"the straggler of {phase}")
+            assert found.rank == 1
+            assert line_of(phase.part) in found.cause, found
+            job.next()

@@ -1,0 +1,78 @@
+"""Runs phases for real, and asks about their ranks as `muster why` does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from muster.deploy.connect.cluster import Cluster
+from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.hosts import hostfile
+from muster.deploy.why.gather_pace import gather_pace, gather_stragglers
+from muster.deploy.why.lateness import Pace
+from muster.deploy.why.slow import Straggler
+from tests.launching import Project
+from tests.stragglers.table import PROGRAM, Phase
+from tests.waiting import read_until
+
+
+@dataclass
+class Running:
+    """A job of three ranks that goes through phases."""
+
+    job: str
+    driver: subprocess.Popen[str]
+    cluster: Cluster
+    go: Path
+    phase: int = 0
+    said: list[str] = field(default_factory=list)
+
+    def paces(self) -> Pace | None:
+        """The pace after thirty steps of the next phase."""
+        read_until(self.driver, f"phase {self.phase}", 1)
+        return gather_pace(self.job, self.cluster.channels).pace
+
+    def stragglers(self) -> list[Straggler]:
+        """The ranks that are late in this phase, with their causes."""
+        return gather_stragglers(self.job, self.cluster.channels)
+
+    def next(self) -> None:
+        """Have the job go on to the next phase."""
+        (self.go / f"go-{self.phase}").touch()
+        self.phase += 1
+
+
+@contextlib.contextmanager
+def running(project: Project, phases: Sequence[Phase], backend: str = "gloo") -> Iterator[Running]:
+    """Launch the phases on this machine."""
+    shutil.copy(PROGRAM, project.path)
+    (project.path / "hosts.txt").write_text("localhost slots=3\n")
+    launcher = "mpirun" if backend == "mpi" else "torchrun"
+    settings = {
+        "PHASES": ",".join(phase.word for phase in phases),
+        "BACKEND": backend,
+        "GO": str(project.path),
+    }
+    environment = [word for name, value in settings.items() for word in ("--env", f"{name}={value}")]
+    with project.start("--record", "--launcher", launcher, *environment, "--script", PROGRAM.name) as driver:
+        try:
+            job = re.search(r"job (\S+):", read_until(driver, "job ", 1)[0])
+            assert job
+            os.environ["HOME"] = project.env["HOME"]
+            pipe = LocalPipe(str(Path(sys.executable)))
+            with contextlib.closing(
+                Cluster(hostfile.parse("localhost slots=3"), lambda host: pipe, facts=False)
+            ) as cluster:
+                cluster.connect()
+                yield Running(job[1], driver, cluster, project.path)
+        finally:
+            driver.send_signal(signal.SIGINT)
+            driver.communicate(timeout=120)
