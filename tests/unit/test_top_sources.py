@@ -8,15 +8,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from muster.deploy.common.runs import identity
 from muster.deploy.common.samples import HostSample
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.requests.launch import HostSampled
 from muster.deploy.errors import MusterError
+from muster.deploy.jobs import pace_file
 from muster.deploy.jobs.control import Here, known_to
 from muster.deploy.jobs.sample_file import NAME, SampleFile
-from muster.deploy.view.top.history import Printed, Unreached
+from muster.deploy.view.top.history import History, Paced, Printed, Unreached
+from muster.deploy.view.top.judge import Judge
 from muster.deploy.view.top.sources import HostSource, JobSource
+from muster.deploy.why.lateness import pace
+from tests.unit import paces
 from tests.unit.records import host_sample
 
 JOB = "20261122-101500-beef"
@@ -104,3 +110,29 @@ def test_hosts_without_a_job_are_asked_again_when_they_have_answered() -> None:
     slow.asked[0].set_exception(LostError("the connection broke"))
     assert [*source.look()] == [Unreached("slow", "the connection broke")]
     assert [len(channel.asked) for channel in (slow, quick, lying)] == [2, 2, 2]
+
+
+def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    found = pace(paces.Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2)).arriving(), {})
+    assert found
+    look = pace_file.line(1.0, 0, found, [])
+    path = run.folder / pace_file.NAME
+    path.write_text("no JSON\n" + look)
+    source = run.source()
+    history = History()
+    for record in [*source.begin(), host_sample(0, 0), host_sample(1, 0), *source.look()]:
+        history.take(record, heard=1.0)
+    assert history.ranks[2].late == pytest.approx(0.05, abs=0.01)
+    assert history.ranks[1].own == pytest.approx(0.1, abs=0.01)
+    note = Judge(history, 1.0).rank(history.ranks[2])
+    assert note
+    assert note.text.startswith("others wait ")
+    assert note.text.endswith(" ms a step")
+    with path.open("a") as file:
+        file.write(look[:40])
+        file.flush()
+        assert not [record for record in source.look() if isinstance(record, Paced)]
+        file.write(look[40:].replace('"late":true', '"late":false'))
+    (newest,) = [record for record in source.look() if isinstance(record, Paced)]
+    assert newest.late == {}

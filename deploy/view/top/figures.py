@@ -30,6 +30,8 @@ class RankFigures:
     step: int | None
     loss: float | None
     last_line: str | None
+    own_seconds: float | None
+    """Of a step, without waiting for others; of a job that records."""
     note: str | None
     bad: bool
     sample: RankSample | None
@@ -80,6 +82,7 @@ def _rank(track: RankTrack, note: Note | None) -> RankFigures:
         step=track.step,
         loss=track.loss,
         last_line=track.lines[-1] if track.lines else None,
+        own_seconds=track.own,
         note=note.text if note else None,
         bad=note.bad if note else False,
         sample=track.last,

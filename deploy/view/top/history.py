@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...common.samples import HostSample, RankSample, TrainingSample
@@ -34,7 +34,19 @@ class Unreached:
     why: str
 
 
-Record = HostSample | Printed | Unreached | JobState
+@dataclass(frozen=True)
+class Paced:
+    """What each rank of a recorded job does itself in a step, and how long others wait for the late ranks.
+
+    Seconds, as the driver has found them at its last look.
+    """
+
+    attempt: int
+    own: Mapping[int, float]
+    late: Mapping[int, float]
+
+
+Record = HostSample | Printed | Unreached | Paced | JobState
 
 
 @dataclass
@@ -62,6 +74,10 @@ class RankTrack:
     printed: float | None = None
     step: int | None = None
     loss: float | None = None
+    own: float | None = None
+    """Seconds of a step that it does not wait for others, of a job that records."""
+    late: float = 0.0
+    """Seconds of each step that the others wait for it."""
     running: bool = True
     """Whether the newest sample of its host had it."""
 
@@ -89,6 +105,8 @@ class History:
             self._sample(record, heard)
         elif isinstance(record, Printed):
             self._printed(record, heard)
+        elif isinstance(record, Paced):
+            self._paced(record)
         elif isinstance(record, Unreached):
             self.hosts.setdefault(record.host, HostTrack(record.host)).why = record.why
         else:
@@ -127,6 +145,11 @@ class History:
         for rank in self.ranks.values():
             if rank.host == sample.host:
                 rank.running = rank.rank in there
+
+    def _paced(self, paced: Paced) -> None:
+        if paced.attempt == self._attempt:
+            for rank, track in self.ranks.items():
+                track.own, track.late = paced.own.get(rank), paced.late.get(rank, 0.0)
 
     def _begin_again(self, attempt: int) -> None:
         """Forget the ranks of an earlier attempt, and the hosts that are not used any more."""

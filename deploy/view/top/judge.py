@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ...common.samples import HostSample
 from .history import History, HostTrack, RankTrack
+from .marks import seconds
 
 # A host that sends every 2 seconds is missed after 8; with 1 second between two looks, within 10.
 SILENT_SECONDS, SILENT_GAPS = 8.0, 2.5
@@ -56,8 +57,14 @@ class Judge:
             return Note("stopped", bad=True)
         if last and last.state == "D" and _stays(track, "D"):
             return Note("stuck in the kernel", bad=True)
+        return self._progress(track)
+
+    def _progress(self, track: RankTrack) -> Note | None:
+        """Whether a rank that runs is behind the others, or keeps them waiting."""
         if track.step is not None and self._steps - track.step >= BEHIND_STEPS:
             return Note(f"{self._steps - track.step} steps behind", bad=False)
+        if track.late:
+            return Note(f"others wait {seconds(track.late)} a step", bad=False)
         if track.printed is not None and self._printed - track.printed > QUIET_SECONDS:
             return Note(f"silent for {self._now - track.printed:.0f} s", bad=False)
         return None

@@ -6,7 +6,7 @@ from ...console.terminal import harmless
 from .history import History, RankTrack
 from .judge import Judge, Note
 from .lines import NAME, SPARK, Line, Span, View, has, noted, style_of
-from .marks import size, spark
+from .marks import seconds, size, spark
 
 
 def rank_table(history: History, view: View, judge: Judge) -> list[Line]:
@@ -69,6 +69,8 @@ def rank_in_full(track: RankTrack, judge: Judge) -> list[Line]:
         figures = f"{last.cpu or 0:.2f} cores, {size(last.memory)}, {last.threads} threads, {last.state}"
         moved = f"{size(last.read or 0)}/s read, {size(last.written or 0)}/s written"
         lines.append(Line((Span(f"{figures}, {moved}"),)))
+    if track.own is not None:
+        lines.append(Line((Span(f"{seconds(track.own)} of a step without waiting for others"),)))
     return [*lines, Line((Span(""),)), *(Line((Span(harmless(line)),)) for line in track.lines)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -17,13 +18,15 @@ from ...connect.requests.jobs import FILES, OUTPUT, READ
 from ...connect.requests.launch import SAMPLE, HostSampled
 from ...errors import MusterError
 from ...jobs.control import Known, state_of
+from ...jobs.pace_file import NAME as PACE
 from ...jobs.sample_file import NAME, SampleReader
-from .history import Printed, Record, Unreached
+from .history import Paced, Printed, Record, Unreached
 
 PART = 1 << 20
 BACK = 1 << 21  # bytes of samples from before: some minutes of 256 hosts
 TAIL, MOST_TAILS = 1 << 12, 256  # bytes of a log, and logs, from before
 ROUNDS = 8  # of output at one look: what ranks print faster than that is passed over
+LONGEST_PACE = 1 << 16  # bytes of a line of pace.jsonl
 _LOG = re.compile(r"(?:\./)?logs/rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?P<again>\.restart-\d+)?\.out")
 
 
@@ -45,6 +48,7 @@ class JobSource:
     def __init__(self, known: Known) -> None:
         self._known, self._job = known, known.state.job
         self._reader, self._start = SampleReader(), 0
+        self._pace_start, self._pace_rest = 0, b""
 
     def begin(self) -> Iterator[Record]:
         """Its state, its last samples, and the last line of each rank."""
@@ -53,6 +57,7 @@ class JobSource:
         self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=True)
         files = dict(self._known.place.ask(FILES, job=self._job).files)
         self._start = max(0, files.get(NAME, 0) - BACK)
+        self._pace_start = max(0, files.get(PACE, 0) - LONGEST_PACE)
         yield from self._samples()
         attempt = f".restart-{self._known.state.attempt}" if self._known.state.attempt else ""
         logs = ((_LOG.fullmatch(name), name, size) for name, size in sorted(files.items()) if size)
@@ -66,6 +71,7 @@ class JobSource:
         """The state first, as it may begin another attempt; then new samples and lines."""
         yield state_of(self._known)
         yield from self._samples()
+        yield from self._pace()
         for _ in range(ROUNDS):
             answer = self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=False)
             for name, text in answer.output:
@@ -81,12 +87,33 @@ class JobSource:
             self._start += len(content)
             yield from self._reader.feed(content)
 
+    def _pace(self) -> Iterator[Paced]:
+        """The newest look at when ranks came to collectives, if there is a new one."""
+        content = self._read(PACE, self._pace_start, LONGEST_PACE)
+        self._pace_start += len(content)
+        *looks, self._pace_rest = (self._pace_rest + content).split(b"\n")
+        self._pace_rest = self._pace_rest[-LONGEST_PACE:]
+        found = [paced for look in looks if (paced := paced_of(look))]
+        yield from found[-1:]
+
     def _read(self, name: str, start: int, most: int) -> bytes:
         """A part of a file of the run; nothing where there is no such file, as in runs of older versions."""
         with contextlib.suppress(MusterError):
             place = self._known.place
             return place.ask(READ, job=self._job, name=name, start=start, most=most).payload[:most]
         return b""
+
+
+def paced_of(look: bytes) -> Paced | None:
+    """The pace that a line of pace.jsonl has; None for what is none."""
+    try:
+        record = json.loads(look)
+        ranks = [(entry["rank"], entry) for entry in record["ranks"]]
+        own = {int(rank): float(entry["own_seconds"]) for rank, entry in ranks}
+        late = {int(rank): float(entry["late_seconds"]) for rank, entry in ranks if entry["late"] is True}
+        return Paced(int(record["attempt"]), own, late)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 class HostSource:
