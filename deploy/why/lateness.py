@@ -87,7 +87,10 @@ def _weight(found: Pace) -> tuple[float, int, int]:
 
 
 def _judge(meetings: Meetings) -> Pace | None:
-    """By the steps that the program repeats; if nobody is late by these, by equal parts of what is known."""
+    """By the steps that the program repeats; if nobody is late by these, perhaps by equal parts.
+
+    That is where it repeats none, or where a step seems to be one collective, which may be several equal ones.
+    """
     total = len(meetings.seqs)
     period = _period(meetings.sites)
     new = _new_lateness(meetings)
@@ -95,7 +98,7 @@ def _judge(meetings: Meetings) -> Pace | None:
     if total >= LEAST_STEPS * (period or 1):
         found = _by_steps(meetings, new, period or 1, regular=period is not None)
     part = total // _BLOCKS
-    if (found is None or not found.late) and part > (period or 1):
+    if (found is None or not found.late) and (period or 1) == 1 < part:
         by_parts = _by_steps(meetings, new, part, regular=False)
         if by_parts and (found is None or by_parts.late):
             return by_parts
@@ -103,11 +106,14 @@ def _judge(meetings: Meetings) -> Pace | None:
 
 
 def _period(sites: Sequence[Site]) -> int | None:
-    """After how many collectives the program makes the same again; None if it does not repeat them."""
-    total = len(sites)
-    for period in range(1, total // LEAST_STEPS + 1):
-        same = sum(one == later for one, later in zip(sites, sites[period:], strict=False))
-        if same >= _REGULAR * (total - period):
+    """After how many collectives the program now makes the same again; None if it does not repeat them.
+
+    What it did before the steps that are judged does not matter: it may be another part of the program.
+    """
+    for period in range(1, len(sites) // LEAST_STEPS + 1):
+        lately = sites[-(STEPS + 1) * period :]
+        same = sum(one == later for one, later in zip(lately, lately[period:], strict=False))
+        if same >= _REGULAR * (len(lately) - period):
             return period
     return None
 
@@ -214,8 +220,8 @@ class _RankSteps:
         """Late in most steps, in the newest as in those before, and by more than noise makes it seem."""
         values = self.excess[-self.last :]
         middle = median(values)
-        half = self.last // 2
-        if middle <= self.tolerance or self.often < MOST_STEPS:
+        half, newest = self.last // 2, values[-max(2, self.last // 4) :]
+        if middle <= self.tolerance or self.often < MOST_STEPS or median(newest) <= self.tolerance:
             return False
         if min(median(values[:half]), median(values[half:])) <= self.tolerance / 2:
             return False

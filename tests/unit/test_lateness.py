@@ -8,7 +8,7 @@ import pytest
 
 from muster.deploy.connect.arrivals import Site
 from muster.deploy.why.lateness import Pace, pace
-from muster.deploy.why.meetings import Clock
+from muster.deploy.why.meetings import Arriving, Clock
 from tests.unit.paces import BEGAN, BUCKETS, GRADIENTS, LOSS, Run
 
 SEEDS = range(6)
@@ -122,6 +122,37 @@ def test_equal_collectives_of_which_only_the_first_of_a_step_is_late_are_taken_t
         run = Run(3, 20, lambda rank, _, part: 0.06 * (rank == 2 and part == 0), layers, seed=seed)
         assert late(run) == [2], seed
         assert not late(replace(run, slower=lambda rank, step, part: 0.0))
+
+
+def test_another_part_of_the_program_before_changes_nothing() -> None:
+    """As where a program has trained one model, in which another rank was slow, and now trains the next."""
+    for seed in SEEDS:
+        earlier = Run(3, 40, lambda rank, _, part: 0.04 * (rank == 1), (GRADIENTS, LOSS) * 2, seed=seed)
+        later = Run(3, 30, lambda rank, _, part: 0.04 * (rank == 2 and part == 0), BUCKETS[:2], seed=seed)
+        found = pace(follow(earlier, later), {})
+        assert found
+        assert [rank.rank for rank in found.late] == [2], seed
+        balanced = pace(follow(earlier, replace(later, slower=lambda rank, step, part: 0.0)), {})
+        assert balanced
+        assert not balanced.late
+
+
+def follow(earlier: Run, later: Run) -> list[Arriving]:
+    """The ranks of a run that goes on as another."""
+    ranks = []
+    for first, second in zip(earlier.arriving(), later.arriving(), strict=True):
+        (before,), (after,) = first.arrivals.tracks, second.arrivals.tracks
+        places = len(first.arrivals.sites)
+        track = replace(
+            before,
+            count=before.count + after.count,
+            seqs=before.seqs + tuple(before.count + seq for seq in after.seqs),
+            at=before.at + tuple(at + 1000 for at in after.at),
+            sites=before.sites + tuple(site + places for site in after.sites),
+        )
+        sites = (*first.arrivals.sites, *second.arrivals.sites)
+        ranks.append(replace(first, arrivals=replace(first.arrivals, sites=sites, tracks=(track,))))
+    return ranks
 
 
 def test_collectives_that_never_repeat_are_judged_in_equal_parts() -> None:
