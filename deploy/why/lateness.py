@@ -89,7 +89,7 @@ def _weight(found: Pace) -> tuple[float, int, int]:
 def _judge(meetings: Meetings) -> Pace | None:
     """By the steps that the program repeats; if nobody is late by these, perhaps by equal parts.
 
-    That is where it repeats none, or where a step seems to be one collective, which may be several equal ones.
+    That is where it repeats none, or where a step seems to be one collective, which may be several.
     """
     total = len(meetings.seqs)
     period = _period(meetings.sites)
