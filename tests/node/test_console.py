@@ -78,6 +78,7 @@ class Running:
         said = self.agent.do_console_say({**words, "hear": PATIENCE}, b"")
         while not said.get("over") and "ask" not in said:
             more = self.agent.do_console_say({"hear": PATIENCE}, b"")
+            assert more["text"] or len(more) > 1, "the rank is silent"
             said = {**more, "text": said["text"] + more["text"]}
         return said
 
@@ -235,6 +236,17 @@ def test_a_console_beside_the_rank_changes_nothing(rank: Running, tmp_path: Path
     assert "SyntaxError" in rank.say("1 +* 2")["text"]
     assert rank.say("quit")["over"]
     assert rank.end() == undisturbed(tmp_path)
+
+
+def test_a_console_ends_though_the_program_has_forked_meanwhile(rank: Running) -> None:
+    rank.open()
+    rank.say("import time")
+    rank.say("child = os.fork() or time.sleep(1000)")
+    child = int(rank.say("child")["text"])
+    try:
+        assert rank.say("quit")["over"]
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def test_a_console_moves_through_the_frames(rank: Running) -> None:

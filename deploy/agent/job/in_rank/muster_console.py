@@ -23,7 +23,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from types import FrameType, ModuleType
@@ -95,7 +95,7 @@ class Console:
 
 
 def _converse(connection: socket.socket) -> None:
-    with contextlib.suppress(Exception), connection, connection.makefile("rwb") as stream:
+    with contextlib.suppress(Exception), _ended(connection), connection.makefile("rwb") as stream:
         if _user_of(connection) != os.geteuid():
             return
         request = json.loads(stream.readline(MOST_LINE))
@@ -103,6 +103,17 @@ def _converse(connection: socket.socket) -> None:
             send(stream, evaluate(request["expression"], request["code"], request["seconds"]))
         elif request["do"] == "debug":
             _load("muster_debug").serve(connection, stream, request)
+
+
+@contextlib.contextmanager
+def _ended(connection: socket.socket) -> Iterator[None]:
+    """End the connection afterwards, also where a child that the program has forked holds a copy of it."""
+    with connection:
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _user_of(connection: socket.socket) -> int:

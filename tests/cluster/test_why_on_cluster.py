@@ -1,0 +1,125 @@
+"""A hang on three hosts, with their torch 2.6: asked over SSH while it lasts, attached and detached."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.launching import FAB, Project
+from tests.waiting import PATIENCE, read_until, wait_until
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Cluster
+
+# DDP's own collectives come before the hang: torch 2.6 records none of them under Gloo.
+PROGRAM = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+model(torch.ones(3, 4)).sum().backward()
+step = 7
+print("ready", flush=True)
+def read_shard():
+    time.sleep(1000)
+if rank == 1:
+    read_shard()
+dist.all_reduce(torch.ones(1000))
+"""
+WAYS = [("mpirun", True), ("torchrun", False)]
+
+
+@pytest.fixture
+def hanging(project: Project) -> Project:
+    (project.path / "train.py").write_text(PROGRAM)
+    (project.path / "hosts.txt").write_text("node1 slots=1\nnode2 slots=1\nnode3 slots=1\n")
+    return project
+
+
+@contextlib.contextmanager
+def launched(project: Project, launcher: str, *, detached: bool) -> Iterator[str]:
+    """The id of a job that hangs, or is about to."""
+    words = ("--record", "--launcher", launcher, "--script", "train.py")
+    if detached:
+        job = project.detach(*words)
+        try:
+            yield job
+        finally:
+            project.fab("stop", job)
+        return
+    with project.start(*words) as driver:
+        found = re.search(r"job (\S+):", read_until(driver, "ready", 3)[0])
+        assert found
+        try:
+            yield found[1]
+        finally:
+            driver.send_signal(signal.SIGINT)
+            driver.communicate(timeout=PATIENCE)
+
+
+def verdict_of(project: Project, job: str) -> dict[str, Any]:
+    """The verdict, once it is called a hang."""
+    answers: list[subprocess.CompletedProcess[str]] = []
+
+    def hangs() -> bool:
+        answers.append(project.fab("why", job, "--json"))
+        return answers[-1].returncode == 1
+
+    wait_until(hangs, lambda: f"a verdict, but: {answers[-1]}", pause=1)
+    loaded: dict[str, Any] = json.loads(answers[-1].stdout)
+    return loaded
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("launcher", "detached"), WAYS, ids=["mpirun-detached", "torchrun-attached"])
+def test_a_hang_is_explained_over_ssh_and_its_ranks_can_be_looked_into(
+    hanging: Project, cluster: Cluster, launcher: str, *, detached: bool
+) -> None:
+    with launched(hanging, launcher, detached=detached) as job:
+        why = verdict_of(hanging, job)
+        step = hanging.fab("eval", job, "step, rank // 3")
+        stack = hanging.fab("eval", job, "__import__('torch').__version__[:3]", "--rank", "1", "--json")
+        console = subprocess.run(
+            [FAB, "debug", job, "--rank", "1"],
+            input="rank + 10\n",
+            cwd=hanging.path,
+            env=hanging.env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (why["kind"], why["culprits"], why["waiting"]) == ("absent", [1], [0, 2]), why
+    assert why["where"] == ["train.py:11"]
+    assert "all_reduce #" in why["operation"]
+    assert "train.py:14" in why["headline"]
+    assert why["cause"].startswith("rank 1 on node2 never came: it is in read_shard (train.py:11)"), why
+    assert (step.returncode, step.stdout) == (0, "ranks 0-2: (7, 0)\n"), step
+    assert json.loads(stack.stdout)["ranks"]["1"]["value"] == "'2.6'", stack
+    assert (console.returncode, ">>> 11\n" in console.stdout) == (0, True), console
+
+
+@pytest.mark.soak
+def test_a_detached_job_that_stalls_says_why_in_its_verdict_its_events_and_on_its_page(
+    hanging: Project, cluster: Cluster
+) -> None:
+    job = hanging.detach("--record", "--stall-timeout", "8", "--script", "train.py")
+    attached = hanging.fab("attach", job)
+    assert attached.returncode == 3, attached
+    assert "why: ranks 0,2 wait in all_reduce #" in attached.stdout, attached
+    folder = hanging.path / "runs" / job
+    why = json.loads((folder / "result.json").read_text())["why"]
+    assert (why["culprits"], why["where"]) == ([1], ["train.py:11"]), why
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert [event["text"] for event in events if event["type"] == "job.explained"] == [
+        f"{why['headline']}\n{why['cause']}"
+    ]
+    assert why["headline"] in (folder / "report.html").read_text()
