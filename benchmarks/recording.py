@@ -4,7 +4,7 @@
 
 Two jobs of two ranks are alive at the same time, one with the recorder in its ranks and one without. They
 train by turns: a block of steps each, in the order A B B A, so that what changes slowly on this machine is in
-both. A pair of blocks gives a ratio of the median step times, and a ratio of the processor times of the ranks,
+both. A pair of blocks gives a ratio of median step times, and one of processor times of both ranks,
 which other work on the machine changes less. The spread is that between the quartiles.
 """
 
