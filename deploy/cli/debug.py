@@ -95,15 +95,16 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
             raise UsageError(f"--timeout is between 1 and {MOST_SECONDS} seconds")
         with _running(job, hosts, runs, python) as running:
             wanted = range(running.ranks) if rank == ALL else [_existing(rank, running.ranks)]
-            gathered = gather(running.job, running.cluster.channels, expression, wanted, seconds=timeout)
-        silent = {**running.errors, **gathered.silent}
+            channels, silent = running.cluster.channels, running.errors
+            gathered = gather(running.job, channels, expression, wanted, seconds=timeout, silent=silent)
         if json:
-            said = {"job": running.job, "expression": expression, **gathered.as_json(), "silent": silent}
+            said = {"job": running.job, "expression": expression, **gathered.as_json()}
             sys.stdout.write(dumps(said, indent=2) + "\n")
         else:
             sys.stdout.write(str(gathered))
-        if silent:
-            raise Exit("\n".join(harmless(f"{host}: {reason}") for host, reason in silent.items()), 3)
+        if gathered.silent:
+            lines = [harmless(f"{host}: {reason}") for host, reason in gathered.silent.items()]
+            raise Exit("\n".join(lines), 3)
         if gathered.failed:
             raise Exit(code=1)
 

@@ -59,9 +59,17 @@ def _shown(answer: Answer) -> tuple[str, str]:
 
 
 def gather(
-    job: str, channels: Mapping[str, Channel], expression: str, wanted: Sequence[int], *, seconds: float
+    job: str,
+    channels: Mapping[str, Channel],
+    expression: str,
+    wanted: Sequence[int],
+    *,
+    seconds: float,
+    silent: Mapping[str, str],
 ) -> Gathered:
     """Ask all hosts at once for the answers of the wanted ranks, each of which has so many seconds.
+
+    `silent`: why other hosts could not be reached.
 
     UsageError if the job was launched without `--record`.
     """
@@ -79,9 +87,10 @@ def gather(
         if int(rank) in wanted
     }
     require_record(job, [host.recorded for host in asked.results.values()])
-    if not asked.errors:
+    unasked = {**silent, **{host: error.reason for host, error in asked.errors.items()}}
+    if not unasked:  # else the others may be there
         found = {**{rank: Answer(error=NO_CONSOLE) for rank in wanted}, **found}
-    return Gathered(found, {host: error.reason for host, error in asked.errors.items()})
+    return Gathered(found, unasked)
 
 
 def require_record(job: str, recorded: list[bool]) -> None:

@@ -42,9 +42,10 @@ def of(hosts: Mapping[str, Host]) -> dict[str, Channel]:
     return {name: cast("Channel", host) for name, host in hosts.items()}
 
 
-def asked(*hosts: object, wanted: Sequence[int] = range(3)) -> Gathered:
+def asked(*hosts: object, wanted: Sequence[int] = range(3), silent: str = "") -> Gathered:
     played = {f"node{number}": Host(answer) for number, answer in enumerate(hosts, 1)}
-    return gather("j", of(played), "step", wanted, seconds=5)
+    unreached = {"node9": silent} if silent else {}
+    return gather("j", of(played), "step", wanted, seconds=5, silent=unreached)
 
 
 def test_ranks_with_equal_answers_are_one_line_and_the_most_come_first() -> None:
@@ -77,6 +78,8 @@ def test_ranks_that_no_host_knows_are_named_unless_a_host_is_silent() -> None:
     assert str(asked(known)) == f"ranks 1-2: {NO_CONSOLE}\nrank 0: 7\n"
     gathered = asked(known, MusterError("no answer", host="node2"))
     assert (str(gathered), gathered.silent) == ("rank 0: 7\n", {"node2": "no answer"})
+    gathered = asked(known, silent="refused")
+    assert (str(gathered), gathered.silent) == ("rank 0: 7\n", {"node9": "refused"})
 
 
 def test_an_answer_of_a_rank_that_the_job_does_not_have_is_left_out() -> None:
