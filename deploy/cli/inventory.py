@@ -140,12 +140,16 @@ def salloc_words(slurm: str) -> list[str]:
     return words
 
 
-def batch_words(slurm: str, *, detach: bool, **needing_hosts: object) -> list[str] | None:
-    """The options of sbatch for a detached launch on hosts of Slurm; None for any other launch.
+def batch_words(slurm: str, login: str = "", *, detach: bool, **needing_hosts: object) -> list[str] | None:
+    """The options for Slurm of a launch whose driver is elsewhere, with its hosts; None for any other launch.
+
+    It is a batch job, or the driver is on the login node `login`.
 
     `UsageError` for options that need hosts which nobody knows yet, with Slurm's own word in their place.
     """
-    if not (detach and slurm):
+    if login and slurm in {"", HERE}:
+        raise UsageError('--slurm-login asks for hosts there; say which: --slurm "-N 2 -t 60"')
+    if not (slurm and (detach or login)):
         return None
     if slurm == HERE:
         raise UsageError(
@@ -155,7 +159,7 @@ def batch_words(slurm: str, *, detach: bool, **needing_hosts: object) -> list[st
     for name, value in needing_hosts.items():
         if value:
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} needs hosts, and a batch job has none yet: {_INSTEAD[name]}")
+            raise UsageError(f"{option} needs hosts, and Slurm has not given any yet: {_INSTEAD[name]}")
     return salloc_words(slurm)
 
 

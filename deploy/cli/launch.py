@@ -31,6 +31,7 @@ START_SECONDS = 60
 _HELP = {
     **HELP,
     "slurm": "take the hosts from Slurm: options of salloc as one word, or none inside of an allocation",
+    "slurm-login": "a login node of Slurm, for --slurm from another machine: the driver runs there",
     "launcher": "mpirun (default), torchrun, or srun on hosts of Slurm",
     "script": "a Python script of the working tree to run in every rank",
     "module": "a Python module to run in every rank (default: muster.train)",
@@ -84,6 +85,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     hosts: str = "hosts.txt",
     slurm: str = "",
+    slurm_login: str = "",
     launcher: str = "mpirun",
     script: str = "",
     module: str = "",
@@ -130,11 +132,11 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context, "interrupted; the job is ended on every host"), contextlib.ExitStack() as stack:
         clock = Timings()
         clock.note("Python and the command line", 0.0)
-        slurm = slurm_of(launcher, slurm)
+        slurm = slurm if slurm_login else slurm_of(launcher, slurm)
         request.require_attached(detach=detach, events=events, metrics=metrics)
         # Hosts of a batch job are known only when it starts.
         needing = {"include": include, "exclude": exclude, "per_host": per_host, "requirements": requirements}
-        batch = batch_words(slurm, detach=detach, **needing) if slurm else None
+        batch = batch_words(slurm, slurm_login, detach=detach, **needing)
         shown = sys.stderr if events == "-" else sys.stdout
         asked = wanted(
             requirements,
@@ -178,7 +180,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             from ..jobs.job import Job  # noqa: PLC0415
             from ..jobs.notify import require_notify  # noqa: PLC0415
             from . import carrying  # noqa: PLC0415
-            from .batch import hand_to_slurm  # noqa: PLC0415
+            from .batch import hand_to_login, hand_to_slurm  # noqa: PLC0415
         job = Job(
             spec=replace(spec, program=program),
             hosts=listed,
@@ -197,7 +199,9 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         )
         dry = dry_run or context.config.run.dry
         packages = carrying.packages(asked, spec.launcher, screen, dry=dry) if asked else None
-        if batch:
+        if batch and slurm_login:
+            hand_to_login(job, batch, slurm_login, screen, dry=dry)
+        elif batch:
             hand_to_slurm(job, batch, Path(runs), screen, dry=dry)
         elif dry:
             carrying.show(job, open_pipe, clock, packages)

@@ -154,8 +154,16 @@ def describe(run: Path) -> Frame:
     result = result if _has(result, RESULT) else {}
     if result.get("attempt", 0) != record.get("attempt", 0):
         result = {}  # of an earlier attempt
-    state = ("failed" if result["exit_status"] else "done") if result else "running" if alive else "lost"
-    why = _why_lost(run, record) if state == "lost" else _why_failed(result.get("first_failure") or {})
+    waits = str(record.pop("waiting", "")) if not result else ""
+    going = "waiting" if waits else "running"
+    state = ("failed" if result["exit_status"] else "done") if result else going if alive else "lost"
+    why = (
+        waits
+        if state == "waiting"
+        else _why_lost(run, record)
+        if state == "lost"
+        else _why_failed(result.get("first_failure") or {})
+    )
     return {
         **record,
         "state": state,

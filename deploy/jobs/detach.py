@@ -19,10 +19,13 @@ from .job import Job
 
 PYTHON = (3, 10)
 PING_SECONDS = 2.0
+OWN_HOSTS = "muster.deploy.jobs.detached_main"
 
 
-def detach(job: Job, cluster: Cluster) -> str:
+def detach(job: Job, cluster: Cluster, driver: str = OWN_HOSTS) -> str:
     """Start the job on its head, the only host of `cluster`; returns its title once the ranks are started.
+
+    `driver`: its module, another one where the hosts are not the job's own.
 
     Raises the error that kept the job from starting, `UnfitError` for hosts that the head does not reach.
     Then nothing runs.
@@ -32,7 +35,9 @@ def detach(job: Job, cluster: Cluster) -> str:
     code = own_code()
     for tree in (job.tree, job.library, code):
         Contents(tree).send(cluster.channels[head])
-    cluster.channels[head].ask(DETACH, name=job.spec.job, code=code.listing(), job=job.as_json())
+    cluster.channels[head].ask(
+        DETACH, name=job.spec.job, code=code.listing(), job=job.as_json(), driver=driver
+    )
     return _first_word(cluster)
 
 

@@ -14,9 +14,11 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from ..common.paths import MusterPaths
 from ..connect.pipe import OpenPipe, Pipe
@@ -29,11 +31,24 @@ from ..plan.launch_plan import LaunchPlan
 from .job import Job
 from .notify import notify
 from .run_folder import RunFolder
-from .runner import Attempts
+from .runner import Attempts, Blame
 from .stored import stored
+from .unstarted import end_unstarted, why_unstarted
 
 
-def main(folder_name: str) -> None:
+class Hosts(NamedTuple):
+    """The hosts of a job, and the way to them."""
+
+    job: Job
+    open_pipe: OpenPipe
+    blame: Blame = lambda result: result
+
+
+Take = Callable[[Job, RunFolder, Callable[[str], None]], AbstractContextManager[Hosts]]
+"""Gives the hosts of a job. The function that it gets tells whoever hands the job over that it waits."""
+
+
+def main(folder_name: str, take: Take | None = None) -> None:
     """Drive the job given on stdin, in a process that outlives its launcher."""
     job = Job.of_json(json.load(sys.stdin))
     if os.fork():
@@ -47,9 +62,17 @@ def main(folder_name: str) -> None:
     run = RunFolder(folder, "run", detached=True, max_log=job.max_log)
     word = _FirstWord()
     try:
-        packages = Present(job.spec.environment, job.spec.packages) if job.spec.environment else None
-        result = Attempts(job, _opener(job), run, (run,), word.started, packages=packages).run()
+        with (take or _own_hosts)(job, run, word.waits) as hosts:
+            job = hosts.job
+            packages = Present(job.spec.environment, job.spec.packages) if job.spec.environment else None
+            attempts = Attempts(
+                job, hosts.open_pipe, run, (run,), word.started, blame=hosts.blame, packages=packages
+            )
+            result = attempts.run()
     except (MusterError, KeyboardInterrupt) as error:
+        if word.said and run.waits:
+            end_unstarted(run.path, *why_unstarted(error, run.path))
+            return
         if word.said:  # a job that has started leaves checkpoints and logs, which belong to the user
             raise
         shutil.rmtree(folder, ignore_errors=True)
@@ -64,6 +87,11 @@ class _FirstWord:
 
     def __init__(self) -> None:
         self.said = False
+
+    def waits(self, text: str) -> None:
+        """Report that the job waits for its hosts."""
+        if not self.said:
+            self._say(title=text)
 
     def started(self, plan: LaunchPlan) -> None:
         """Report that the job starts now. `MusterError` if the driver that waits for this has ended."""
@@ -84,6 +112,12 @@ class _FirstWord:
         self.said = True
         os.write(sys.stdout.fileno(), json.dumps(word).encode() + b"\n")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # driver.log, from here on
+
+
+@contextlib.contextmanager
+def _own_hosts(job: Job, run: RunFolder, waits: Callable[[str], None]) -> Iterator[Hosts]:
+    """The hosts that the job names, at once."""
+    yield Hosts(job, _opener(job))
 
 
 def _opener(job: Job) -> OpenPipe:

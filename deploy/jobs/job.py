@@ -37,6 +37,8 @@ class Job:
     """Bytes that its logs may take on the disk of its driver; 0 for no limit."""
     sample_every: float = SAMPLE_SECONDS
     """Seconds between two samples of each host; 0 for none."""
+    slurm: tuple[str, ...] = ()
+    """Options of salloc, for a driver that asks Slurm for the hosts itself."""
     notify: str = ""
     """A command or a URL that is told of the end."""
     python: str = ""

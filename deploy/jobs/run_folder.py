@@ -21,6 +21,7 @@ from ..errors import MusterError, UsageError
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
+from ..plan.spec import LaunchSpec
 from ..why.lateness import Pace
 from ..why.slow import Straggler
 from . import pace_file
@@ -54,11 +55,24 @@ class RunFolder:
         self.record: dict[str, Any] = {}
         """The content of job.json, which identifies the job."""
         self._attempt = 0
+        self.waits = False
+        """Whether the job waits for its hosts."""
         self._open: dict[str, IO[bytes]] = {}
         self._samples: SampleFile | None = None
         self._lock: int | None = None
         self._full = ""
         """Why writing here failed; empty as long as it works."""
+
+    def wait(self, spec: LaunchSpec, why: str) -> None:
+        """Make the folder before there is a plan: the job waits for its hosts. `why`: what `status` says."""
+        if self._lock is None:
+            self._create()
+        self.waits = True
+        started = self.record.get("started", time.time())
+        self.record = {"job": spec.job, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0}
+        self.record |= {"attempt": 0, "started": started, "detached": self.detached, "driver": identity()}
+        self.record |= {"driver_folder": str(self.path.resolve()), "waiting": why}
+        self._replace("job.json", json.dumps(self.record, indent=2) + "\n")
 
     def begin(self, plan: LaunchPlan) -> None:
         """Make the folder, for the first attempt, and write the plan and job.json."""
@@ -70,7 +84,7 @@ class RunFolder:
     def _begin(self, plan: LaunchPlan) -> None:
         if self._lock is None:
             self._create()
-        self._attempt = plan.spec.attempt
+        self._attempt, self.waits = plan.spec.attempt, False
         self._share_out(plan)
         if self._samples is None:
             self._samples = SampleFile(str(self.path / SAMPLES), len(plan.hosts))

@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..common.os_errors import explain
 from ..common.runs import identity
@@ -113,20 +113,6 @@ def with_secrets(job: Job, environ: Mapping[str, str]) -> Job:
         (name, environ[name] if is_secret(name, job.spec.hidden) else value) for name, value in job.spec.env
     )
     return dataclasses.replace(job, spec=dataclasses.replace(job.spec, env=env))
-
-
-def end_unstarted(folder: Path, kind: str, reason: str, status: int) -> None:
-    """Write the result of a job whose ranks never started."""
-    record: dict[str, Any] = json.loads((folder / "job.json").read_text())
-    ended = time.time()
-    failure: dict[str, Any] = {"kind": kind, "rank": None, "host": None, "reason": reason, "tail": []}
-    result = {
-        **{name: record[name] for name in ("job", "launcher", "attempt", "started")},
-        **{"hosts": [], "ranks": [], "left": {}, "timings": [], "earlier_attempts": [], "why": None},
-        **{"first_failure": {**failure, "time": ended}, "ended": ended, "exit_status": status},
-    }
-    (folder / "verdict.txt").write_text(f"\nFAILED  {reason}\n        logs: {folder}/logs\n")
-    write_atomically(folder / "result.json", json.dumps(result, indent=2).encode(), 0o600)
 
 
 def _prepare(job: Job, batch: Batch) -> None:

@@ -6,7 +6,6 @@ several times for one job: after a requeue it goes on with the next attempt, in 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -26,17 +25,17 @@ from ..jobs.notify import notify
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
 from ..jobs.stored import stored
+from ..jobs.unstarted import end_unstarted, why_unstarted
 from ..launch.result import LaunchResult
 from . import programs
 from .allocation import Allocation
-from .batch import BATCH, end_unstarted, with_secrets
+from .batch import BATCH, with_secrets
 from .blame import blame_own_end
 from .grant import here
 from .mark import mark_of
 
 SAVED = 75
 """EX_TEMPFAIL of sysexits.h: how a program ends that has saved after a warning (docs/how-to/own-model.md)."""
-INTERRUPTED = 143
 
 
 def main() -> None:
@@ -110,13 +109,7 @@ def _attempts(job: Job, run: RunFolder, given: Allocation) -> Attempts:
 
 def _refused(folder: Path, error: BaseException) -> int:
     """Write down why the ranks did not start; returns the exit status."""
-    if isinstance(error, MusterError):
-        kind, reason, status = "driver", str(error), error.exit_status or 1
-    else:
-        kind, reason, status = "interrupted", "stopped before it started", INTERRUPTED
-    with contextlib.suppress(OSError):
-        stop = json.loads((folder / "stop.json").read_text())
-        kind, reason = "stopped", f"stopped by fab stop, {stop['by']}"
+    kind, reason, status = why_unstarted(error, folder)
     sys.stderr.write(f"{reason}\n")
     end_unstarted(folder, kind, reason, status)
     return status

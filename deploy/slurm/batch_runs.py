@@ -18,7 +18,7 @@ from ..connect.requests.jobs import END_DRIVER, Jobs, JobState, Told
 from ..connect.requests.request import Answer, Request
 from ..errors import MusterError
 from ..jobs.control import Here
-from .batch import end_unstarted
+from ..jobs.unstarted import end_unstarted
 from .mark import mark_of
 from .programs import ask, outcome, own_jobs
 
