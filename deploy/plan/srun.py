@@ -23,7 +23,8 @@ OUTSIDE = (
 def command(*, allocation: str, ranks: Mapping[str, int], rank: Sequence[str]) -> tuple[str, ...]:
     """The argv of srun, to be run on the head.
 
-    --distribution=arbitrary: the list of hosts has a name for each rank, in the order of the ranks.
+    --distribution=arbitrary: the list of hosts has a name for each rank, in the order of the ranks; srun
+    takes no --nodes with it.
     --overlap: beside the steps of the agents, with all that the job has. --wait=0: a rank that ends well
     long before the others does not end them. `rank` is looked up on PATH, the same on every host.
     """
@@ -31,7 +32,7 @@ def command(*, allocation: str, ranks: Mapping[str, int], rank: Sequence[str]) -
     return (
         "srun",
         f"--jobid={allocation}",
-        *(f"--nodes={len(ranks)}", f"--ntasks={sum(ranks.values())}"),
+        f"--ntasks={sum(ranks.values())}",
         *("--distribution=arbitrary", f"--nodelist={names}"),
         *("--overlap", "--mpi=pmix", "--cpu-bind=none"),
         *("--kill-on-bad-exit=1", "--wait=0", "--input=none", "--unbuffered"),

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.conftest import NUMBER, ROOT, Cluster
+from tests.cluster.conftest import NUMBER, Cluster
+from tests.cluster.slurm import Slurm, slurm_cluster
 from tests.waiting import wait_until
 
-NODES = ("slurm1", "slurm2", "slurm3")
-COMPOSE = ("docker", "compose", "--file", str(ROOT / "docker" / "slurm" / "compose.yaml"))
-FOLDER = "/home/muster/project"  # on slurm1 alone: the nodes share no file system
 PROGRAM = """
 import os, socket, sys, time
 variables = sorted(name for name in os.environ if name.startswith("SLURM"))
@@ -26,79 +22,11 @@ if sys.argv[1:] == ["wait"]:
 """
 
 
-@dataclass(frozen=True)
-class Slurm:
-    """A Slurm cluster in containers; slurm1 is its login node."""
-
-    env: dict[str, str]
-
-    def compose(self, *words: str) -> str:
-        done = subprocess.run(
-            [*COMPOSE, *words], env=self.env, capture_output=True, text=True, timeout=900, check=False
-        )
-        assert done.returncode == 0, f"{words}: {done.stderr}"
-        return done.stdout
-
-    def argv(self, *words: str, node: str = "slurm1", folder: str = FOLDER) -> list[str]:
-        place = ["exec", "--no-TTY", "--user", "muster", "--workdir", folder, node]
-        return [*COMPOSE, *place, *words]
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run words on the login node as its user."""
-        return subprocess.run(
-            self.argv(*words),
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start words on the login node; their output is one stream."""
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            self.argv(*words),
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def jobs(self) -> list[str]:
-        """The numbers of Slurm's jobs, those that end included."""
-        return self.run("squeue", "--noheader", "--format=%i").stdout.split()
-
-    def left(self, nodes: Sequence[str] = NODES) -> str:
-        """The processes of launches that are still on these nodes."""
-        pattern = "[p]rogram.py|[m]uster agent|[p]rted"
-        argvs = [self.argv("pgrep", "-fa", pattern, node=node, folder="/") for node in nodes]
-        return "".join(
-            subprocess.run(argv, env=self.env, capture_output=True, text=True, check=False).stdout
-            for argv in argvs
-        )
-
-    def is_idle(self) -> bool:
-        """Whether no job is left, and all nodes can take another."""
-        return not self.jobs() and "idle" in self.run("sinfo", "--noheader", "--format=%T").stdout
-
-
 @pytest.fixture(scope="module")
 def slurm(cluster: Cluster) -> Iterator[Slurm]:
     # `cluster` has built the image of the nodes, on which that of Slurm's nodes is built.
-    name = f"muster-slurm-test{NUMBER or ''}"
-    made = Slurm({**os.environ, "COMPOSE_PROJECT_NAME": name})
-    try:
-        made.compose("up", "--detach", "--wait", "--build")
-        for words in (["mkdir", "-p", FOLDER], ["sh", "-c", f"cat > {FOLDER}/program.py"]):
-            argv = [*COMPOSE, "exec", "--no-TTY", "--user", "muster", "slurm1", *words]
-            subprocess.run(argv, env=made.env, input=PROGRAM, text=True, timeout=60, check=True)
-        wait_until(made.is_idle, "nodes of Slurm that are idle")
+    with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=PROGRAM) as made:
         yield made
-    finally:
-        made.compose("down", "--volumes", "--timeout", "1")
 
 
 def until_all_wait(process: subprocess.Popen[str], ranks: int) -> list[str]:
@@ -128,7 +56,7 @@ def test_a_launch_takes_hosts_and_slots_from_slurm_and_gives_them_back(slurm: Sl
 
 
 def test_scancel_is_the_verdict_and_nothing_is_left(slurm: Slurm) -> None:
-    wait_until(slurm.is_idle, "nodes of Slurm that are idle")
+    slurm.until_idle()
     with slurm.start("muster", "launch", "--slurm", "-N 3 -n 3", "program.py", "wait") as process:
         lines = until_all_wait(process, 3)
         (job,) = slurm.jobs()
@@ -151,7 +79,7 @@ def test_what_slurm_refuses_is_quoted(slurm: Slurm) -> None:
 
 @pytest.mark.soak
 def test_a_launch_inside_of_an_allocation_uses_it(slurm: Slurm) -> None:
-    wait_until(slurm.is_idle, "nodes of Slurm that are idle")
+    slurm.until_idle()
     launch = ("muster", "launch", "--slurm", "--launcher", "torchrun", "program.py")
     done = slurm.run("salloc", "--quiet", "-N2", "--ntasks-per-node=2", *launch)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -160,7 +88,7 @@ def test_a_launch_inside_of_an_allocation_uses_it(slurm: Slurm) -> None:
 
 @pytest.mark.soak
 def test_a_driver_that_is_killed_leaves_no_allocation(slurm: Slurm) -> None:
-    wait_until(slurm.is_idle, "nodes of Slurm that are idle")
+    slurm.until_idle()
     with slurm.start("muster", "launch", "--slurm", "-N 3 -n 3", "program.py", "wait") as process:
         until_all_wait(process, 3)
         slurm.run("pkill", "-9", "-f", "launch --slurm")
@@ -170,7 +98,7 @@ def test_a_driver_that_is_killed_leaves_no_allocation(slurm: Slurm) -> None:
 
 @pytest.mark.soak
 def test_a_node_that_dies_is_named_and_the_job_goes_on_on_what_is_left(slurm: Slurm) -> None:
-    wait_until(slurm.is_idle, "nodes of Slurm that are idle")
+    slurm.until_idle()
     policy = ("--max-restarts", "1", "--min-hosts", "2")
     words = ("muster", "launch", "--slurm", "-N 3 -n 3", *policy, "program.py", "wait")
     try:

@@ -1,0 +1,148 @@
+"""Batch jobs and steps of a real Slurm: `--detach`, and `--launcher srun`."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import NUMBER, Cluster
+from tests.cluster.slurm import FOLDER, Slurm, slurm_cluster
+from tests.load import hold
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.soak
+PROGRAM = """
+import os, pathlib, signal, sys, time
+saved = pathlib.Path(os.environ["MUSTER_OUT"], "saved")
+def save(number, frame):
+    saved.touch()
+    sys.exit(75)
+signal.signal(signal.SIGUSR1, save)
+rank, restart = os.environ["RANK"], os.environ.get("MUSTER_RESTART")
+print("rank", rank, "restart", restart, "goes on" if saved.exists() else "begins", flush=True)
+if sys.argv[1] == "fail" and rank == "2":
+    sys.exit(3)
+if not (sys.argv[1] == "save" and saved.exists()):
+    time.sleep(600)
+"""
+MPI_PROGRAM = """
+import os
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total, in_step = world.allreduce(world.rank), "SLURM_STEP_ID" in os.environ
+print("rank", os.environ["RANK"], "of", world.size, "sum", total, "step", in_step, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def made(cluster: Cluster) -> Iterator[Slurm]:
+    with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=PROGRAM, mpi=MPI_PROGRAM) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def slurm(made: Slurm) -> Slurm:
+    made.until_idle()
+    return made
+
+
+def submit(slurm: Slurm, words: str, *program: str) -> tuple[str, str]:
+    """Submit a job; returns its id and Slurm's number of it."""
+    done = slurm.run("muster", "launch", "--slurm", words, "--detach", "program.py", *program)
+    assert done.returncode == 0, done.stderr
+    match = re.search(r"job (\S+) is Slurm's job (\d+)", done.stdout)
+    assert match, done.stdout
+    return match[1], match[2]
+
+
+def state(slurm: Slurm, job: str) -> dict[str, Any]:
+    done = slurm.run("muster", "status", "--json", job)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    return dict(found)
+
+
+def until_all_print(slurm: Slurm, job: str, text: str, ranks: int) -> None:
+    def printed() -> bool:
+        return slurm.run("muster", "logs", job).stdout.count(text) == ranks
+
+    wait_until(printed, lambda: f"{text} of all ranks: {slurm.run('muster', 'logs', job).stdout}")
+
+
+def attached(slurm: Slurm, job: str) -> tuple[int, str]:
+    done = slurm.run("muster", "attach", job)
+    return done.returncode, done.stdout
+
+
+def test_srun_starts_ranks_that_meet_by_pmix(slurm: Slurm) -> None:
+    done = slurm.run("muster", "launch", "--slurm", "-N 3 -n 4", "--launcher", "srun", "mpi.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"\] rank \d of 4 sum 6 step True\n", done.stdout)) == 4, done.stdout
+    assert "DONE    4 ranks on 3 hosts, srun" in done.stdout
+    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
+
+
+def test_a_rank_that_fails_under_srun_is_the_verdict(slurm: Slurm) -> None:
+    done = slurm.run("muster", "launch", "--slurm", "-N 3 -n 3", "--launcher", "srun", "program.py", "fail")
+    assert "FAILED  rank 2 on slurm3: exit status 3" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 3
+    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
+
+
+def test_a_batch_job_waits_runs_and_is_stopped_by_its_id(slurm: Slurm) -> None:
+    job, number = submit(slurm, "-N 3 -n 3 --hold", "wait")
+    waiting = state(slurm, job)
+    assert (waiting["state"], waiting["why"]) == ("waiting", f"Slurm's job {number}: PENDING (JobHeldUser)")
+    slurm.run("scontrol", "release", number)
+    until_all_print(slurm, job, "begins", 3)
+    running = state(slurm, job)
+    assert (running["state"], running["hosts"]) == ("running", ["slurm1", "slurm2", "slurm3"])
+    stopped = slurm.run("muster", "stop", job)
+    assert re.search(rf"{job} failed: stopped by fab stop, by muster on slurm1", stopped.stdout), stopped
+    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
+
+
+@pytest.mark.parametrize("words", [(), ("-f",)], ids=["scancel", "scancel -f"])
+def test_scancel_of_a_batch_job_has_a_verdict_and_leaves_nothing(
+    slurm: Slurm, words: tuple[str, ...]
+) -> None:
+    job, number = submit(slurm, "-N 2 -n 4 -w slurm2,slurm3", "wait")
+    until_all_print(slurm, job, "begins", 4)
+    slurm.run("scancel", *words, number)
+    status, output = attached(slurm, job)
+    assert f"FAILED  Slurm ended the allocation {number}: CANCELLED" in output
+    assert status == 143
+    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
+    assert slurm.run("ls", f"{FOLDER}/runs/{job}").stdout.count("batch") == 0
+
+
+def test_a_job_that_has_saved_is_queued_again_and_goes_on(slurm: Slurm) -> None:
+    job, number = submit(slurm, "-N 2 -n 2 --requeue", "save")
+    until_all_print(slurm, job, "restart 0 begins", 2)
+    slurm.run("scancel", "--batch", "--signal=USR1", number)  # as Slurm does before the time limit
+    until_all_print(slurm, job, "restart 1 goes on", 2)
+    status, output = attached(slurm, job)
+    assert (status, "DONE    2 ranks on 2 hosts" in output) == (0, True), output
+    assert state(slurm, job)["attempt"] == 1
+
+
+def test_the_death_of_the_drivers_node_is_named_soon_after_slurm_knows(slurm: Slurm) -> None:
+    job, number = submit(slurm, "-N 2 -n 2 -w slurm2,slurm3", "wait")
+    until_all_print(slurm, job, "begins", 2)
+    try:
+        slurm.compose("kill", "slurm2")
+        wait_until(
+            lambda: "NODE_FAIL" in slurm.run("scontrol", "show", "job", number).stdout, "Slurm's own word"
+        )
+        known = time.monotonic()
+        wait_until(lambda: state(slurm, job)["state"] == "lost", "the end of the job")
+        hold("until NODE_FAIL was named", time.monotonic() - known, 15.0)
+        assert f"Slurm ended the allocation {number}: NODE_FAIL" in state(slurm, job)["why"]
+        wait_until(lambda: not slurm.left(("slurm1", "slurm3")), "the end of all processes of the job")
+    finally:
+        slurm.compose("up", "--detach", "--wait")
