@@ -1,0 +1,107 @@
+"""The GPT of gpt.py as a pipeline: each rank has some of its blocks, and micro-batches go from rank to rank.
+
+    python examples/gpt_pipeline.py --spawn 2 --micro-batches 4
+    muster launch --hosts hosts.txt examples/gpt_pipeline.py --layers 24 --micro-batches 16
+
+Only activations and their gradients travel, so that a slow network between hosts costs little. A rank waits
+while the first micro-batch comes and the last one goes: a share of (ranks - 1) / (micro-batches + ranks - 1)
+of each step. The losses are those of gpt.py. Checkpoints and evaluation are left out.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from gpt import GPT, Config, batches, draw_weights, learning_rate, load_data, options, say
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+from muster.train import Job, StepLog, TrainError, run
+
+
+@dataclass(frozen=True)
+class PipelineConfig(Config):
+    """The options of gpt.py and this one."""
+
+    micro_batches: int = 4  # of a step; they are on their way at the same time
+
+
+class Stage(nn.Module):
+    """Some blocks of a GPT; the first stage has the embedding as well, the last one the head."""
+
+    def __init__(self, gpt: GPT, rank: int, ranks: int) -> None:
+        super().__init__()
+        count = len(gpt.blocks)
+        self.blocks = gpt.blocks[count * rank // ranks : count * (rank + 1) // ranks]
+        self.embedding = gpt.embedding if rank == 0 else None
+        self.head = gpt.head if rank == ranks - 1 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From tokens, [n, time], or activations, [n, time, width], to activations or logits."""
+        x = self.embedding(x) if self.embedding else x
+        for block in self.blocks:
+            x = block(x)
+        return self.head(F.rms_norm(x, x.shape[-1:])) if self.head else x
+
+
+class PipelineTraining:
+    """The stage of this rank, and one step of it."""
+
+    reader, readers = 0, 1  # every rank reads the whole batch; the first takes inputs, the last targets
+
+    def __init__(self, config: PipelineConfig, job: Job) -> None:
+        if config.layers < job.world_size or config.batch_size % config.micro_batches:
+            raise TrainError("a rank needs a block (--layers), and --micro-batches must divide --batch-size")
+        self.config, self.job, self.step = config, job, 0
+        gpt = GPT(config)  # in host memory, before this rank's part of it goes to its device
+        torch.manual_seed(config.seed)
+        draw_weights(gpt, config.layers)
+        self.stage = Stage(gpt, job.rank, job.world_size).to(job.device)
+        stage = PipelineStage(self.stage, job.rank, job.world_size, job.device)
+        self.schedule = ScheduleGPipe(stage, config.micro_batches, loss_fn=mean_loss)
+        embedding = [weight for name, weight in self.stage.named_parameters() if name == "embedding.weight"]
+        products = [weight for name, weight in self.stage.named_parameters() if name != "embedding.weight"]
+        groups: list[dict[str, Any]] = [{"params": products}, {"params": embedding, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=config.weight_decay)
+
+    def run_step(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+        """Take a step; returns the mean loss of the batch and the norm of all gradients, on every rank."""
+        losses: list[Tensor] = []
+        first = (inputs.to(self.job.device),) if self.stage.embedding else ()
+        last: dict[str, Any] = (
+            {"target": targets.to(self.job.device), "losses": losses} if self.stage.head else {}
+        )
+        self.schedule.step(*first, **last)
+        weights = [*self.stage.parameters()]
+        square = sum(float(weight.grad.square().sum()) for weight in weights if weight.grad is not None)
+        mean = sum(float(loss) for loss in losses) / self.config.micro_batches
+        mean, square = self.job.all_reduce_sum(mean, square)
+        nn.utils.clip_grads_with_norm_(weights, self.config.clip, torch.tensor(square**0.5))
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.step, self.config)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return mean, square**0.5
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+def train(job: Job, config: PipelineConfig) -> None:
+    data, _ = load_data(config, job)
+    training: Any = PipelineTraining(config, job)
+    log = StepLog(job, job.out)
+    size = {"samples": config.batch_size, "tokens": config.batch_size * config.context}
+    for step, (inputs, targets) in zip(range(1, config.steps + 1), batches(training, data)):  # noqa: B905
+        log.lap("data")
+        loss, norm = training.run_step(inputs, targets)
+        record = log.step(step, loss=loss, lr=learning_rate(step - 1, config), gradient_norm=norm, **size)
+        if step % config.log_every == 0:
+            say(job, f"step {step}/{config.steps}  loss {loss:.6f}  {record.tokens_per_second:.0f} tokens/s")
+
+
+if __name__ == "__main__":
+    run(train, config := options(PipelineConfig), spawn=config.spawn)
