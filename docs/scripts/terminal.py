@@ -2,14 +2,17 @@
 
     python docs/scripts/terminal.py             draw
     python docs/scripts/terminal.py --record    run the commands of RECORDINGS on this machine first
+    python docs/scripts/terminal.py --first-hour    run those of FIRST_HOUR, for asciinema
 
 A recording is the text that the terminal got, with its colours. It leaves out what a later line overwrote,
-and progress that stayed in place.
+and progress that stayed in place. docs/recordings/first-hour.cast has everything, with its times.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
+import json
 import os
 import pty
 import re
@@ -17,7 +20,8 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -36,6 +40,21 @@ RECORDINGS = {
     "launch": "fab launch --hosts hosts.txt --args='--epochs 5'",
     "failure": "fab launch --hosts hosts.txt --launcher torchrun --script broken.py",
 }
+# The steps of docs/tutorial.md on one machine. A job's id is only known when it has run: LAST stands for it.
+LAST = "LAST-JOB"
+FIRST_HOUR = (
+    "muster demo",
+    "mkdir hello && cd hello && muster init",
+    "cat ../train.py && cp ../train.py .",
+    "muster check",
+    "muster launch train.py",
+    "muster launch --env FAIL=1 train.py",
+    "muster status",
+    f"muster logs {LAST} | head -20",
+    f"muster report {LAST}",
+)
+KEY_SECONDS, PAUSE_SECONDS, IDLE_SECONDS = 0.04, 0.8, 2.0
+ROWS = 32
 # rich's frame, without the font that it would fetch from another site.
 FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
 <style>
@@ -103,20 +122,59 @@ def record(name: str) -> None:
     (RECORDED / f"{name}.ansi").write_text(f"$ {RECORDINGS[name]}\n{text}")
 
 
+def first_hour(folder: Path) -> str:
+    """Run FIRST_HOUR in a folder; returns the recording, in version 2 of asciinema's format."""
+    (folder / "train.py").write_text(_program_of_the_tutorial())
+    home, place, jobs = {"HOME": str(folder)}, folder, ""
+    at, events = 0.0, list[tuple[float, str]]()
+    for command in FIRST_HOUR:
+        typed = command.replace(LAST, jobs)
+        for key in ("$ ", *typed, "\r\n"):
+            events.append((at, key))
+            at += KEY_SECONDS
+        began, shown = at, ""
+        words = ["sh", "-c", f"{typed}; pwd >{shlex.quote(str(folder / 'place'))}"]
+        for seconds, text in _timed(words, place, home):
+            events.append((began + seconds, text))
+            at, shown = began + seconds, shown + text
+        place = Path((folder / "place").read_text().strip())
+        jobs = "".join(re.findall(r"runs/(\d{8}-\d{6}-[0-9a-f]{4})/logs", shown)[-1:]) or jobs
+        at += PAUSE_SECONDS
+    head: dict[str, object] = {
+        "version": 2,
+        "width": COLUMNS,
+        "height": ROWS,
+        "idle_time_limit": IDLE_SECONDS,
+    }
+    head |= {"title": "Muster: the first hour, on one machine", "env": {"TERM": "xterm-256color"}}
+    lines = [json.dumps(head), *(json.dumps([round(at, 3), "o", text]) for at, text in events)]
+    text = "\n".join(lines).replace(str(folder), "~").replace(sys.prefix, "~/.venv")
+    return text.replace(str(ROOT), "~/muster") + "\n"
+
+
+def _program_of_the_tutorial() -> str:
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    return str(re.findall(r"```python\n(.*?)```", tutorial, re.DOTALL)[0])
+
+
 def _on_a_terminal(words: list[str], folder: Path, env: Mapping[str, str]) -> str:
     """Return what a command writes to a terminal of COLUMNS columns, with this environment first on PATH."""
+    return "".join(text for _, text in _timed(words, folder, env))
+
+
+def _timed(words: list[str], folder: Path, env: Mapping[str, str]) -> Iterator[tuple[float, str]]:
+    """The same piece by piece, each with the seconds since the start."""
     ours, theirs = pty.openpty()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     size = {"COLUMNS": str(COLUMNS), "LINES": "50", "PATH": path}
+    decoder, began = codecs.getincrementaldecoder("utf-8")("replace"), time.monotonic()
     with subprocess.Popen(
         words, cwd=folder, env={**os.environ, **env, **size}, stdin=theirs, stdout=theirs, stderr=theirs
     ):
         os.close(theirs)
-        shown = b""
         while chunk := _read(ours):
-            shown += chunk
+            yield time.monotonic() - began, decoder.decode(chunk)
     os.close(ours)
-    return shown.decode()
 
 
 def _read(terminal: int) -> bytes:
@@ -131,6 +189,9 @@ def main(words: list[str]) -> None:
     """Record if asked to, then draw."""
     for name in RECORDINGS if "--record" in words else ():
         record(name)
+    if "--first-hour" in words:
+        with tempfile.TemporaryDirectory(prefix="muster-") as folder:
+            (RECORDED / "first-hour.cast").write_text(first_hour(Path(folder)))
     for path, picture in pictures().items():
         path.write_text(picture)
         sys.stdout.write(f"{path.relative_to(ROOT)}\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 
@@ -190,3 +192,20 @@ def test_an_archive_without_what_users_need_or_with_a_key_is_refused(release_che
         "a.whl: muster/compose.yaml is missing",
         "a.whl: muster/.muster/id_ed25519 does not belong there",
     ]
+
+
+# -- the first hour --
+
+
+def test_the_recording_of_the_first_hour_plays_and_shows_a_training_and_a_failure() -> None:
+    head, *lines = (ROOT / "docs" / "recordings" / "first-hour.cast").read_text().splitlines()
+    assert json.loads(head).items() >= {"version": 2, "width": terminal.COLUMNS}.items()
+    events = [json.loads(line) for line in lines]
+    times = [at for at, kind, _ in events if kind == "o"]
+    assert len(times) == len(events) and times == sorted(times)
+    shown = "".join(text for _, _, text in events)
+    typed = [command for command in terminal.FIRST_HOUR if terminal.LAST not in command]
+    places = [shown.index(f"$ {command}\r\n") for command in typed]
+    assert places == sorted(places)
+    assert "accuracy=0.9" in shown and "FAILED" in shown and "boom" in shown
+    assert not re.search(r"/tmp/|/root/|/home/", shown)
