@@ -1,13 +1,12 @@
 """Follows a build of docker buildx: which steps are done, what the running one is, and its whole output.
 
-buildx writes a line of JSON for each change (`--progress=rawjson`, since its version 0.13); older versions
-show their own progress instead. docs: github.com/moby/buildkit, client.SolveStatus.
+buildx writes JSON for each change (`--progress=rawjson`, since its version 0.13), as SolveStatus of BuildKit's
+client; older versions show their own progress instead.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import re
 import subprocess
@@ -21,6 +20,7 @@ from ..errors import MusterError
 
 RAW = ("--progress", "rawjson")
 SINCE = (0, 13)
+MOST_STATUS = 1 << 22
 MOST_LINES = 40  # of a failed step, on the screen: the log has all
 Tell = Callable[[int, int, str], None]
 """Gets the steps that are done, all steps, and the words of the step that runs."""
@@ -42,19 +42,32 @@ class Steps:
         self._vertices: dict[str, _Vertex] = {}
         self._said: dict[str, str] = {}
         self.doing = ""
+        self._open = ""
+        """The beginning of a status that goes on."""
 
     def take(self, line: str) -> str:
         """Note what a line says; returns the text that it adds to the log of the build."""
-        with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError):
-            status = json.loads(line)
-            return "".join(
-                [
-                    *(self._take_vertex(vertex) for vertex in status.get("vertexes") or ()),
-                    *(self._take_output(log) for log in status.get("logs") or ()),
-                ]
-            )
-        self._said[""] = self._said.get("", "") + line  # not of the build: buildx itself says what is wrong
-        return line
+        if not self._open and not line.startswith("{"):
+            return self._take_other(line)
+        whole, self._open = self._open + line, ""
+        # buildx 0.13 writes a status on many lines, from `{` to `}`.
+        over = line.startswith("}") or (line.startswith("{") and line.strip() != "{")
+        if not over and len(whole) < MOST_STATUS:
+            self._open = whole
+            return ""
+        try:
+            return self._take_status(json.loads(whole))
+        except (ValueError, TypeError, AttributeError, KeyError):
+            return self._take_other(whole)
+
+    def _take_status(self, status: Mapping[str, Any]) -> str:
+        vertices = [self._take_vertex(vertex) for vertex in status.get("vertexes") or ()]
+        return "".join([*vertices, *(self._take_output(log) for log in status.get("logs") or ())])
+
+    def _take_other(self, text: str) -> str:
+        """Keep what is no status: buildx itself says there what is wrong."""
+        self._said[""] = self._said.get("", "") + text
+        return text
 
     @property
     def done(self) -> int:

@@ -66,6 +66,16 @@ def test_the_log_has_each_step_and_its_output_in_order() -> None:
     ]
 
 
+def test_a_status_may_stand_on_many_lines() -> None:
+    """As buildx 0.13 writes it."""
+    steps, text = Steps(), ""
+    for said in (KNOWN, CACHED, RUNS, SAYS):
+        text += "".join(map(steps.take, f"{json.dumps(said, indent=2)}\n".splitlines(keepends=True)))
+    text += steps.take("ERROR: no room\n")
+    assert (steps.done, steps.total, steps.doing) == (1, 3, "[cpu node 3/3] RUN make")
+    assert text.splitlines()[-3:] == ["cc a.c", "a.c:1: error", "ERROR: no room"]
+
+
 def test_a_failure_quotes_the_step_that_failed_with_the_end_of_its_output() -> None:
     steps, _ = steps_of(KNOWN, RUNS, SAYS, BROKEN)
     assert steps.failure.splitlines() == [
