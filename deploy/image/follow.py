@@ -1,7 +1,7 @@
 """Follows a build of docker buildx: which steps are done, what the running one is, and its whole output.
 
-buildx writes JSON for each change (`--progress=rawjson`, since its version 0.13), as SolveStatus of BuildKit's
-client; older versions show their own progress instead.
+buildx writes JSON for each change (`--progress=rawjson`, since its version 0.13), which is the SolveStatus of
+BuildKit's client; older versions show their own progress instead.
 """
 
 from __future__ import annotations
