@@ -28,6 +28,18 @@ UNTIMED = (
         "tests/unit/test_check.py, tests/unit/test_examine.py",
     ),
     (
+        "packets between two hosts are dropped while a job runs, with `--stall-timeout`",
+        "the verdict names the pair and no rank: `no rank has printed anything …; node2 does not reach node3 "
+        "at 10.0.0.3 (timed out)`",
+        "tests/unit/test_pairs.py, tests/cluster/test_stacks_of_ranks.py",
+    ),
+    (
+        "an agent is stopped (SIGSTOP)",
+        "after 10 s the verdict names its host as silent; its processes stay until SIGCONT, and "
+        "`muster check` says so: `processes.agent-stopped`",
+        "tests/unit/test_check.py, tests/node/test_health.py",
+    ),
+    (
         "a host's home is mounted noexec, its disk has no inodes, TMPDIR is over 85 bytes, or fewer than 128 "
         "files may be open",
         "an error of `muster check`; a launch is refused with the same cause",

@@ -30,7 +30,7 @@ PARTS = (
         "agent.host.rendezvous",
         "RendezvousPort",
         (),
-        ("open_port", "try_to_open_port", "free_port", "port_thief", "reach", "reach_hosts"),
+        ("open_port", "try_to_open_port", "probe_port", "free_port", "port_thief", "reach", "reach_hosts"),
     ),
     Part("common.store", "Store", ("store",), ("missing", "store")),
     Part(

@@ -173,7 +173,11 @@ def own_name(host: Host, measured: Examined) -> Iterator[Finding]:
 def _jobs(host: Host, measured: Examined) -> Iterator[Finding]:
     for job in measured.health.jobs:
         pids = " ".join(map(str, job.pids))
-        if job.kept:
+        if job.stopped:
+            text = f"{_processes(job.pids)} of job {job.job}, whose agent is stopped (SIGSTOP): {job.stopped}"
+            remedy = f"there: kill -CONT {job.stopped}; it then ends them, or goes on if the job still runs"
+            yield Finding("processes.agent-stopped", host.name, "warning", text, remedy)
+        elif job.kept:
             text = f"job {job.job} is running there ({_processes(job.pids)})"
             yield Finding("processes.running", host.name, "warning", text, "wait for it, or stop it")
         else:

@@ -36,6 +36,8 @@ from .watchdogs import Heartbeat, Stall, Start
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005
 STOP_SECONDS = 15.0
+MOST_PAIRS = 3
+"""Pairs of hosts that a verdict names."""
 LAUNCHER_SIGNALS = frozenset({"SIGTERM (15)", "SIGKILL (9)"})
 """Ends of ranks that a launcher causes when it gives up a job."""
 
@@ -219,7 +221,7 @@ class Run:
             if name not in self.heartbeat.silent
         }
         with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(gather_explanation, failure, self.plan.spec, answering)
+            future = pool.submit(gather_explanation, failure, self.plan, self.cluster, answering)
             while not future.done():
                 self._judge()  # the heartbeat goes on
                 self._drain(0.05)
@@ -282,12 +284,14 @@ def blame_mute(failure: Failure | None, mute: Sequence[str]) -> Failure | None:
 
 
 def _explain(failure: Failure, explanation: Explanation, state: State) -> Failure:
-    """The failure with the stacks, and with the ranks whose stack differs from that of most."""
+    """The failure with the stacks, and with hosts that do not reach each other, or else odd ranks."""
     stacks = explanation.stacks
     if failure.kind == "rank":
         return failure  # its own last lines say more
     odd = stacks.odd if failure.kind == "stall" and failure.rank is None else []
     reason = f"{failure.reason}; not where the others are: {state.name(odd)}" if odd else failure.reason
+    if explanation.unreached:  # then no rank is to blame for where it is
+        reason = "; ".join((failure.reason, *explanation.unreached[:MOST_PAIRS]))
     return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))
 
 

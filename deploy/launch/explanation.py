@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..connect.channel import Channel
+from ..connect.cluster import Cluster
+from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..why.gather import gather
 from ..why.verdict import Verdict, explain
+from .pairs import unreached_pairs
 from .result import Failure
 from .stacks import Stacks, of_evidence
 
@@ -21,10 +24,14 @@ _TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Explanation:
-    """The stacks at the time of the failure, and the verdict on why the ranks wait, if they recorded that."""
+    """The stacks at the time of the failure, and the verdict on why the ranks wait, if they recorded that.
+
+    `unreached`: a sentence for each host that does not reach another one.
+    """
 
     stacks: Stacks
     why: Verdict | None
+    unreached: tuple[str, ...] = ()
 
 
 def needed(failure: Failure | None, spec: LaunchSpec) -> bool:
@@ -35,8 +42,15 @@ def needed(failure: Failure | None, spec: LaunchSpec) -> bool:
     return failure.kind in STUCK or timed_out
 
 
-def gather_explanation(failure: Failure, spec: LaunchSpec, channels: Mapping[str, Channel]) -> Explanation:
-    """Ask the hosts, before the job is ended."""
-    ranks, problems = gather(spec.job, channels)
-    recorded = spec.record and failure.kind != "start"
-    return Explanation(of_evidence(ranks, problems), explain(ranks, stalled=True) if recorded else None)
+def gather_explanation(
+    failure: Failure, plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]
+) -> Explanation:
+    """Ask the hosts of `channels`, before the job is ended."""
+    ranks, problems = gather(plan.spec.job, channels)
+    recorded = plan.spec.record and failure.kind != "start"
+    stands_still = failure.kind == "stall" and failure.rank is None
+    return Explanation(
+        of_evidence(ranks, problems),
+        explain(ranks, stalled=True) if recorded else None,
+        tuple(unreached_pairs(plan, cluster, channels)) if stands_still else (),
+    )

@@ -304,6 +304,7 @@ MEANINGS = {
     "JobProcesses.job": "the job's id",
     "JobProcesses.pids": "its processes",
     "JobProcesses.kept": "true: the job runs; false: it was left over",
+    "JobProcesses.stopped": "the number of its agent if that is stopped (SIGSTOP), else null",
     "Reached.interfaces": "the interface that each address of the other host was reached by",
     "Reached.refused": "why an address was not reached",
     "[]": "a job",

@@ -49,6 +49,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         )
     ),
     "open_port": {"port": 20123},
+    "probe_port": {"port": 20126},
     "try_to_open_port": {"refused": "no free port"},
     "port_thief": {"port": 20123, "user": "bob"},
     "reach": {"interfaces": {"10.0.0.1": "eth0"}},

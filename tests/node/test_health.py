@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -110,13 +111,39 @@ def test_processes_of_an_older_job_are_told_from_a_running_one(tmp_path: Path) -
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout and process.stdout.readline() == b"here\n"
-            assert of_job(name) == [{"job": name, "kept": False, "pids": [process.pid]}]
+            known = {"job": name, "stopped": None, "pids": [process.pid]}
+            assert of_job(name) == [{**known, "kept": False}]
             agent.listen()
-            assert of_job(name) == [{"job": name, "kept": True, "pids": [process.pid]}]
+            assert of_job(name) == [{**known, "kept": True}]
         finally:
             process.kill()
             agent.close()
     assert of_job(name) == []
+
+
+LISTEN = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print("here", flush=True)
+input()
+"""
+
+
+def test_an_agent_that_is_stopped_is_told_from_one_that_runs(tmp_path: Path) -> None:
+    name = f"test-{os.getpid()}"
+    env = {**os.environ, "MUSTER_JOB": name, "MUSTER_AGENT": str(tmp_path)}
+    command = [sys.executable, "-c", LISTEN, str(tmp_path / "agent")]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout and process.stdout.readline() == b"here\n"
+            assert [job["stopped"] for job in of_job(name)] == [None]
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            assert [job["stopped"] for job in of_job(name)] == [process.pid]
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,8 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      THREE, one_host(jobs=(OTHER_JOB,))),
     ("processes.running", "warning", "node2", "job 20261119-080000-beef is running there", "wait for it",
      THREE, one_host(jobs=(dataclasses.replace(OTHER_JOB, kept=True),))),
+    ("processes.agent-stopped", "warning", "node2", "whose agent is stopped (SIGSTOP): 40",
+     "there: kill -CONT 40", THREE, one_host(jobs=(dataclasses.replace(OTHER_JOB, kept=True, stopped=40),))),
     ("clock.apart", "warning", "node2", "its clock is 5.000 s ahead of the others", "set-ntp true",
      THREE, {"other": {"node2": {"clock": Clock(5.0, 0.001)}}}),
     ("clock.apart", "warning", "node2", "its clock is 0.250 s behind the others", "chrony",

@@ -245,7 +245,7 @@ def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
     monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.02)
     stacks = Stacks({0: ("a",), 1: ("a",), 2: ("a",), 3: ("open (data.py:5)",)}, {})
     found = Explanation(stacks, explain([], stalled=True))
-    monkeypatch.setattr(run, "gather_explanation", lambda failure, spec, channels: found)
+    monkeypatch.setattr(run, "gather_explanation", lambda *words: found)
     hosts.start_all()
     for name, ranks in (("node1", "01"), ("node2", "23")):
         for _ in range(3):

@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import socket
+import struct
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -151,16 +152,22 @@ def image() -> dict[str, str]:
 
 
 def job_processes() -> list[Frame]:
-    """Processes of this user that a job started here, by job; `kept`: whether their agent still lives."""
+    """Processes of this user that a job started here, by job.
+
+    `kept`: whether their agent still lives; `stopped`: its number if it is stopped (SIGSTOP), else None.
+    """
     jobs: dict[tuple[str, str], list[int]] = {}
     for pid, environment in _own_environments():
         agent = environment.get(b"MUSTER_AGENT")
         if agent:
             job = environment.get(b"MUSTER_JOB", b"unknown")
             jobs.setdefault((os.fsdecode(job), os.fsdecode(agent)), []).append(pid)
-    return [
-        {"job": job, "kept": agent_lives(agent), "pids": sorted(pids)} for (job, agent), pids in jobs.items()
-    ]
+    found: list[Frame] = []
+    for (name, folder), pids in jobs.items():
+        keeper = living_agent(folder)
+        stopped = keeper if keeper and _is_stopped(keeper) else None
+        found.append({"job": name, "kept": keeper is not None, "stopped": stopped, "pids": sorted(pids)})
+    return found
 
 
 def _own_environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:
@@ -172,10 +179,17 @@ def _own_environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:
                     yield int(entry), {name: value for name, _, value in pairs}
 
 
-def agent_lives(agent: str) -> bool:
-    """Whether an agent answers in its private folder."""
+def living_agent(folder: str) -> int | None:
+    """The process that listens in an agent's private folder, also if it is stopped; None if there is none."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
-        probe.connect(os.path.join(agent, "agent"))
-        return True
+        probe.connect(os.path.join(folder, "agent"))
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", credentials)[0])
+    return None
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b") ")[2].startswith(b"T")
     return False

@@ -109,6 +109,7 @@ class RendezvousPort:
 
     def __init__(self) -> None:
         self._rendezvous: Rendezvous | None = None
+        self._probe: Rendezvous | None = None
 
     def do_open_port(self, request: Frame, payload: bytes) -> Frame:
         """Reserve a port here for the ranks to meet, and let others prove that they reach it."""
@@ -121,6 +122,13 @@ class RendezvousPort:
             return self.do_open_port(request, payload)
         except OSError as error:
             return {"refused": error.strerror or str(error)}
+
+    def do_probe_port(self, request: Frame, payload: bytes) -> Frame:
+        """A port beside the job's own, where others can try whether they still reach this host."""
+        if self._probe:
+            self._probe.close()
+        self._probe = Rendezvous(request["nonce"])
+        return {"port": self._probe.port}
 
     def do_free_port(self, request: Frame, payload: bytes) -> Frame:
         """Let rank 0 listen at the port, which stays reserved."""

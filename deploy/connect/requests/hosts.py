@@ -16,6 +16,7 @@ from ...hosts.bounds import (
     Name,
     Number,
     Path,
+    Pid,
     Port,
     Seconds,
     Version,
@@ -97,11 +98,15 @@ class Folder:
 
 @dataclass(frozen=True)
 class JobProcesses:
-    """Processes of one job on a host; `kept`: its agent lives, so the job is running and not left over."""
+    """Processes of one job on a host; `kept`: its agent lives, so the job is running and not left over.
+
+    `stopped`: the number of its agent if that is stopped (SIGSTOP).
+    """
 
     job: Name
     pids: Pids
     kept: bool
+    stopped: Pid | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,7 @@ FACTS = Request("facts", Facts)
 HEALTH = Request("health", Health)
 OPEN_PORT = Request("open_port", OpenPort)
 TRY_TO_OPEN_PORT = Request("try_to_open_port", PortOrRefusal)
+PROBE_PORT = Request("probe_port", OpenPort)
 FREE_PORT = Request("free_port", Nothing)
 PORT_THIEF = Request("port_thief", PortThief)
 REACH = Request("reach", HeadReached)
