@@ -97,6 +97,11 @@ class Lab:
         (self.folder / "names.txt").write_text("\n".join(self.names[:count]))
 
 
+def _as_users_have_it() -> dict[str, str]:
+    """The environment of this process, but Python keeps what it has compiled."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def _docker(*words: str, check: bool = False) -> str:
     done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
     if check and done.returncode:
@@ -224,7 +229,9 @@ def measure(words: Sequence[str], made: Lab) -> Cost:
     used, began = made.cpu(), time.perf_counter()
     log = made.folder / "said"
     with log.open("w") as out:
-        process = subprocess.Popen(words, cwd=made.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            words, cwd=made.folder, env=_as_users_have_it(), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
         _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - began
     if status:

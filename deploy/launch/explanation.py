@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import LaunchSpec
-from ..why.gather import gather
-from ..why.verdict import Verdict, explain
 from .pairs import unreached_pairs
 from .result import Failure
 from .stacks import Stacks, of_evidence
+
+if TYPE_CHECKING:
+    from ..why.verdict import Verdict
 
 # Failures that only the ranks themselves can explain.
 STUCK = frozenset({"start", "stall"})
@@ -46,6 +48,9 @@ def gather_explanation(
     failure: Failure, plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]
 ) -> Explanation:
     """Ask the hosts of `channels`, before the job is ended."""
+    from ..why.gather import gather  # noqa: PLC0415  # few jobs stand still, and every launch would pay
+    from ..why.verdict import explain  # noqa: PLC0415
+
     ranks, problems = gather(plan.spec.job, channels)
     recorded = plan.spec.record and failure.kind != "start"
     stands_still = failure.kind == "stall" and failure.rank is None

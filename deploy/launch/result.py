@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..connect.requests.launch import Outputs
 from ..console.text import describe_code, status_of
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import Place
 from ..timings import TimedPart
-from ..why.slow import Straggler
-from ..why.verdict import Verdict
+
+if TYPE_CHECKING:
+    from ..why.slow import Straggler
+    from ..why.verdict import Verdict
 
 Kind = Literal[
     "rank",

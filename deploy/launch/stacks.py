@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from ..connect.channel import Channel
 from ..connect.fanout import on_every
@@ -15,8 +16,9 @@ from ..connect.requests.launch import STACKS, Frames, Stack
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import span
-from ..why.positions import Rank
-from ..why.py_spy import own_py_spy, send_py_spy
+
+if TYPE_CHECKING:
+    from ..why.positions import Rank
 
 # An agent gives each py-spy 8 s. An agent that is slower than this is silent, and its host gets a problem.
 STACKS_SECONDS = 12.0
@@ -56,6 +58,8 @@ class Stacks:
 
 def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
     """Ask all hosts at once for the stacks of a job."""
+    from ..why.py_spy import own_py_spy  # noqa: PLC0415  # few jobs are ever asked
+
     tool = own_py_spy()
     asked = on_every(channels, lambda host: _ask(job, channels[host], tool))
     by_rank = {int(rank): stack for stacks in asked.results.values() for rank, stack in stacks.items()}
@@ -81,6 +85,8 @@ def of_evidence(ranks: Sequence[Rank], problems: Mapping[str, str]) -> Stacks:
 
 
 def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:
+    from ..why.py_spy import send_py_spy  # noqa: PLC0415
+
     digest = send_py_spy(channel, tool, STACKS_SECONDS)
     answer = channel.ask(STACKS, job=job, host=channel.host, digest=digest, seconds=STACKS_SECONDS)
     return answer.stacks

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..connect.channel import Channel
 from ..connect.evidence import Evidence
 from ..connect.fanout import on_every
-from ..connect.requests.launch import WHY
+from ..connect.requests.why import WHY
 from .positions import Rank
 from .py_spy import own_py_spy, send_py_spy
 

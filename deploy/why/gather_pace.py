@@ -11,7 +11,8 @@ from ..common.samples import HostSample, of_line
 from ..connect.arrivals import Arrivals, Pressure
 from ..connect.channel import Channel
 from ..connect.fanout import on_every
-from ..connect.requests.launch import ARRIVALS, SAMPLE
+from ..connect.requests.launch import SAMPLE
+from ..connect.requests.why import ARRIVALS
 from .causes import Surroundings, mean_unsent
 from .gather import gather
 from .lateness import Pace, pace

@@ -201,6 +201,13 @@ def test_a_command_loads_no_other_command() -> None:
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+def test_a_launch_loads_nothing_that_only_a_job_that_stands_still_needs() -> None:
+    loaded = "[name for name in sys.modules if name.startswith(('muster.deploy.why.', 'muster.deploy.view'))]"
+    script = f"import sys, muster.deploy.cli.commands as c; c.collection('launch'); print({loaded})"
+    done = run(Path(sys.executable), "-c", script)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
 def test_fab_too_keeps_what_python_has_compiled(tmp_path: Path) -> None:
     shutil.copytree(
         ROOT / "deploy", tmp_path / "muster" / "deploy", ignore=shutil.ignore_patterns("__pycache__")

@@ -8,8 +8,6 @@ from typing import Annotated, NamedTuple
 
 from ...decode import AtMost, Like
 from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Words
-from ..arrivals import ArrivalsHere
-from ..evidence import EvidenceHere
 from .request import MOST_ENTRIES, Nothing, Payload, Pids, Request
 
 MOST_METRICS = 1 << 26
@@ -83,5 +81,3 @@ STOP = Request("stop", Stopped)
 OUTPUTS = Request("outputs", Outputs)
 FETCH = Request("fetch", Payload, MOST_METRICS)
 STACKS = Request("stacks", StacksHere)
-WHY = Request("why", EvidenceHere)
-ARRIVALS = Request("arrivals", ArrivalsHere)
