@@ -152,6 +152,14 @@ def test_hashed_names_and_aliases_are_known(tmp_path: Path) -> None:
     assert known_keys(route).trusted
 
 
+def test_a_connection_keeps_what_it_has_out_of_invokes_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host *\n")
+    connection = PinnedConnection(resolve(Host("node1"), tmp_path / "config"))
+    assert [name for name in connection.config if name.startswith("_")] == [], (
+        "each is merged with all others"
+    )
+
+
 def test_an_unknown_key_is_never_taken(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Host *\n  UserKnownHostsFile none\n")
     client = PinnedConnection(resolve(Host("node1"), tmp_path / "config")).client

@@ -63,6 +63,12 @@ class _Judge(paramiko.MissingHostKeyPolicy):
 class PinnedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
     """A Fabric connection that only trusts host keys which are known already."""
 
+    # Invoke takes what the class does not have for a change of the configuration, and merges all of it anew:
+    # that was most of the cost of a connection that is not open yet.
+    _route: Any = None
+    _known: Any = None
+    _proxy: Proxy | None = None
+
     def __init__(self, route: Route) -> None:
         super().__init__(
             route.hostname,
@@ -81,7 +87,6 @@ class PinnedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has n
         )
         self._route = route
         self._known = known_keys(route)
-        self._proxy: Proxy | None = None
         self.client.set_missing_host_key_policy(_Judge(route, self._known))
 
     def _make_transport(self, sock: socket.socket, **options: Any) -> paramiko.Transport:
