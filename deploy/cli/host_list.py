@@ -23,7 +23,6 @@ from ..hosts.slots import slot_rule
 from ..roster import candidates, inventory, report
 from ..roster.additions import Additions, Seen, additions
 from ..roster.candidates import Candidate
-from ..roster.scan import scan as scan_hosts
 from ..roster.ssh_aliases import aliases
 from .command import command
 from .shared import HELP, SLOTS, explained
@@ -162,11 +161,13 @@ class _Place:
 
     def scan(self, hosts: Sequence[Host]) -> dict[str, Seen]:
         """Ask hosts. One that setup has not configured yet is reached as the user's own ssh reaches it."""
+        from ..roster.scan import scan  # noqa: PLC0415  # it loads the SSH library, and --help needs none
+
         beside, config = {*self._beside()}, config_beside(self.path)
         pythons = pythons_beside(self.path)
         if sys.stderr.isatty():
             sys.stderr.write(f"asking {count(len(hosts), 'host')}\n")
-        return scan_hosts(
+        return scan(
             list({host.name: host for host in hosts}.values()),
             lambda name: config if name in beside else None,
             lambda name: self.python or pythons.get(name, ""),

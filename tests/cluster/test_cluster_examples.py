@@ -12,6 +12,7 @@ from tests.launching import ROOT
 from tests.train.own_model import stages
 
 if TYPE_CHECKING:
+    from tests.cluster.conftest import Cluster
     from tests.launching import Project
 
 mostly_mpirun = pytest.mark.parametrize(
@@ -42,9 +43,12 @@ def test_the_minimal_example_trains_on_three_hosts(project: Project, launcher: s
 
 @pytest.mark.soak
 @mostly_mpirun
-def test_the_script_of_the_page_own_model_trains_on_three_hosts(project: Project, launcher: str) -> None:
+def test_the_script_of_the_page_own_model_trains_on_three_hosts(
+    cluster: Cluster, project: Project, launcher: str
+) -> None:
     (project.path / "train.py").write_text(stages()[-1])
     done = project.launch("--launcher", launcher, "--script", "train.py")
     assert done.status == 0, done.output
     assert "epoch 4, loss" in done.output
-    assert (done.folder / "model.pt").is_file()
+    kept = cluster.exec("node1", ["ls", f"/home/muster/.muster/jobs/{done.job}/out/model.pt"])
+    assert kept.returncode == 0, kept.stderr

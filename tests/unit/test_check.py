@@ -373,8 +373,11 @@ def test_the_ids_are_those_of_the_document() -> None:
     no_ids = {"hosts.txt", "mpi4py.run", "muster.deploy", "version.py", "zlib.error"}
     used -= no_ids
     assert used == listed
-    # tests/unit/test_ssh.py, test_slurm_site.py and test_slots.py, tests/node, tests/cluster
-    elsewhere = ("slots.no-gpu", "ssh.", "slurm.", "agent.killed", "python.missing", "python.failed", "host.")
+    # tests/unit/test_ssh.py, test_slurm_site.py, test_slots.py, test_container_plan.py; tests/node, tests/cluster
+    elsewhere = (
+        *("container.gpus", "slots.no-gpu", "agent.killed", "python.missing", "python.failed"),
+        *("ssh.", "slurm.", "host."),
+    )
     golden = "\n".join(path.read_text() for path in (ROOT / "tests/golden/gpus").glob("*.txt"))
     judged = {row[0] for row in TABLE} | set(re.findall(r"^\w+ \[(\S+)\]", golden, re.MULTILINE))
     assert judged >= {kind for kind in used if not kind.startswith(elsewhere)}
