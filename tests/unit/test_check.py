@@ -373,7 +373,7 @@ def test_the_ids_are_those_of_the_document() -> None:
     no_ids = {"hosts.txt", "mpi4py.run", "muster.deploy", "version.py", "zlib.error"}
     used -= no_ids
     assert used == listed
-    # tests/unit/test_ssh.py, test_slurm_site.py, test_slots.py, test_container_plan.py; tests/node, tests/cluster
+    # tests/unit/test_ssh.py, test_slurm_site.py, test_slots.py, test_container_plan.py; tests/node, cluster
     elsewhere = (
         *("container.gpus", "slots.no-gpu", "agent.killed", "python.missing", "python.failed"),
         *("ssh.", "slurm.", "host."),
