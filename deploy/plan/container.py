@@ -83,7 +83,7 @@ def _engine(spec: LaunchSpec, name: str, facts: Facts, there: ContainerThere) ->
     host = ("--network", "host", "--pid", "host", "--ipc", "host", "--security-opt", "label=disable")
     files = (f"{paths.programs}/passwd",) if passwd(facts, there) is not None else ()
     return (
-        *("run", "--rm", *own, *host),
+        *("run", "--rm", "--no-healthcheck", *own, *host),
         *_users(facts, there),
         *_gpus(spec, facts, there),
         *(word for device in there.devices for word in ("--device", device)),

@@ -128,7 +128,7 @@ def test_an_image_that_cannot_start_ranks_is_refused_with_its_name(
 
 def test_a_container_has_the_hosts_network_processes_and_memory_and_runs_no_entry_point() -> None:
     words = argv()
-    assert words[:3] == ("/usr/bin/docker", "run", "--rm")
+    assert words[:4] == ("/usr/bin/docker", "run", "--rm", "--no-healthcheck")
     for pair in (
         ("--network", "host"),
         ("--pid", "host"),
@@ -239,7 +239,8 @@ def test_every_host_and_attempt_has_a_container_of_its_own_name() -> None:
 def test_a_dry_run_shows_the_engines_command_of_each_host() -> None:
     shown = str(planned())
     assert (
-        f"  container of {REF} (docker, abababababab)\n    /usr/bin/docker run --rm --name muster-" in shown
+        f"  container of {REF} (docker, abababababab)\n    /usr/bin/docker run --rm --no-healthcheck --name"
+        in shown
     )
     assert f"  run in {JOB}/code of the container\n    mpirun" in shown
 

@@ -26,7 +26,7 @@ from ..process.processes import (
 )
 from .engines import last_line
 
-START_SECONDS, LEAVE_SECONDS, REMOVE_SECONDS = 60.0, 5.0, 10.0
+START_SECONDS, LEAVE_SECONDS, REMOVE_SECONDS = 120.0, 5.0, 4.0
 PRIVATE = "$MUSTER_AGENT"
 """In the engine's argv it stands for the agent's private folder, which no plan knows."""
 
