@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import NUMBER, Cluster
-from tests.launching import Launched, Project, make_project, processes_of, wait_until_clean
+from tests.launching import Launched, Project, make_project, wait_until_clean
 from tests.load import hold
 from tests.waiting import PATIENCE, read_until, wait_until
 
@@ -29,6 +29,20 @@ WORKDIR /workspace
 USER somebody
 ENTRYPOINT ["/entry"]
 CMD ["bash"]
+"""
+TINY = """
+FROM {base} AS whole
+USER root
+RUN mkdir /tiny && cd / \
+ && ls -d usr/lib/*-linux-gnu/* \
+  | grep -E '/(ld-linux|lib(c|m|z|expat|ffi|crypto|ssl|bz2|lzma|zstd)[.-])' >/tmp/list \
+ && tar -c --exclude='*/test/*' -T /tmp/list bin lib lib64 usr/lib64 etc/passwd usr/bin/sh usr/bin/dash \
+    usr/bin/python3 usr/bin/python3.* usr/lib/python3.* | tar -x -C /tiny \
+ && mkdir /tiny/tmp /tiny/dev /tiny/proc /tiny/sys
+FROM scratch
+COPY --from=whole /tiny /
+ENV OF_THE_IMAGE=yes PATH=/usr/bin:/bin
+USER 4711
 """
 PROGRAM = """
 import os, pathlib, signal, socket, sys, time
@@ -63,6 +77,16 @@ def image(cluster: Cluster) -> Iterator[str]:
     base = docker("inspect", "--format", "{{.Config.Image}}", cluster.container("node1"))
     name = f"muster-like-nvidias:{NUMBER}"
     docker("build", "--quiet", "--tag", name, "-", stdin=LIKE_NVIDIAS.format(base=base))
+    yield name
+    docker("image", "rm", "--force", name)
+
+
+@pytest.fixture(scope="module")
+def tiny(cluster: Cluster) -> Iterator[str]:
+    """An image of Python and a shell, 44 MB, without MPI and torch."""
+    base = docker("inspect", "--format", "{{.Config.Image}}", cluster.container("node1"))
+    name = f"muster-tiny:{NUMBER}"
+    docker("build", "--quiet", "--tag", name, "-", stdin=TINY.format(base=base))
     yield name
     docker("image", "rm", "--force", name)
 
@@ -114,7 +138,7 @@ def test_our_own_program_trains_in_the_image(project: Project, image: str, launc
 
 @soak
 @launchers
-@pytest.mark.parametrize(("deed", "status", "why"), [("exit", 3, "exit code 3"), ("kill", 137, "SIGKILL")])
+@pytest.mark.parametrize(("deed", "status", "why"), [("exit", 3, "exit status 3"), ("kill", 137, "SIGKILL")])
 def test_a_rank_that_fails_inside_is_named(
     project: Project, image: str, launcher: str, deed: str, status: int, why: str
 ) -> None:
@@ -209,15 +233,42 @@ def test_a_job_inside_that_fails_starts_again(project: Project, image: str) -> N
 
 
 @soak
-def test_podman_does_the_same(project: Project, image: str) -> None:
-    if not shutil.which("podman"):
-        pytest.skip("no podman here")
-    saved = subprocess.run(("docker", "save", image), capture_output=True, check=True, timeout=300).stdout
-    subprocess.run(("podman", "load"), input=saved, capture_output=True, check=True, timeout=300)
-    done = launch(project, image, "--engine", "podman")
+def test_the_hosts_mpirun_starts_ranks_in_an_image_that_has_none(project: Project, tiny: str) -> None:
+    done = launch(project, tiny)
+    assert done.status == 0, done.output
+    assert "inside yes" in done.output
+    require_nothing_left(done.job)
+
+
+@soak
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_podman_does_the_same(project: Project, tiny: str, number: signal.Signals) -> None:
+    if not podman("run", "--rm", "--entrypoint", "/bin/sh", load_into_podman(tiny), "-c", ":"):
+        pytest.skip("no podman here that starts a container")
+    done = launch(project, tiny, "--engine", "podman")
     assert done.status == 0, done.output
     assert f"inside yes {os.getuid()} it's" in done.output
-    wait_until(lambda: not processes_of(done.job), "the end of the job's processes")
+    started, job = begin(project, tiny, "--engine", "podman")
+    started.send_signal(number)
+    started.communicate(timeout=PATIENCE)
+    wait_until(lambda: not podman("ps", "--all", "--quiet", "--filter", f"name=muster-{job}"), "its end")
+    wait_until_clean(job)
+
+
+def load_into_podman(image: str) -> str:
+    if shutil.which("podman"):
+        saved = subprocess.run(("docker", "save", image), capture_output=True, check=True, timeout=300)
+        subprocess.run(("podman", "load"), input=saved.stdout, capture_output=True, check=True, timeout=300)
+    return image
+
+
+def podman(*words: str) -> str:
+    """What podman prints, or `done` if that is nothing; empty if it fails, or is not here."""
+    if not shutil.which("podman"):
+        return ""
+    done = subprocess.run(("podman", *words), capture_output=True, text=True, timeout=300, check=False)
+    listing = words[0] == "ps"
+    return "" if done.returncode else done.stdout.strip() or ("" if listing else "done")
 
 
 @soak
