@@ -6,7 +6,9 @@ field of the documents themselves, by its path. A field without an entry stops t
 
 from __future__ import annotations
 
-CHECK = "What `muster check --json` prints: every host as it was measured, and every finding."
+CHECK = """What `muster check --json` prints: every host as it was measured, and every finding. With `--bench`
+it has `links` and `speeds` too, as the files of `.muster/bench` have them ([bench.links](#benchlinks),
+[bench.hosts](#benchhosts))."""
 HOSTS_SCAN = "What `muster hosts scan --json` prints: a list of the hosts that were asked."
 STATUS = "What `muster status --json` prints: a list of jobs, the oldest first."
 RESULT = "The file `runs/JOB/result.json`, which the driver writes last."
@@ -32,6 +34,9 @@ EVAL = "What `muster eval --json` prints: the answer of every rank that was aske
 DATA_LIST = "What `muster data list --json` prints: an object with a list of data sets for each host."
 DATA_VERIFY = "What `muster data verify --json` prints: an object with an entry for each host."
 TOP = "What `muster top --json` prints: each host and rank with its [newest sample](samples.md)."
+BENCH_LINKS = "What `muster bench links --json` prints; the files in `.muster/bench` have it up to `links`."
+BENCH_SWEEP = "What `muster bench collectives --json` prints: [the columns of nccl-tests](../bench.md)."
+BENCH_HOSTS = "What `muster bench hosts --json` prints; the files in `.muster/bench` have it up to `figures`."
 IMAGE = "What `muster image.check --json` prints: what the image proved of itself."
 
 DOCUMENTS = (
@@ -174,6 +179,43 @@ DOCUMENTS = (
         ),
     ),
     (
+        "bench.links",
+        BENCH_LINKS,
+        (
+            *(("job", "str"), ("made", "str"), ("backend", "str"), ("device", "str")),
+            ("hosts", "tuple[str, ...]"),
+            *(("links[].source", "str"), ("links[].target", "str")),
+            *(("links[].latency_s", "float"), ("links[].bytes_per_s", "float")),
+            ("slow", "tuple[Slow, ...]"),
+            ("slower", "tuple[Slow, ...] | None"),
+            ("problems", "dict"),
+        ),
+    ),
+    (
+        "bench.collectives",
+        BENCH_SWEEP,
+        (
+            *(("job", "str"), ("ranks", "int"), ("backend", "str"), ("device", "str")),
+            *(("rows[].operation", "str"), ("rows[].size", "int"), ("rows[].count", "int")),
+            *(("rows[].type", "str"), ("rows[].redop", "str"), ("rows[].root", "int")),
+            *(("rows[].out_of_place", "dict"), ("rows[].in_place", "dict")),
+            *(("rows[].in_place.time_us", "float"), ("rows[].in_place.algbw", "float")),
+            *(("rows[].in_place.busbw", "float"), ("rows[].in_place.wrong", "int | None")),
+            ("refused", "dict"),
+        ),
+    ),
+    (
+        "bench.hosts",
+        BENCH_HOSTS,
+        (
+            *(("job", "str"), ("made", "str"), ("hosts", "tuple[str, ...]")),
+            ("figures", "tuple[list, ...]"),
+            ("slow", "tuple[SlowHost, ...]"),
+            ("slower", "tuple[SlowHost, ...] | None"),
+            ("problems", "dict"),
+        ),
+    ),
+    (
         "image.check",
         IMAGE,
         (
@@ -186,6 +228,42 @@ DOCUMENTS = (
 )
 
 MEANINGS = {
+    "made": "when it was measured, in UTC",
+    "backend": "what carried the messages: `gloo`, `nccl` or `mpi`",
+    "device": "`cpu` or `cuda`",
+    "ranks": "how many ranks took part",
+    "links[].source": "the host where the link begins",
+    "links[].target": "the host where it ends",
+    "links[].latency_s": "half of a round trip of a small message that began at `source`, in seconds",
+    "links[].bytes_per_s": "bytes per second of large messages from `source` to `target`",
+    "slow": "what is slow beside the others of the same run",
+    "slower": "what is slower than in the baseline; null if there was none",
+    "problems": "hosts whose figures are missing or cannot be true, with the reason",
+    "Slow.quantity": "`bandwidth` or `latency`",
+    "Slow.where": "`link`; or `from`, `to` or `host`: most links from a host, to it, or both",
+    "Slow.source": "the host where it begins; empty for `to`",
+    "Slow.target": "the host where it ends; empty for `from`",
+    "Slow.value": "bytes per second, or seconds; of several links the median",
+    "Slow.usual": "the same of the links that it is compared with, or in the baseline",
+    "rows[].operation": "the operation, by its name in nccl-tests",
+    "rows[].size": "bytes",
+    "rows[].count": "elements of a rank, or of each part",
+    "rows[].type": "the type, by its name in nccl-tests",
+    "rows[].redop": "the reduction, or `none`",
+    "rows[].root": "the root, or -1",
+    "rows[].out_of_place": "the figures with one buffer to send and another to receive; fields as below",
+    "rows[].in_place": "the figures with one buffer",
+    "rows[].in_place.time_us": "microseconds of a call, the mean over calls and ranks",
+    "rows[].in_place.algbw": "size / time, in GB/s (1e9 bytes)",
+    "rows[].in_place.busbw": "bus bandwidth, in GB/s",
+    "rows[].in_place.wrong": "wrong elements, on all ranks; null if they were not checked",
+    "refused": "the operations that the backend refuses, each with its message",
+    "figures": "for each host of `hosts` a list of objects with `name`, `value` and `unit`; more is better",
+    "SlowHost.host": "the host",
+    "SlowHost.name": "the figure",
+    "SlowHost.unit": "its unit",
+    "SlowHost.value": "its value on that host",
+    "SlowHost.usual": "the median of the other hosts, or its own value in the baseline",
     "fit": "whether every host is fit: no finding is an error",
     "expression": "what was evaluated",
     "ranks.RANK.value": "the value as text (`repr`); null if there is none",
