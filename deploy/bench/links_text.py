@@ -116,9 +116,9 @@ def describe(slow: Slow) -> str:
     value, usual = amount(slow.value, slow.quantity), amount(slow.usual, slow.quantity)
     words = {
         "link": f"{slow.source} -> {slow.target}: {value}; the others of its row and column: {usual}",
-        "from": f"{slow.source}: every link from it: {value}; those between other hosts: {usual}",
-        "to": f"{slow.target}: every link to it: {value}; those between other hosts: {usual}",
-        "host": f"{slow.source}: every link from it and to it: {value}; those between other hosts: {usual}",
+        "from": f"{slow.source}: links from it, median {value}; those between other hosts: {usual}",
+        "to": f"{slow.target}: links to it, median {value}; those between other hosts: {usual}",
+        "host": f"{slow.source}: links from it and to it, median {value}; those between other hosts: {usual}",
     }
     return words[slow.where]
 

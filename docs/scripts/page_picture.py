@@ -44,9 +44,6 @@ for step in range(1, 121):
 
 def main() -> None:
     """Launch, and take the picture."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        raise SystemExit("no chromium here: apt-get install chromium")
     with tempfile.TemporaryDirectory(prefix="muster-page-") as folder:
         project = Path(folder) / "project"
         project.mkdir()
@@ -56,14 +53,23 @@ def main() -> None:
         subprocess.run(words, cwd=project, env={**os.environ, "HOME": folder}, check=False)
         (page,) = project.glob("runs/*/report.html")
         page.write_text(page.read_text().replace(folder, "/home/ml").replace(sys.prefix, "/home/ml/venv"))
+        take(page, PICTURE, WIDTH, HEIGHT)
+
+
+def take(page: Path, picture: Path, width: int, height: int) -> None:
+    """Take a picture of a page, so many pixels from its upper left corner, in light colours."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        raise SystemExit("no chromium here: apt-get install chromium")
+    with tempfile.TemporaryDirectory(prefix="muster-page-") as folder:
         shot = Path(folder) / "page.png"
-        options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={WIDTH},{HEIGHT}"]
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={width},{height}"]
         light = "--blink-settings=preferredColorScheme=1"
         command = [browser, *options, light, f"--screenshot={shot}", f"file://{page}"]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         taken = Image.open(io.BytesIO(shot.read_bytes())).convert("RGB")
-    taken.quantize(COLOURS).save(PICTURE, optimize=True)
-    sys.stdout.write(f"{PICTURE.relative_to(ROOT)}: {PICTURE.stat().st_size} bytes\n")
+    taken.quantize(COLOURS).save(picture, optimize=True)
+    sys.stdout.write(f"{picture.relative_to(ROOT)}: {picture.stat().st_size} bytes\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,31 @@
+"""Takes the picture of the heat maps: docs/images/links.png, from a real run of `muster bench links`.
+
+    python docs/scripts/links_picture.py PAGE
+
+PAGE is what `muster bench links --html PAGE` wrote. Three hosts fit into the picture. The one in the
+repository is of the practice cluster with one link limited to 100 Mbit/s
+(tests/cluster/test_bench_on_cluster.py limits it). It needs Chromium (Debian: chromium) and pillow.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from docs.scripts.page_picture import ROOT, take
+
+PICTURE = ROOT / "docs" / "images" / "links.png"
+WIDTH, HEIGHT = 1180, 640
+
+
+def main(words: list[str]) -> None:
+    """Take the picture of the page that is named."""
+    if len(words) != 1:
+        raise SystemExit("which page? muster bench links --html PAGE writes one")
+    take(Path(words[0]).resolve(), PICTURE, WIDTH, HEIGHT)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
