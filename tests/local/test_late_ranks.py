@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from muster.deploy.why.slow import Straggler
 from tests.launching import Project
 from tests.stragglers.live import running
-from tests.stragglers.table import BALANCED, SEEDED, line_of
+from tests.stragglers.table import BALANCED, PROGRAM, SEEDED, Phase, line_of
 from tests.waiting import wait_until
 
 # Rank 1 takes four times as long for a step as rank 0.
@@ -76,3 +81,49 @@ def test_the_line_of_the_program_where_a_rank_is_slow_is_its_likely_cause(projec
             assert found.rank == 1
             assert line_of(phase.part) in found.cause, found
             job.next()
+
+
+@pytest.mark.soak
+def test_a_cpu_quota_is_the_likely_cause_of_the_rank_that_has_it(project: Project) -> None:
+    with running(project, [Phase("computes")]) as job, quota() as limit:
+        job.paces()
+        (limit / "cgroup.procs").write_text(str(pid_of(job.job, rank=1)))
+
+        def named() -> list[Straggler]:
+            return [one for one in job.stragglers() if "CPU quota" in one.cause]
+
+        assert {one.rank for one in wait_until(named, "the rank with the quota")} == {1}
+
+
+@contextlib.contextmanager
+def quota() -> Iterator[Path]:
+    """A cgroup with a hundredth of a processor; its tasks go back to the root at the end."""
+    first, second = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+    group = (first if first.is_dir() else second) / f"muster-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        if first.is_dir():
+            (group / "cpu.cfs_quota_us").write_text("1000")
+        else:
+            (group / "cpu.max").write_text("1000 100000")
+    except OSError as error:
+        pytest.skip(f"cgroups cannot be made here: {error}")
+    try:
+        yield group
+    finally:
+        for task in (group / "cgroup.procs").read_text().split():
+            (group.parent / "cgroup.procs").write_text(task)
+        group.rmdir()
+
+
+def pid_of(job: str, rank: int) -> int:
+    """The process of a rank: the program that its wrapper has started."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            words = (folder / "cmdline").read_bytes()
+            if {f"MUSTER_JOB={job}".encode(), f"RANK={rank}".encode()} <= {*environment} and (
+                PROGRAM.name.encode() in words and b"rank.py" not in words and b"muster-rank" not in words
+            ):
+                return int(folder.name)
+    raise AssertionError(f"no process of rank {rank}")

@@ -1,7 +1,7 @@
 """Trains for ever, in phases: in each phase one rank is slow in a part of its steps, or none is.
 
-`PHASES` has a word for each phase: `input:2` makes rank 2 slow in its input, `balanced` nobody; `/ddp` after
-it reduces gradients as DDP does. Rank 0 prints `phase N` after thirty steps of phase N, and goes on to the next
+`PHASES` has a word for each phase: `input:2` makes rank 2 slow in its input, `balanced` nobody, and in
+`computes` each rank needs a processor; `/ddp` after it reduces gradients as DDP does. Rank 0 prints `phase N` after thirty steps of phase N, and goes on to the next
 phase when the file `go-N` is there.
 """
 
@@ -61,6 +61,10 @@ class Phase:
         """What balanced programs do: a turn for each rank, noise, a checkpoint of rank 0 now and then."""
         if self.kind == "turns" and self.step % SIZE == RANK:
             time.sleep(DELAY)
+        if self.kind == "computes":
+            until = time.thread_time() + PART
+            while time.thread_time() < until:
+                sum(range(1000))
         if self.kind == "noise":
             time.sleep(self.chance.random() * DELAY / 2)
         if self.kind == "saves" and RANK == 0 and self.step % 10 == 0:
