@@ -30,7 +30,7 @@ MOST_SHARE, MOST_DRIVER_SHARE = 0.005, 0.02  # of a processor
 FEWER = 200
 """After so many looks they become fewer, so that a run of weeks has some thousand."""
 LAST_SECONDS = 3.0  # that the end of a job waits for the last look
-LOOKS = 5
+LOOKS = 8
 """How often the stacks are read when a rank is first found to be late."""
 KeepPace = Callable[[float, Pace, list[Straggler]], None]
 """Gets each pace, with its time and the ranks that are late."""

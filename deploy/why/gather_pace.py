@@ -22,7 +22,7 @@ from .slow import Straggler, stragglers
 ARRIVALS_SECONDS = 10.0
 RATES_SECONDS = 1.0
 """Between two readings of what only grows."""
-LOOKS = 8
+LOOKS = 12
 """How often the stacks are read to see where a late rank is, and the others are not."""
 
 
