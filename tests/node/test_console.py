@@ -21,6 +21,7 @@ import muster.deploy.agent.job
 from muster.deploy.agent.job import consoles
 from muster.deploy.agent.job.consoles import NONSENSE, SILENT, Consoles
 from muster.deploy.agent.job.in_rank import muster_console
+from muster.deploy.agent.job.records import read_stack
 from tests.interpreters import interpreter
 from tests.waiting import PATIENCE, wait_until
 
@@ -163,6 +164,15 @@ def test_a_long_value_is_cut_on_its_way(rank: Running) -> None:
     assert rank.eval("'\\x1b[2J' + chr(0xdc80)")["1"]["value"] == "'\\x1b[2J\\udc80'"
 
 
+def test_the_stack_can_be_read_without_py_spy(rank: Running) -> None:
+    code = str(rank.home / ".muster/jobs/j/code")
+    frames = read_stack(str(rank.home / "private" / "console-1"), code)
+    assert frames[-1][:2] + frames[-1][3:] == ["<module>", "train.py", True]
+    assert frames[-2][:2] + frames[-2][3:] == ["train", "train.py", True]
+    assert all(isinstance(line, int) for _, _, line, _ in frames)
+    assert read_stack(str(rank.home / "private" / "console-2"), code) == []
+
+
 def test_only_the_rank_that_is_asked_answers(rank: Running) -> None:
     assert rank.eval("step", rank=0) == {}
     assert [*rank.eval("step", rank=1)] == ["1"]
@@ -182,14 +192,17 @@ def test_a_socket_that_says_something_else_is_no_answer(rank: Running) -> None:
         [
             *(sys.executable, "-c"),
             "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); "
-            "print(flush=True); c, _ = s.accept(); c.recv(9999); c.sendall(b'[' * 99999 + b'\\n'); c.recv(1)",
+            "print(flush=True); "
+            "[(c.recv(9999), c.sendall(b'[' * 99999 + b'\\n')) for c in iter(lambda: s.accept()[0], None)]",
             str(rank.home / "private" / "console-7"),
         ],
         stdout=subprocess.PIPE,
     ) as liar:
         assert liar.stdout
         liar.stdout.readline()
-        assert rank.eval("step")["7"] == {"error": NONSENSE}
+        said = rank.eval("step")["7"], read_stack(str(rank.home / "private" / "console-7"), "")
+        liar.kill()
+    assert said == ({"error": NONSENSE}, [])
 
 
 def test_the_console_is_for_this_user_only(rank: Running) -> None:

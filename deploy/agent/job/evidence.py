@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ...common.frames import Frame
 from . import stacks
 from .ranks import SECONDS_PER_TICK, Ranks
-from .records import read_ring, read_trace
+from .records import read_ring, read_stack, read_trace
 
 AT_ONCE = 8
 UNRECORDED = "the job was launched without --record"
@@ -29,6 +29,11 @@ def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) 
     known = sorted({*programs, *ranks.ends})
     with ThreadPoolExecutor(AT_ONCE) as pool:
         traces = {rank: pool.submit(read_trace, os.path.join(folder, f"torch-{rank}")) for rank in known}
+        unread = [rank for rank in programs if "error" in taken[str(rank)]]  # as where py-spy is not there
+        told = {
+            rank: pool.submit(read_stack, os.path.join(folder, f"console-{rank}"), code) for rank in unread
+        }
+    taken.update({str(rank): {"frames": frames} for rank, of in told.items() if (frames := of.result())})
     evidence = {}
     for rank in known:
         record = read_ring(os.path.join(folder, f"ring-{rank}")) if recorded else {"missing": UNRECORDED}

@@ -18,6 +18,7 @@ from .in_rank.muster_ring import ENTRIES, GROUPS, SLOT
 
 MOST_ENTRIES = 96  # of each rank and each kind of record
 MOST_TRACE = 1 << 23  # bytes of an answer of torch's server
+MOST_STACK = 1 << 18  # bytes of an answer of a rank's console
 TRACE_SECONDS = 4.0
 _TYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Long": "int64", "Int": "int32"}
 _BYTES = {"Double": 8, "Long": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
@@ -71,6 +72,23 @@ def read_trace(path: str, most: int = MOST_ENTRIES, seconds: float = TRACE_SECON
         return [_entry(number, entry) for number, entry in enumerate(entries)][-most:]
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, IndexError):
         return []  # a rank that is stopped, or a torch that records nothing of this backend
+
+
+def read_stack(path: str, code: str) -> list[list[Any]]:
+    """The Python stack of a rank as its console tells it (in_rank/muster_console.py); none if it does not."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(TRACE_SECONDS)
+            connection.connect(path)
+            connection.sendall(json.dumps({"do": "stack", "code": code}).encode() + b"\n")
+            with connection.makefile("rb") as stream:
+                frames = json.loads(stream.readline(MOST_STACK))["frames"]
+        return [
+            [str(function)[:400], str(file)[:400], int(line), bool(own)]
+            for function, file, line, own in frames
+        ]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return []
 
 
 def _entry(number: int, entry: dict[str, Any]) -> Frame:

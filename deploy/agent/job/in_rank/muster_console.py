@@ -31,6 +31,7 @@ from typing import Any
 
 MOST_LINE = 1 << 16  # bytes of what is asked
 MOST_TEXT = 1 << 14  # characters of an answer
+MOST_FRAMES = 200
 FORK_SECONDS = 1.0
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -101,6 +102,8 @@ def _converse(connection: socket.socket) -> None:
         request = json.loads(stream.readline(MOST_LINE))
         if request["do"] == "eval":
             send(stream, evaluate(request["expression"], request["code"], request["seconds"]))
+        elif request["do"] == "stack":
+            send(stream, {"frames": stack(request["code"])})
         elif request["do"] == "debug":
             _load("muster_debug").serve(connection, stream, request)
 
@@ -222,6 +225,23 @@ def _file(frame: FrameType) -> str:
 def _is_foreign(path: str) -> bool:
     """Whether a file is Python's, an installed package's, or one of these."""
     return path.startswith(("<", _STDLIB, _HERE)) or any(part in path for part in _FOREIGN)
+
+
+def stack(code: str) -> list[list[Any]]:
+    """The main thread's frames, innermost first: function, file, line, whether it is of the user's files.
+
+    For hosts where py-spy is not there, or may not read. Files are named as py-spy names them.
+    """
+    folders = sorted({os.path.abspath(path) + os.sep for path in sys.path}, key=len, reverse=True)
+    own = (code + os.sep, os.path.realpath(code) + os.sep)
+    frames: list[list[Any]] = []
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame and len(frames) < MOST_FRAMES:
+        path = _file(frame)
+        short = next((path[len(folder) :] for folder in folders if path.startswith(folder)), path)
+        frames.append([frame.f_code.co_name, short[-400:], frame.f_lineno, path.startswith(own)])
+        frame = frame.f_back
+    return frames
 
 
 def namespace(frames: Sequence[FrameType]) -> dict[str, Any]:
