@@ -85,10 +85,10 @@ def amended(state: JobState, number: str, queue: Mapping[str, str]) -> JobState:
         return dataclasses.replace(
             state, state="waiting", why=f"Slurm's job {number}: {word}", ended=None, exit_status=None
         )
+    if word:  # until Slurm lets go of it, a job with a result may still be queued again
+        return dataclasses.replace(state, state="running", why="", ended=None, exit_status=None)
     if state.state == "failed":
         return state
-    if word:
-        return dataclasses.replace(state, state="running", why="")
     how = outcome(number)
     why = f"Slurm ended the allocation {number}: {how}" if how else f"Slurm knows its job {number} no more"
     return dataclasses.replace(state, state="lost", why=why)

@@ -208,6 +208,14 @@ def test_a_job_that_slurm_starts_again_waits(slurm: Callable[..., None], tmp_pat
     assert found.why == "Slurm's job 7: PENDING (BeginTime), expected at 2026-11-22T12:00:00"
 
 
+def test_a_job_that_slurm_is_about_to_queue_again_goes_on(slurm: Callable[..., None], tmp_path: Path) -> None:
+    """Whoever is attached must not take the end of an attempt for that of the job."""
+    slurm(squeue="echo '7 COMPLETING|None|N/A'")
+    make_run(tmp_path / "runs", requeue=True, result={"exit_status": 75})
+    found = state(tmp_path / "runs")
+    assert (found.state, found.running, found.exit_status) == ("running", True, None)
+
+
 def test_a_job_that_waits_is_stopped_in_the_queue(slurm: Callable[..., None], tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     slurm(
