@@ -97,7 +97,7 @@ def _begin(folder: Path, job: Job, given: Allocation, *, requeue: bool) -> tuple
 
 
 def _attempts(job: Job, run: RunFolder, given: Allocation) -> Attempts:
-    explain = partial(programs.why_lost, given.job)
+    explain = partial(programs.why_lost, given.job, look=programs.ending)
     return Attempts(
         job,
         lambda host: SrunPipe(given.job, host, job.python or "python3", explain),

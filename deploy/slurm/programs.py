@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import MusterError, UsageError
 
@@ -126,9 +126,12 @@ def _with_reason(state: str, shown: Mapping[str, str]) -> str:
     return state if reason in {"None", ""} else f"{state} ({reason})"
 
 
-def why_lost(job: str, host: str) -> str:
-    """What Slurm knows about the end of an agent: the end of the job, or a node that is gone; else empty."""
-    if state := ended(job):
+def why_lost(job: str, host: str, *, look: Callable[[str], str] = ended) -> str:
+    """What Slurm knows about the end of an agent: the end of the job, or a node that is gone; else empty.
+
+    `look`: `ending` for a driver that is a part of the job, and has little time: Slurm ends it too.
+    """
+    if state := look(job):
         return f"Slurm ended the allocation {job}: {state}"
     state = node_state(host)
     gone = any(word in state for word in ("DOWN", "FAIL", "NOT_RESPONDING", "*"))

@@ -132,7 +132,7 @@ def test_a_job_that_has_saved_is_queued_again_and_goes_on(slurm: Slurm) -> None:
 
 
 def test_the_death_of_the_drivers_node_is_named_soon_after_slurm_knows(slurm: Slurm) -> None:
-    job, number = submit(slurm, "-N 2 -n 2 -w slurm2,slurm3", "wait")
+    job, number = submit(slurm, "-N 2 --ntasks-per-node=1 -w slurm2,slurm3", "wait")
     until_all_print(slurm, job, "begins", 2)
     try:
         slurm.compose("kill", "slurm2")

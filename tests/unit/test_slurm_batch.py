@@ -24,7 +24,7 @@ from muster.deploy.jobs.job import Job
 from muster.deploy.launch.result import Failure, interruption
 from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import LaunchSpec, Program
-from muster.deploy.slurm import batch, batch_main, blame
+from muster.deploy.slurm import batch, batch_main, blame, programs
 from muster.deploy.slurm.allocation import Allocation
 from muster.deploy.slurm.batch import Batch, batch_of, submit
 from muster.deploy.slurm.batch_runs import BatchRuns
@@ -315,3 +315,16 @@ def test_a_job_that_cannot_start_says_why_in_its_folder(
     assert (found.state, found.why) == ("failed", "--min-hosts 4: Slurm gave 1")
     assert "--min-hosts 4" in (made.folder / "verdict.txt").read_text()
     assert "--min-hosts 4" in capsys.readouterr().err
+
+
+def test_a_driver_that_slurm_ends_does_not_wait_for_the_end_of_its_own_job(
+    slurm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm gives it KillWait, 30 s or less, and shows COMPLETING until it is gone."""
+    slurm(scontrol=SHOW_JOB.format(job="COMPLETING", why="None", node="true"))
+    monkeypatch.setattr(programs, "ended", lambda job: pytest.fail("it would wait"))
+    assert programs.why_lost("12", "n2", look=programs.ending) == "Slurm ended the allocation 12: CANCELLED"
+    lost = dataclasses.replace(FAILED, failure=Failure("host", "gone", 3, host="n2"))
+    failure = blame.blame_own_end(lost, "12").failure
+    assert failure is not None
+    assert failure.headline == "Slurm ended the allocation 12: CANCELLED"
