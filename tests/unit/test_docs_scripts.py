@@ -209,3 +209,8 @@ def test_the_recording_of_the_first_hour_plays_and_shows_a_training_and_a_failur
     assert places == sorted(places)
     assert "accuracy=0.9" in shown and "FAILED" in shown and "boom" in shown
     assert not re.search(r"/tmp/|/root/|/home/", shown)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda path: path.name)
+def test_a_picture_asks_no_other_site_for_anything(path: Path) -> None:
+    assert not re.search(r"@font-face|@import|url\(['\"]?http|href=", path.read_text())
