@@ -6,12 +6,14 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from muster.deploy.agent.job import supervisor
 from muster.deploy.agent.job.local_socket import LocalSocket
 from muster.deploy.agent.job.ranks import Ranks
 from muster.deploy.agent.job.supervisor import Work
@@ -235,3 +237,25 @@ def test_a_command_that_cannot_be_ended_is_given_up(monkeypatch: pytest.MonkeyPa
     over.start()
     over.join(PATIENCE)
     assert told == [{"event": "ran", "code": 0, "cut": 0, "timed_out": True, "left": 2}]
+
+
+def test_a_driver_that_speaks_while_the_agent_works_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    ended: list[int] = []
+    work = Work.__new__(Work)
+    work._heard = time.monotonic()
+
+    def pause(seconds: float) -> None:
+        work._heard = time.monotonic() - 100.0
+        if rounds:
+            rounds.pop()
+            os.write(writer, b"a ping that nobody reads")
+
+    rounds = [1, 2, 3]
+    monkeypatch.setattr(supervisor, "STDIN", reader)
+    monkeypatch.setattr("time.sleep", pause)
+    monkeypatch.setattr("os.kill", lambda pid, number: ended.append(len(rounds)))
+    work._mind_silence()
+    assert ended == [0], "only when nothing more comes"
+    for descriptor in (reader, writer):
+        os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import fcntl
 import itertools
@@ -11,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -43,6 +45,7 @@ LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 MOST_OUTPUTS = 10_000  # the most files that are counted: a job's verdict waits for the count
 OPEN_MPI_DAEMONS = {"orted", "prted"}
 SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/launch/watchdogs.py)
+STDIN = 0
 FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
@@ -163,9 +166,17 @@ class Work:
             self._sampler.close()
 
     def _mind_silence(self) -> None:
-        """A network that drops packets closes no lifeline: after a silence, the agent ends itself."""
+        """A network that drops packets closes no lifeline: after a silence, the agent ends itself.
+
+        What the driver sends while the agent works on a request waits unread, and is no silence either.
+        """
+        waited = 0
         while self._heard is not None and time.monotonic() - self._heard < SILENCE_SECONDS:
             time.sleep(0.5)
+            waits = unread(STDIN)
+            if waits > waited:
+                self._heard = time.monotonic()
+            waited = waits
         os.kill(os.getpid(), signal.SIGTERM)
 
     def do_signal(self, request: Frame, payload: bytes) -> Frame:
@@ -264,3 +275,11 @@ def _size(path: str) -> int:
     with contextlib.suppress(OSError):  # the file is gone by now
         return os.lstat(path).st_size
     return 0
+
+
+def unread(descriptor: int) -> int:
+    """The bytes that wait in a pipe or socket."""
+    count = array.array("i", [0])
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]
