@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -248,6 +249,22 @@ def test_the_end_of_a_command_inside_is_reported_as_it_was(host: Host, program: 
 def test_a_command_that_is_not_in_the_image_is_named(host: Host) -> None:
     host.begin()
     assert host.start("no-such-program") == (127, "no-such-program: No such file or directory\n")
+
+
+def test_a_rank_starts_although_its_container_lacks_the_folder_of_mpirun(host: Host) -> None:
+    """Mpirun starts every rank in the head's folder, and homes differ."""
+    host.begin()
+    private = (host.folder / "agent.here").read_text()
+    asked = {"argv": ["pwd"], "env": {}, "cwd": "/home/of/the/head"}
+    reading, writing = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as keeper:
+        keeper.connect(f"{private}/enter")
+        socket.send_fds(keeper, [b"\0"], [writing] * 3)
+        keeper.sendall(json.dumps(asked).encode() + b"\n")
+        assert json.loads(keeper.makefile("rb").readline()) == {"code": 0}
+    assert os.read(reading, 99) == b"/\n"
+    os.close(reading)
+    os.close(writing)
 
 
 def test_a_launcher_outside_does_not_enter_the_container(host: Host) -> None:

@@ -28,7 +28,11 @@ def main(argv: list[str]) -> None:
         sys.exit(f"the job's container is gone: {error.strerror}")
     socket.send_fds(keeper, [b"\0"], [0, 1, 2])
     env = {name: value for name, value in os.environ.items() if name.startswith(LAUNCHERS)}
-    asked = {"argv": argv, "env": env, "cwd": os.getcwd()}
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        folder = "/"
+    asked = {"argv": argv, "env": env, "cwd": folder}
     keeper.sendall(json.dumps(asked).encode() + b"\n")
 
     def forward(number: int, frame: FrameType | None) -> None:

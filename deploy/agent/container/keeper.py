@@ -94,7 +94,8 @@ class Commands:
             with self._changed:  # held until it is registered: a child may end at once
                 process = subprocess.Popen(
                     asked["argv"],
-                    cwd=asked["cwd"],
+                    # mpirun starts ranks in the head's folder, which another host's container may not have.
+                    cwd=asked["cwd"] if os.path.isdir(asked["cwd"]) else "/",
                     env={**self._environment, **asked["env"]},
                     stdin=streams[0],
                     stdout=streams[1],
