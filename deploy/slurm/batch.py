@@ -30,9 +30,9 @@ from .mark import write_mark
 from .programs import SECONDS, complaint, missing
 
 BATCH, LOG = "batch", "driver.log"
-# The words of the user come later, and win. --no-kill: a node that fails does not end the others; the driver
-# judges that. B: the driver alone gets the signal, and passes it on to the ranks.
-OWN_WORDS = ("--no-kill", "--no-requeue", "--signal=B:USR1@60")
+# The words of the user come later, and win. B: the driver alone gets the signal, and passes it on to the ranks.
+# No --no-kill: with it Slurm 24.11 keeps the other nodes for ever when the first one, the driver's, dies.
+OWN_WORDS = ("--no-requeue", "--signal=B:USR1@60")
 REQUEUE = "--requeue"
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.slurm.batch_main import main; main()"

@@ -58,7 +58,8 @@ def job(tmp_path: Path) -> Job:
 
 def test_the_users_words_come_after_ours_and_before_the_script() -> None:
     argv = Batch(Path("/runs/j"), ("-N", "2", "--signal=B:USR1@300"), "python3").command
-    assert argv[:4] == ("sbatch", "--parsable", "--no-kill", "--no-requeue")
+    assert argv[:3] == ("sbatch", "--parsable", "--no-requeue")
+    assert "--no-kill" not in argv
     assert argv.index("--signal=B:USR1@60") < argv.index("--signal=B:USR1@300")
     assert argv[-1] == "/runs/j/batch/script"
 
