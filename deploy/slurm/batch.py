@@ -30,8 +30,7 @@ from .mark import write_mark
 from .programs import SECONDS, complaint, missing
 
 BATCH, LOG = "batch", "driver.log"
-# The words of the user come later, and win. B: the driver alone gets the signal, and passes it on to the ranks
-# of the job.
+# The words of the user come later, and win. B: the driver alone gets the signal, and passes it to the ranks.
 # No --no-kill: with it Slurm 24.11 keeps the other nodes for ever when the first one, the driver's, dies.
 OWN_WORDS = ("--no-requeue", "--signal=B:USR1@60")
 REQUEUE = "--requeue"
