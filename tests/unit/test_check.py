@@ -366,7 +366,7 @@ def test_hosts_that_cannot_be_asked_are_no_excuse_for_the_others() -> None:
 
 def test_the_ids_are_those_of_the_document() -> None:
     listed = set(re.findall(r"^\| `([a-z0-9.-]+)` ", (ROOT / "docs/check.md").read_text(), re.MULTILINE))
-    rooms = ("check", "connect", "hosts", "plan", "agent/host")
+    rooms = ("bench", "check", "connect", "hosts", "plan", "agent/host")
     sources = [path for room in rooms for path in (ROOT / "deploy" / room).rglob("*.py")]
     texts = [path.read_text() for path in sources]
     used = {kind for text in texts for kind in re.findall(r'"([a-z0-9]+\.[a-z][a-z-]+)"', text)}
@@ -376,7 +376,7 @@ def test_the_ids_are_those_of_the_document() -> None:
     # tests/unit/test_ssh.py, test_slurm_site.py, test_slots.py, test_container_plan.py; tests/node, cluster
     elsewhere = (
         *("container.gpus", "slots.no-gpu", "agent.killed", "python.missing", "python.failed"),
-        *("ssh.", "slurm.", "host."),
+        *("bench.", "ssh.", "slurm.", "host."),
     )
     golden = "\n".join(path.read_text() for path in (ROOT / "tests/golden/gpus").glob("*.txt"))
     judged = {row[0] for row in TABLE} | set(re.findall(r"^\w+ \[(\S+)\]", golden, re.MULTILINE))

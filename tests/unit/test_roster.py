@@ -15,7 +15,7 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.hosts.hostfile_edit import HEADER, appended, lines_of, without_local
 from muster.deploy.hosts.slots import NO_GPU
-from muster.deploy.roster import report
+from muster.deploy.roster import report, scan
 from muster.deploy.roster.additions import Seen, additions
 from muster.deploy.roster.candidates import Candidate, of_inventory, of_words
 from muster.deploy.roster.ssh_aliases import aliases
@@ -225,9 +225,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     known = {"a": seen("a", gpus=8), "b": Seen(error=SILENT), "c": seen("c")}
-    monkeypatch.setattr(
-        host_list, "scan_hosts", lambda hosts, *words: {host.name: known[host.name] for host in hosts}
-    )
+    monkeypatch.setattr(scan, "scan", lambda hosts, *words: {host.name: known[host.name] for host in hosts})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

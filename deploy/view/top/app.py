@@ -63,13 +63,16 @@ class Table(ScrollView, can_focus=True):
         self.refresh()
 
     def move(self, by: int) -> None:
-        """Move the cursor, and scroll if it would leave the screen."""
+        """Move the cursor, and scroll if it would leave the screen.
+
+        `force`: Textual drops a scroll before it has drawn the scroll bar, which is when a key comes early.
+        """
         self.cursor = max(0, min(len(self.lines) - 1, self.cursor + by))
         top, rows = self.scroll_offset.y, max(1, self.size.height - 1)
         if self.cursor <= top:
-            self.scroll_to(y=max(0, self.cursor - 1), animate=False)
+            self.scroll_to(y=max(0, self.cursor - 1), animate=False, force=True)
         elif self.cursor > top + rows - 1:
-            self.scroll_to(y=self.cursor - rows + 1, animate=False)
+            self.scroll_to(y=self.cursor - rows + 1, animate=False, force=True)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
