@@ -18,6 +18,7 @@ install_packages() {
   command -v ssh >/dev/null || missing+=(openssh-client) # the tests reach the nodes with it
   command -v make >/dev/null || missing+=(make)
   command -v tcsh >/dev/null || missing+=(tcsh) # a login shell with a language of its own
+  command -v tmux >/dev/null || missing+=(tmux) # a real terminal for muster top
   ((${#missing[@]})) || return 0
   say "apt installs ${missing[*]}"
   apt-get update -qq

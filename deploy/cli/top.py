@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -76,6 +78,8 @@ def _live(source: Source, history: History, known: Known | None, hosts: str, pyt
         raise UsageError("top needs a terminal; top --once prints what it knows, top --json for programs")
     from ..view.top.app import Top  # noqa: PLC0415
 
+    # Textual would read a terminal that is gone for ever, with a whole processor.
+    signal.signal(signal.SIGHUP, lambda *_: os._exit(128 + signal.SIGHUP))
     Top(source, history, (lambda: _stacks(known, hosts, python)) if known else None).run()
 
 

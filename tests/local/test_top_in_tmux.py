@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,3 +84,18 @@ def test_hosts_and_ranks_are_drawn_keys_are_heard_and_the_terminal_is_left_as_it
     terminal.wait_for("before top")
     terminal.type("echo and af'ter'", "Enter")
     assert "node2" not in terminal.wait_for("and after\nready>")
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "the terminal is closed"])
+def test_it_ends_when_it_is_told_to_and_when_its_terminal_is_gone(
+    terminal: Terminal, tmp_path: Path, how: str
+) -> None:
+    write_run(tmp_path / "runs", fails=True)
+    terminal.type(f"echo $$ >pid; exec muster top {JOB}", "Enter")
+    terminal.wait_for("Hosts/ranks")
+    pid = int((tmp_path / "pid").read_text())
+    if how == "SIGTERM":
+        os.kill(pid, signal.SIGTERM)
+    else:
+        terminal.close()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the end of muster top")

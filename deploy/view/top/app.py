@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -133,7 +135,8 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Begin to look. SIGTERM is as `q`: an exception would leave threads and the terminal as they are."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self.query_one(Table).focus()
         self.run_worker(self._look, thread=True, exit_on_error=False)
         self.set_interval(LOOK_SECONDS, self.draw)
