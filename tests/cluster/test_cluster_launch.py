@@ -67,7 +67,10 @@ def alone(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[fl
 
 others = pytest.mark.parametrize(
     ("launcher", "backend", "words"),
-    [("torchrun", "gloo", ("--launcher", "torchrun")), ("mpirun", "mpi", ("--backend", "mpi"))],
+    [
+        pytest.param("torchrun", "gloo", ("--launcher", "torchrun"), marks=pytest.mark.soak),
+        ("mpirun", "mpi", ("--backend", "mpi")),
+    ],
 )
 
 
@@ -170,7 +173,7 @@ def one_on_each(project: Project, cluster: Cluster) -> None:
     (project.path / "hosts.txt").write_text("".join(f"{node}\n" for node in cluster.nodes))
 
 
-@pytest.mark.parametrize(("deed", "status"), [("raise", 1), ("exit", 3)])
+@pytest.mark.parametrize(("deed", "status"), [("raise", 1), pytest.param("exit", 3, marks=pytest.mark.soak)])
 def test_a_failing_rank_of_torchs_own_mpi_ends_the_job(
     project: Project, cluster: Cluster, deed: str, status: int
 ) -> None:

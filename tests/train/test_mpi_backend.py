@@ -53,6 +53,7 @@ def test_on_three_ranks(outcome: dict[str, str], check: str) -> None:
     assert not outcome[check], outcome[check]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("check", checks(*CALLS, "debug"))
 def test_on_three_ranks_in_debug_mode(outcome_in_debug_mode: dict[str, str], check: str) -> None:
     assert not outcome_in_debug_mode[check], outcome_in_debug_mode[check]

@@ -44,6 +44,7 @@ def measure_badly(cell: Cell, rank: int, size: int, local_rank: int) -> tuple[st
     return cells.measure(cell, rank, size, local_rank)
 
 
+@pytest.mark.soak
 def test_a_cell_that_goes_wrong_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "STARTING", timedelta(seconds=200))
     order = [GOOD, HANGING, GOOD, DYING, ODD, GOOD]
