@@ -136,5 +136,5 @@ def test_without_record_a_rank_is_as_it_was(folder: Path) -> None:
 def test_a_record_that_is_not_ours_is_no_entry(tmp_path: Path) -> None:
     path = tmp_path / "ring-0"
     path.write_bytes(b'{"torch": "x"}'.ljust(384) + b"\xff[[[[".ljust(384) + b'{"number": "x"}'.ljust(384))
-    assert read_ring(str(path)) == {"torch": "x", "groups": [], "entries": []}
+    assert read_ring(str(path)) == {"torch": "x", "pid": 0, "groups": [], "entries": []}
     assert read_trace(str(path)) == []

@@ -40,7 +40,7 @@ from .ranks import Ranks
 
 # The environment of another launcher, or of this SSH session, must not reach a rank.
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "SLURMD_", "TORCHELASTIC_", "SSH_", "MUSTER_")
-KEPT = {"SLURM_CONF"}  # where srun finds its site
+KEPT_FOR_SRUN = {"SLURM_CONF"}  # where it finds its site
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 MOST_OUTPUTS = 10_000  # the most files that are counted: a job's verdict waits for the count
 OPEN_MPI_DAEMONS = {"orted", "prted"}
@@ -256,10 +256,11 @@ class Work:
 
     def _environment(self) -> dict[str, str]:
         """The environment of mpirun, torchrun and prted here; ranks get the plan's on top, in `rank.py`."""
+        kept = KEPT_FOR_SRUN if "MUSTER_STEP" in self.job["env"] else set()
         environment = {
             name: value
             for name, value in os.environ.items()
-            if (not name.startswith(FOREIGN) and name not in FOREIGN_NAMES) or name in KEPT
+            if (not name.startswith(FOREIGN) and name not in FOREIGN_NAMES) or name in kept
         }
         environment["PATH"] = os.pathsep.join(self.job["path"] + [environment.get("PATH", os.defpath)])
         # Temporary files go where the agent removes them: stale session folders break later mpiruns.

@@ -64,6 +64,10 @@ class Table(ScrollView, can_focus=True):
         self.virtual_size = Size(max((len(str(line)) for line in lines), default=0), len(lines))
         self.refresh()
 
+    def on_resize(self) -> None:
+        """Keep the cursor on the screen: the head takes lines when the first records come."""
+        self.move(0)
+
     def move(self, by: int) -> None:
         """Move the cursor, and scroll if it would leave the screen.
 
