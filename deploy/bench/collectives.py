@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from ..decode import AtMost, Between
 from ..errors import MusterError
-from .lines import Count, Word, values
+from .lines import About, Count, Word, values
 
 OPERATIONS = (
     *("all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter"),
@@ -20,15 +20,6 @@ WORDS = {"op": REDUCTIONS, "datatype": TYPES}
 """The words that an option may have."""
 MOST_ROWS = 10_000
 Positive = Annotated[float, Between(0, 1e15)]
-
-
-@dataclass(frozen=True)
-class AboutSweep:
-    """What rank 0 says about a sweep."""
-
-    ranks: Annotated[int, Between(1, 1 << 20)]
-    backend: Word
-    device: Word
 
 
 @dataclass(frozen=True)
@@ -66,7 +57,7 @@ class Refusal:
 def as_json(job: str, host: str, printed: Mapping[int, str]) -> dict[str, Any]:
     """The sweep that rank 0 on `host` printed. MusterError if it printed something else."""
     text = printed.get(0, "")
-    about, first = values(text, "collectives", AboutSweep, 1)
+    about, first = values(text, "collectives", About, 1)
     rows, second = values(text, "collective", Row, MOST_ROWS)
     refused, third = values(text, "refused", Refusal, len(OPERATIONS))
     if problem := first or second or third or ("" if about else "rank 0 did not say what was measured"):

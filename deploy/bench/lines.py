@@ -22,8 +22,8 @@ _Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True)
-class AboutLinks:
-    """What rank 0 says about the benchmark of links."""
+class About:
+    """What rank 0 says about a benchmark between ranks."""
 
     ranks: Annotated[int, Between(1, 1 << 20)]
     backend: Word

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from ..decode import AtMost, from_json
 from ..errors import MusterError
-from .lines import AboutLinks, LinkLine, Rate, Seconds, Word, values
+from .lines import About, LinkLine, Rate, Seconds, Word, values
 
 Quantity = Literal["bandwidth", "latency"]
 Pair = tuple[str, str]
@@ -70,7 +70,7 @@ def read(
     hosts: the host of each rank. printed: the output of each rank. A rank speaks about the links that begin
     at it, so a host that lies spoils its own row alone. MusterError if rank 0 does not say what was measured.
     """
-    about, problem = values(printed.get(0, ""), "links", AboutLinks, 1)
+    about, problem = values(printed.get(0, ""), "links", About, 1)
     if not about:
         raise MusterError(problem or "rank 0 did not say what was measured", host=hosts[0])
     links: list[Link] = []
