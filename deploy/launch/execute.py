@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
-from dataclasses import replace
 from queue import Empty
 from typing import Any
 
@@ -22,7 +21,7 @@ from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
 from .events import Reports, Watcher
-from .explanation import Explanation, gather_explanation, needed
+from .explanation import Explanation, explained, gather_explanation, needed
 from .job_events import Tell, ignore
 from .notice import Notice
 from .pacing import KeepPace, Pacing
@@ -36,7 +35,6 @@ from .watchdogs import Heartbeat, Stall, Start
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005
 STOP_SECONDS = 15.0
-MOST_PAIRS = 3
 """Pairs of hosts that a verdict names."""
 LAUNCHER_SIGNALS = frozenset({"SIGTERM (15)", "SIGKILL (9)"})
 """Ends of ranks that a launcher causes when it gives up a job."""
@@ -135,7 +133,7 @@ class Run:
             plan=self.plan,
             started=self.began,
             ended=now(),
-            failure=_explain(failure, explanation, self.state) if failure and explanation else failure,
+            failure=explained(failure, explanation, self.state) if failure and explanation else failure,
             ends=self.state.ends,
             left=left,
             last_line=self.state.last_line,
@@ -281,18 +279,6 @@ def blame_mute(failure: Failure | None, mute: Sequence[str]) -> Failure | None:
     reason = f"no answer for {STOP_SECONDS:.0f} s when the job was ended: frozen, or cut off from the network"
     tail = (f"ended with it: {failure.headline}\n",)
     return Failure("host", reason, 3, host=others[0], at=failure.at, tail=tail)
-
-
-def _explain(failure: Failure, explanation: Explanation, state: State) -> Failure:
-    """The failure with the stacks, and with hosts that do not reach each other, or else odd ranks."""
-    stacks = explanation.stacks
-    if failure.kind == "rank":
-        return failure  # its own last lines say more
-    odd = stacks.odd if failure.kind == "stall" and failure.rank is None else []
-    reason = f"{failure.reason}; not where the others are: {state.name(odd)}" if odd else failure.reason
-    if explanation.unreached:  # then no rank is to blame for where it is
-        reason = "; ".join((failure.reason, *explanation.unreached[:MOST_PAIRS]))
-    return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))
 
 
 def _left(future: Future[Stopped]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..connect.channel import Channel
@@ -14,12 +14,14 @@ from ..plan.spec import LaunchSpec
 from .pairs import unreached_pairs
 from .result import Failure
 from .stacks import Stacks, of_evidence
+from .state import State
 
 if TYPE_CHECKING:
     from ..why.verdict import Verdict
 
 # Failures that only the ranks themselves can explain.
 STUCK = frozenset({"start", "stall"})
+MOST_PAIRS = 3
 # What Gloo, NCCL and Muster's MPI backend say of a collective that took too long.
 _TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
@@ -59,3 +61,15 @@ def gather_explanation(
         explain(ranks, stalled=True) if recorded else None,
         tuple(unreached_pairs(plan, cluster, channels)) if stands_still else (),
     )
+
+
+def explained(failure: Failure, explanation: Explanation, state: State) -> Failure:
+    """The failure with the stacks, and with hosts that do not reach each other, or else odd ranks."""
+    stacks = explanation.stacks
+    if failure.kind == "rank":
+        return failure  # its own last lines say more
+    odd = stacks.odd if failure.kind == "stall" and failure.rank is None else []
+    reason = f"{failure.reason}; not where the others are: {state.name(odd)}" if odd else failure.reason
+    if explanation.unreached:  # then no rank is to blame for where it is
+        reason = "; ".join((failure.reason, *explanation.unreached[:MOST_PAIRS]))
+    return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))

@@ -9,8 +9,7 @@ from typing import Any
 from muster.deploy.connect.requests.hosts import PROBE_PORT, HostsReached, OpenPort, Reached
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import MusterError
-from muster.deploy.launch.execute import _explain
-from muster.deploy.launch.explanation import Explanation
+from muster.deploy.launch.explanation import Explanation, explained
 from muster.deploy.launch.pairs import unreached_pairs
 from muster.deploy.launch.result import Failure
 from muster.deploy.launch.stacks import Stacks
@@ -79,7 +78,7 @@ def test_a_verdict_names_the_pair_and_no_rank() -> None:
     stalled = Failure("stall", "no rank has printed anything", 3, at=1.0)
     pairs = ("node2 does not reach node3 at 10.0.0.3 (timed out)",)
     state: Any = SimpleNamespace(name=lambda ranks: f"rank {ranks}")
-    explained = _explain(stalled, Explanation(stacks, None, pairs), state)
-    assert explained.reason == f"no rank has printed anything; {pairs[0]}"
-    assert explained.rank is None
-    assert "rank [0]" in _explain(stalled, Explanation(stacks, None), state).reason
+    verdict = explained(stalled, Explanation(stacks, None, pairs), state)
+    assert verdict.reason == f"no rank has printed anything; {pairs[0]}"
+    assert verdict.rank is None
+    assert "rank [0]" in explained(stalled, Explanation(stacks, None), state).reason
