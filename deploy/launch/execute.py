@@ -30,12 +30,11 @@ from .sampling import SAMPLE_SECONDS, Keep, Sampling
 from .state import State
 from .stdin import Input
 from .suspension import Suspension
-from .watchdogs import Heartbeat, Stall, Start
+from .watchdogs import SILENCE_SECONDS, SILENT, Heartbeat, Stall, Start
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005
 STOP_SECONDS = 15.0
-"""Pairs of hosts that a verdict names."""
 LAUNCHER_SIGNALS = frozenset({"SIGTERM (15)", "SIGKILL (9)"})
 """Ends of ranks that a launcher causes when it gives up a job."""
 
@@ -91,7 +90,7 @@ class Run:
         self.notice = Notice(cluster)
         self.began = now()
         self._mute: list[str] = []
-        """The hosts that did not answer when the job was ended."""
+        """The hosts that were silent when the job was ended."""
         self._sampling: Sampling | None = None
         self._pacing: Pacing | None = None
 
@@ -251,12 +250,16 @@ class Run:
             for name, channel in self.cluster.channels.items()
             if name not in self.heartbeat.silent  # a silent agent ends everything by itself, when it can
         }
-        deadline = time.monotonic() + STOP_SECONDS
-        while any(not future.done() for future in asked.values()) and time.monotonic() < deadline:
+        channels, deadline = self.cluster.channels, time.monotonic() + STOP_SECONDS
+        silent: set[str] = set()
+        while any(not asked[name].done() for name in asked.keys() - silent) and time.monotonic() < deadline:
             self._drain(0.0)  # takes reports in, as agents send these before they answer
             wait_for_all(asked.values(), 0.05)
+            silent = {name for name in asked if channels[name].silent_for() > SILENCE_SECONDS}
         self._drain(0.0)
-        self._mute = [name for name, future in asked.items() if not future.done()]
+        self._mute = sorted(name for name in silent if not asked[name].done())
+        for name in self._mute:
+            channels[name].give_up()
         return {name: left for name, future in asked.items() if (left := _left(future))}
 
     def _drain(self, seconds: float) -> None:
@@ -268,7 +271,7 @@ class Run:
 
 
 def blame_mute(failure: Failure | None, mute: Sequence[str]) -> Failure | None:
-    """The failure; or a host that did not answer when the job was ended, if that explains the failure.
+    """The failure; or a host that was silent when the job was ended, if that explains the failure.
 
     mpirun may notice a lost host before the driver's heartbeat does. It then ends the ranks of all hosts by a
     signal, and the first of them looks like the first failure.
@@ -276,9 +279,8 @@ def blame_mute(failure: Failure | None, mute: Sequence[str]) -> Failure | None:
     others = [name for name in mute if failure and name != failure.host]
     if failure is None or not others or failure.kind != "rank" or failure.reason not in LAUNCHER_SIGNALS:
         return failure
-    reason = f"no answer for {STOP_SECONDS:.0f} s when the job was ended: frozen, or cut off from the network"
     tail = (f"ended with it: {failure.headline}\n",)
-    return Failure("host", reason, 3, host=others[0], at=failure.at, tail=tail)
+    return Failure("host", SILENT, 3, host=others[0], at=failure.at, tail=tail)
 
 
 def _left(future: Future[Stopped]) -> int:

@@ -97,6 +97,7 @@ HEARTBEAT_SECONDS = 2.0
 # A host that is silent for so long is frozen or cut off. The agent waits a little longer for the driver, so
 # that the driver's verdict comes first (deploy/agent/main.py).
 SILENCE_SECONDS = 10.0
+SILENT = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
 
 
 class Heartbeat:
@@ -113,8 +114,7 @@ class Heartbeat:
             if channel.silent_for() > SILENCE_SECONDS - HEARTBEAT_SECONDS and name not in self.silent:
                 self.silent.add(name)
                 channel.give_up()
-                reason = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
-                self._state.fail(Failure("host", reason, 3, host=name, at=now()))
+                self._state.fail(Failure("host", SILENT, 3, host=name, at=now()))
             channel.post(PING, pulse=self._pulse)
         self._state.deadlines.after(HEARTBEAT_SECONDS, self.beat)
 

@@ -42,11 +42,15 @@ class FakeChannel:
     def __init__(self) -> None:
         self.silence = 0.0
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.unanswered: set[str] = set()
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
         self.asked.append((request.word, words))
         future: Future[Any] = Future()
-        future.set_result(Stopped(()))
+        if request.word in self.unanswered:
+            self.silence = 10.5
+        else:
+            future.set_result(Stopped(()))
         return future
 
     def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
@@ -124,6 +128,20 @@ def test_an_mpirun_that_exits_0_is_not_believed(hosts: Hosts) -> None:
     assert result.failure is not None
     assert result.exit_status == 1
     assert "without an end of rank 2 (node2), rank 3 (node2)" in result.failure.reason
+
+
+def test_a_host_that_is_silent_while_the_launcher_ends_the_job_is_the_failure(hosts: Hosts) -> None:
+    lost = hosts.channels["node2"]
+    lost.unanswered = {"stop"}
+    hosts.start_all()
+    hosts.end(1, code=-15)
+    began = time.monotonic()
+    result = hosts.run()
+    assert result.failure is not None
+    assert result.failure.headline == "node2: silent for 10 s: frozen, or cut off from the network"
+    assert result.failure.tail == ("ended with it: rank 1 on node1: SIGTERM (15)\n",)
+    assert time.monotonic() - began < run.STOP_SECONDS
+    assert lost.asked[-1] == ("give up", {})
 
 
 def test_ends_that_come_after_the_launchers_are_counted(hosts: Hosts) -> None:

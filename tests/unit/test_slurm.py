@@ -16,7 +16,8 @@ from muster.deploy.agent.process import processes
 from muster.deploy.cli import inventory
 from muster.deploy.cli.launch import launch
 from muster.deploy.cli.words import spelled_out
-from muster.deploy.connect.transports.srun import command
+from muster.deploy.connect.transports import process
+from muster.deploy.connect.transports.srun import SrunPipe, command
 from muster.deploy.errors import MusterError, UnfitError, UsageError
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.launch.result import Failure
@@ -25,6 +26,7 @@ from muster.deploy.slurm import blame, grant, programs
 from muster.deploy.slurm.allocation import Allocation, allocation_of, repeated
 from tests.unit.plans import make_plan
 from tests.unit.test_attempts import DONE, FAILED
+from tests.waiting import wait_until
 
 THREE = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_PARTITION": "main"}
 
@@ -153,6 +155,18 @@ def test_an_allocation_is_given_back(slurm: Callable[..., None], tmp_path: Path)
         assert [(host.name, host.slots) for host in given.hosts] == [("n1", 2), ("n2", 2)]
         assert not (tmp_path / "released").exists()
     assert (tmp_path / "released").exists()
+
+
+def test_an_srun_that_waits_for_a_lost_node_is_ended_with_all_it_started(
+    slurm: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "CLOSE_SECONDS", 0.1)
+    slurm(srun=f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/child; wait")
+    pipe = SrunPipe("7", Host("n1"), "python3", lambda name: "")
+    child = tmp_path / "child"
+    wait_until(lambda: child.is_file() and child.read_text(), "the child of srun")
+    pipe.close()
+    wait_until(lambda: not Path(f"/proc/{child.read_text().strip()}").exists(), "the end of srun's child")
 
 
 def test_the_reason_to_wait_is_told_once_and_a_time_out_quotes_it(slurm: Callable[..., None]) -> None:

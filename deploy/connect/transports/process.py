@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 from collections.abc import Sequence
 
@@ -13,6 +15,9 @@ CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
 
 class ProcessPipe:
     """A child process, in a session of its own: a Ctrl-C on the terminal is the driver's to handle."""
+
+    leaves = True
+    """Whether a patient close leaves a child that does not end: an agent that lives ends with its job."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -60,5 +65,6 @@ class ProcessPipe:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSE_SECONDS if patient else IMPATIENT_SECONDS)
             return
-        if not patient:
-            self._process.kill()
+        if not (patient and self.leaves):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)

@@ -31,6 +31,8 @@ def command(job: str, host: Host, python: str) -> list[str]:
 class SrunPipe(ProcessPipe):
     """An agent as the task of a step. `explain` says what Slurm knows about the end of a host."""
 
+    leaves = False  # Slurm ends the step with the allocation; srun itself would wait for a lost node
+
     def __init__(self, job: str, host: Host, python: str, explain: Callable[[str], str]) -> None:
         self._name, self._explain = host.name, explain
         try:
