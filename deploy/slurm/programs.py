@@ -75,13 +75,16 @@ def _described(line: str) -> str:
 
 
 def ended(job: str) -> str:
-    """Why Slurm ended a job: `CANCELLED`, `TIMEOUT (TimeLimit)`; empty while it runs or if unknown."""
+    """Why Slurm ended a job: `CANCELLED`, `TIMEOUT (TimeLimit)`; empty while it runs or if unknown.
+
+    A job whose hosts Slurm takes for another gets SIGTERM, and still runs for the partition's GraceTime.
+    """
     deadline = time.monotonic() + ENDING_SECONDS
     while True:
         shown = _shown(job)
         state = shown.get("JobState", "")
         if state in ALIVE:
-            return ""
+            return "PREEMPTED" if _preempted(shown) else ""
         if state != "COMPLETING" or time.monotonic() > deadline:
             return _with_reason(state, shown)
         time.sleep(0.2)  # the state that the job ends with is shown when its hosts are free
@@ -95,8 +98,7 @@ def ending(job: str) -> str:
     shown = _shown(job)
     state = shown.get("JobState", "")
     if state == "COMPLETING":
-        preempted = shown.get("PreemptTime", "None") not in {"None", "Unknown"}
-        state = _ENDS.get(shown.get("Reason", ""), "PREEMPTED" if preempted else "CANCELLED")
+        state = _ENDS.get(shown.get("Reason", ""), "PREEMPTED" if _preempted(shown) else "CANCELLED")
     return "" if state in ALIVE else _with_reason(state, shown)
 
 
@@ -119,6 +121,12 @@ def _shown(job: str) -> dict[str, str]:
         return dict(re.findall(r"(\w+)=(\S*)", ask("scontrol", "show", "job", "--oneliner", job)))
     except MusterError:
         return {}
+
+
+def _preempted(shown: Mapping[str, str]) -> bool:
+    """Whether Slurm took the hosts of this start of the job for another job; times are in ISO 8601."""
+    taken = shown.get("PreemptTime", "")
+    return taken[:1].isdecimal() and taken >= shown.get("StartTime", "")
 
 
 def _with_reason(state: str, shown: Mapping[str, str]) -> str:

@@ -30,16 +30,18 @@ class Slurm:
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
-    def argv(self, *words: str, node: str = "slurm1", folder: str = FOLDER) -> list[str]:
-        place = ["exec", "--no-TTY", "--user", "muster", "--workdir", folder, node]
+    def argv(
+        self, *words: str, node: str = "slurm1", folder: str = FOLDER, user: str = "muster"
+    ) -> list[str]:
+        place = ["exec", "--no-TTY", "--user", user, "--workdir", folder, node]
         return [*COMPOSE, *place, *words]
 
     def run(
-        self, *words: str, node: str = "slurm1", folder: str = FOLDER
+        self, *words: str, node: str = "slurm1", folder: str = FOLDER, user: str = "muster"
     ) -> subprocess.CompletedProcess[str]:
         """Run words on the login node, or another one, as its user."""
         return subprocess.run(
-            self.argv(*words, node=node, folder=folder),
+            self.argv(*words, node=node, folder=folder, user=user),
             env=self.env,
             stdin=subprocess.DEVNULL,
             capture_output=True,

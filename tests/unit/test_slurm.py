@@ -30,6 +30,8 @@ from tests.waiting import wait_until
 
 THREE = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_PARTITION": "main"}
 
+NOON, DAWN = "2026-11-22T12:00:00", "2026-11-22T06:00:00"
+
 
 def names(nodelist: str) -> Sequence[str]:
     return {"n[1-3]": ["n1", "n2", "n3"], "n1": ["n1"], "": []}[nodelist]
@@ -238,7 +240,14 @@ NODE_WELL = 'echo "NodeName=n2 State=ALLOCATED ThreadsPerCore=1"'
         ("CANCELLED", "None", "Slurm ended the allocation 12: CANCELLED", 143),
         ("TIMEOUT", "TimeLimit", "Slurm ended the allocation 12: TIMEOUT (TimeLimit)", 3),
         ("NODE_FAIL", "None", "Slurm ended the allocation 12: NODE_FAIL", 3),
-        ("RUNNING", "None", "rank 3 on node2: exit status 5", 5),
+        (
+            "RUNNING",
+            f"None StartTime={NOON} PreemptTime={NOON}",
+            "Slurm ended the allocation 12: PREEMPTED",
+            3,
+        ),
+        ("RUNNING", f"None StartTime={NOON} PreemptTime={DAWN}", "rank 3 on node2: exit status 5", 5),
+        ("RUNNING", "None PreemptTime=None", "rank 3 on node2: exit status 5", 5),
     ],
 )
 def test_the_end_of_an_allocation_is_the_failure(

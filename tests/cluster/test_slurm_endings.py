@@ -1,0 +1,180 @@
+"""How a real Slurm takes hosts away, or gives none: time limits, preemption, queues, nodes that drain."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cluster.conftest import NUMBER, Cluster
+from tests.cluster.slurm import Slurm, slurm_cluster
+from tests.load import hold
+from tests.waiting import read_until, wait_until
+
+pytestmark = pytest.mark.soak
+PROGRAM = """
+import os, pathlib, signal, sys, time
+saved = pathlib.Path(os.environ["MUSTER_OUT"], "saved")
+def save(number, frame):
+    saved.touch()
+    sys.exit(75)
+signal.signal(signal.SIGUSR1, save if sys.argv[1] == "save" else signal.SIG_IGN)
+rank = os.environ["RANK"]
+print("rank", rank, "goes on" if saved.exists() else "begins", flush=True)
+if not saved.exists():
+    time.sleep(600)
+"""
+TWO_WHOLE_NODES = "-N 2 -n 2 -w slurm2,slurm3 --exclusive"
+
+
+@pytest.fixture(scope="module")
+def made(cluster: Cluster) -> Iterator[Slurm]:
+    with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=PROGRAM) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def slurm(made: Slurm) -> Slurm:
+    made.until_idle()
+    return made
+
+
+def submit(slurm: Slurm, words: str, deed: str) -> tuple[str, str]:
+    """Submit a job of the program; returns its id and Slurm's number of it, once two ranks have begun."""
+    done = slurm.run("muster", "launch", "--slurm", words, "--detach", "program.py", deed)
+    match = re.search(r"job (\S+) is Slurm's job (\d+)", done.stdout)
+    assert match, done.stdout + done.stderr
+    until_two_print(slurm, match[1], "begins")
+    return match[1], match[2]
+
+
+def until_two_print(slurm: Slurm, job: str, text: str) -> None:
+    def printed() -> bool:
+        return slurm.run("muster", "logs", job).stdout.count(text) == 2
+
+    wait_until(printed, lambda: f"{text}: {slurm.run('muster', 'logs', job).stdout}", patience=150.0)
+
+
+def end_of(slurm: Slurm, job: str) -> tuple[int, str]:
+    done = slurm.run("muster", "attach", job)
+    return done.returncode, done.stdout
+
+
+@contextmanager
+def nodes_taken(slurm: Slurm) -> Iterator[None]:
+    """A job of somebody else on all nodes."""
+    number = slurm.run("sbatch", "--parsable", "-N3", "--exclusive", "--wrap", "sleep 300").stdout.strip()
+    try:
+        wait_until(lambda: "RUNNING" in slurm.run("squeue", "-h", "-o%T").stdout, "the other job")
+        yield
+    finally:
+        slurm.run("scancel", number)
+
+
+def set_state(slurm: Slurm, state: str) -> None:
+    """Set the state of slurm3, as its admin."""
+    words = ("scontrol", "update", "nodename=slurm3", f"state={state}", "reason=disk")
+    done = slurm.run(*words, user="root", folder="/")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_job_saves_before_its_time_limit_and_goes_on(slurm: Slurm) -> None:
+    job, _ = submit(slurm, "-N 2 -n 2 -t 2 --signal=B:USR1@30 --requeue", "save")
+    until_two_print(slurm, job, "goes on")
+    status, output = end_of(slurm, job)
+    assert (status, "DONE    2 ranks on 2 hosts" in output) == (0, True), output
+
+
+def test_a_job_that_does_not_save_ends_at_its_time_limit(slurm: Slurm) -> None:
+    job, number = submit(slurm, "-N 2 -n 2 -t 1", "deaf")
+    status, output = end_of(slurm, job)
+    assert f"FAILED  Slurm ended the allocation {number}: TIMEOUT" in output
+    assert status == 3
+    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
+
+
+def test_a_job_that_is_preempted_saves_and_goes_on_when_its_nodes_are_free(slurm: Slurm) -> None:
+    job, _ = submit(slurm, f"{TWO_WHOLE_NODES} --requeue", "save")
+    urgent = slurm.run("srun", "-p", "urgent", *TWO_WHOLE_NODES.split(), "sleep", "1")
+    assert urgent.returncode == 0, urgent.stderr
+    until_two_print(slurm, job, "goes on")
+    status, output = end_of(slurm, job)
+    assert (status, "DONE    2 ranks on 2 hosts" in output) == (0, True), output
+
+
+def test_a_job_that_is_preempted_and_may_not_be_queued_again_says_so(slurm: Slurm) -> None:
+    job, number = submit(slurm, TWO_WHOLE_NODES, "deaf")
+    urgent = slurm.run("srun", "-p", "urgent", *TWO_WHOLE_NODES.split(), "sleep", "1")
+    assert urgent.returncode == 0, urgent.stderr
+    status, output = end_of(slurm, job)
+    assert f"FAILED  Slurm ended the allocation {number}: PREEMPTED" in output
+    assert status == 3
+    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
+
+
+def test_a_launch_that_is_preempted_says_so(slurm: Slurm) -> None:
+    with slurm.start("muster", "launch", "--slurm", TWO_WHOLE_NODES, "program.py", "deaf") as process:
+        lines = read_until(process, "begins", 2)
+        urgent = slurm.run("srun", "-p", "urgent", *TWO_WHOLE_NODES.split(), "sleep", "1")
+        assert urgent.returncode == 0, urgent.stderr
+        rest, _ = process.communicate(timeout=120)
+    assert re.search(r"FAILED  Slurm ended the allocation \d+: PREEMPTED", rest), "".join(lines) + rest
+    assert process.returncode == 3
+    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [("-N 3", "Resources|Priority"), ("-N 1 -p short -t 60", "PartitionTimeLimit")],
+    ids=["nodes taken", "limit exceeded"],
+)
+def test_hosts_that_do_not_come_in_time_are_not_waited_for(slurm: Slurm, words: str, reason: str) -> None:
+    with nodes_taken(slurm):
+        before = slurm.jobs()
+        began = time.monotonic()
+        done = slurm.run("muster", "launch", "--slurm", words, "--start-timeout", "6", "program.py", "save")
+        hold("until the launch gave up", time.monotonic() - began, 12.0)
+        assert slurm.jobs() == before
+    pattern = rf"Slurm gave no hosts within 6 s: PENDING \(({reason})\)"
+    assert re.search(pattern, done.stdout + done.stderr), done.stdout + done.stderr
+    assert done.returncode == 1
+
+
+def test_a_launch_waits_for_a_node_that_drains_and_starts_when_it_is_back(slurm: Slurm) -> None:
+    set_state(slurm, "drain")
+    try:
+        with slurm.start("muster", "launch", "--slurm", "-N 3 -n 3", "program.py", "save") as process:
+            (line,) = read_until(process, "waits: PENDING", 1)[-1:]
+            assert re.search(r"Slurm's job \d+ waits: PENDING \(.*(DRAIN|Resources|unavailable)", line), line
+            set_state(slurm, "resume")
+            read_until(process, "begins", 3)
+            # Drained under a job that runs, it is taken from no one.
+            set_state(slurm, "drain")
+            slurm.run("scancel", *slurm.jobs())
+            output, _ = process.communicate(timeout=120)
+    finally:
+        set_state(slurm, "resume")
+    assert "CANCELLED" in output, output
+    assert process.returncode == 143
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.3, 0.6, 1.0])
+def test_an_allocation_that_is_revoked_while_it_starts_is_the_verdict(slurm: Slurm, delay: float) -> None:
+    with slurm.start("muster", "launch", "--slurm", "-N 3 -n 3", "program.py", "save") as process:
+        (number,) = wait_until(slurm.jobs, "Slurm's job")
+        time.sleep(delay)
+        slurm.run("scancel", number)
+        output, _ = process.communicate(timeout=120)
+    said = {
+        rf"job {number} got no hosts: .*revoked": 1,
+        rf"slurm\d: Slurm ended the allocation {number}: CANCELLED": 3,
+        rf"FAILED  Slurm ended the allocation {number}: CANCELLED": 143,
+    }
+    assert process.returncode in {status for words, status in said.items() if re.search(words, output)}, (
+        output
+    )
+    assert slurm.jobs() == []
+    wait_until(lambda: not slurm.left(), "the end of all processes of the job")
