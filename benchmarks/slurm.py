@@ -78,7 +78,8 @@ def started(slurm: Slurm, command: Sequence[str]) -> tuple[float, float, float]:
     else:
         wait_until(lambda: not slurm.jobs(), "the end of Slurm's job")
     over = time.time() - began
-    times = sorted(float(at) - began for at in re.findall(r"rank at (\S+)", printed))
+    # Muster repeats rank 0's last line below the verdict.
+    times = sorted({float(at) - began for at in re.findall(r"rank at (\S+)", printed)})
     if len(times) != 6:
         raise SystemExit(f"{command}: {printed}")
     return times[0], times[-1], over
