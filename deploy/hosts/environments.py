@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from ..decode import AtMost, Like
-from .bounds import AbsolutePath, Bytes, Count, Name, Seconds, Version
-from .facts import Facts
+from .bounds import Bytes, Count, Name, Seconds
+from .interpreter import Interpreter
 
 MOST_ENVIRONMENTS = 1024
 Key = Annotated[str, Like(r"[0-9a-f]{20}")]
@@ -16,16 +16,9 @@ Key = Annotated[str, Like(r"[0-9a-f]{20}")]
 
 
 @dataclass(frozen=True)
-class Environment:
+class Environment(Interpreter):
     """An environment that is complete on a host. `bytes`: of its own; what others have too counts again."""
 
-    executable: AbsolutePath
-    python: Annotated[str, Like(r"\d{1,4}\.\d{1,4}[\w.+-]{0,64}")]
-    torch: Version | None
-    mpi4py: Version | None
-    mpirun: AbsolutePath | None
-    """Its own mpirun; None if it brings none."""
-    mpi: Annotated[str, Like(r"\d{1,4}\.\d{1,4}\.\d{1,4}")] | None
     source: Name
     """The file that it was made from, as the user named it."""
     packages: Count
@@ -48,17 +41,3 @@ class EnvironmentsThere:
     environments: Annotated[Mapping[Key, Environment], AtMost(MOST_ENVIRONMENTS)] = field(
         default_factory=dict
     )
-
-
-def inside(facts: Facts, environment: Environment) -> Facts:
-    """What a launch finds on a host if its ranks run in an environment."""
-    known = replace(
-        facts,
-        executable=environment.executable,
-        python=environment.python,
-        torch=environment.torch,
-        mpi4py=environment.mpi4py,
-    )
-    if environment.mpirun is None:
-        return known
-    return replace(known, mpirun=environment.mpirun, mpi=environment.mpi, mpi_error=None)
