@@ -17,7 +17,9 @@ BOTH, GLOO = ("gloo", "mpi"), ("gloo",)
 class Hang:
     """A bug: the kind of the verdict, the culprits, and the operation in which the others wait.
 
-    `backends`: those under which it hangs; the others notice it by themselves, and the job fails.
+    Where ranks wait in several operations, `operation` has them all, with `|` between: which of them began
+    first is a matter of luck. `backends`: those under which it hangs; the others notice it by themselves, and
+    the job fails. `ends`: Gloo notices it too after a moment, so only its record is judged.
     """
 
     program: str
@@ -25,6 +27,7 @@ class Hang:
     culprits: tuple[int, ...]
     operation: str
     backends: tuple[str, ...] = BOTH
+    ends: bool = False
 
     @property
     def path(self) -> Path:
@@ -41,9 +44,9 @@ HANGS = (
     Hang("other_operation", "different", (1,), "all_reduce #4 of group 0"),
     Hang("other_root", "different", (2,), "broadcast #4 of group 0"),
     Hang("group_skipped", "deadlock", (0, 1), "all_reduce #"),
-    Hang("both_receive", "deadlock", (0, 1), "recv from rank 0"),
+    Hang("both_receive", "deadlock", (0, 1), "recv from rank 0|recv from rank 1"),
     Hang("ring_of_receives", "deadlock", (0, 1, 2), "recv from rank"),
-    Hang("left_early", "fate", (1,), "all_reduce #4 of group 0", GLOO),
+    Hang("left_early", "fate", (1,), "all_reduce #4 of group 0", GLOO, ends=True),
     Hang("stopped", "fate", (2,), "all_reduce #4 of group 0"),
     Hang("not_rank_0", "absent", (0,), "barrier #4 of group 0"),
     Hang("fewer_batches", "different", (2,), "all_reduce #8 of group 0"),
@@ -64,7 +67,7 @@ HANGS = (
     Hang("waits_for_a_client", "absent", (0,), "all_reduce #4 of group 0"),
     Hang("object_not_gathered", "absent", (0,), "all_gather #4 of group 0"),
     Hang("queue_is_empty", "absent", (2,), "all_reduce #4 of group 0"),
-    Hang("wrong_peer", "absent", (0,), "recv from rank 0"),
+    Hang("wrong_peer", "absent", (0,), "recv from rank 0|barrier #4 of group 0"),
     Hang("saves_to_a_pipe", "absent", (0,), "barrier #4 of group 0"),
     Hang("one_microbatch_more", "deadlock", (1, 2), ""),
 )
