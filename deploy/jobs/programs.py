@@ -8,7 +8,13 @@ from pathlib import Path
 from ..plan.planner import Tools
 
 AGENT = Path(__file__).parents[1] / "agent"
-IN_RECORDED_RANKS = ("muster_ring.py", "muster_recorder.py", "muster_console.py", "muster_debug.py")
+IN_RECORDED_RANKS = (
+    "muster_ring.py",
+    "muster_backward.py",
+    "muster_recorder.py",
+    "muster_console.py",
+    "muster_debug.py",
+)
 
 
 def tools(*, inside: bool = False) -> Tools:

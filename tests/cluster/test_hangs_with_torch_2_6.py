@@ -1,4 +1,4 @@
-"""The seeded bugs on a node of the practice cluster, whose torch 2.6 has no recorder for Gloo."""
+"""The seeded bugs on a node of the practice cluster, whose torch 2.6 records nothing of Gloo."""
 
 from __future__ import annotations
 
@@ -14,15 +14,9 @@ if TYPE_CHECKING:
     from tests.launching import Project
 
 pytestmark = pytest.mark.soak
-IN_DDP = {"backward_skipped", "fewer_backwards"}
-UNSEEN = pytest.mark.xfail(reason="torch 2.6 records nothing that DDP starts under Gloo", strict=True)
 
 
-@pytest.mark.parametrize(
-    "hang",
-    [pytest.param(hang, marks=UNSEEN if hang.program in IN_DDP else ()) for hang in HANGS if not hang.ends],
-    ids=lambda hang: hang.program,
-)
+@pytest.mark.parametrize("hang", [hang for hang in HANGS if not hang.ends], ids=lambda hang: hang.program)
 def test_a_seeded_bug_is_explained_while_it_hangs(project: Project, hang: Hang) -> None:
     _, verdict = seen(project, hang.path, "gloo", seconds=PATIENCE, hosts="node1 slots=3\n")
     assert not judge(hang, verdict), str(verdict)

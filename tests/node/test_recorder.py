@@ -72,6 +72,45 @@ def run(folder: Path, program: str, *, record: str = "1") -> str:
         return rank.communicate(timeout=100)[0]
 
 
+# DDP as far as it is Python, with a Reducer as torch 2.6 has it.
+DDP = """
+import torch, types
+class Reducer:
+    def prepare_for_backward(self, outputs): pass
+torch._C = types.SimpleNamespace(_distributed_c10d=types.SimpleNamespace(Reducer=Reducer))
+torch.autograd = types.SimpleNamespace(backward=lambda loss: print("backward"))
+class DDP:
+    process_group, synchronised = "world", True
+    def forward(self):
+        if self.synchronised:
+            Reducer().prepare_for_backward([])
+"""
+
+
+def test_a_backward_pass_of_ddp_is_a_collective_where_torch_records_none(folder: Path) -> None:
+    path = folder / "torch" / "__init__.py"
+    path.write_text(path.read_text() + DDP)
+    said = run(
+        folder,
+        "import torch\n"
+        "model = torch.DDP()\n"
+        "model.forward()\n"
+        "torch.autograd.backward(0)\n"
+        "torch.autograd.backward(0)  # of no DDP\n"
+        "model.synchronised = False\n"
+        "model.forward()\n"
+        "torch.autograd.backward(0)  # under no_sync\n"
+        "dist.all_reduce(Tensor(6))\n",
+    )
+    assert said == "backward\n" * 3
+    noted = read_ring(str(folder / "ring-1"))["entries"][1:]
+    assert [(entry["op"], entry["group"], entry["seq"], entry["state"]) for entry in noted] == [
+        ("all_reduce", "0", 1, "d"),
+        ("all_reduce", "0", 2, "d"),
+    ]
+    assert noted[0]["where"] == "train.py:14"
+
+
 def test_each_call_is_noted_with_its_group_size_state_and_line(folder: Path) -> None:
     run(
         folder,

@@ -26,14 +26,17 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .muster_backward import watch
     from .muster_ring import BEGUN, DONE, FAILED, Group, Ring
 else:  # sitecustomize.py has loaded it: its folder is not on the path
     _ring = sys.modules["muster_ring"]
     BEGUN, DONE, FAILED, Group, Ring = _ring.BEGUN, _ring.DONE, _ring.FAILED, _ring.Group, _ring.Ring
+    watch = sys.modules["muster_backward"].watch
 
 SETUP = "setup"
 """The name that stands for the group in which groups themselves are made."""
 
+_HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 _C10D = "torch.distributed.distributed_c10d"
 # The functions of torch.distributed, and where each has the tensors that it sends.
 _COLLECTIVES = {
@@ -68,6 +71,7 @@ class Recorder:
         self._server: Any = None
         self._inside = threading.local()
         self._names: dict[str, str] = {}
+        self._has_works = False
 
     def wrap(self, c10d: ModuleType) -> None:
         """Put a recording function in the place of each function of torch.distributed."""
@@ -143,8 +147,16 @@ class Recorder:
 
     # -- for Muster's MPI backend --
 
+    def begin_pass(self, group: Any) -> int:
+        """A backward pass of DDP that sums gradients; returns what `end_work` takes. Raises nothing."""
+        with contextlib.suppress(Exception):
+            if self._ring and not self._has_works and (known := self._group(group)):
+                return self._ring.begin(known, _what("all_reduce", self._where(), "", 0, 0))
+        return 0
+
     def begin_work(self, group: Any, op: str, tensors: Any) -> int:
         """A collective that a backend in Python has begun; returns what `end_work` takes. Raises nothing."""
+        self._has_works = True
         with contextlib.suppress(Exception):
             known = self._group(group, "work")
             if known and self._ring:
@@ -164,6 +176,9 @@ class Recorder:
         torch = sys.modules["torch"]
         self._ring.head({"torch": str(torch.__version__)[:64], "pid": os.getpid()})
         os.register_at_fork(after_in_child=self._forget)
+        with contextlib.suppress(AttributeError):
+            if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):  # its recorder knows NCCL alone
+                watch(torch, self)
         with contextlib.suppress(Exception), _Quiet():  # this torch has no such server
             start = torch._C._distributed_c10d._WorkerServer
             self._server = start(os.path.join(self._folder, f"torch-{self._rank}"), -1)
@@ -197,7 +212,9 @@ class Recorder:
         """A file as a reader knows it; empty for a file of torch, of Muster's backend, or this one."""
         known = self._names.get(path)
         if known is None:
-            foreign = path == __file__ or path.startswith("<") or "/torch/" in path or "/mpi_backend/" in path
+            foreign = (
+                path.startswith(_HERE) or path.startswith("<") or "/torch/" in path or "/mpi_backend/" in path
+            )
             inside = os.path.relpath(path) if os.path.isabs(path) else path
             known = "" if foreign else (os.path.basename(path) if inside.startswith("..") else inside)
             self._names[path] = known

@@ -147,7 +147,7 @@ def _record(folder: str) -> None:
     """Have the rank recorded, if the job is one with --record."""
     if os.environ.pop("MUSTER_RECORD", "") != "1":
         return
-    for name in ("muster_ring", "muster_recorder", "muster_console"):
+    for name in ("muster_ring", "muster_backward", "muster_recorder", "muster_console"):
         spec: ModuleSpec | None = PathFinder.find_spec(name, [folder])
         if spec and spec.loader:
             sys.modules[name] = module = module_from_spec(spec)
