@@ -100,15 +100,18 @@ def test_a_cpu_quota_is_the_likely_cause_of_the_rank_that_has_it(project: Projec
 
 @contextlib.contextmanager
 def quota() -> Iterator[Path]:
-    """A cgroup with a hundredth of a processor; its tasks go back to the root at the end."""
+    """A cgroup with a twenty-fifth of a processor, for steps of a third of a second.
+
+    Its tasks go back to the root at the end.
+    """
     first, second = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     group = (first if first.is_dir() else second) / f"muster-test-{os.getpid()}"
     try:
         group.mkdir()
         if first.is_dir():
-            (group / "cpu.cfs_quota_us").write_text("1000")
+            (group / "cpu.cfs_quota_us").write_text("4000")
         else:
-            (group / "cpu.max").write_text("1000 100000")
+            (group / "cpu.max").write_text("4000 100000")
     except OSError as error:
         pytest.skip(f"cgroups cannot be made here: {error}")
     try:
