@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,22 @@ ROOT = Path(__file__).parents[2]
 NODES = ("slurm1", "slurm2", "slurm3")
 COMPOSE = ("docker", "compose", "--file", str(ROOT / "docker" / "slurm" / "compose.yaml"))
 FOLDER = "/home/muster/project"
+# Ranks that wait. By its first argument: `save` ends with 75 at SIGUSR1, and has nothing left to do when it
+# runs again; `deaf` ignores that signal; rank 2 of `fail` fails at once.
+WAITS = """
+import os, pathlib, signal, sys, time
+saved = pathlib.Path(os.environ["MUSTER_OUT"], "saved")
+def save(number, frame):
+    saved.touch()
+    sys.exit(75)
+signal.signal(signal.SIGUSR1, signal.SIG_IGN if sys.argv[1] == "deaf" else save)
+rank, restart = os.environ["RANK"], os.environ.get("MUSTER_RESTART")
+print("rank", rank, "restart", restart, "goes on" if saved.exists() else "begins", flush=True)
+if sys.argv[1] == "fail" and rank == "2":
+    sys.exit(3)
+if not (sys.argv[1] == "save" and saved.exists()):
+    time.sleep(600)
+"""
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,27 @@ class Slurm:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def submit(self, words: str, *program: str) -> tuple[str, str]:
+        """Submit program.py as a batch job; returns the job's id and Slurm's number of it."""
+        done = self.run("muster", "launch", "--slurm", words, "--detach", "program.py", *program)
+        match = re.search(r"job (\S+) is Slurm's job (\d+)", done.stdout)
+        assert match, done.stdout + done.stderr
+        assert done.returncode == 0, done.stderr
+        return match[1], match[2]
+
+    def until_printed(self, job: str, text: str, ranks: int) -> None:
+        """Wait until so many ranks have printed the text; a job that is queued again takes a minute."""
+
+        def logs() -> str:
+            return self.run("muster", "logs", job).stdout
+
+        wait_until(lambda: logs().count(text) == ranks, lambda: f"{text} of all: {logs()}", patience=150.0)
+
+    def attached(self, job: str) -> tuple[int, str]:
+        """The exit status of a job and what it has printed, at its end."""
+        done = self.run("muster", "attach", job)
+        return done.returncode, done.stdout
 
     def jobs(self) -> list[str]:
         """The numbers of Slurm's jobs, those that end included."""

@@ -10,29 +10,17 @@ from contextlib import contextmanager
 import pytest
 
 from tests.cluster.conftest import NUMBER, Cluster
-from tests.cluster.slurm import Slurm, slurm_cluster
+from tests.cluster.slurm import WAITS, Slurm, slurm_cluster
 from tests.load import hold
 from tests.waiting import read_until, wait_until
 
 pytestmark = pytest.mark.soak
-PROGRAM = """
-import os, pathlib, signal, sys, time
-saved = pathlib.Path(os.environ["MUSTER_OUT"], "saved")
-def save(number, frame):
-    saved.touch()
-    sys.exit(75)
-signal.signal(signal.SIGUSR1, save if sys.argv[1] == "save" else signal.SIG_IGN)
-rank = os.environ["RANK"]
-print("rank", rank, "goes on" if saved.exists() else "begins", flush=True)
-if not saved.exists():
-    time.sleep(600)
-"""
 TWO_WHOLE_NODES = "-N 2 -n 2 -w slurm2,slurm3 --exclusive"
 
 
 @pytest.fixture(scope="module")
 def made(cluster: Cluster) -> Iterator[Slurm]:
-    with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=PROGRAM) as slurm:
+    with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=WAITS) as slurm:
         yield slurm
 
 
@@ -42,25 +30,11 @@ def slurm(made: Slurm) -> Slurm:
     return made
 
 
-def submit(slurm: Slurm, words: str, deed: str) -> tuple[str, str]:
-    """Submit a job of the program; returns its id and Slurm's number of it, once two ranks have begun."""
-    done = slurm.run("muster", "launch", "--slurm", words, "--detach", "program.py", deed)
-    match = re.search(r"job (\S+) is Slurm's job (\d+)", done.stdout)
-    assert match, done.stdout + done.stderr
-    until_two_print(slurm, match[1], "begins")
-    return match[1], match[2]
-
-
-def until_two_print(slurm: Slurm, job: str, text: str) -> None:
-    def printed() -> bool:
-        return slurm.run("muster", "logs", job).stdout.count(text) == 2
-
-    wait_until(printed, lambda: f"{text}: {slurm.run('muster', 'logs', job).stdout}", patience=150.0)
-
-
-def end_of(slurm: Slurm, job: str) -> tuple[int, str]:
-    done = slurm.run("muster", "attach", job)
-    return done.returncode, done.stdout
+def begun(slurm: Slurm, words: str, deed: str) -> tuple[str, str]:
+    """A batch job of two ranks that have begun: its id, and Slurm's number of it."""
+    job, number = slurm.submit(words, deed)
+    slurm.until_printed(job, "begins", 2)
+    return job, number
 
 
 @contextmanager
@@ -82,34 +56,34 @@ def set_state(slurm: Slurm, state: str) -> None:
 
 
 def test_a_job_saves_before_its_time_limit_and_goes_on(slurm: Slurm) -> None:
-    job, _ = submit(slurm, "-N 2 -n 2 -t 2 --signal=B:USR1@30 --requeue", "save")
-    until_two_print(slurm, job, "goes on")
-    status, output = end_of(slurm, job)
+    job, _ = begun(slurm, "-N 2 -n 2 -t 2 --signal=B:USR1@30 --requeue", "save")
+    slurm.until_printed(job, "goes on", 2)
+    status, output = slurm.attached(job)
     assert (status, "DONE    2 ranks on 2 hosts" in output) == (0, True), output
 
 
 def test_a_job_that_does_not_save_ends_at_its_time_limit(slurm: Slurm) -> None:
-    job, number = submit(slurm, "-N 2 -n 2 -t 1", "deaf")
-    status, output = end_of(slurm, job)
+    job, number = begun(slurm, "-N 2 -n 2 -t 1", "deaf")
+    status, output = slurm.attached(job)
     assert f"FAILED  Slurm ended the allocation {number}: TIMEOUT" in output
     assert status == 3
     wait_until(lambda: not slurm.left(), "the end of all processes of the job")
 
 
 def test_a_job_that_is_preempted_saves_and_goes_on_when_its_nodes_are_free(slurm: Slurm) -> None:
-    job, _ = submit(slurm, f"{TWO_WHOLE_NODES} --requeue", "save")
+    job, _ = begun(slurm, f"{TWO_WHOLE_NODES} --requeue", "save")
     urgent = slurm.run("srun", "-p", "urgent", *TWO_WHOLE_NODES.split(), "sleep", "1")
     assert urgent.returncode == 0, urgent.stderr
-    until_two_print(slurm, job, "goes on")
-    status, output = end_of(slurm, job)
+    slurm.until_printed(job, "goes on", 2)
+    status, output = slurm.attached(job)
     assert (status, "DONE    2 ranks on 2 hosts" in output) == (0, True), output
 
 
 def test_a_job_that_is_preempted_and_may_not_be_queued_again_says_so(slurm: Slurm) -> None:
-    job, number = submit(slurm, TWO_WHOLE_NODES, "deaf")
+    job, number = begun(slurm, TWO_WHOLE_NODES, "deaf")
     urgent = slurm.run("srun", "-p", "urgent", *TWO_WHOLE_NODES.split(), "sleep", "1")
     assert urgent.returncode == 0, urgent.stderr
-    status, output = end_of(slurm, job)
+    status, output = slurm.attached(job)
     assert f"FAILED  Slurm ended the allocation {number}: PREEMPTED" in output
     assert status == 3
     wait_until(lambda: not slurm.left(), "the end of all processes of the job")

@@ -11,25 +11,11 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import NUMBER, Cluster
-from tests.cluster.slurm import FOLDER, Slurm, slurm_cluster
+from tests.cluster.slurm import FOLDER, WAITS, Slurm, slurm_cluster
 from tests.load import hold
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.soak
-PROGRAM = """
-import os, pathlib, signal, sys, time
-saved = pathlib.Path(os.environ["MUSTER_OUT"], "saved")
-def save(number, frame):
-    saved.touch()
-    sys.exit(75)
-signal.signal(signal.SIGUSR1, save)
-rank, restart = os.environ["RANK"], os.environ.get("MUSTER_RESTART")
-print("rank", rank, "restart", restart, "goes on" if saved.exists() else "begins", flush=True)
-if sys.argv[1] == "fail" and rank == "2":
-    sys.exit(3)
-if not (sys.argv[1] == "save" and saved.exists()):
-    time.sleep(600)
-"""
 MPI_PROGRAM = """
 import os
 from mpi4py import MPI
@@ -41,7 +27,7 @@ print("rank", os.environ["RANK"], "of", world.size, "sum", total, "step", in_ste
 
 @pytest.fixture(scope="module")
 def made(cluster: Cluster) -> Iterator[Slurm]:
-    with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=PROGRAM, mpi=MPI_PROGRAM) as slurm:
+    with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=WAITS, mpi=MPI_PROGRAM) as slurm:
         yield slurm
 
 
@@ -51,32 +37,11 @@ def slurm(made: Slurm) -> Slurm:
     return made
 
 
-def submit(slurm: Slurm, words: str, *program: str) -> tuple[str, str]:
-    """Submit a job; returns its id and Slurm's number of it."""
-    done = slurm.run("muster", "launch", "--slurm", words, "--detach", "program.py", *program)
-    assert done.returncode == 0, done.stderr
-    match = re.search(r"job (\S+) is Slurm's job (\d+)", done.stdout)
-    assert match, done.stdout
-    return match[1], match[2]
-
-
 def state(slurm: Slurm, job: str) -> dict[str, Any]:
     done = slurm.run("muster", "status", "--json", job)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     return dict(found)
-
-
-def until_all_print(slurm: Slurm, job: str, text: str, ranks: int) -> None:
-    def printed() -> bool:
-        return slurm.run("muster", "logs", job).stdout.count(text) == ranks
-
-    wait_until(printed, lambda: f"{text} of all ranks: {slurm.run('muster', 'logs', job).stdout}")
-
-
-def attached(slurm: Slurm, job: str) -> tuple[int, str]:
-    done = slurm.run("muster", "attach", job)
-    return done.returncode, done.stdout
 
 
 def test_srun_starts_ranks_that_meet_by_pmix(slurm: Slurm) -> None:
@@ -95,11 +60,11 @@ def test_a_rank_that_fails_under_srun_is_the_verdict(slurm: Slurm) -> None:
 
 
 def test_a_batch_job_waits_runs_and_is_stopped_by_its_id(slurm: Slurm) -> None:
-    job, number = submit(slurm, "-N 3 -n 3 --hold", "wait")
+    job, number = slurm.submit("-N 3 -n 3 --hold", "wait")
     waiting = state(slurm, job)
     assert (waiting["state"], waiting["why"]) == ("waiting", f"Slurm's job {number}: PENDING (JobHeldUser)")
     slurm.run("scontrol", "release", number)
-    until_all_print(slurm, job, "begins", 3)
+    slurm.until_printed(job, "begins", 3)
     running = state(slurm, job)
     assert (running["state"], running["hosts"]) == ("running", ["slurm1", "slurm2", "slurm3"])
     stopped = slurm.run("muster", "stop", job)
@@ -111,10 +76,10 @@ def test_a_batch_job_waits_runs_and_is_stopped_by_its_id(slurm: Slurm) -> None:
 def test_scancel_of_a_batch_job_has_a_verdict_and_leaves_nothing(
     slurm: Slurm, words: tuple[str, ...]
 ) -> None:
-    job, number = submit(slurm, "-N 2 -n 4 -w slurm2,slurm3", "wait")
-    until_all_print(slurm, job, "begins", 4)
+    job, number = slurm.submit("-N 2 -n 4 -w slurm2,slurm3", "wait")
+    slurm.until_printed(job, "begins", 4)
     slurm.run("scancel", *words, number)
-    status, output = attached(slurm, job)
+    status, output = slurm.attached(job)
     assert f"FAILED  Slurm ended the allocation {number}: CANCELLED" in output
     assert status == 143
     wait_until(lambda: not slurm.left(), "the end of all processes of the job")
@@ -122,18 +87,18 @@ def test_scancel_of_a_batch_job_has_a_verdict_and_leaves_nothing(
 
 
 def test_a_job_that_has_saved_is_queued_again_and_goes_on(slurm: Slurm) -> None:
-    job, number = submit(slurm, "-N 2 -n 2 --requeue", "save")
-    until_all_print(slurm, job, "restart 0 begins", 2)
+    job, number = slurm.submit("-N 2 -n 2 --requeue", "save")
+    slurm.until_printed(job, "restart 0 begins", 2)
     slurm.run("scancel", "--batch", "--signal=USR1", number)  # as Slurm does before the time limit
-    until_all_print(slurm, job, "restart 1 goes on", 2)
-    status, output = attached(slurm, job)
+    slurm.until_printed(job, "restart 1 goes on", 2)
+    status, output = slurm.attached(job)
     assert (status, "DONE    2 ranks on 2 hosts" in output) == (0, True), output
     assert state(slurm, job)["attempt"] == 1
 
 
 def test_the_death_of_the_drivers_node_is_named_soon_after_slurm_knows(slurm: Slurm) -> None:
-    job, number = submit(slurm, "-N 2 --ntasks-per-node=1 -w slurm2,slurm3", "wait")
-    until_all_print(slurm, job, "begins", 2)
+    job, number = slurm.submit("-N 2 --ntasks-per-node=1 -w slurm2,slurm3", "wait")
+    slurm.until_printed(job, "begins", 2)
     try:
         slurm.compose("kill", "slurm2")
         wait_until(
