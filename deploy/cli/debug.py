@@ -82,8 +82,8 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
     """Evaluate an expression in every rank of a running job, with equal answers together.
 
     Names are those of your program where each rank is now: of the innermost function, then of its callers.
-    The ranks go on meanwhile. The job must have been launched with --record. The exit status is 1 if a rank
-    gave no value, and 3 if a host gave no answer.
+    The ranks go on meanwhile. The job must have been launched with --record or --stall-timeout. The exit
+    status is 1 if a rank gave no value, and 3 if a host gave no answer.
 
     muster eval JOB step
     muster eval JOB "model.training, loss.item()"
@@ -129,7 +129,7 @@ def debug(  # noqa: PLR0917  # fab makes a flag of each parameter
     """Open a console of Python beside one rank of a running job; with --hold, the debugger pdb in it.
 
     The console has the variables of your program where the rank is now, and the rank goes on meanwhile. The
-    job must have been launched with --record. Ctrl-D leaves, and the job goes on.
+    job must have been launched with --record or --stall-timeout. Ctrl-D leaves, and the job goes on.
     """
     with explained(context, "left; the job goes on"), _running(job, hosts, runs, python) as running:
         channel = open_talk(running.job, running.cluster.channels, _existing(rank, running.ranks), hold=hold)

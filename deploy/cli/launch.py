@@ -44,7 +44,9 @@ _HELP = {
     "detach": "let the job go on when this command ends: its driver runs on the first host; with --slurm, "
     "as a batch job",
     "dry-run": "print every file and every command, and change nothing",
-    "record": "record the collectives of each rank, so that muster why can explain a hang",
+    "record": "record the collectives of each rank, so that muster why can explain a hang "
+    "(default: for muster.train, and with --stall-timeout)",
+    "no-record": "record nothing",
     "max-restarts": "how often to start again after a failure, on the hosts that are still fit (default: 0)",
     "min-hosts": "start again only on so many hosts or more (default: all)",
     "start-timeout": "seconds until every rank must have started (default: 60), and for Slurm to give hosts "
@@ -100,6 +102,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
     detach: bool = False,
     dry_run: bool = False,
     record: bool = False,
+    no_record: bool = False,
     max_restarts: int = 0,
     min_hosts: int = 0,
     start_timeout: int = 0,
@@ -165,7 +168,6 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             hidden=request.taken_from_here(env or ()),
             columns=None if detach else screen.columns,
             may_restart=max_restarts > 0,
-            record=record,
             stdin=not (detach or max_restarts) and request.feeds(0),
             **container,
         )
@@ -174,6 +176,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         with clock.part("tree"):
             tree = scan(here)
             program = request.program(tree, here, script=script, module=module, args=args)
+            recorded = request.recorded(program, record=record, no_record=no_record, stalls=stall_timeout > 0)
             library = of_package(TRAIN)
         with clock.part("imports meanwhile"):
             # The logins that run meanwhile take longer than these imports.
@@ -182,7 +185,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             from . import carrying  # noqa: PLC0415
             from .batch import hand_to_login, hand_to_slurm  # noqa: PLC0415
         job = Job(
-            spec=replace(spec, program=program),
+            spec=replace(spec, program=program, record=recorded),
             hosts=listed,
             tree=tree,
             library=library,

@@ -57,6 +57,17 @@ def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> 
     return replace(asked, mpi=asks_for_mpi(asked, tree))
 
 
+def recorded(program: Program, *, record: bool, no_record: bool, stalls: bool) -> bool:
+    """Whether the ranks note their collectives: if asked, if a stall ends the job, and in our own program.
+
+    It costs less than 1 % of a step of these (benchmarks/recording.py). Any other program may make hundreds
+    of small calls in a step, so it must ask.
+    """
+    if record and no_record:
+        raise UsageError("--record and --no-record exclude each other; give one")
+    return not no_record and (record or stalls or program.module == DEFAULT_MODULE)
+
+
 def _arguments(args: str) -> tuple[str, ...]:
     """The words of `--args`, split as by a shell."""
     try:

@@ -38,9 +38,9 @@ read_shard() if os.environ["RANK"] == "2" else all_reduce()
 """
 
 
-def test_a_recorded_job_that_stalls_says_who_waits_in_what_and_who_does_not_come(project: Project) -> None:
+def test_a_job_that_stalls_says_who_waits_in_what_and_who_does_not_come(project: Project) -> None:
     (project.path / "train.py").write_text(HANGS_IN_TORCH)
-    launched = project.launch("--record", "--stall-timeout", "6", "--script", "train.py")
+    launched = project.launch("--stall-timeout", "6", "--script", "train.py")
     assert launched.status == 3, launched.output
     why = launched.result["why"]
     assert (why["kind"], why["culprits"], why["waiting"]) == ("absent", [1], [0]), launched.output

@@ -97,6 +97,31 @@ def test_a_word_out_of_a_list() -> None:
         request.one_of("--launcher", "mpirum", ("mpirun", "torchrun"))
 
 
+OURS, THEIRS = Program(module="muster.train"), Program(script="train.py")
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "recorded"),
+    [
+        (THEIRS, {}, False),
+        (THEIRS, {"record": True}, True),
+        (THEIRS, {"stalls": True}, True),
+        (THEIRS, {"stalls": True, "no_record": True}, False),
+        (OURS, {}, True),
+        (OURS, {"no_record": True}, False),
+        (Program(module="muster.train.tools.probe"), {}, False),
+    ],
+)
+def test_which_jobs_are_recorded(program: Program, options: dict[str, bool], recorded: bool) -> None:
+    every = {"record": False, "no_record": False, "stalls": False, **options}
+    assert request.recorded(program, **every) == recorded
+
+
+def test_a_job_is_recorded_or_not() -> None:
+    with pytest.raises(UsageError, match="--record and --no-record exclude each other"):
+        request.recorded(THEIRS, record=True, no_record=True, stalls=False)
+
+
 @pytest.mark.parametrize(("text", "meant"), [("10.1.2.3/16", "10.1.0.0/16"), ("eth1", "eth1"), ("", "")])
 def test_a_network_is_read(text: str, meant: str) -> None:
     assert request.network(text) == meant
