@@ -1,8 +1,9 @@
 #!/bin/sh
 # Makes the keys of the practice cluster, once, and pins them everywhere. Runs as root in the service `keys`.
-#   /trust/NODE  the volume that NODE alone mounts: its host key, the cluster's key, who may log in, known hosts
+#   /trust/NODE  the volume that NODE alone mounts: its host key, who may log in, known hosts
 #   /muster      .muster/ of the user's machine, whose path there is $MUSTER_DIR
 #   $NODES       "node1:2201 node2:2202": every node, and its port on the user's machine
+#   $HEADS       "node1": the nodes that may log in to the others, and so get the cluster's key; by default the first
 # The volumes hold the truth and everything else is written again each time, so `down --volumes` and `up` leave
 # nothing stale. Files are moved into place: a node that is running never reads half of one.
 set -eu
@@ -17,8 +18,10 @@ names=$(for node in $NODES; do echo "${node%:*}"; done)
 new=$(mktemp -d)
 trap 'rm -rf "$new"' EXIT
 
-# The cluster's key lives in the first node's volume; every node gets it, as mpirun starts ranks from any of them.
-key=/trust/$(echo "$names" | head -n 1)/id_ed25519
+# The cluster's key lives in the first node's volume. A detached job's driver, and mpirun by hand, log in from there.
+first=$(echo "$names" | head -n 1)
+heads=" $first ${HEADS:-} "
+key=/trust/$first/id_ed25519
 [ -s "$key" ] || ssh-keygen -q -t ed25519 -N '' -C muster-cluster -f "$key"
 cp "$key" "$key.pub" "$new"
 # restrict: no terminal, no forwarding; commands are all that a launcher needs.
@@ -31,7 +34,11 @@ for name in $names; do
 done >"$new/known_hosts"
 
 for name in $names; do
-  for file in id_ed25519 id_ed25519.pub authorized_keys known_hosts; do
+  case $heads in
+    *" $name "*) files='id_ed25519 id_ed25519.pub authorized_keys known_hosts' ;;
+    *) files='authorized_keys known_hosts' && rm -f "/trust/$name/id_ed25519" "/trust/$name/id_ed25519.pub" ;;
+  esac
+  for file in $files; do
     cp "$new/$file" "/trust/$name/.$file"
     mv "/trust/$name/.$file" "/trust/$name/$file"
   done

@@ -71,6 +71,18 @@ def test_an_account_of_the_host_with_the_number_of_the_containers_user_has_none_
     assert not engine.on("node6", "runuser", "--user", "op", "--", "cat", key)
 
 
+def test_a_host_that_logs_in_to_no_other_has_no_key(engine: Hosts) -> None:
+    assert engine.play("verify", ssh_trust_heads=[]).status != 0
+    failed = [check for check in engine.checks() if not check["ok"]]
+    assert [check["id"] for check in failed] == ["ssh_trust.pairs"]
+    assert "node6 lets this host in, which shall have no key" in str(failed[0]["detail"])
+    assert engine.play("setup", ssh_trust_heads=[]).status == 0
+    assert "id_ed25519" not in engine.on("node6", "ls", "/etc/muster/ssh").split()
+    assert engine.play("verify", ssh_trust_heads=[]).status == 0
+    assert engine.play("setup").status == 0
+    assert engine.play("verify").status == 0
+
+
 def test_a_job_runs_in_it_with_no_further_step(engine: Hosts, tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(RANKS)
     done = launch(engine, tmp_path, "--script", "ranks.py")

@@ -277,4 +277,4 @@ def test_a_host_gets_the_clusters_key_only_if_it_logs_in_to_others() -> None:
     assert lines(**several) == ['from="10.0.0.2,10.0.0.3,192.0.2.9,10.9.0.0/16",restrict KEY']
     assert holds(**several)
     assert lines(ssh_trust_heads=[]) == ['from="192.0.2.9",restrict KEY']
-    assert holds(muster_stack="node")
+    assert not holds(muster_stack="node")

@@ -53,7 +53,7 @@ def test_the_cluster_is_fit_by_the_hosts_file_that_was_written(installed: Instal
     assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == [*NODES]
 
 
-def test_every_node_is_healthy_by_its_own_login(project: Path, env: dict[str, str]) -> None:
+def test_every_node_is_healthy(project: Path, env: dict[str, str]) -> None:
     """The other tests' nodes have no health check (quiet.yaml); `muster cluster up` waits for this one."""
     containers = [f"{env['COMPOSE_PROJECT_NAME']}-{node}-1" for node in NODES]
     inspect = ("docker", "inspect", "--format", "{{.State.Health.Status}}", *containers)
