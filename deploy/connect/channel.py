@@ -203,7 +203,8 @@ class Channel:
         self._ended = self._explain(noise, nonsense)
         self._fail_all(self._ended)
         self._events.put(Event(self.host, Lost(self._ended)), wait=False)
-        if nonsense:  # our agent ends its job then; another program cannot reach this side any more
+        # Our agent ends its job then. Another program can reach nobody any more, and no lifeline ends it.
+        if nonsense or (noise and noise.endless):
             self.give_up()
             self._pipe.close(patient=False)
 

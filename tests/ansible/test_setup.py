@@ -110,6 +110,7 @@ def test_a_second_setup_changes_nothing_and_costs_little(hosts: Hosts) -> None:
 
 
 # Hosts that were not edited are left alone: the setup above has changed nothing on any of them.
+@pytest.mark.soak
 @pytest.mark.usefixtures("set_up")
 def test_what_was_edited_by_hand_is_put_right_with_no_host_left_out_of_the_known_ones(hosts: Hosts) -> None:
     edits = f"echo 'MaxStartups 1' >{SSHD}; echo 'server 192.0.2.1' >{CHRONY}; systemctl stop chrony;"
@@ -147,6 +148,7 @@ def test_the_hosts_of_a_setup_run_a_launch_with_no_further_step(hosts: Hosts, tm
     assert [name for name in hosts.names if done.stdout.count(f"sum {total} on {name}") < 2] == []
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not HAS_TORCH, reason="these hosts have no PyTorch")
 @pytest.mark.usefixtures("set_up")
 def test_the_hosts_of_a_setup_train_with_no_further_step(hosts: Hosts, tmp_path: Path) -> None:

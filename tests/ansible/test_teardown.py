@@ -62,6 +62,7 @@ def test_teardown_keeps_what_jobs_wrote_unless_it_is_told_otherwise_and_leaves_n
     no_trace_is_left(hosts, bare, hosts.names[:-1])
 
 
+@pytest.mark.soak
 def test_a_second_teardown_takes_what_the_first_kept_and_has_nothing_else_to_do(
     hosts: Hosts, bare: dict[str, set[str]]
 ) -> None:
@@ -84,6 +85,7 @@ def traces(hosts: Hosts) -> dict[str, set[str]]:
     return {name: hosts.traces(name) for name in hosts.names}
 
 
+@pytest.mark.soak
 def test_verify_proves_that_nothing_is_left(hosts: Hosts, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     done = hosts.play("verify", verify_state="absent", verify_json=str(report))

@@ -21,6 +21,7 @@ def bare_host(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFacto
     return hosts
 
 
+@pytest.mark.soak
 def test_setup_of_the_wheel_says_what_it_would_do_only(bare_host: Hosts, tmp_path: Path) -> None:
     (tmp_path / "installed").mkdir()
     installed = install(build_wheel(tmp_path / "built"), tmp_path / "installed")

@@ -312,5 +312,5 @@ CASES = [(name, launcher) for name, fault in FAULTS.items() for launcher in faul
 # The rows that `make test` runs, without limits of time; the other rows are for `make soak`.
 IN_EVERY_TEST = {
     *(("kill", "mpirun"), ("memory", "mpirun"), ("daemon", "mpirun"), ("agent", "torchrun")),
-    *(("sigint", "torchrun"), ("sigkill", "mpirun"), ("power", "mpirun"), ("frozen", "torchrun")),
+    *(("sigint", "torchrun"), ("sigkill", "mpirun"), ("power", "mpirun"), ("frozen", "mpirun")),
 }

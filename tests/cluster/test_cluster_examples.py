@@ -20,6 +20,7 @@ mostly_mpirun = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.soak
 @mostly_mpirun
 def test_a_parameter_server_has_workers_on_three_hosts(project: Project, launcher: str) -> None:
     """One rank a host: the server on the first, a worker on each of the others."""

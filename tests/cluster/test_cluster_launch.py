@@ -185,6 +185,7 @@ def test_a_failing_rank_of_torchs_own_mpi_ends_the_job(
     assert ("ValueError: boom" in done.output) is (deed == "raise")
 
 
+@pytest.mark.soak
 def test_torchs_own_mpi_under_torchrun_is_a_failure(project: Project, cluster: Cluster) -> None:
     one_on_each(project, cluster)
     done = project.launch("--launcher", "torchrun", "--script", "mpi.py")

@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.launching import FAB, ROOT
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.soak
 def test_on_three_ranks_of_two_hosts(cluster: Cluster, tmp_path: Path) -> None:
     checks = ("--module", "tests.train.mpi_checks.run", "--args", "collectives messages training")
     hosts = ("--hosts", str(cluster.hosts_file), "--np", "3", "--runs", str(tmp_path))

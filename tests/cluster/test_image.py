@@ -254,8 +254,9 @@ def test_mpirun_by_hand_runs_6_ranks_on_3_nodes(cluster: Cluster, script: str) -
     assert ranks(done.stdout, 6) == SIX_ON_THREE
 
 
-# Every launch with torchrun is a static one. One rank on each node: torchrun itself imports torch there too.
-@pytest.mark.parametrize("rendezvous", [pytest.param("static", marks=pytest.mark.soak), "c10d"])
+# One rank on each node: torchrun itself imports torch there too.
+@pytest.mark.soak
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
 def test_torchrun_by_hand_runs_3_ranks_on_3_nodes(cluster: Cluster, script: str, rendezvous: str) -> None:
     options = f"--nnodes=3 --nproc-per-node=1 --rdzv-backend={rendezvous} --rdzv-endpoint=node1:29400"
     agents = []

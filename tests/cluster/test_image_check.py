@@ -6,6 +6,8 @@ import json
 import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.launching import FAB, ROOT
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ def fab(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.soak
 def test_the_image_keeps_every_promise_and_its_labels_are_true(cluster: Cluster) -> None:
     image = cluster.compose("config", "--images", "keys").strip()
     done = fab("image.check", "--image", image, "--json")

@@ -81,6 +81,7 @@ def test_the_odd_rank_of_a_stalled_job_is_named_with_its_stack(
     assert_odd(kept.read_text())
 
 
+@pytest.mark.soak
 def test_hosts_that_do_not_reach_each_other_any_more_are_named_when_the_job_stalls(
     project: Project, cluster: Cluster
 ) -> None:

@@ -61,8 +61,9 @@ def test_every_node_is_healthy(project: Path, env: dict[str, str]) -> None:
     assert done.stdout.split() == ["healthy"] * len(NODES)
 
 
-# Under torchrun tests/local proves the same; here a dozen processes more load PyTorch.
-@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
+# On one host tests/local proves the same; here a dozen processes load PyTorch.
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 def test_names_of_the_project_are_its_own_on_every_host(
     installed: Installed, project: Path, launcher: str, tmp_path: Path
 ) -> None:

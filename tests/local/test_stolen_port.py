@@ -84,7 +84,7 @@ def launch(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch
         yield carry_out
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)])
 def test_a_launch_whose_port_was_taken_starts_again_with_another(
     launch: Launch, launcher: LauncherName
 ) -> None:

@@ -32,7 +32,12 @@ def alone(launch: Launch) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "ranks"), [("mpirun", 3), ("torchrun", 2), pytest.param("spawn", 2, marks=pytest.mark.soak)]
+    ("launcher", "ranks"),
+    [
+        ("mpirun", 3),
+        pytest.param("torchrun", 2, marks=pytest.mark.soak),
+        pytest.param("spawn", 2, marks=pytest.mark.soak),
+    ],
 )
 def test_the_minimal_example_has_the_same_loss_under_every_launcher(
     launch: Launch, alone: list[float], launcher: str, ranks: int

@@ -116,7 +116,7 @@ WHO: dict[str, Callable[[Started], int]] = {
 @pytest.mark.parametrize(
     ("launcher", "who", "number", "status"),
     [
-        pytest.param("mpirun", "launcher", signal.SIGUSR1, 75, id="mpirun itself"),
+        pytest.param("mpirun", "launcher", signal.SIGUSR1, 75, id="mpirun itself", marks=pytest.mark.soak),
         pytest.param("mpirun", "rank", signal.SIGTERM, 75, id="mpirun, rank 1", marks=pytest.mark.soak),
         pytest.param("torchrun", "launcher", signal.SIGTERM, 1, id="torchrun itself", marks=pytest.mark.soak),
         pytest.param("torchrun", "rank", signal.SIGTERM, 1, id="torchrun, rank 1", marks=pytest.mark.soak),

@@ -65,6 +65,7 @@ def test_what_is_made_of_them_in_debug_mode(rest_in_debug_mode: dict[str, str], 
     assert not rest_in_debug_mode[check], rest_in_debug_mode[check]
 
 
+@pytest.mark.soak
 def test_train_uses_it_where_torch_has_no_mpi_built_in(launch: Launch, tmp_path: Path) -> None:
     from tests.train.forked import train_alone
 
