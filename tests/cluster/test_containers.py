@@ -233,6 +233,17 @@ def test_a_job_inside_that_fails_starts_again(project: Project, image: str) -> N
 
 
 @soak
+def test_a_detached_job_inside_starts_again_and_ends(project: Project, image: str) -> None:
+    words = ("--env", "GREETING=x", "--script", "program.py", "--args=exit", "--max-restarts", "1")
+    job = project.detach("--image", image, *words)
+    attached = project.fab("attach", job)
+    assert attached.returncode == 3, attached.stdout + attached.stderr
+    assert f"job {job}, restart 1: 2 ranks" in attached.stdout
+    assert "FAILED  rank 1 on localhost: exit status 3" in attached.stdout
+    require_nothing_left(job)
+
+
+@soak
 def test_the_hosts_mpirun_starts_ranks_in_an_image_that_has_none(project: Project, tiny: str) -> None:
     done = launch(project, tiny)
     assert done.status == 0, done.output
