@@ -10,7 +10,7 @@ from ..connect.pipe import OpenPipe
 from ..hosts.hostfile import Host
 from ..jobs.job import Job
 from ..jobs.run_folder import RunFolder
-from ..jobs.runner import Attempts, Observer
+from ..jobs.runner import Attempts, Blame, Observer
 from ..launch.result import LaunchResult
 from ..plan.launcher import LauncherName
 from ..plan.source_tree import Tree, of_package
@@ -57,10 +57,10 @@ def job_of(  # noqa: PLR0917  # what a benchmark's job has
     )
 
 
-def run(job: Job, open_pipe: OpenPipe, runs: Path, observers: Sequence[Observer]) -> Ran:
+def run(job: Job, open_pipe: OpenPipe, runs: Path, observers: Sequence[Observer], blame: Blame) -> Ran:
     """Run the job to its end. Its folder in `runs` is like that of any other job."""
     folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
-    result = Attempts(job, open_pipe, folder, (folder, *observers)).run()
+    result = Attempts(job, open_pipe, folder, (folder, *observers), blame=blame).run()
     places = [(host.host.name, place.rank) for host in result.plan.hosts for place in host.ranks]
     places.sort(key=lambda place: place[1])
     printed = {rank: _head_of(folder.log_of(rank, host, "out")) for host, rank in places}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -36,14 +37,18 @@ from .benching import (
     write_links_page,
 )
 from .command import command
-from .inventory import of_file
+from .inventory import HERE, inventory_of, slurm_of
 from .shared import explained
 
 
-@command(help={**BENCH_HELP, **KEPT_HELP, "html": "also write a page with the heat maps to this file"})
+@command(
+    help={**BENCH_HELP, **KEPT_HELP, "html": "also write a page with the heat maps to this file"},
+    alone={"--slurm": HERE},
+)
 def links(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     hosts: str = "hosts.txt",
+    slurm: str = "",
     include: str = "",
     exclude: str = "",
     launcher: str = "mpirun",
@@ -63,11 +68,12 @@ def links(  # noqa: PLR0917  # fab makes a flag of each parameter
     It runs as a job with one rank on each host. The first result is kept beside the hosts file, in
     .muster/bench, and later ones are compared with it.
     """
-    with explained(context, INTERRUPTED):
+    with explained(context, INTERRUPTED), contextlib.ExitStack() as stack:
         _require_baseline(baseline, Links)
-        inventory = of_file(hosts, include, exclude, python)
+        slurm = slurm_of(launcher, slurm)
+        inventory = stack.enter_context(inventory_of(hosts, slurm, include, exclude, python))
         if len(inventory.hosts) < 2:
-            raise UsageError(f"{hosts}: a link needs two hosts, here is one")
+            raise UsageError(f"{'--slurm' if slurm else hosts}: a link needs two hosts, here is one")
         args = [*(["--in-turn"] if in_turn else []), *(SHORT[LINKS] if short else ())]
         options = {"launcher": launcher, "backend": backend, "network": network, "python": python}
         job = job_on(inventory, one_rank_each(inventory.hosts), LINKS, args, **options)
@@ -130,6 +136,7 @@ def _kept(path: Path, before: kept.Kept | None) -> str:
         "np": "number of ranks (default: all slots)",
         "per-host": "number of ranks on each host (default: its slots)",
     },
+    alone={"--slurm": HERE},
 )
 def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
@@ -145,6 +152,7 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
     root: int = 0,
     check: int = 1,
     hosts: str = "hosts.txt",
+    slurm: str = "",
     include: str = "",
     exclude: str = "",
     np: int = 0,
@@ -160,7 +168,7 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
 
     Options and columns are those of nccl-tests; any backend, CPUs and GPUs. Ends with 1 if a result is wrong.
     """
-    with explained(context, INTERRUPTED):
+    with explained(context, INTERRUPTED), contextlib.ExitStack() as stack:
         names = [
             request.one_of("OPERATION", name, sweep.OPERATIONS) for name in operation or sweep.OPERATIONS
         ]
@@ -178,7 +186,8 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
             "check": check,
         }
         args = [*(f"--{name}={value}" for name, value in values.items()), *(["--json"] if json else [])]
-        inventory = of_file(hosts, include, exclude, python)
+        slurm = slurm_of(launcher, slurm)
+        inventory = stack.enter_context(inventory_of(hosts, slurm, include, exclude, python))
         listed = request.per_host(inventory.hosts, per_host)
         options = {"launcher": launcher, "backend": backend, "network": network, "python": python}
         job = with_ranks(job_on(inventory, listed, SWEEP, args, **options), np)
@@ -194,11 +203,13 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
         **BENCH_HELP,
         **KEPT_HELP,
         "folder": "a folder of the hosts whose disk is measured (default: the job's)",
-    }
+    },
+    alone={"--slurm": HERE},
 )
 def hosts(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     hosts: str = "hosts.txt",
+    slurm: str = "",
     include: str = "",
     exclude: str = "",
     launcher: str = "mpirun",
@@ -217,9 +228,10 @@ def hosts(  # noqa: PLR0917  # fab makes a flag of each parameter
 
     It runs as a job with one rank on each host. Results are kept and compared as those of bench links.
     """
-    with explained(context, INTERRUPTED):
+    with explained(context, INTERRUPTED), contextlib.ExitStack() as stack:
         _require_baseline(baseline, by_host.Speeds)
-        inventory = of_file(hosts, include, exclude, python)
+        slurm = slurm_of(launcher, slurm)
+        inventory = stack.enter_context(inventory_of(hosts, slurm, include, exclude, python))
         args = [*(["--in-turn"] if in_turn else []), *(SHORT[HOSTS] if short else ())]
         args += [f"--folder={folder}"] if folder else []
         options = {"launcher": launcher, "backend": backend, "network": network, "python": python}

@@ -28,7 +28,8 @@ from .shipped import TRAIN
 
 BENCH_HELP = {
     **HELP,
-    "launcher": "mpirun (default) or torchrun",
+    "slurm": "take the hosts from Slurm: options of salloc as one word, or none inside of an allocation",
+    "launcher": "mpirun (default), torchrun, or srun on hosts of Slurm",
     "backend": "auto (default), gloo, nccl or mpi: what carries the messages, as in a job",
     "network": "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
     "runs": "the folder in which to make the folder of this run (default: runs)",
@@ -83,6 +84,7 @@ def job_on(
     named = request.one_of("--launcher", launcher, LAUNCHERS)
     carrier = request.one_of("--backend", backend, request.BACKENDS)
     job = job_of(request.new_job(), tool, args, hosts, TRAIN, named, carrier)
+    job = replace(job, spec=replace(job.spec, allocation=inventory.allocation))
     return replace(job, network=request.network(network), python=python, pythons=inventory.pythons)
 
 
@@ -100,7 +102,11 @@ def carry_out(job: Job, inventory: Inventory, runs: Path, *, out: bool = False, 
     screen = Screen(sys.stdout if out else sys.stderr, frozenset())
     try:
         ran = running.run(
-            job, inventory.open_pipe, runs, (screen, *([FirstRank(sys.stdout)] if table else []))
+            job,
+            inventory.open_pipe,
+            runs,
+            (screen, *([FirstRank(sys.stdout)] if table else [])),
+            inventory.blame,
         )
     finally:
         screen.close()

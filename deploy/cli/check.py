@@ -20,7 +20,7 @@ from ..plan.launcher import LAUNCHERS, LauncherName
 from . import options as request
 from .checked import Checked, checked, with_bench
 from .command import command
-from .inventory import HERE, allocated, of_file, salloc_words
+from .inventory import HERE, inventory_of, salloc_words
 from .shared import HELP, SLOTS, explained
 
 _HELP = {
@@ -58,10 +58,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
         if slurm and (unfit(site) or not _has_hosts(slurm)):
             done = Checked(named, site)
         else:
-            if slurm:
-                inventory = stack.enter_context(allocated(slurm, include, exclude, python, None))
-            else:
-                inventory = of_file(hosts, include, exclude, python)
+            inventory = stack.enter_context(inventory_of(hosts, slurm, include, exclude, python))
             done = checked(inventory, named, rule, site)
             done = with_bench(done, inventory, python, Path(runs)) if bench else done
         if html:

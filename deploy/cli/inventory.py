@@ -112,6 +112,18 @@ def allocated(
         )
 
 
+@contextlib.contextmanager
+def inventory_of(
+    hosts: str, slurm: str, include: str, exclude: str, python: str, *, seconds: float | None = None
+) -> Iterator[Inventory]:
+    """The hosts that Slurm gives for `--slurm`, within these seconds; without it, those of the hosts file."""
+    if slurm:
+        with allocated(slurm, include, exclude, python, seconds) as inventory:
+            yield inventory
+    else:
+        yield of_file(hosts, include, exclude, python)
+
+
 def slurm_of(launcher: str, slurm: str) -> str:
     """The value of `--slurm`. srun is Slurm's: inside of an allocation, that allocation is meant.
 

@@ -23,7 +23,7 @@ from ..timings import Timings
 from . import options as request
 from .command import command
 from .habits import HINTS, SPELLINGS
-from .inventory import HERE, allocated, batch_words, later, of_file, slurm_of, with_slots
+from .inventory import HERE, batch_words, inventory_of, later, slurm_of, with_slots
 from .shared import HELP, SLOTS, explained
 from .shipped import TRAIN
 
@@ -152,10 +152,9 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         here, screen = Path.cwd(), Screen(shown, request.ranks(rank), may_drop=True)
         if batch:
             inventory = later()
-        elif slurm:
-            inventory = stack.enter_context(allocated(slurm, include, exclude, python, start_timeout or None))
         else:
-            inventory = of_file(hosts, include, exclude, python)
+            given = inventory_of(hosts, slurm, include, exclude, python, seconds=start_timeout or None)
+            inventory = stack.enter_context(given)
         listed = request.per_host(with_slots(inventory, slots), per_host)
         spec = LaunchSpec(
             job=request.new_job(),

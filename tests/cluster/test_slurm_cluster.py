@@ -87,6 +87,22 @@ def test_a_launch_inside_of_an_allocation_uses_it(slurm: Slurm) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_benchmarks_take_hosts_from_slurm_and_give_them_back(slurm: Slurm, launcher: str) -> None:
+    slurm.until_idle()
+    given = ("--launcher", launcher, "--backend", "gloo", "--json")
+    done = slurm.run("muster", "bench", "links", "--slurm", "-N 3", "--short", *given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["hosts"] == ["slurm1", "slurm2", "slurm3"]
+    words = ("all_reduce", "--slurm", "-N 3 -n 3", "-e", "1K", *given)
+    done = slurm.run("muster", "bench", "collectives", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["ranks"] == 3
+    wait_until(lambda: not slurm.jobs(), "the end of Slurm's job")
+    assert slurm.left() == ""
+
+
 def test_a_driver_that_is_killed_leaves_no_allocation(slurm: Slurm) -> None:
     slurm.until_idle()
     with slurm.start("muster", "launch", "--slurm", "-N 3 -n 3", "program.py", "wait") as process:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,8 @@ from invoke import Context, Exit
 from muster.deploy.bench.links import Links
 from muster.deploy.bench.run import Ran
 from muster.deploy.cli import bench, benching, check_bench
-from muster.deploy.cli.inventory import of_file
+from muster.deploy.cli import inventory as inventories
+from muster.deploy.cli.inventory import Inventory, of_file
 from muster.deploy.jobs.job import Job
 from tests.unit.test_bench_hosts import text as speeds_of
 from tests.unit.test_bench_links import printed as links_of
@@ -47,7 +49,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, status: int = 0) -> Launches:
     launches = Launches(
-        {"links": links_of(3), "host_speed": {rank: speeds_of() for rank in range(3)}}, status
+        {"links": links_of(3), "sweep": {}, "host_speed": {rank: speeds_of() for rank in range(3)}}, status
     )
     for module in (bench, check_bench):
         monkeypatch.setattr(module, "carry_out", launches)
@@ -133,6 +135,20 @@ def test_options_of_nccl_tests_reach_the_program(place: Path, monkeypatch: pytes
     assert {"--operations=alltoall", f"--maxbytes={1 << 30}", "--op=max", "--check=0"} <= {
         *job.spec.program.args
     }
+
+
+@pytest.mark.parametrize("command", [bench.links, bench.collectives, bench.hosts])
+def test_hosts_may_be_those_of_slurm(place: Path, monkeypatch: pytest.MonkeyPatch, command: Any) -> None:
+    @contextlib.contextmanager
+    def allocated(slurm: str, *_: object) -> Iterator[Inventory]:
+        assert slurm == "-N 3"
+        yield dataclasses.replace(of_file("given", "", "", ""), allocation="7")
+
+    (place / "hosts.txt").rename(place / "given")
+    monkeypatch.setattr(inventories, "allocated", allocated)
+    launches = stand_in(monkeypatch)
+    assert run(command, slurm="-N 3") == 0
+    assert [job.spec.allocation for job in launches.jobs] == ["7"]
 
 
 def test_a_check_gets_what_is_slow_as_warnings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
