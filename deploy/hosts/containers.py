@@ -75,8 +75,9 @@ def inside(facts: Facts, there: ContainerThere) -> Facts:
 def require_same(image: str, there: Mapping[str, ContainerThere]) -> None:
     """`UnfitError` for hosts whose image is another than that of the first host, or has too old a Python."""
     first, model = next(iter(there.items()))
+    of_first = f"{model.id[:SHOWN]} on {first}"
     reasons = [
-        (host, f"{image} is {known.id[:SHOWN]} here, but {model.id[:SHOWN]} on {first}; {_same_again(known)}")
+        (host, f"{image} is {known.id[:SHOWN]} here, but {of_first}; {_same_again(image, known)}")
         for host, known in there.items()
         if known.id != model.id and not {*known.digests} & {*model.digests}
     ]
@@ -89,9 +90,17 @@ def require_same(image: str, there: Mapping[str, ContainerThere]) -> None:
         raise UnfitError(reasons)
 
 
-def _same_again(known: ContainerThere) -> str:
+def what_brings(image: str, engine: EngineName) -> str:
+    """The commands that bring an image from here. `image.push` loads it through the API of docker."""
+    if engine == "podman":
+        return (
+            f"docker save -o image.tar {image}; muster put image.tar; muster run -- podman load -i image.tar"
+        )
+    return "muster put" if engine == "apptainer" else f"muster image.push --image {image}"
+
+
+def _same_again(image: str, known: ContainerThere) -> str:
+    bring = what_brings(image, known.engine)
     if known.engine == "apptainer":
-        return "copy one file to all hosts: muster put"
-    return (
-        f"pull it on both hosts, name it by its digest, or bring it with muster image.push ({known.engine})"
-    )
+        return f"copy one file to all hosts: {bring}"
+    return f"pull it on both hosts ({known.engine}), name it by its digest, or bring it from here: {bring}"

@@ -12,7 +12,7 @@ from ..connect.fanout import on_every
 from ..connect.pipe import LostError
 from ..connect.requests.containers import CONTAINER
 from ..errors import MusterError, UnfitError
-from ..hosts.containers import ContainerThere, require_same
+from ..hosts.containers import ContainerThere, EngineName, require_same, what_brings
 from ..plan.spec import LaunchSpec
 
 # A host that lacks the image fetches it: as long as it reports that it is busy, it has time.
@@ -46,27 +46,31 @@ class Images:
             if not self._pull or there[lacking[0]].engine == "apptainer":
                 raise UnfitError((host, self._lacks(there[host])) for host in lacking)
             self._say(f"{', '.join(lacking)}: fetching {self._image}")
-            fetched = on_every(lacking, lambda host: self._fetch(channels[host]), interrupted=cluster.close)
+            fetched = on_every(
+                lacking,
+                lambda host: self._fetch(channels[host], there[host].engine),
+                interrupted=cluster.close,
+            )
             there |= fetched.require_all()
         require_same(self._image, there)
         return there
 
-    def _fetch(self, channel: Channel) -> ContainerThere:
+    def _fetch(self, channel: Channel, engine: EngineName) -> ContainerThere:
         try:
             return channel.wait(self._post(channel, pull=True), PULL_SECONDS)
         except LostError:
             raise
         except MusterError as error:
-            bring = f"bring it from here: muster image.push --image {self._image}"
-            raise MusterError(f"{error.reason}; {bring}", host=channel.host) from None
+            bring = what_brings(self._image, engine)
+            raise MusterError(f"{error.reason}; bring it from here: {bring}", host=channel.host) from None
 
     def _post(self, channel: Channel, *, pull: bool) -> Future[ContainerThere]:
         return channel.post(CONTAINER, self._survey, image=self._image, engine=self._engine, pull=pull)
 
     def _lacks(self, there: ContainerThere) -> str:
         if there.engine == "apptainer":
-            return f"there is no {self._image}; bring it: muster put"
+            return f"there is no {self._image}; bring it: {what_brings(self._image, there.engine)}"
         return (
             f"{there.engine} has no image {self._image}; a launch lets the host fetch it, a dry run "
-            "does not; or bring it from here: muster image.push"
+            f"does not; or bring it from here: {what_brings(self._image, there.engine)}"
         )

@@ -9,7 +9,7 @@ import pytest
 
 from muster.deploy.cli.options import container
 from muster.deploy.errors import UnfitError, UsageError
-from muster.deploy.hosts.containers import ContainerThere, Inside, require_same
+from muster.deploy.hosts.containers import ContainerThere, EngineName, Inside, require_same
 from muster.deploy.plan.container import ContainerPlan
 from muster.deploy.plan.launch_plan import HostPlan, LaunchPlan
 from muster.deploy.plan.spec import Mount
@@ -254,6 +254,21 @@ def test_another_image_on_another_host_is_an_error_that_names_both() -> None:
         require_same(REF, {"node1": DOCKER, "node2": other})
     assert f"node2: {REF} is cdcdcdcdcdcd here, but abababababab on node1" in str(caught.value)
     assert caught.value.exit_status == 3
+
+
+@pytest.mark.parametrize(
+    ("engine", "bring"),
+    [
+        ("docker", f"bring it from here: muster image.push --image {REF}"),
+        ("podman", "muster put image.tar; muster run -- podman load -i image.tar"),
+        ("apptainer", "copy one file to all hosts: muster put"),
+    ],
+)
+def test_what_brings_the_same_image_depends_on_the_engine(engine: EngineName, bring: str) -> None:
+    other = dataclasses.replace(DOCKER, engine=engine, id="cd" * 32)
+    with pytest.raises(UnfitError) as caught:
+        require_same(REF, {"node1": DOCKER, "node2": other})
+    assert str(caught.value).endswith(bring)
 
 
 def test_one_digest_of_a_registry_is_one_image_however_an_engine_names_it() -> None:
