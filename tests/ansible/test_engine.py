@@ -135,6 +135,13 @@ def test_an_engine_that_does_not_answer_stops_setup_before_anything_is_changed(o
     assert owner.traces("node6") == before
 
 
+def test_a_value_that_a_role_does_not_take_stops_setup_before_anything_is_changed(owner: Hosts) -> None:
+    done = owner.play("setup", time_sync_mode="chrony")
+    assert done.status != 0
+    assert "value of time_sync_mode must be one of: public, head, isolated, got: chrony" in done.text
+    assert done.changed == 0, done.text
+
+
 def test_what_cannot_be_installed_stops_setup_before_anything_is_changed(owner: Hosts) -> None:
     """A package that apt would have to remove, and an image that is nowhere: both are said at once."""
     control = "Package: site-time\\nVersion: 1\\nArchitecture: all\\nMaintainer: site\\n"

@@ -36,7 +36,7 @@ def hardened(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactor
     hosts = Hosts(tmp_path_factory.mktemp("hardened"), ["node5"])
     for name in ("operator", "operator.pub"):
         (hosts.folder / name).symlink_to(operator / name)
-    hosts.variables["muster_user"] = "ml"
+    hosts.variables |= {"muster_user": "ml", "ssh_trust_login_seconds": 30}  # its 20 s are less
     hosts.start("node5", login="op")
     lines = "".join(f"{name} {value}\\n" for name, value in HARDENED.items())
     hosts.on("node5", "sh", "-c", PREPARE.format(lines=lines))
