@@ -27,6 +27,9 @@ from .placement import Place, check_shape, place_ranks
 from .source_tree import Tree
 from .spec import LaunchSpec
 
+DEBIAN = "+debian"
+"""In the version of Debian's torch, which has no libuv. env:// asks for that, unless USE_LIBUV is 0."""
+
 
 @dataclass(frozen=True)
 class Tools:
@@ -145,6 +148,8 @@ def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -
     if interface := layout.rendezvous.interfaces.get(host):
         # Of Gloo, of NCCL, and of torch.distributed.rpc.
         env |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), interface)
+    if DEBIAN in (layout.facts[host].torch or ""):
+        env["USE_LIBUV"] = "0"
     env |= launcher_of(spec.launcher).environment(host, layout)
     if spec.may_restart:
         env["MUSTER_RESTART"] = str(spec.attempt)

@@ -151,6 +151,22 @@ def test_the_hosts_of_a_setup_run_a_launch_with_no_further_step(hosts: Hosts, tm
 @pytest.mark.soak
 @pytest.mark.skipif(not HAS_TORCH, reason="these hosts have no PyTorch")
 @pytest.mark.usefixtures("set_up")
+def test_a_program_that_knows_only_torch_runs_on_the_hosts_of_a_setup(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "one = torch.ones(1)\n"
+        "dist.all_reduce(one)\n"
+        "print('sum', int(one.item()))\n"
+    )
+    done = launch(hosts, tmp_path, "--script", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"sum {2 * len(hosts.names)}" in done.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not HAS_TORCH, reason="these hosts have no PyTorch")
+@pytest.mark.usefixtures("set_up")
 def test_the_hosts_of_a_setup_train_with_no_further_step(hosts: Hosts, tmp_path: Path) -> None:
     one_each = hosts.folder / "one-each.txt"  # a rank on each host: each spends seconds to import torch
     one_each.write_text("".join(f"{name} slots=1\n" for name in hosts.names))

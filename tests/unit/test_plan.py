@@ -93,6 +93,11 @@ def test_a_plan_says_where_the_number_of_slots_is_the_default() -> None:
     assert "\nb: rank 1 (one slot, as the hosts file gives it no slots=)\n" in text
 
 
+def test_ranks_meet_without_libuv_where_torch_has_none() -> None:
+    made = make_plan("a\nb", facts={"b": {"torch": "2.6.0+debian"}})
+    assert [host.env.get("USE_LIBUV") for host in made.hosts] == [None, "0"]
+
+
 def test_words_of_the_user_win_over_the_defaults() -> None:
     made = make_plan("node1 slots=2", env=(("OMP_NUM_THREADS", "7"),))
     assert made.hosts[0].env["OMP_NUM_THREADS"] == "7"
