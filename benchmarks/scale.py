@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 FAB = Path(sys.executable).parent / "fab"
 NAME = "muster-scale"
-SUBNET = "10.88"
+SUBNET = "10.188"  # 10.88 is podman's own
 AT_ONCE = "64"
 # Commands that show some of what `fab check` reports.
 QUESTIONS = "hostname; nproc; ulimit -n; df -k . /dev/shm; date +%s.%N; python3 -V; mpirun --version"
