@@ -44,8 +44,8 @@ def why(  # noqa: PLR0917  # fab makes a flag of each parameter
     """Say why a running job stands still or is slow: which ranks wait in what, and for whom.
 
     A job that was launched with --record or --stall-timeout tells most: which collective, of what size, in
-    which line, and which rank comes late to it, with the likely cause. Of any other job,
-    the stacks and processes of its ranks are compared. Ends with 1 if the job hangs.
+    which line, and which rank comes late to it, with the likely cause. Of any other job, the stacks and
+    processes of its ranks are compared. Ends with 1 if the job hangs.
     """
     with explained(context):
         if not job:

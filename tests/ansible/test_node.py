@@ -75,6 +75,7 @@ def test_a_host_that_logs_in_to_no_other_has_no_key(engine: Hosts) -> None:
     assert engine.play("verify", ssh_trust_heads=[]).status != 0
     failed = [check for check in engine.checks() if not check["ok"]]
     assert [check["id"] for check in failed] == ["ssh_trust.pairs"]
+    assert "/etc/muster/ssh/id_ed25519 is there" in str(failed[0]["detail"])
     assert "node6 lets this host in, which shall have no key" in str(failed[0]["detail"])
     assert engine.play("setup", ssh_trust_heads=[]).status == 0
     assert "id_ed25519" not in engine.on("node6", "ls", "/etc/muster/ssh").split()
