@@ -1,14 +1,18 @@
-"""`fab image.push` to three engines: one has the image, one an older one, one nothing and is lost."""
+"""`fab image.push` to three engines: one has the image, one an older one, one nothing and is lost.
+
+The engines are this machine's own, and Debian 13's docker with containerd's image store.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +31,9 @@ pytestmark = pytest.mark.soak  # its plan is in tests/unit/test_push_plan.py
 
 OLDER, IMAGE = "muster-push:older", "muster-push:new"
 LOW, HIGH = 48 << 20, 8 << 20  # bytes of the two layers; random, so that compressing saves nothing
+CONTAINERD = "containerd's store"
+BASE, PACKAGES = "debian:trixie-slim", "docker.io containerd runc"
+LOOK = ("image", "inspect", "--format", "{{.Created}} {{range .RootFS.Layers}}{{.}} {{end}}", IMAGE)
 
 
 @dataclass(frozen=True)
@@ -36,14 +43,24 @@ class Engines:
     cluster: Cluster
     folder: Path
     cache: Path
+    store: str
+    """The kind of the engines' image store."""
+    source: Mapping[str, str] = field(default_factory=dict)
+    """Variables that name the engine from which `fab` takes the image; without them it is this machine's."""
 
     def docker(self, node: str, *words: str, stdin: bytes | None = None) -> str:
         command = ("docker", "--host", f"unix://{self.folder}/{node}/docker.sock", *words)
         done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
         return done.stdout.decode().strip()
 
-    def id(self, node: str) -> str:
-        return self.docker(node, "image", "inspect", "--format", "{{.Id}}", IMAGE)
+    @property
+    def lacks(self) -> int:
+        """How many layers come to a host that has the older image: containerd's store takes all or none."""
+        return 2 if self.store == CONTAINERD else 1
+
+    def has(self, image: Sequence[str]) -> list[bool]:
+        """Which of the nodes have an image with this time and these layers. Each store has its own ids."""
+        return [self.docker(node, *LOOK).split() == list(image) for node in NODES]
 
     def staged(self, node: str) -> int:
         """Bytes of layers that wait on a node."""
@@ -55,7 +72,7 @@ class Engines:
         return subprocess.run(
             (str(FAB), "image.push", "--hosts", str(self.cluster.hosts_file), "--image", IMAGE, *config),
             cwd=ROOT,
-            env={**os.environ, "XDG_CACHE_HOME": str(self.cache)},
+            env={**os.environ, "XDG_CACHE_HOME": str(self.cache), **self.source},
             capture_output=True,
             text=True,
             timeout=120,
@@ -68,25 +85,41 @@ def docker(*words: str, stdin: bytes | None = None) -> bytes:
     return subprocess.run(command, input=stdin, capture_output=True, check=True, timeout=120).stdout
 
 
-def make_images(folder: Path) -> str:
-    """An image of one layer, and one with another on top; the id of the second."""
+def make_images(folder: Path) -> list[str]:
+    """An image of one layer, and one with another on top; the time and the layers of the second."""
     docker("image", "rm", "--force", OLDER, IMAGE)
     (folder / "low").write_bytes(os.urandom(LOW))
     (folder / "high").write_bytes(os.urandom(HIGH))
     (folder / "Dockerfile").write_text("FROM scratch AS older\nCOPY low /\nFROM older\nCOPY high /\n")
     docker("build", "--quiet", "--target", "older", "--tag", OLDER, str(folder))
     docker("build", "--quiet", "--tag", IMAGE, str(folder))
-    return docker("image", "inspect", "--format", "{{.Id}}", IMAGE).decode().strip()
+    return docker(*LOOK).decode().split()
 
 
-def start_engine(folder: Path) -> subprocess.Popen[bytes]:
+@pytest.fixture(scope="module")
+def newer_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Debian 13's engine, unpacked; it runs on Debian 12 as it is."""
+    folder = tmp_path_factory.mktemp("engine")
+    get = f"cd /out && apt-get update -qq && apt-get download -qq {PACKAGES}"
+    docker("run", "--rm", "--volume", f"{folder}:/out", BASE, "sh", "-c", get)
+    for package in folder.glob("*.deb"):
+        subprocess.run(("dpkg", "-x", package, folder / "root"), check=True)
+    return folder / "root" / "usr"
+
+
+def start_engine(folder: Path, newer: Path | None) -> subprocess.Popen[bytes]:
     """An engine in a network namespace of its own: one without a bridge removes docker0 where it is."""
     folder.mkdir()
+    (folder / "daemon.json").write_text(
+        json.dumps({"features": {"containerd-snapshotter": True}} if newer else {})
+    )
+    path = [f"{newer}/bin", f"{newer}/sbin"] if newer else []
     own = ("--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid")
     nets = ("--host", f"unix://{folder}/docker.sock", "--bridge", "none", "--iptables=false")
     with (folder / "log").open("wb") as log:
-        command = ("unshare", "--net", "--", "dockerd", *own, *nets)
-        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        command = ("unshare", "--net", "--", "dockerd", "--config-file", f"{folder}/daemon.json", *own, *nets)
+        env = {**os.environ, "PATH": os.pathsep.join([*path, os.environ["PATH"]])}
+        return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
 
 def wait_for(folder: Path) -> None:
@@ -99,14 +132,17 @@ def wait_for(folder: Path) -> None:
     (folder / "docker.sock").chmod(0o666)  # for the nodes' user
 
 
-@pytest.fixture(scope="module")
-def engines(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+@pytest.fixture(scope="module", params=["the engine's own store", CONTAINERD])
+def engines(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engines]:
     if os.geteuid() or not shutil.which("dockerd"):
         pytest.skip("engines of the test's own need root, and dockerd on PATH")
     bridge = Path("/sys/class/net/docker0")
     had_bridge = bridge.exists()
     folder = Path(tempfile.mkdtemp(prefix="me-"))  # short: a Unix socket's path has at most 107 characters
-    running = {node: start_engine(folder / node) for node in NODES}
+    newer = request.getfixturevalue("newer_engine") if request.param == CONTAINERD else None
+    running = {node: start_engine(folder / node, newer) for node in NODES}
     muster = tmp_path_factory.mktemp("push") / ".muster"
     muster.mkdir()
     hosts_file = muster.parent / "hosts.txt"
@@ -119,8 +155,11 @@ def engines(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     try:
         for node in NODES:
             wait_for(folder / node)
+        made = Engines(second, folder, muster.parent / "cache", request.param)
+        driver = made.docker("node1", "info", "--format", "{{.DriverStatus}}")
+        assert ("containerd" in driver) == (request.param == CONTAINERD), driver
         second.compose("up", "--detach", "--wait", "--no-build")
-        yield Engines(second, folder, muster.parent / "cache")
+        yield made
     finally:
         second.compose("down", "--volumes", "--timeout", "1")
         for process in running.values():
@@ -147,21 +186,21 @@ def push_and_lose(engines: Engines, lost: str) -> Pushed:
         hostfile.load(engines.cluster.hosts_file), opener_with(engines.cluster.ssh_config, "")
     ) as hosts:
         lacking = survey(hosts, image)
-        assert [lacking[node] and len(lacking[node] or ()) for node in NODES] == [None, 1, 2]
+        assert [lacking[node] and len(lacking[node] or ()) for node in NODES] == [None, engines.lacks, 2]
         return Push(hosts, image, archive, prepare(engine, image, archive, lacking), tell).carry(lacking)
 
 
 def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Engines, tmp_path: Path) -> None:
-    identity = make_images(tmp_path)
+    image = make_images(tmp_path)
     engines.docker("node1", "load", stdin=docker("save", IMAGE))
     engines.docker("node2", "load", stdin=docker("save", OLDER))
-    assert (engines.id("node1"), engines.id("node2"), engines.id("node3")) == (identity, "", "")
+    assert engines.has(image) == [True, False, False]
 
     pushed = push_and_lose(engines, "node3")
     outcomes = pushed.hosts
     assert outcomes["node1"].had_it
-    assert (outcomes["node2"].layers, outcomes["node2"].error) == (1, "")
-    assert engines.id("node2") == identity
+    assert (outcomes["node2"].layers, outcomes["node2"].error) == (engines.lacks, "")
+    assert engines.has(image) == [True, True, False]
     assert "the SSH connection to it is gone; what has arrived there is kept" in outcomes["node3"].error
 
     engines.cluster.start("node3")
@@ -169,7 +208,7 @@ def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Eng
     assert 0 < arrived < LOW + HIGH
     done = engines.fab()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert engines.id("node3") == identity
+    assert engines.has(image) == [True, True, True]
     assert re.search(
         r"node1 +has it already\nnode2 +has it already\nnode3 +loaded; 2 layers of it came", done.stdout
     )
@@ -182,14 +221,24 @@ def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Eng
 def test_from_here_each_layer_leaves_once_whatever_the_number_of_hosts(
     engines: Engines, tmp_path: Path
 ) -> None:
-    identity = make_images(tmp_path)
+    image = make_images(tmp_path)
     done = engines.fab()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert [engines.id(node) for node in NODES] == [identity] * 3
+    assert engines.has(image) == [True, True, True]
     sent = re.search(r"on 3 of 3 hosts after \d+ s; ([\d.]+) MB left this machine", done.stdout)
     assert sent
     assert float(sent.group(1)) * 1e6 == pytest.approx(LOW + HIGH, abs=1e6)
-    assert "[" in done.stdout and "%" in done.stdout
+    assert "\ncompressing muster-push:new: 50 %" in done.stdout
+    assert re.search(r"\nmuster-push:new: +[1-9]\d %", done.stdout), done.stdout
+
+
+def test_an_image_comes_from_an_engine_of_either_kind(engines: Engines, tmp_path: Path) -> None:
+    image = make_images(tmp_path)
+    engines.docker("node1", "load", stdin=docker("save", IMAGE))
+    done = replace(engines, source={"DOCKER_HOST": f"unix://{engines.folder}/node1/docker.sock"}).fab()
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert re.search(r"node1 +has it already\nnode2 +loaded; 2 layers", done.stdout), done.stdout
+    assert engines.has(image) == [True, True, True]
 
 
 def test_a_host_without_an_engine_is_named_before_anything_is_sent(
