@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from math import nan
 from pathlib import Path
 
 from scale import FAB, ROOT, Cost, Lab, _docker, lab, measure  # type: ignore[import-not-found]  # beside this script
@@ -64,10 +65,14 @@ def contestants(made: Lab, folder: Path, count: int) -> dict[str, tuple[str, ...
 
 
 def clear(made: Lab) -> None:
-    """Remove what an earlier round has brought."""
-    script = (
-        "chmod -R u+w /home/h*/.muster 2>/dev/null; rm -rf /home/h*/copied* /home/h*/synced /home/h*/.muster"
-    )
+    """Remove what an earlier round has pushed."""
+    script = "chmod -R u+w /home/h*/.muster 2>/dev/null; rm -rf /home/h*/.muster"
+    _docker("exec", made.container, "sh", "-c", script, check=True)
+
+
+def clear_copies(made: Lab) -> None:
+    """Remove what the others have copied: the disk has room for the copies of one contestant."""
+    script = "rm -rf /home/h*/copied* /home/h*/synced"
     _docker("exec", made.container, "sh", "-c", script, check=True)
 
 
@@ -86,7 +91,7 @@ def row(who: str, costs: Sequence[tuple[Cost, int]], scp: float) -> str:
 
 def table(what: str, count: int, costs: Mapping[str, Sequence[tuple[Cost, int]]]) -> str:
     """The table of one folder and one number of hosts."""
-    scp = statistics.median(cost.wall for cost, _ in costs["scp -r"])
+    scp = statistics.median(cost.wall for cost, _ in costs.get("scp -r", [(Cost(nan, nan, nan), 0)]))
     rows = [row(who, all_costs, scp) for who, all_costs in costs.items()]
     head = f"| {what}, {count} hosts | seconds | of scp's | client CPU, s | MB from the client |"
     return "\n".join([head, "| --- | --- | --- | --- | --- |", *rows, ""])
@@ -99,17 +104,23 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--image", default="muster:cpu")
+    parser.add_argument("--image", default="muster:cpu", help="with rsync in it, rsync takes part")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="contestants whose names begin so; ratios need scp"
+    )
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as place,
         lab(Path(place), max(options.hosts), options.image) as made,
     ):
         (made.folder / "fabfile.py").write_text((ROOT / "fabfile.py").read_text())
-        folders = {
-            f"{options.megabytes} MB in one file": make(made.folder / "one", options.megabytes, 0),
-            f"{options.files} files of {SMALL} bytes": make(made.folder / "many", 0, options.files),
-        }
+        folders = {}
+        if options.megabytes:
+            one = make(made.folder / "one", options.megabytes, 0)
+            folders[f"{options.megabytes} MB in one file"] = one
+        if options.files:
+            many = make(made.folder / "many", 0, options.files)
+            folders[f"{options.files} files of {SMALL} bytes"] = many
         for what, folder in folders.items():
             for count in options.hosts:
                 made.only(count)
@@ -117,9 +128,12 @@ def main() -> None:
                 for _ in range(options.rounds):
                     clear(made)
                     for who, words in contestants(made, folder, count).items():
+                        if not who.startswith(tuple(options.only)):
+                            continue
                         before = received(made)
                         cost = measure(words, made)
                         costs.setdefault(who, []).append((cost, received(made) - before))
+                        clear_copies(made)
                         sys.stderr.write(f"{what}, {count} hosts, {who}: {costs[who][-1]}\n")
                 sys.stdout.write(table(what, count, costs) + "\n")
                 sys.stdout.flush()

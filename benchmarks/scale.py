@@ -2,10 +2,11 @@
 
     .venv/bin/python benchmarks/scale.py --sizes 3 64 256 --rounds 3
 
-The hosts are simulated: one container of the node image, whose sshd has an address for each host and a user
-with its own home. All hosts and the client share the cores of this machine, so wall time contains the work of
-both ends, and client CPU is the figure that carries over to real hosts. The contestants run in turn (A B C A
-B C ...) in one run; figures are medians. Each makes new connections, with the same keys and configuration.
+The hosts are simulated: one container of the node image, on a network that leads nowhere else, whose sshd has
+an address for each host and a user with its own home. All hosts and the client share the cores of this
+machine, so wall time contains the work of both ends, and client CPU is the figure that carries over to real
+hosts. The contestants run in turn (A B C A B C ...) in one run; figures are medians. Each makes new
+connections, with the same keys and configuration.
 pdsh and clush are left out where they are not installed.
 """
 
@@ -46,9 +47,12 @@ for number in $(seq "$HOSTS"); do
     echo "$name:*:$((20000 + number)):100::/home/$name:/bin/sh" >>/etc/passwd
     install -d -o "$((20000 + number))" -g 100 -m 700 "/home/$name"
 done
-exec /usr/sbin/sshd -D -e -f /dev/null -h /etc/bench/host_key -o UsePAM=no -o PermitUserEnvironment=no \\
+sshd="/usr/sbin/sshd -f /dev/null -h /etc/bench/host_key"
+newer='-o PerSourcePenalties=no'  # OpenSSH 9.8 has it
+$sshd -t $newer || newer=
+exec $sshd -D -e $newer -o UsePAM=no -o PermitUserEnvironment=no \\
     -o AuthorizedKeysFile=/etc/bench/authorized_keys -o MaxStartups=2000 -o MaxSessions=1000 \\
-    -o PerSourcePenalties=no -o UseDNS=no -o LogLevel=ERROR -o Subsystem='sftp internal-sftp'
+    -o UseDNS=no -o LogLevel=ERROR -o Subsystem='sftp internal-sftp'
 """
 GROUP = """
 import io, sys
@@ -118,7 +122,7 @@ def lab(folder: Path, count: int, image: str) -> Iterator[Lab]:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     environment = ("-e", f"HOSTS={count}", "-e", f"CLIENT_KEY={Path(f'{key}.pub').read_text()}")
     _remove()
-    _docker("network", "create", "--subnet", f"{SUBNET}.0.0/16", NAME, check=True)
+    _docker("network", "create", "--internal", "--subnet", f"{SUBNET}.0.0/16", NAME, check=True)
     try:
         words = (
             "run",
