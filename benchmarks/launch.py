@@ -7,8 +7,9 @@ prints medians and ratios. Each starts the same program, which prints a line at 
 torch. By hand means: the code is on the hosts already, and one `ssh` to the first host runs mpirun, or one
 `ssh` to each host runs torchrun. Times are from the command to the first line of the first rank, to that of
 the last, and to the end of the command; `fab launch` runs with unchanged files, so it sends nothing, after
-one round that is not counted. `--before FOLDER` names a folder that holds another checkout under the
-name `muster`; the `fab launch` of that checkout takes part too.
+one round that is not counted. "mpirun through Fabric" is a program of six lines that imports Fabric and runs
+that mpirun on the first host: what any driver takes that stands on Fabric. `--before FOLDER` names a folder
+that holds another checkout under the name `muster`; the `fab launch` of that checkout takes part too.
 """
 
 from __future__ import annotations
@@ -35,6 +36,13 @@ from muster.deploy.hosts import hostfile  # noqa: E402  # the checkout's own, in
 
 PROGRAM = "import time; print('started', flush=True); time.sleep(1)\n"
 FAB = Path(sys.executable).parent / "fab"
+THROUGH_FABRIC = """\
+import sys
+from fabric import Config, Connection
+
+configuration, host, command = sys.argv[1:]
+Connection(host, config=Config(runtime_ssh_path=configuration)).run(command, in_stream=False)
+"""
 Commands = tuple[tuple[str, ...], ...]
 
 
@@ -93,6 +101,9 @@ def contestants(hosts_file: Path, ssh: Sequence[str], before: Path | None) -> di
     earlier = ("env", f"PYTHONPATH={before}", *fab)
     return {
         "mpirun by hand": ((*ssh, hosts[0].name, by_hand.format(ranks=ranks)),),
+        "mpirun through Fabric": (
+            (sys.executable, "-c", THROUGH_FABRIC, ssh[-1], hosts[0].name, by_hand.format(ranks=ranks)),
+        ),
         **({"fab launch --launcher mpirun, before": ((*earlier, "mpirun"),)} if before else {}),
         "fab launch --launcher mpirun": ((*fab, "mpirun"),),
         "muster launch --launcher mpirun": ((*muster, "mpirun"),),
@@ -135,7 +146,7 @@ def report(times: Mapping[str, Sequence[Times]]) -> str:
         cells = [_spread([getattr(timing, field) for timing in row]) for field in ("first", "last", "end")]
         peak = statistics.median(timing.peak_mib for timing in row)
         lines.append(f"| {name} | {' | '.join(cells)} | {peak:.0f} |")
-    launches = [name for name in times if "launch --launcher" in name]
+    launches = [name for name in times if "launch --launcher" in name or "through" in name]
     lines += ["", *(_compare(times, name) for name in launches)]
     return "\n".join(lines)
 
@@ -145,7 +156,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _compare(times: Mapping[str, Sequence[Times]], name: str) -> str:
-    launcher = name.split()[3].rstrip(",")
+    launcher = next(word for word in ("mpirun", "torchrun") if word in name)
     pairs = list(zip(times[name], times[f"{launcher} by hand"], strict=True))
     added = [ours.last - theirs.last for ours, theirs in pairs]
     ratio = statistics.median(ours.last / theirs.last for ours, theirs in pairs)
