@@ -30,14 +30,16 @@ from .benching import (
     SHORT,
     SWEEP,
     carry_out,
+    hosts_for,
     job_on,
     made,
     require_done,
+    settings_of,
     with_ranks,
     write_links_page,
 )
 from .command import command
-from .inventory import HERE, inventory_of, slurm_of
+from .inventory import HERE
 from .shared import explained
 
 
@@ -70,13 +72,14 @@ def links(  # noqa: PLR0917  # fab makes a flag of each parameter
     """
     with explained(context, INTERRUPTED), contextlib.ExitStack() as stack:
         _require_baseline(baseline, Links)
-        slurm = slurm_of(launcher, slurm)
-        inventory = stack.enter_context(inventory_of(hosts, slurm, include, exclude, python))
+        settings = settings_of(launcher, backend, network, python)
+        inventory = stack.enter_context(hosts_for(settings, hosts, slurm, include, exclude))
         if len(inventory.hosts) < 2:
-            raise UsageError(f"{'--slurm' if slurm else hosts}: a link needs two hosts, here is one")
+            raise UsageError(
+                f"{'--slurm' if inventory.allocation else hosts}: a link needs two hosts, here is one"
+            )
         args = [*(["--in-turn"] if in_turn else []), *(SHORT[LINKS] if short else ())]
-        options = {"launcher": launcher, "backend": backend, "network": network, "python": python}
-        job = job_on(inventory, one_rank_each(inventory.hosts), LINKS, args, **options)
+        job = job_on(inventory, one_rank_each(inventory.hosts), LINKS, args, settings)
         ran = carry_out(job, inventory, Path(runs), out=not json)
         require_done(ran)
         found, problems = read_links(job.spec.job, made(), ran.hosts, ran.printed)
@@ -186,11 +189,10 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
             "check": check,
         }
         args = [*(f"--{name}={value}" for name, value in values.items()), *(["--json"] if json else [])]
-        slurm = slurm_of(launcher, slurm)
-        inventory = stack.enter_context(inventory_of(hosts, slurm, include, exclude, python))
+        settings = settings_of(launcher, backend, network, python)
+        inventory = stack.enter_context(hosts_for(settings, hosts, slurm, include, exclude))
         listed = request.per_host(inventory.hosts, per_host)
-        options = {"launcher": launcher, "backend": backend, "network": network, "python": python}
-        job = with_ranks(job_on(inventory, listed, SWEEP, args, **options), np)
+        job = with_ranks(job_on(inventory, listed, SWEEP, args, settings), np)
         ran = carry_out(job, inventory, Path(runs), table=not json)
         if json and ran.printed.get(0):
             found = sweep.as_json(job.spec.job, ran.hosts[0], ran.printed)
@@ -230,12 +232,11 @@ def hosts(  # noqa: PLR0917  # fab makes a flag of each parameter
     """
     with explained(context, INTERRUPTED), contextlib.ExitStack() as stack:
         _require_baseline(baseline, by_host.Speeds)
-        slurm = slurm_of(launcher, slurm)
-        inventory = stack.enter_context(inventory_of(hosts, slurm, include, exclude, python))
+        settings = settings_of(launcher, backend, network, python)
+        inventory = stack.enter_context(hosts_for(settings, hosts, slurm, include, exclude))
         args = [*(["--in-turn"] if in_turn else []), *(SHORT[HOSTS] if short else ())]
         args += [f"--folder={folder}"] if folder else []
-        options = {"launcher": launcher, "backend": backend, "network": network, "python": python}
-        job = job_on(inventory, one_rank_each(inventory.hosts), HOSTS, args, **options)
+        job = job_on(inventory, one_rank_each(inventory.hosts), HOSTS, args, settings)
         ran = carry_out(job, inventory, Path(runs), out=not json)
         require_done(ran)
         found, problems = by_host.read(job.spec.job, made(), ran.hosts, ran.printed)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -19,10 +20,10 @@ from ..console.terminal import harmless_lines
 from ..hosts.hostfile import Host
 from ..jobs.job import Job
 from ..jobs.verdict import verdict
-from ..plan.launcher import LAUNCHERS
+from ..plan.launcher import LAUNCHERS, LauncherName
 from . import options as request
 from .ending import PAGE, end_with_page
-from .inventory import Inventory
+from .inventory import Inventory, inventory_of, slurm_of
 from .shared import HELP
 from .shipped import TRAIN
 
@@ -69,23 +70,41 @@ class FirstRank:
         """Ignored: the screen has it."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How the job of a benchmark runs."""
+
+    launcher: LauncherName
+    backend: str
+    network: str
+    python: str
+
+
+def settings_of(launcher: str, backend: str = "auto", network: str = "", python: str = "") -> Settings:
+    """Settings from the values of options; `UsageError` for a wrong one, before Slurm is asked for hosts."""
+    return Settings(
+        request.one_of("--launcher", launcher, LAUNCHERS),
+        request.one_of("--backend", backend, request.BACKENDS),
+        request.network(network),
+        python,
+    )
+
+
+@contextlib.contextmanager
+def hosts_for(settings: Settings, hosts: str, slurm: str, include: str, exclude: str) -> Iterator[Inventory]:
+    """The hosts of a benchmark: those of the hosts file, or those that Slurm gives."""
+    slurm = slurm_of(settings.launcher, slurm)
+    with inventory_of(hosts, slurm, include, exclude, settings.python) as inventory:
+        yield inventory
+
+
 def job_on(
-    inventory: Inventory,
-    hosts: Sequence[Host],
-    tool: str,
-    args: Sequence[str],
-    *,
-    launcher: str,
-    backend: str,
-    network: str = "",
-    python: str = "",
+    inventory: Inventory, hosts: Sequence[Host], tool: str, args: Sequence[str], settings: Settings
 ) -> Job:
-    """The job of a benchmark's tool, from the values of options."""
-    named = request.one_of("--launcher", launcher, LAUNCHERS)
-    carrier = request.one_of("--backend", backend, request.BACKENDS)
-    job = job_of(request.new_job(), tool, args, hosts, TRAIN, named, carrier)
+    """The job of a benchmark's tool on these hosts."""
+    job = job_of(request.new_job(), tool, args, hosts, TRAIN, settings.launcher, settings.backend)
     job = replace(job, spec=replace(job.spec, allocation=inventory.allocation))
-    return replace(job, network=request.network(network), python=python, pythons=inventory.pythons)
+    return replace(job, network=settings.network, python=settings.python, pythons=inventory.pythons)
 
 
 def with_ranks(job: Job, np: int) -> Job:

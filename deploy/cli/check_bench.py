@@ -17,7 +17,7 @@ from ..bench.run import Ran, one_rank_each
 from ..check.finding import Finding
 from ..console.terminal import harmless_lines
 from ..hosts.hostfile import Host
-from .benching import HOSTS, LINKS, SHORT, carry_out, job_on, made
+from .benching import HOSTS, LINKS, SHORT, carry_out, job_on, made, settings_of
 from .inventory import Inventory
 
 
@@ -39,8 +39,8 @@ def benched(inventory: Inventory, hosts: Sequence[Host], launcher: str, python: 
     values: dict[str, Any] = {}
 
     def ran(tool: str) -> Ran | None:
-        options = {"launcher": launcher, "backend": "auto", "python": python}
-        job = job_on(inventory, one_rank_each(hosts), tool, SHORT[tool], **options)
+        settings = settings_of(launcher, python=python)
+        job = job_on(inventory, one_rank_each(hosts), tool, SHORT[tool], settings)
         done = carry_out(job, inventory, runs)
         if failure := done.result.failure:
             findings.append(failed(failure.host or "", f"{failure.headline} ({done.folder.path})"))

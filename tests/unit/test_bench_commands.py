@@ -109,7 +109,8 @@ def test_a_host_that_prints_nonsense_ends_the_benchmark_with_3(
     [
         (bench.links, {"baseline": "none.json"}, "--baseline: no file none.json"),
         (bench.links, {"include": "node1"}, "a link needs two hosts"),
-        (bench.links, {"backend": "tcp"}, "--backend tcp: must be one of"),
+        (bench.links, {"backend": "tcp", "slurm": "-N 3"}, "--backend tcp: must be one of"),
+        (bench.links, {"network": "10.0.0.0/99"}, "--network 10.0.0.0/99: '10.0.0.0/99' does not appear"),
         (bench.collectives, {"operation": ["allreduce"]}, "allreduce: must be one of all_reduce"),
         (bench.collectives, {"minbytes": "8x"}, "--minbytes 8x"),
         (bench.collectives, {"datatype": "float32"}, "--datatype float32: must be one of"),
