@@ -56,7 +56,7 @@ def compiler_cache(folder: str) -> Iterator[str]:
         "target": "cpu (default), cpu-source, cuda, cuda-current, cuda-debian; -devel: with compilers",
         "source": "NAME=FOLDER: use the source archive in a local folder, not a download; may be repeated",
         "ca": "a file of CA certificates for downloads, for a site behind an inspecting proxy",
-        "profile": "proof: leave out the attention kernels, which take longest (default: full)",
+        "profile": "proof: leave out attention and the CPU's AVX kernels, which take longest (default: full)",
         "gpus": "compute capabilities, such as 9.0 or 8.0;9.0+PTX (default: those of docker/versions.json)",
         "cache": "a folder for what compilers make, so that a stopped build goes on (default: $MUSTER_CACHE)",
         "dry-run": "print the command, and build nothing",

@@ -37,7 +37,7 @@ class Recipe:
     """What of a build differs from the target's own recipe; the empty string changes nothing."""
 
     profile: str = ""
-    """`proof` leaves out the kernels that take longest, of attention; `full` is the default."""
+    """`proof` leaves out the kernels that take longest (docs/image.md); `full` is the default."""
     gpus: str = ""
     """Compute capabilities in place of the track's, in PyTorch's form: `9.0` or `8.0;9.0+PTX`."""
     cache: str = ""

@@ -7,6 +7,8 @@ each of them the moment a compiler is done. A build that is stopped goes on ther
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import re
 import secrets
 import subprocess
@@ -19,7 +21,7 @@ from typing import Any
 
 from ..errors import UsageError
 
-_BRIDGE = ("docker", "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}")
+_BRIDGE = ("docker", "network", "inspect", "bridge", "--format", "{{json .IPAM.Config}}")
 _DESKTOP = "host.docker.internal"
 """The name of this machine in builds of an engine in a virtual machine (Docker Desktop's manual)."""
 _NAME = re.compile(r"[a-z0-9]+(/[a-z0-9]+){0,3}")
@@ -124,4 +126,16 @@ def _listen(host: str) -> tuple[ThreadingHTTPServer, str]:
 
 def _gateway() -> str:
     found = subprocess.run(_BRIDGE, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or _DESKTOP
+    return gateway_in(found.stdout) or _DESKTOP
+
+
+def gateway_in(answer: str) -> str:
+    """Return this machine's address on the bridge, by `docker network inspect`; "" if it says none.
+
+    Docker 20.10 names only the subnet until its engine is restarted; the address is the first one in it.
+    """
+    try:
+        first = json.loads(answer)[0]
+        return str(first.get("Gateway") or next(ipaddress.ip_network(first["Subnet"]).hosts()))
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return ""

@@ -58,6 +58,16 @@ verify() {
   return 1
 }
 
+# require_answer URL: somebody listens there. ccache itself would go on in silence, and nothing would be kept.
+require_answer() {
+  local address=${1#*://}
+  address=${address%%/*}
+  timeout 10 bash -c ": </dev/tcp/${address%:*}/${address##*:}" 2>/dev/null && return
+  say "the folder MUSTER_CACHE is served at $address, and this build cannot reach it, so nothing would be kept"
+  say "A firewall may refuse what comes from containers; without --cache the engine's own cache mount is used"
+  return 1
+}
+
 # with_ccache: compilers through ccache, so that a build that failed or was stopped goes on from there. Its files are
 # kept by the machine that asked for the build, in the folder MUSTER_CACHE; else in a cache mount, which the engine may
 # give empty without a word, so the log says what there is at the start.
@@ -68,6 +78,7 @@ with_ccache() {
   if [ -s /run/secrets/ccache ]; then
     CCACHE_REMOTE_STORAGE=$(</run/secrets/ccache)
     export CCACHE_REMOTE_STORAGE CCACHE_REMOTE_ONLY=1
+    require_answer "$CCACHE_REMOTE_STORAGE"
     say "ccache reads and writes the folder MUSTER_CACHE"
   elif [ "${kept:-0}" = 0 ]; then
     say "ccache is empty: everything is compiled. After an earlier build this means that the engine dropped its cache"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,8 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from muster.deploy.errors import UsageError
-from muster.deploy.image.cache import CompilerCache
+from muster.deploy.image.cache import CompilerCache, gateway_in
 
+ROOT = Path(__file__).parents[2]
 NAME = "ab/cdef0123456789abcdef0123456789"
 
 
@@ -77,3 +80,33 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="MUSTER_CACHE: cannot make the folder"):
         CompilerCache(tmp_path / "file" / "cache", host="127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "address"),
+    [
+        ('[{"Subnet":"172.17.0.0/16","Gateway":"172.17.0.1"}]', "172.17.0.1"),
+        ('[{"Subnet":"10.5.0.0/24","Gateway":"10.5.0.254"}]', "10.5.0.254"),
+        ('[{"Subnet":"172.17.0.0/16"}]', "172.17.0.1"),  # Docker 20.10, not restarted yet
+        *(("", ""), ("null", ""), ("[]", ""), ("[{}]", ""), ('[{"Subnet":"x"}]', ""), ("[1]", "")),
+    ],
+)
+def test_the_address_of_this_machine_for_builds_is_that_of_the_bridge(answer: str, address: str) -> None:
+    assert gateway_in(answer) == address
+
+
+def test_a_build_that_cannot_reach_the_cache_stops_and_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        heard = require_answer(f"http://127.0.0.1:{port}/token")
+    refused = require_answer(f"http://127.0.0.1:{port}/token")
+    assert (heard.returncode, heard.stderr) == (0, "")
+    assert refused.returncode == 1
+    assert f"MUSTER_CACHE is served at 127.0.0.1:{port}, and this build cannot reach it" in refused.stderr
+    assert "token" not in refused.stderr
+
+
+def require_answer(address: str) -> subprocess.CompletedProcess[str]:
+    """Run the build's own check of the cache's address."""
+    script = f". {ROOT}/docker/build/lib.sh && require_answer {address}"
+    return subprocess.run(("bash", "-c", script), capture_output=True, text=True, timeout=60, check=False)
