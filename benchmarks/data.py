@@ -2,8 +2,7 @@
 
     .venv/bin/python benchmarks/data.py --hosts 3 16 --megabytes 1000 --files 100000
 
-The hosts are simulated as for scale.py: one container, an address and a home for each host. So wall time
-contains the work of both ends on one machine, and its disk holds a copy for each host: choose sizes by that.
+The hosts are simulated (lab.py). This machine's disk holds a copy for each host: choose sizes by that.
 Figures that carry over: the bytes that left the client, and each time as a multiple of scp's in the same run.
 scp and rsync run for all hosts at once. What is not installed is left out.
 """
@@ -18,10 +17,9 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from math import nan
 from pathlib import Path
 
-from scale import FAB, ROOT, Cost, Lab, _docker, lab, measure  # type: ignore[import-not-found]  # beside this script
+from lab import FAB, ROOT, Cost, Lab, docker, lab, measure  # type: ignore[import-not-found]  # beside this script
 
 SMALL = 4096
 RECEIVED = "/sys/class/net/eth0/statistics/rx_bytes"
@@ -55,7 +53,7 @@ def contestants(made: Lab, folder: Path, count: int) -> dict[str, tuple[str, ...
         "muster data push": (str(FAB), "data.push", str(folder), "pushed"),
         "muster data push, again": (str(FAB), "data.push", str(folder), "pushed"),
     }
-    on_hosts = _docker("exec", made.container, "sh", "-c", "command -v rsync || true")
+    on_hosts = docker("exec", made.container, "sh", "-c", "command -v rsync || true")
     if shutil.which("rsync") and on_hosts:
         commands["rsync -a"] = each(f"rsync -a -e 'ssh -F {config}' {here}/ %h:synced/")
     if shutil.which("clush"):
@@ -67,31 +65,33 @@ def contestants(made: Lab, folder: Path, count: int) -> dict[str, tuple[str, ...
 def clear(made: Lab) -> None:
     """Remove what an earlier round has pushed."""
     script = "chmod -R u+w /home/h*/.muster 2>/dev/null; rm -rf /home/h*/.muster"
-    _docker("exec", made.container, "sh", "-c", script, check=True)
+    docker("exec", made.container, "sh", "-c", script, check=True)
 
 
 def clear_copies(made: Lab) -> None:
     """Remove what the others have copied: the disk has room for the copies of one contestant."""
     script = "rm -rf /home/h*/copied* /home/h*/synced"
-    _docker("exec", made.container, "sh", "-c", script, check=True)
+    docker("exec", made.container, "sh", "-c", script, check=True)
 
 
 def received(made: Lab) -> int:
     """The bytes that came to the container; what hosts give each other stays in it."""
-    return int(_docker("exec", made.container, "cat", RECEIVED, check=True))
+    return int(docker("exec", made.container, "cat", RECEIVED, check=True))
 
 
-def row(who: str, costs: Sequence[tuple[Cost, int]], scp: float) -> str:
+def row(who: str, costs: Sequence[tuple[Cost, int]], scp: float | None) -> str:
     """A line of the table."""
     wall = statistics.median(cost.wall for cost, _ in costs)
     client = statistics.median(cost.client for cost, _ in costs)
     sent = statistics.median(size for _, size in costs) / 1e6
-    return f"| {who} | {wall:.1f} | {wall / scp:.2f} | {client:.1f} | {sent:.1f} |"
+    ratio = f"{wall / scp:.2f}" if scp else "-"
+    return f"| {who} | {wall:.1f} | {ratio} | {client:.1f} | {sent:.1f} |"
 
 
 def table(what: str, count: int, costs: Mapping[str, Sequence[tuple[Cost, int]]]) -> str:
     """The table of one folder and one number of hosts."""
-    scp = statistics.median(cost.wall for cost, _ in costs.get("scp -r", [(Cost(nan, nan, nan), 0)]))
+    by_scp = [cost.wall for cost, _ in costs.get("scp -r", ())]
+    scp = statistics.median(by_scp) if by_scp else None
     rows = [row(who, all_costs, scp) for who, all_costs in costs.items()]
     head = f"| {what}, {count} hosts | seconds | of scp's | client CPU, s | MB from the client |"
     return "\n".join([head, "| --- | --- | --- | --- | --- |", *rows, ""])

@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/packages.py --image IMAGE --wheels FOLDER --requirements requirements.txt
 
-The hosts are simulated as for scale.py, on a network that leads nowhere else. The image needs sshd, iproute2
+The hosts are simulated (lab.py), on a network that leads nowhere else. The image needs sshd, iproute2
 and a Python with venv for which the wheels are. By hand means: `scp -r` of the wheels to all hosts at once,
 and on each host a virtual environment, `pip install --no-index` and the program. `muster launch` takes the
 same wheels, and starts the same program under torchrun; a first round, which is not counted, fills the caches
@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scale import FAB, ROOT, Cost, Lab, _docker, lab, measure  # type: ignore[import-not-found]  # beside this script
+from lab import FAB, ROOT, Cost, Lab, docker, lab, measure  # type: ignore[import-not-found]  # beside this script
 
 PROGRAM = "import {modules}; print('ready', flush=True)\n"
 LAUNCH = (str(FAB), "launch", "--launcher", "torchrun", "--script", "uses.py")
@@ -53,7 +53,7 @@ def contestants(made: Lab, wheels: Path) -> dict[str, tuple[str, ...]]:
 def bare(made: Lab) -> None:
     """Remove what an earlier round has installed."""
     script = "chmod -R u+w /home/h*/.muster 2>/dev/null; rm -rf /home/h*/* /home/h*/.muster /home/h*/.cache"
-    _docker("exec", made.container, "sh", "-c", script, check=True)
+    docker("exec", made.container, "sh", "-c", script, check=True)
 
 
 def write_project(made: Lab, options: argparse.Namespace) -> None:
