@@ -1,8 +1,8 @@
 """A `docker` whose containers are processes of this machine: for tests of what happens around an engine.
 
-Its image is `me/it:1`, with the Python of the tests. `absent` is no image here and can be pulled, `gone`
-cannot, and `broken` does not start. Each command is a line of the file FAKE_DOCKER; FAKE_PATH is the image's
-PATH, and FAKE_LEFT what `docker ps` prints.
+Its image is `me/it:1`, with the Python of the tests. `absent` is no image here and can be pulled, `gone` and
+`private` cannot, and `broken` does not start. Each command is a line of the file FAKE_DOCKER; FAKE_PATH is
+the image's PATH, and FAKE_LEFT what `docker ps` prints.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def main(words: list[str]) -> None:
         sys.stdout.write(f"sha256:{IDS[name]} {name}@sha256:{'12' * 32} \n")
     elif words[0] == "pull" and words[-1] == "gone":
         sys.exit("Error response from daemon: manifest for gone:latest not found: manifest unknown")
+    elif words[0] == "pull" and words[-1] == "private":
+        sys.exit('Error response from daemon: Head "https://r/v2/private": no basic auth credentials')
     elif words[0] == "info":
         sys.stdout.write('["name=seccomp,profile=default"]\n')
     elif words[0] == "ps":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,6 +18,8 @@ from ..plan.spec import LaunchSpec
 
 # A host that lacks the image fetches it: as long as it reports that it is busy, it has time.
 LOOK_SECONDS, PULL_SECONDS = 300.0, 6 * 3600.0
+# What engines say where a registry wants a login; Docker's own says it of unknown names too.
+_REFUSED = re.compile(r"(?i)no basic auth credentials|unauthorized|denied|authentication required")
 _SURVEY = Path(__file__).parents[1] / "agent" / "container" / "survey.py"
 
 
@@ -61,8 +64,13 @@ class Images:
         except LostError:
             raise
         except MusterError as error:
+            login = (
+                f"log in to its registry there ({engine} login), or " if _REFUSED.search(error.reason) else ""
+            )
             bring = what_brings(self._image, engine)
-            raise MusterError(f"{error.reason}; bring it from here: {bring}", host=channel.host) from None
+            raise MusterError(
+                f"{error.reason}; {login}bring it from here: {bring}", host=channel.host
+            ) from None
 
     def _post(self, channel: Channel, *, pull: bool) -> Future[ContainerThere]:
         return channel.post(CONTAINER, self._survey, image=self._image, engine=self._engine, pull=pull)

@@ -7,16 +7,14 @@ The node's image is the real one without PyTorch, which a job of MPI has no use 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from tests.ansible.bare_hosts import HAS_TORCH, ROOT, Hosts, run
+from tests import registry
+from tests.ansible.bare_hosts import HAS_TORCH, PROJECT, ROOT, Hosts, run
 from tests.ansible.test_setup import RANKS, launch
 from tests.waiting import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(not HAS_TORCH, reason="the package is made of Debian 13's")
 
@@ -140,6 +138,42 @@ def test_a_value_that_a_role_does_not_take_stops_setup_before_anything_is_change
     assert done.status != 0
     assert "value of time_sync_mode must be one of: public, head, isolated, got: chrony" in done.text
     assert done.changed == 0, done.text
+
+
+@pytest.mark.soak
+def test_a_private_registry_is_asked_as_the_engine_asks_it(owner: Hosts, tmp_path: Path) -> None:
+    """Its certificate is the engine's to trust, its login is root's; what lacks is said before any change."""
+    image = f"{registry.NAME}/team/node:1"
+    trust, login = f"/etc/docker/certs.d/{registry.NAME}/ca.crt", "/root/.docker/config.json"
+    before = owner.traces("node6")
+    with registry.running(tmp_path, network=f"{PROJECT}_hosts") as images:
+        images.push(IMAGE, "team/node:1")
+        texts = []
+        for lack, mend, words in (
+            ("x509", trust, images.certificate),
+            ("wants a login", login, images.settings(registry.NAME)),
+        ):
+            done = owner.play("setup", node_image=image)
+            texts.append(done.text)
+            assert done.status != 0
+            assert f"the registry {registry.NAME}" in done.text
+            assert lack in done.text
+            assert owner.traces("node6") == before
+            write = f"mkdir -p {Path(mend).parent} && cat >{mend}"
+            wrote = run("docker", "exec", "-i", owner.container("node6"), "sh", "-c", write, stdin=words)
+            assert wrote.returncode == 0
+            before = owner.traces("node6")
+        done = owner.play("setup", node_image=image)
+        assert done.status == 0, done.text
+        done_again = owner.play("setup", node_image=image)
+        assert (done_again.status, done_again.changed) == (0, 0), done_again.text
+        assert image.rpartition(":")[0] in owner.on("node6", "docker", "image", "ls")
+        assert all(images.password not in text for text in (*texts, done.text, done_again.text))
+    done = owner.play("teardown", teardown_remove_data=True)
+    assert done.status == 0, done.text
+    assert image.rpartition(":")[0] not in owner.on("node6", "docker", "image", "ls")
+    owner.on("node6", "rm", "-r", str(Path(trust).parents[1]), login)
+    assert is_whole(owner)
 
 
 def test_what_cannot_be_installed_stops_setup_before_anything_is_changed(owner: Hosts) -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import registry
 from tests.cluster.conftest import NUMBER, Cluster
 from tests.launching import Launched, Project, make_project, wait_until_clean
 from tests.load import hold
+from tests.registry import docker
 from tests.waiting import PATIENCE, read_until, wait_until
 
 soak = pytest.mark.soak
@@ -61,14 +63,6 @@ if deed and rank == "1":
 if deed:
     time.sleep(300)
 """
-
-
-def docker(*words: str, stdin: str = "") -> str:
-    done = subprocess.run(
-        ("docker", *words), input=stdin, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +242,34 @@ def test_the_hosts_mpirun_starts_ranks_in_an_image_that_has_none(project: Projec
     done = launch(project, tiny)
     assert done.status == 0, done.output
     assert "inside yes" in done.output
+    require_nothing_left(done.job)
+
+
+@soak
+def test_an_image_of_a_registry_is_pulled_with_the_users_login(
+    project: Project, tiny: str, tmp_path: Path
+) -> None:
+    (folder := tmp_path / "registry").mkdir()
+    with registry.running(folder) as images:
+        name = images.push(tiny, "team/tiny:1")
+        refused = launch(project, name)
+        assert refused.status == 3, refused.output
+        assert "localhost: cannot use the image: docker pull: Error" in refused.output
+        images.log_in(Path(project.env["HOME"], ".docker"))
+        try:
+            done = launch(project, name)
+            assert done.status == 0, done.output
+            assert "inside yes" in done.output
+            pulled = [line for line in images.requests() if line.startswith("GET /v2/team/tiny/manifests/")]
+            assert pulled
+            again = launch(project, name)
+            assert again.status == 0, again.output
+        finally:
+            docker("image", "rm", name)
+        assert pulled == [
+            line for line in images.requests() if line.startswith("GET /v2/team/tiny/manifests/")
+        ]
+        assert images.password not in refused.output + done.output + again.output
     require_nothing_left(done.job)
 
 

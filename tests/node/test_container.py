@@ -147,7 +147,14 @@ def test_an_image_that_cannot_be_fetched_is_quoted_with_what_brings_it(engine: P
         images(tmp_path, "gone")
     why = "manifest for gone:latest not found: manifest unknown"
     assert why in caught.value.reasons[1][1]
-    assert str(caught.value).count("bring it from here: muster image.push --image gone") == 2
+    assert str(caught.value).count("unknown; bring it from here: muster image.push --image gone") == 2
+
+
+def test_a_registry_that_wants_a_login_is_said_to_want_one(engine: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnfitError) as caught:
+        images(tmp_path, "private")
+    hint = "no basic auth credentials; log in to its registry there (docker login), or bring it from here: "
+    assert str(caught.value).count(hint) == 2
 
 
 def test_a_dry_run_fetches_nothing(engine: Path, tmp_path: Path) -> None:
