@@ -1,4 +1,4 @@
-"""The benchmarks of a launch and of many hosts still run; their figures are for people."""
+"""The benchmarks of a launch, of many hosts and of data still run; their figures are for people."""
 
 from __future__ import annotations
 
@@ -38,3 +38,10 @@ def test_launch(cluster: Cluster) -> None:
 
 def test_scale(cluster: Cluster) -> None:
     assert "| 3 hosts |" in benchmark(cluster, "scale.py", "--sizes", "3", "--rounds", "1")
+
+
+def test_data(cluster: Cluster) -> None:
+    sizes = ("--hosts", "3", "--megabytes", "2", "--files", "20")
+    said = benchmark(cluster, "data.py", *sizes, "--only", "muster")
+    assert "| muster data push | " in said
+    assert "nan" not in said
