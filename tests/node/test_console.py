@@ -43,12 +43,12 @@ def work(batch):
     return batch * scale * factor
 def train():
     global total, step
+    print("ready", flush=True)
     while not os.path.exists("go"):
         step += 1
         work(1.0)
     for _ in range(5):
         total += work(random.random())
-print("ready", flush=True)
 train()
 print(total, scale, model.training, sys.gettrace(), flush=True)
 """
