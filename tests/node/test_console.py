@@ -25,6 +25,8 @@ from muster.deploy.agent.job.records import read_stack
 from tests.interpreters import interpreter
 from tests.waiting import PATIENCE, wait_until
 
+pytestmark = pytest.mark.slow  # several processes a test
+
 FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")
 JOB = {"job": "j", "host": "node1"}
 PYTHONS = ["3.9", "{}.{}".format(*sys.version_info), "3.12", "3.13"]

@@ -31,6 +31,8 @@ from tests.hosts_here import HostsHere
 from tests.processes import is_alive, wait_until_gone
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow  # several processes a test
+
 Kind = TypeVar("Kind")
 SURVEY = (AGENT / "container" / "survey.py").read_bytes()
 PYTHON = sys.executable

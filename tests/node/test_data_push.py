@@ -21,6 +21,8 @@ from muster.deploy.data.source import source
 from muster.deploy.errors import MusterError, UnfitError
 from tests.hosts_here import HostsHere, contents
 
+pytestmark = pytest.mark.slow  # several processes a test
+
 MOST = 1 << 40
 LARGE = os.urandom(2 * CHUNK + 1000)
 

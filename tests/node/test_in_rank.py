@@ -15,6 +15,8 @@ import pytest
 
 import muster.deploy.agent.job
 
+pytestmark = pytest.mark.slow  # several processes a test
+
 FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")
 # Open MPI as torch's own backend has it: nothing imports mpi4py, and what exit(3) calls finalizes.
 PLAIN_MPI = """

@@ -17,6 +17,8 @@ from muster.deploy.cli.program import Muster, commands
 from tests.launching import FAB, MUSTER, ROOT
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.slow  # several processes a test
+
 BOTH = pytest.mark.parametrize("program", [MUSTER, FAB], ids=["muster", "fab"])
 
 

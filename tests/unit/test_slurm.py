@@ -28,6 +28,8 @@ from tests.unit.plans import make_plan
 from tests.unit.test_attempts import DONE, FAILED
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow  # several processes a test
+
 THREE = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_PARTITION": "main"}
 
 NOON, DAWN = "2026-11-22T12:00:00", "2026-11-22T06:00:00"

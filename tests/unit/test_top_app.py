@@ -17,6 +17,8 @@ from muster.deploy.view.top.app import Table, Top
 from muster.deploy.view.top.history import History, Record, Unreached
 from tests.unit.records import START, job, records
 
+pytestmark = pytest.mark.slow  # several processes a test
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 Session = Callable[[Any, Top], Awaitable[None]]
 
