@@ -95,8 +95,9 @@ def test_a_world_of_one_in_a_job_of_one_rank_is_right(folder: Path) -> None:
 )
 def test_ranks_that_torch_brought_together_may_have_mpi_beside_it(folder: Path, end: str) -> None:
     meet = (
-        "import os, sys, torch.distributed as dist\nfrom mpi4py import MPI\n"
-        "other = os.fork()\n"  # the second rank
+        "import os, sys, torch.distributed as dist\n"
+        "other = os.fork()\n"  # the second rank, which has no MPI: a process with MPI in it must not fork
+        "if other: from mpi4py import MPI\n"
         "dist.init_process_group('gloo', init_method=f'file://{sys.argv[0]}.store', "
         "rank=int(other > 0), world_size=2)\n"
         f"{end}\nif not other: os._exit(0)\nos.waitpid(other, 0)"
