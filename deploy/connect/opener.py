@@ -13,7 +13,12 @@ from ..errors import UsageError
 from ..hosts.hostfile import Host
 from .pipe import OpenPipe, Pipe
 from .transports.local import LocalPipe
+from .transports.openssh import OpenSshPipe
 from .transports.ssh_config import resolve
+
+CLIENT = "MUSTER_SSH"
+"""The environment variable that names the SSH client."""
+CLIENTS = ("paramiko", "openssh")
 
 
 def config_beside(hosts_file: Path) -> Path | None:
@@ -71,13 +76,19 @@ def opener(hosts_file: Path, python: str) -> OpenPipe:
 
 def opener_with(ssh_config: Path | None, python: str, pythons: Mapping[str, str] | None = None) -> OpenPipe:
     """How to connect to a host by this SSH configuration, or by the user's own."""
+    client = os.environ.get(CLIENT) or CLIENTS[0]
+    if client not in CLIENTS:
+        raise UsageError(f"{CLIENT} is {' or '.join(CLIENTS)}, got {client!r}")
 
     def open_pipe(host: Host) -> Pipe:
         if host.is_local:
             return LocalPipe(python or None)
-        # Fabric and paramiko take longer to load than all the rest; a local pipe needs neither.
+        there = python or (pythons or {}).get(host.name, "python3")
+        if client == "openssh":
+            return OpenSshPipe(host, there, ssh_config=ssh_config)
+        # Fabric and paramiko take longer to load than all the rest; the other pipes need neither.
         from .transports.ssh import SshPipe  # noqa: PLC0415
 
-        return SshPipe(resolve(host, ssh_config), python or (pythons or {}).get(host.name, "python3"))
+        return SshPipe(resolve(host, ssh_config), there)
 
     return open_pipe

@@ -10,6 +10,7 @@ from ..errors import HostError
 from ..hosts.hostfile import Host
 
 PYTHON_FAILED = "it needs Python 3.9 or newer (--python names another), and a login whose shell runs commands"
+PYTHON_MISSING = "install Python 3.9 or newer, or name another with --python"
 AGENT_KILLED = "its agent was killed there (SIGKILL)"
 SEE_MEMORY = "by the kernel for lack of memory? see dmesg"
 

@@ -126,7 +126,7 @@ def _opener(job: Job) -> OpenPipe:
     def open_pipe(host: Host) -> Pipe:
         if host.name == head:
             return LocalPipe(None)  # the host's agent has started this driver with the job's Python
-        return OpenSshPipe(host, job.python or job.pythons.get(host.name, "python3"), head)
+        return OpenSshPipe(host, job.python or job.pythons.get(host.name, "python3"), head=head)
 
     return open_pipe
 

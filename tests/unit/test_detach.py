@@ -47,7 +47,7 @@ def test_the_driver_on_the_head_goes_on_with_the_pythons_of_the_job(
         make_job(), python=python, pythons={"node2": ".venv/bin/python"}, hosts=hostfile.parse("node[1-3]")
     )
     monkeypatch.setattr(detached_main, "LocalPipe", lambda python: python)
-    monkeypatch.setattr(detached_main, "OpenSshPipe", lambda host, python, head: python)
+    monkeypatch.setattr(detached_main, "OpenSshPipe", lambda host, python, *, head: python)
     ways: list[object] = [detached_main._opener(Job.of_json(job.as_json()))(host) for host in job.hosts]
     assert ways == started
 
@@ -81,6 +81,6 @@ def test_the_reason_of_ssh_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ssh.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     (host,) = hostfile.parse("node2")
-    error = OpenSshPipe(host, "python3", "node1").last_words()
+    error = OpenSshPipe(host, "python3", head="node1").last_words()
     assert error.text == "node1 cannot log in there: Host key verification failed."
     assert "try ssh node2 on node1" in error.remedy

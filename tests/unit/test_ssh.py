@@ -192,7 +192,7 @@ CHANGED = paramiko.BadHostKeyException("n", paramiko.RSAKey.generate(1024), para
         (socket.gaierror(-2, "Name or service not known"), "ssh.name-unknown", "correct the hosts file"),
         (TimeoutError("timed out"), "ssh.unreachable", "is the host up"),
         (no_connection(errno.ECONNREFUSED), "ssh.port-refused", "does sshd run there?"),
-        (no_connection(errno.EHOSTUNREACH), "ssh.unreachable", "does sshd run there?"),
+        (no_connection(errno.EHOSTUNREACH), "ssh.unreachable", "is the host up"),
         (EOFError(), "ssh.closed", "MaxStartups"),
         (paramiko.ChannelException(2, "Connect failed"), "ssh.no-session", "MaxSessions"),
         (paramiko.SSHException("Error reading SSH protocol banner"), "ssh.silent", "look at its console"),

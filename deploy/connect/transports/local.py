@@ -10,7 +10,7 @@ import sys
 
 from ...errors import HostError
 from ..bootstrap import BOOTSTRAP
-from ..pipe import AGENT_KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
+from ..pipe import AGENT_KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
 from .process import ProcessPipe
 
 # The agent's source fits into its pipe as a whole (Linux's default is 64 KiB): a host that reads nothing, or
@@ -31,7 +31,7 @@ class LocalPipe(ProcessPipe):
             raise HostError(
                 "python.missing",
                 f"--python {python}: {error.strerror}",
-                "install Python 3.9 or newer, or name another with --python",
+                PYTHON_MISSING,
             ) from None
 
     def last_words(self, said: str = "") -> LostError:

@@ -1,65 +1,133 @@
-"""An agent over the OpenSSH client, for a driver that has nothing but the standard library: a detached one.
+"""An agent over the OpenSSH client: every way to log in that `ssh HOST` has.
 
-It runs on the job's head, and goes from there to the other hosts by the head's own SSH configuration.
+A detached driver uses it, because it has the standard library alone. It goes from the job's head to the
+other hosts by the head's own SSH configuration. The user's driver uses it on request, for what paramiko does
+not have: Kerberos, security keys, host certificates, and connections that are shared (ControlMaster).
 """
 
 from __future__ import annotations
 
+import select
 import signal
+from collections.abc import Sequence
+from pathlib import Path
 
 from ...errors import HostError
 from ...hosts.hostfile import Host
 from .. import bootstrap
-from ..pipe import AGENT_KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
+from ..pipe import AGENT_KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
 from .process import ProcessPipe
+from .remedies import remedy
 
-# No question, no unknown host key, no connection shared with others, and an end when a host is silent.
+# No question, no unknown host key, an end when a host is silent, and nothing but this command. Forwarded to
+# a host that is not trusted, an agent for keys or a display would be in its hands (-a, -x).
 OPTIONS = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
     "ConnectTimeout": "10",
-    "ControlPath": "none",
     "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",
     "LogLevel": "ERROR",
+    "ClearAllForwardings": "yes",
+    "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
 }
 KILLED = 128 + signal.SIGKILL
 SSH_FAILED = 255  # ssh(1): its own exit status when it is ssh that failed
+# Its ConnectTimeout bounds everything but the login itself, which may ask a slow service for names.
+LOGIN_SECONDS = 20.0
+
+# What ssh says, and the kind of the problem. The first match counts.
+_CAUSES = (
+    # A jump host or ProxyCommand: ssh talks through it to no address that it knows.
+    ("UNKNOWN port 65535", "ssh.proxy-ended"),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "ssh.host-key-changed"),
+    ("REVOKED HOST KEY", "ssh.host-key-revoked"),
+    (" revoked by file ", "ssh.host-key-revoked"),
+    ("Host key verification failed", "ssh.host-key-unknown"),
+    ("Permission denied (", "ssh.login-refused"),
+    ("Too many authentication failures", "ssh.login-refused"),
+    ("Could not resolve hostname", "ssh.name-unknown"),
+    ("during banner exchange", "ssh.silent"),
+    ("Connection refused", "ssh.port-refused"),
+    ("timed out", "ssh.unreachable"),
+    ("No route to host", "ssh.unreachable"),
+    ("Network is unreachable", "ssh.unreachable"),
+    ("open failed", "ssh.no-session"),
+    ("Session open refused", "ssh.no-session"),
+    ("session request failed", "ssh.no-session"),
+    ("Connection closed by ", "ssh.closed"),
+    ("Connection reset by ", "ssh.closed"),
+)
+# Lines that tell more than the last: of a key that has changed, and of one that nobody has confirmed.
+_TELLING = ("Offending ", " host key is known for ")
+_LOUD = {"ssh.host-key-changed": "HOST KEY CHANGED: ", "ssh.host-key-revoked": "HOST KEY REVOKED: "}
 
 
-def command(host: Host, python: str) -> list[str]:
+def command(host: Host, python: str, words: Sequence[str] = ()) -> list[str]:
     """The argv that starts an agent on the host; its last word is quoted, as sshd gives it to a shell."""
     options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
     user = ["-l", host.user] if host.user else []
     port = ["-p", str(host.port)] if host.port else []
-    return ["ssh", "-T", *options, *user, *port, "--", host.name, bootstrap.command(python)]
+    start = bootstrap.command(python)
+    return ["ssh", "-T", "-a", "-x", *words, *options, *user, *port, "--", host.name, start]
 
 
 class OpenSshPipe(ProcessPipe):
-    """An agent as the command of `ssh HOST`."""
+    """An agent as the command of `ssh HOST`.
 
-    def __init__(self, host: Host, python: str, head: str) -> None:
+    `ssh_config`: read in place of the user's own configuration. `head`: the host that logs in, if this is a
+    detached driver; the user's connections are shared as the configuration says, a detached driver's are not.
+    """
+
+    def __init__(self, host: Host, python: str, *, ssh_config: Path | None = None, head: str = "") -> None:
         self._name, self._python, self._head = host.name, python, head
+        words = ["-F", str(ssh_config)] if ssh_config else []
         try:
-            super().__init__(command(host, python))
+            super().__init__(command(host, python, [*words, *(["-S", "none"] if head else [])]))
         except OSError as error:
-            text = f"no ssh on {head}: {error.strerror}"
+            text = f"no ssh on {head or 'this machine'}: {error.strerror}"
             raise HostError("ssh.failed", text, "install the OpenSSH client there") from None
+        self._logged_in = self._await_login()
+
+    def _await_login(self) -> bool:
+        """Wait for the first output: the agent greets without being asked. False if ssh ends before that."""
+        assert self._process.stdout is not None  # noqa: S101  # stdout=PIPE
+        poll = select.poll()  # select(2) takes no file descriptor above 1023
+        poll.register(self._process.stdout, select.POLLIN)
+        return any(event & select.POLLIN for _, event in poll.poll(LOGIN_SECONDS * 1000))
 
     def last_words(self, said: str = "") -> LostError:
         """ssh's own reason, or how Python ended there."""
-        status, said = self.end(said)
-        if status == KILLED:
-            return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
-        if status == SSH_FAILED:
+        status, lines = self.end_and_lines()
+        if status == SSH_FAILED and not self._logged_in:
+            return self._refused(lines or [said or "no message"])
+        if status == SSH_FAILED and lines:
             return LostError(
-                f"{self._head} cannot log in there: {said}",
+                f"the SSH connection broke: {lines[-1]}", "look at the host's console and its network"
+            )
+        if status in (KILLED, SSH_FAILED):  # sshd tells no exit status for a signal, and ssh says nothing
+            return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
+        if status == 127 and not bootstrap.is_swallowed("\n".join(lines)):
+            return LostError(f"no {self._python} there", PYTHON_MISSING, kind="python.missing")
+        reason = lines[-1] if lines else said or "no message"
+        return LostError(
+            f"the agent ended with status {status}: {reason}", PYTHON_FAILED, kind="python.failed"
+        )
+
+    def _refused(self, lines: list[str]) -> LostError:
+        """Why ssh could not log in."""
+        text = "\n".join(lines)
+        kind = next((kind for sign, kind in _CAUSES if sign in text), "ssh.failed")
+        telling = [line for line in lines if any(sign in line for sign in _TELLING)]
+        if not telling:  # what ends a proxy is said first, and what it means for the connection last
+            telling = lines[:1] if kind == "ssh.proxy-ended" else lines[-1:]
+        reason = _LOUD.get(kind, "") + telling[0]
+        if self._head:
+            return LostError(
+                f"{self._head} cannot log in there: {reason}",
                 f"a detached job needs that: try ssh {self._name} on {self._head}; setup.yml arranges it for"
                 " the first host of the hosts file, and for those in ssh_trust_heads",
-                kind="ssh.failed",
+                kind=kind,
             )
-        return LostError(
-            f"the agent ended with status {status}: {said}",
-            PYTHON_FAILED,
-            kind="python.failed",
-        )
+        return LostError(reason, remedy(kind, self._name, self._name), kind=kind)

@@ -53,10 +53,18 @@ class ProcessPipe:
 
     def end(self, said: str) -> tuple[int, str]:
         """Wait for the child's end; its exit status, and the last line of its stderr, else `said`."""
+        status, lines = self.end_and_lines()
+        return status, lines[-1] if lines else said or "no message"
+
+    def end_and_lines(self) -> tuple[int, list[str]]:
+        """Wait for the child's end; its exit status, and the lines of its stderr."""
         self._process.wait()
-        assert self._process.stderr is not None  # noqa: S101  # stderr=PIPE
-        lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
-        return self._process.returncode, lines[-1].strip() if lines else said or "no message"
+        errors = self._process.stderr
+        assert errors is not None  # noqa: S101  # stderr=PIPE
+        # What the child leaves may hold the pipe open, as the master of shared SSH connections does.
+        os.set_blocking(errors.fileno(), False)
+        text = (errors.read() or b"").decode(errors="replace")
+        return self._process.returncode, [line.strip() for line in text.splitlines() if line.strip()]
 
     def close(self, *, patient: bool = True) -> None:
         """Close the lifeline, and wait until the agent has ended everything; it may be out of reach."""

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import io
 import os
-import shlex
 import signal
 import socket
 from collections.abc import Callable
@@ -24,8 +23,9 @@ from paramiko.ssh_exception import (
 from ...common.frames import Readable, Writable
 from ...errors import HostError
 from ..bootstrap import command, is_swallowed
-from ..pipe import AGENT_KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
+from ..pipe import AGENT_KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
 from .host_keys import CertifiedHostKey, PinnedConnection, RevokedHostKey, UnknownHostKey, fingerprint
+from .remedies import remedy
 from .ssh_config import Route
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class SshPipe:
         if status == 127 and not is_swallowed(text):
             return LostError(
                 f"no {self._python} there",
-                "install Python 3.9 or newer, or name another with --python",
+                PYTHON_MISSING,
                 kind="python.missing",
             )
         reason = text.splitlines()[-1] if text else said or "no message"
@@ -145,10 +145,13 @@ class SshPipe:
 def _explain(error: Exception, route: Route, proxy: str | None = None) -> HostError:
     """What failed between here and a host, and what to do; `proxy`: an ended proxy command's last line."""
     if proxy is not None:
-        text = f"the way there has ended: {proxy} ({route.proxy_command})"
-        return HostError("ssh.proxy-ended", text, f"try: ssh {route.name}")
+        return _problem("ssh.proxy-ended", f"the way there has ended: {proxy} ({route.proxy_command})", route)
     explain = next((explain for kind, explain in _CAUSES if isinstance(error, kind)), _other)
     return explain(error, route)
+
+
+def _problem(kind: str, text: str, route: Route) -> HostError:
+    return HostError(kind, text, remedy(kind, route.name, route.known_as))
 
 
 def _place(route: Route) -> str:
@@ -160,29 +163,21 @@ def _known(route: Route) -> str:
 
 
 def _key_changed(error: Any, route: Route) -> HostError:
-    return HostError(
-        "ssh.host-key-changed",
+    text = (
         f"HOST KEY CHANGED: {_place(route)} shows {fingerprint(error.key)}, {_known(route)} has "
-        f"{fingerprint(error.expected_key)}",
-        "either the host was installed anew, or someone is in between; if you know why: "
-        f"ssh-keygen -R {shlex.quote(route.known_as)}, then pin the new key",
+        f"{fingerprint(error.expected_key)}"
     )
+    return _problem("ssh.host-key-changed", text, route)
 
 
 def _key_unknown(error: Any, route: Route) -> HostError:
-    return HostError(
-        "ssh.host-key-unknown",
-        f"host key of {_place(route)} is not known ({error}, looked in {_known(route)})",
-        f"compare the fingerprint with the host's own, and confirm it once with: ssh {route.name}",
-    )
+    text = f"host key of {_place(route)} is not known ({error}, looked in {_known(route)})"
+    return _problem("ssh.host-key-unknown", text, route)
 
 
 def _key_revoked(error: Any, route: Route) -> HostError:
-    return HostError(
-        "ssh.host-key-revoked",
-        f"HOST KEY REVOKED: {_place(route)} shows {error}, which known_hosts or RevokedHostKeys revokes",
-        "do not log in there; give the host a new key, and pin that one",
-    )
+    text = f"HOST KEY REVOKED: {_place(route)} shows {error}, which known_hosts or RevokedHostKeys revokes"
+    return _problem("ssh.host-key-revoked", text, route)
 
 
 def _key_certified(error: Any, route: Route) -> HostError:
@@ -190,69 +185,45 @@ def _key_certified(error: Any, route: Route) -> HostError:
         "ssh.host-key-unknown",
         f"host key of {_place(route)} is not known ({error}): {_known(route)} has a @cert-authority "
         "for it, and host certificates are not checked here",
-        "compare the fingerprint with the host's own, and add a line with this key itself",
+        "with MUSTER_SSH=openssh they are; or compare the fingerprint with the host's own, and add a line "
+        "with this key itself",
     )
 
 
 def _login_refused(error: Any, route: Route) -> HostError:
     keys = ", ".join(route.identity_files) or "none"
-    return HostError(
-        "ssh.login-refused",
-        f"{route.user} may not log in at {_place(route)} with the keys {keys} ({_plain(error)})",
-        "add the public key there",
-    )
+    text = f"{route.user} may not log in at {_place(route)} with the keys {keys} ({_plain(error)})"
+    return _problem("ssh.login-refused", text, route)
 
 
 def _name_unknown(error: Any, route: Route) -> HostError:
-    return HostError(
-        "ssh.name-unknown",
-        f"the name {route.hostname} is not known",
-        "correct the hosts file, or give it a HostName in ~/.ssh/config",
-    )
+    return _problem("ssh.name-unknown", f"the name {route.hostname} is not known", route)
 
 
 def _no_answer(error: Any, route: Route) -> HostError:
-    return HostError(
-        "ssh.unreachable",
-        f"no answer from {_place(route)} within {route.connect_seconds} s",
-        "is the host up, the port open?",
-    )
+    text = f"no answer from {_place(route)} within {route.connect_seconds} s"
+    return _problem("ssh.unreachable", text, route)
 
 
 def _no_connection(error: Any, route: Route) -> HostError:
     reasons = {str(getattr(reason, "strerror", reason)) for reason in error.errors.values()}
-    return HostError(
-        "ssh.port-refused" if reasons == {os.strerror(errno.ECONNREFUSED)} else "ssh.unreachable",
-        f"cannot connect to {_place(route)}: {'; '.join(sorted(reasons))}",
-        "does sshd run there? (port= sets another port)",
-    )
+    kind = "ssh.port-refused" if reasons == {os.strerror(errno.ECONNREFUSED)} else "ssh.unreachable"
+    return _problem(kind, f"cannot connect to {_place(route)}: {'; '.join(sorted(reasons))}", route)
 
 
 def _closed(error: Any, route: Route) -> HostError:
-    return HostError(
-        "ssh.closed",
-        f"{_place(route)} closed the connection before it was made",
-        "does its sshd run well, and take one more connection (MaxStartups)? see its log",
-    )
+    return _problem("ssh.closed", f"{_place(route)} closed the connection before it was made", route)
 
 
 def _no_session(error: Any, route: Route) -> HostError:
-    return HostError(
-        "ssh.no-session",
-        f"{_place(route)} accepts the login, but no session",
-        "raise MaxSessions in its sshd_config (0 allows none); see its log",
-    )
+    return _problem("ssh.no-session", f"{_place(route)} accepts the login, but no session", route)
 
 
 def _other(error: Any, route: Route) -> HostError:
     if isinstance(error, SSHException) and any(sign in str(error) for sign in _SILENT):
-        return HostError(
-            "ssh.silent",
-            f"{_place(route)} accepts connections but does not speak SSH within {route.connect_seconds} s",
-            "is the host overloaded or frozen, or another service there? look at its console",
-        )
-    text = f"cannot connect to {_place(route)}: {_plain(error)}"
-    return HostError("ssh.failed", text, f"try: ssh {route.name}")
+        text = f"{_place(route)} accepts connections but does not speak SSH within {route.connect_seconds} s"
+        return _problem("ssh.silent", text, route)
+    return _problem("ssh.failed", f"cannot connect to {_place(route)}: {_plain(error)}", route)
 
 
 # The first match counts: several of these are subclasses of OSError, or of paramiko's SSHException.

@@ -1,0 +1,120 @@
+"""The OpenSSH client as the way to a host: which words it gets, and what is made of what it says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.connect.bootstrap import GREETING
+from muster.deploy.connect.opener import opener_with
+from muster.deploy.connect.transports.openssh import OpenSshPipe, command
+from muster.deploy.errors import UsageError
+from muster.deploy.hosts.hostfile import Host
+
+Fake = Callable[[str], OpenSshPipe]
+GREETS = f"echo {GREETING.decode().strip()}; "
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """A pipe whose ssh is this shell script."""
+
+    def opened(script: str) -> OpenSshPipe:
+        (tmp_path / "ssh").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "ssh").chmod(0o700)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        return OpenSshPipe(Host("node2"), "python3")
+
+    return opened
+
+
+CHANGED = """@@@@@@@@@@@@
+@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
+Offending ED25519 key in /home/ml/.ssh/known_hosts:3
+Host key verification failed."""
+UNKNOWN = """No ED25519 host key is known for [10.0.0.9]:22 and you have requested strict checking.
+Host key verification failed."""
+REVOKED = """@       WARNING: REVOKED HOST KEY DETECTED!               @
+Host key verification failed."""
+PROXY = """nc: connect to gate port 22: refused
+kex_exchange_identification: Connection closed by remote host
+Connection closed by UNKNOWN port 65535"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "text"),
+    [
+        (
+            "ssh.host-key-changed",
+            CHANGED,
+            "HOST KEY CHANGED: Offending ED25519 key in /home/ml/.ssh/known_hosts:3",
+        ),
+        ("ssh.host-key-unknown", UNKNOWN, UNKNOWN.splitlines()[0]),
+        ("ssh.host-key-revoked", REVOKED, "HOST KEY REVOKED: Host key verification failed."),
+        ("ssh.proxy-ended", PROXY, "nc: connect to gate port 22: refused"),
+        ("ssh.login-refused", "ml@10.0.0.9: Permission denied (publickey).", ""),
+        ("ssh.login-refused", "Received disconnect from 10.0.0.9: 2: Too many authentication failures", ""),
+        ("ssh.name-unknown", "ssh: Could not resolve hostname node2: Name or service not known", ""),
+        ("ssh.port-refused", "ssh: connect to host 10.0.0.9 port 22: Connection refused", ""),
+        ("ssh.unreachable", "ssh: connect to host 10.0.0.9 port 22: Connection timed out", ""),
+        ("ssh.unreachable", "ssh: connect to host 10.0.0.9 port 22: No route to host", ""),
+        ("ssh.silent", "Connection timed out during banner exchange", ""),
+        ("ssh.closed", "Connection closed by 10.0.0.9 port 22", ""),
+        ("ssh.no-session", "channel 0: open failed: administratively prohibited: open failed", ""),
+        ("ssh.failed", "/home/ml/.ssh/config line 3: Bad configuration option: prot", ""),
+    ],
+)
+def test_what_ssh_says_is_quoted_with_its_kind(ssh: Fake, kind: str, said: str, text: str) -> None:
+    refused = ssh(f"cat >&2 <<'END'\n{said}\nEND\nexit 255").last_words()
+    assert (refused.kind, refused.text) == (kind, text or said)
+    assert refused.remedy
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "text"),
+    [
+        ("exit 255", "agent.killed", "its agent was killed there (SIGKILL)"),  # the end of a signal
+        ("exit 137", "agent.killed", "its agent was killed there (SIGKILL)"),  # the login shell's word for it
+        (
+            "echo 'Timeout, server 10.0.0.9 not responding.' >&2; exit 255",
+            "host.lost",
+            "the SSH connection broke",
+        ),
+        ("echo 'OSError: boom' >&2; exit 1", "python.failed", "the agent ended with status 1: OSError: boom"),
+    ],
+)
+def test_the_end_of_an_agent_is_no_refusal(ssh: Fake, script: str, kind: str, text: str) -> None:
+    lost = ssh(GREETS + script).last_words()
+    assert lost.kind == kind
+    assert text in lost.text
+
+
+def test_a_host_without_python_is_told_so(ssh: Fake) -> None:
+    lost = ssh("echo 'bash: line 1: python3: command not found' >&2; exit 127").last_words()
+    assert (lost.kind, lost.text) == ("python.missing", "no python3 there")
+
+
+def test_the_master_of_shared_connections_may_live_on(ssh: Fake, tmp_path: Path) -> None:
+    """It has the pipe of the errors open (ControlPersist of older OpenSSH)."""
+    pid = tmp_path / "master"
+    said = ssh(f"sleep 600 & echo $! >{pid}; echo gone >&2; exit 255").last_words()
+    os.kill(int(pid.read_text()), 9)  # ProcessLookupError if it was waited for
+    assert said.text == "gone"
+
+
+def test_a_host_gets_nothing_of_the_user(ssh: Fake) -> None:
+    argv = command(Host("node2"), "python3")
+    assert {"-a", "-x", "ClearAllForwardings=yes", "PermitLocalCommand=no", "BatchMode=yes"} < set(argv)
+
+
+def test_the_client_is_the_users_choice(ssh: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh(f'echo "$@" >{tmp_path}/words; {GREETS}')
+    monkeypatch.setenv("MUSTER_SSH", "openssh")
+    assert isinstance(opener_with(Path("/some/ssh_config"), "")(Host("node2")), OpenSshPipe)
+    assert "-F /some/ssh_config" in (tmp_path / "words").read_text()
+    monkeypatch.setenv("MUSTER_SSH", "dropbear")
+    with pytest.raises(UsageError, match="MUSTER_SSH is paramiko or openssh, got 'dropbear'"):
+        opener_with(None, "")
