@@ -29,7 +29,7 @@ from .shipped import TRAIN
 
 BENCH_HELP = {
     **HELP,
-    "slurm": "take the hosts from Slurm: options of salloc as one word, or none inside of an allocation",
+    "slurm": "take hosts from Slurm: salloc's options in one argument; without a value, this allocation",
     "launcher": "mpirun (default), torchrun, or srun on hosts of Slurm",
     "backend": "auto (default), gloo, nccl or mpi: what carries the messages, as in a job",
     "network": "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",

@@ -49,7 +49,10 @@ def list_environments(  # noqa: PLR0917  # fab makes a flag of each parameter
 
 
 @command(
-    help={**HELP, "environment": "its name, as muster env list shows it; all that no job uses without one"},
+    help={
+        **HELP,
+        "environment": "its name, as in muster env list; without it, every environment that no job uses",
+    },
     words=("environment",),
 )
 def remove(  # noqa: PLR0917  # fab makes a flag of each parameter

@@ -30,7 +30,7 @@ from .shipped import TRAIN
 START_SECONDS = 60
 _HELP = {
     **HELP,
-    "slurm": "take the hosts from Slurm: options of salloc as one word, or none inside of an allocation",
+    "slurm": "take hosts from Slurm: salloc's options in one argument; without a value, this allocation",
     "slurm-login": "a login node of Slurm, for --slurm from another machine: the driver runs there",
     "launcher": "mpirun (default), torchrun, or srun on hosts of Slurm",
     "script": "a Python script of the working tree to run in every rank",
@@ -40,7 +40,7 @@ _HELP = {
     "np": "number of ranks (default: all slots)",
     "per-host": "number of ranks on each host (default: its slots)",
     "slots": SLOTS,
-    "env": "K=V for every rank, or K to use its value on this machine; may be repeated",
+    "env": "NAME=VALUE for every rank, or NAME to pass on its value from this machine; may be repeated",
     "detach": "let the job go on when this command ends: its driver runs on the first host; with --slurm, "
     "as a batch job",
     "dry-run": "print every file and every command, and change nothing",
@@ -48,10 +48,10 @@ _HELP = {
     "(default: for muster.train, and with --stall-timeout)",
     "no-record": "record nothing",
     "max-restarts": "how often to start again after a failure, on the hosts that are still fit (default: 0)",
-    "min-hosts": "start again only on so many hosts or more (default: all)",
+    "min-hosts": "start again only if at least this many hosts are fit (default: all of them)",
     "start-timeout": "seconds until every rank must have started (default: 60), and for Slurm to give hosts "
     "(default: no limit)",
-    "stall-timeout": "end a job in which nothing moves for so many seconds (default: 0, never)",
+    "stall-timeout": "end the job if no rank makes progress for this many seconds (default: 0, never)",
     "max-log": "limit for the logs of the run here: 500M, 20G (default: 8G; 0: none); hosts keep all logs",
     "sample-every": "seconds between two samples of each host, for muster top (default: 2; 0: none)",
     "network": "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",

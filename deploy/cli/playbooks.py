@@ -75,6 +75,6 @@ def _ansible() -> str:
     path = shutil.which(str(beside / "ansible-playbook")) or shutil.which("ansible-playbook")
     if not path:
         raise UsageError(
-            "no ansible-playbook here; pip install 'muster-cluster[ansible]' (with Python 3.11 or newer)"
+            "no ansible-playbook here; pip install 'ansible-core>=2.19' (with Python 3.11 or newer)"
         )
     return path

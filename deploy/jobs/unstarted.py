@@ -35,4 +35,4 @@ def why_unstarted(error: BaseException, folder: Path) -> tuple[str, str, int]:
         by = json.loads((folder / "stop.json").read_text())["by"]
     except (OSError, ValueError, LookupError):
         return "interrupted", "stopped before it started", INTERRUPTED
-    return "stopped", f"stopped by fab stop, {by}", INTERRUPTED
+    return "stopped", f"stopped by muster stop, {by}", INTERRUPTED

@@ -66,7 +66,7 @@ def interruption(interrupt: KeyboardInterrupt, at: float) -> Failure:
 
 def stopped(by: str, exit_status: int, at: float) -> Failure:
     """The failure after `fab stop`. `by`: who asked for it."""
-    return Failure("stopped", f"stopped by fab stop, {by}", exit_status, at=at)
+    return Failure("stopped", f"stopped by muster stop, {by}", exit_status, at=at)
 
 
 def describe_out_of_memory(limit: int | None) -> str:

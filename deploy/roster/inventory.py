@@ -52,6 +52,6 @@ def _program() -> str:
     if not path:
         raise UsageError(
             "no ansible-inventory here, which reads inventories; "
-            "pip install 'muster-cluster[ansible]' (with Python 3.11 or newer)"
+            "pip install 'ansible-core>=2.19' (with Python 3.11 or newer)"
         )
     return path

@@ -69,7 +69,7 @@ class BatchRuns:
         folder = self._runs / job
         if self._queued().get(number, "").startswith(_WAITING):
             ask("scancel", number)
-            end_unstarted(folder, "stopped", f"stopped by fab stop, {by}", STOPPED)
+            end_unstarted(folder, "stopped", f"stopped by muster stop, {by}", STOPPED)
         else:
             text = json.dumps({"by": by, "time": time.time()})
             write_atomically(folder / "stop.json", text.encode(), 0o600)

@@ -69,8 +69,8 @@ def pages() -> dict[Path, str]:
 
 def tasks(commands: Collection, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every command with its name; commands of a group as `image.build`."""
-    for task in commands.tasks.values():
-        yield prefix + task.name.replace("_", "-"), task
+    for name, task in commands.tasks.items():
+        yield prefix + name.replace("_", "-"), task
     for name, group in commands.collections.items():
         yield from tasks(group, f"{prefix}{name}.")
 
@@ -84,7 +84,7 @@ def _command(name: str, task: Any) -> str:
     ]
     text = _indented(inspect.getdoc(task.body) or "")
     if usage := getattr(task, "usage", ""):
-        text = f"    muster {name} {usage}\n\n{text}"
+        text = f"    muster {name.replace('.', ' ')} {usage}\n\n{text}"
     table = "\n".join(["| flag | default | meaning |", "|---|---|---|", *rows]) + "\n" if rows else ""
     return f"## {name}\n\n{text}\n\n{table}"
 

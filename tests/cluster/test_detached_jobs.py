@@ -88,11 +88,11 @@ def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cl
     assert re.search(rf"{job} +running +mpirun +6 on 3 hosts", table), table
     told = project.fab("stop", job, *elsewhere)
     assert told.returncode == 0, told.stderr
-    assert f"{job} failed: stopped by fab stop, by " in told.stdout
+    assert f"{job} failed: stopped by muster stop, by " in told.stdout
     over(cluster)
     again = project.fab("stop", job)
     assert again.returncode == 0
-    assert f"{job} is over: failed: stopped by fab stop" in again.stdout
+    assert f"{job} is over: failed: stopped by muster stop" in again.stdout
 
 
 def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is(
@@ -111,10 +111,10 @@ def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is
         assert logs.stderr.endswith(f"in {project.path}/runs/{job}\n")
         told = project.fab("stop", job, *elsewhere)
         assert (told.returncode, told.stderr) == (0, "")
-        assert f"{job} failed: stopped by fab stop, by " in told.stdout
+        assert f"{job} failed: stopped by muster stop, by " in told.stdout
         said = process.communicate(timeout=100)[0]
     assert process.returncode == 143
-    assert "FAILED  stopped by fab stop, by " in said
+    assert "FAILED  stopped by muster stop, by " in said
     over(cluster)
 
 

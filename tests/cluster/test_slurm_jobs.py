@@ -68,7 +68,7 @@ def test_a_batch_job_waits_runs_and_is_stopped_by_its_id(slurm: Slurm) -> None:
     running = state(slurm, job)
     assert (running["state"], running["hosts"]) == ("running", ["slurm1", "slurm2", "slurm3"])
     stopped = slurm.run("muster", "stop", job)
-    assert re.search(rf"{job} failed: stopped by fab stop, by muster on slurm1", stopped.stdout), stopped
+    assert re.search(rf"{job} failed: stopped by muster stop, by muster on slurm1", stopped.stdout), stopped
     wait_until(lambda: not slurm.left(), "the end of all processes of the job")
 
 

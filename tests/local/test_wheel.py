@@ -157,7 +157,7 @@ def test_without_ansible_setup_says_how_to_get_it(installed: Installed, place: P
     finally:
         (installed.bin / "put-away").rename(installed.bin / "ansible-playbook")
     assert done.returncode == 2
-    assert "pip install 'muster-cluster[ansible]'" in done.stderr
+    assert "pip install 'ansible-core>=2.19'" in done.stderr
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])

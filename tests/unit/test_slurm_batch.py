@@ -230,7 +230,7 @@ def test_a_job_that_waits_is_stopped_in_the_queue(slurm: Callable[..., None], tm
     assert (ended.state, ended.exit_status, ended.why) == (
         "failed",
         143,
-        "stopped by fab stop, by ml on login",
+        "stopped by muster stop, by ml on login",
     )
 
 
