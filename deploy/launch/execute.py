@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
@@ -27,7 +27,7 @@ from .notice import Notice
 from .pacing import KeepPace, Pacing
 from .result import Failure, LaunchResult, interruption
 from .sampling import SAMPLE_SECONDS, Keep, Sampling
-from .state import State
+from .state import SETTLE_SECONDS, State
 from .stdin import Input
 from .suspension import Suspension
 from .watchdogs import SILENCE_SECONDS, SILENT, Heartbeat, Stall, Start
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def _first_failure(self) -> Failure | None:
-        return self.suspension.explain(min(self.state.failures, key=lambda failure: failure.at, default=None))
+        return self.suspension.explain(first_of(self.state.failures, self.plan.hosts[0].host.name))
 
     def _result(self, explanation: Explanation | None, left: dict[str, int]) -> LaunchResult:
         failure = blame_mute(self._first_failure, self._mute)
@@ -268,6 +268,26 @@ class Run:
         if self._take(seconds):
             self.reports.catch_up()
         self.state.failures = failures
+
+
+def first_of(failures: Iterable[Failure], head: str) -> Failure | None:
+    """The failure that came first; or the loss of a host or of a daemon, which explains it.
+
+    mpirun may notice that loss before the driver does. It then ends the ranks of all hosts by a signal, whose
+    time their hosts tell to the millisecond.
+    """
+    ordered = sorted(failures, key=lambda failure: failure.at)
+    if not ordered or ordered[0].kind != "rank" or ordered[0].reason not in LAUNCHER_SIGNALS:
+        return ordered[0] if ordered else None
+    first = ordered[0]
+    causes = [
+        failure
+        for failure in ordered
+        if failure.host not in {first.host, None}
+        and (failure.kind == "host" or (failure.kind == "launcher" and failure.host != head))
+        and failure.at <= first.at + SETTLE_SECONDS
+    ]
+    return causes[0] if causes else first
 
 
 def blame_mute(failure: Failure | None, mute: Sequence[str]) -> Failure | None:

@@ -273,9 +273,9 @@ class Working(Pipe):
 
 
 def test_a_host_that_is_at_work_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "SILENCE_SECONDS", 2.0)
+    monkeypatch.setattr(channel, "SILENCE_SECONDS", 5.0)
     inbox = Inbox()
-    Channel("node1", Working(15), inbox).ask(STORE, seconds=600)  # 3 s of work
+    Channel("node1", Working(30), inbox).ask(STORE, seconds=600)  # 6 s of work
     with pytest.raises(Empty):
         inbox.get(timeout=0.0)
 
@@ -285,7 +285,7 @@ class Flooding(Pipe):
 
     def __init__(self, *, answers: bool) -> None:
         super().__init__()
-        self._answers, self._asked_for, self._lines = answers, 0, 0
+        self._answers, self._asked_for, self._replies, self._lines = answers, 0, 0, 0
 
     def write(self, content: bytes, /) -> None:
         super().write(content)
@@ -298,9 +298,9 @@ class Flooding(Pipe):
         if self.closed.is_set():
             return b""
         self._lines += 1
-        if self._answers and self._asked_for and self._lines % 100 == 0:
-            self._asked_for -= 1
-            return line(reply=self._lines // 100 - 1)
+        if self._answers and self._replies < self._asked_for and self._lines % 100 == 0:
+            self._replies += 1
+            return line(reply=self._replies - 1)
         return line(event="output", rank=0, stream="out", text="x\n" * 5000)
 
 

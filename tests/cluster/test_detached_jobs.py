@@ -122,11 +122,8 @@ def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
     project: Project, cluster: Cluster
 ) -> None:
     job = project.detach("--script", "slow.py", "--args=4000 0")
-    (driver,) = [
-        one.pid
-        for one in cluster.processes("node1")
-        if "from muster.deploy.jobs.detached_main import" in one.args
-    ]
+    listed = cluster.exec("node1", ["cat", f"/home/muster/.muster/jobs/{job}/run/job.json"])
+    driver = json.loads(listed.stdout)["driver"]["pid"]
     cluster.exec("node1", ["kill", "-9", str(driver)])
     wait_until(lambda: state_of(project, job) == "lost", "the state lost")
     attached = project.fab("attach", job)

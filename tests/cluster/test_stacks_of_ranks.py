@@ -40,7 +40,8 @@ def seen_whole(project: Project, job: str) -> str:
     def both_places() -> bool:
         done = stacks(project, job)
         answers.append(done.stdout + done.stderr)
-        return "all_reduce (" in done.stdout and "read_shard (" in done.stdout
+        others, _, odd = done.stdout.partition("rank 5:")
+        return "ranks 0-4:" in others and "all_reduce (" in others and "read_shard (" in odd
 
     wait_until(both_places, lambda: f"both places, but: {answers}")
     return answers[-1]

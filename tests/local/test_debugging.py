@@ -14,9 +14,9 @@ PROGRAM = """
 import os, time
 step, rank = 7, int(os.environ["RANK"])
 def train():
+    print("ready", flush=True)
     while not os.path.exists(os.environ["GO"]):
         time.sleep(0.01)
-print("ready", flush=True)
 train()
 print("done", step, flush=True)
 """

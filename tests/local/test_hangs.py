@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ read_shard() if os.environ["RANK"] == "2" else all_reduce()
 
 def test_a_job_that_stalls_says_who_waits_in_what_and_who_does_not_come(project: Project) -> None:
     (project.path / "train.py").write_text(HANGS_IN_TORCH)
-    launched = project.launch("--stall-timeout", "6", "--script", "train.py")
+    launched = project.launch("--stall-timeout", "10", "--script", "train.py")
     assert launched.status == 3, launched.output
     why = launched.result["why"]
     assert (why["kind"], why["culprits"], why["waiting"]) == ("absent", [1], [0]), launched.output
@@ -57,15 +58,16 @@ def test_without_torch_a_running_job_is_explained_by_its_stacks(project: Project
         assert found
         job = found[1]
 
-        def asleep() -> bool:
-            return "all_reduce (" in project.fab("why", job).stdout
+        def explained() -> dict[str, Any]:
+            """The answer, once every rank has come to where it stays."""
+            done = project.fab("why", job[-4:], "--json")
+            said: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+            return said if said.get("culprits") == [2] else {}
 
-        wait_until(asleep, "every rank where it stays")
-        done = project.fab("why", job[-4:], "--json")
+        said = wait_until(explained, "rank 2 to be named")
         driver.send_signal(signal.SIGINT)
         driver.communicate(timeout=PATIENCE)
-    said = json.loads(done.stdout)
-    assert (done.returncode, said["job"], said["kind"], said["culprits"]) == (0, job, "stacks", [2]), done
+    assert (said["job"], said["kind"]) == (job, "stacks")
     assert said["cause"].startswith("only stacks and /proc are known (the job was launched without --record)")
 
 

@@ -117,6 +117,13 @@ def interrupt(folder: Path, when: str) -> None:
         os.kill(driver, signal.SIGTERM)
 
 
+def wait_until_known(folder: Path) -> None:
+    """Wait until the driver has noted that a rank failed: mpirun may end the others before that."""
+    events = folder / "run" / "events.jsonl"
+    while not (events.exists() and '"rank.failed"' in events.read_text()) and is_held(folder / "run"):
+        time.sleep(0.01)
+
+
 def end_of(folder: Path) -> dict[str, Any]:
     """What the result says, when the driver has gone."""
     while is_held(folder / "run"):
@@ -145,6 +152,7 @@ def test_a_stop_while_a_job_is_ended_leaves_its_folder_and_its_verdict_alone(
     (project.path / "stubborn.py").write_text(STUBBORN)
     job = project.detach("--launcher", launcher, "--script", "stubborn.py", "--args=fail")
     folder = Path(project.env["HOME"], ".muster", "jobs", job)
+    wait_until_known(folder)
     interrupt(folder, "ending")
     result = end_of(folder)
     assert (result["exit_status"], result["first_failure"]["rank"]) == (5, 1)
@@ -156,6 +164,7 @@ def test_who_stops_a_job_that_is_ended_wants_no_restart(project: Project) -> Non
     words = ("--script", "stubborn.py", "--args=fail", "--max-restarts", "3")
     job = project.detach(*words)
     folder = Path(project.env["HOME"], ".muster", "jobs", job)
+    wait_until_known(folder)
     interrupt(folder, "ending")
     result = end_of(folder)
     assert (result["exit_status"], result["attempt"]) == (143, 0)

@@ -23,7 +23,7 @@ import torch, torch.distributed as dist
 def read():
     time.sleep(0.2 if os.environ["RANK"] == "1" else 0.05)
 dist.init_process_group("gloo")
-for step in range(30):
+for step in range(60):
     read()
     dist.all_reduce(torch.ones(1000))
 """

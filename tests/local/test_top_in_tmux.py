@@ -72,12 +72,14 @@ def test_hosts_and_ranks_are_drawn_keys_are_heard_and_the_terminal_is_left_as_it
     terminal.type("PS1='rea'dy'> '; echo be'fore top'", "Enter")
     terminal.wait_for("before top\nready>")
     terminal.type(f"muster top {JOB}", "Enter")
-    first = terminal.wait_for("node2 ", "Hosts/ranks")
+    first = terminal.wait_for(
+        "node2 ", "Hosts/ranks", "rank 3 on node2: exit status 1", "81%", f"{JOB}  failed"
+    )
     assert first.startswith(f"{JOB}  failed  torchrun, 4 ranks on 2 hosts")
     assert "rank 3 on node2: exit status 1" in first and "81%" in first
     assert "Hosts/ranks" in first.rstrip().splitlines()[-1]
     terminal.type("Tab")
-    assert "step 2 loss 0.3333" in terminal.wait_for("last line")
+    terminal.wait_for("last line", "step 2 loss 0.3333")
     terminal.type("Down", "Enter")
     terminal.wait_for("rank 0 on node1", "step 1 loss 0.5000")
     terminal.type("q")

@@ -99,8 +99,11 @@ def at_free_port() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A free port below the ephemeral range, from which mpirun takes ports before rank 0 gets to it."""
-    for port in random.sample(range(20000 + WORKER, 32000, WORKERS), 100):
+    """A free port that nobody else takes before rank 0 gets to it.
+
+    It is below the ephemeral range, which mpirun takes ports from, and below that of rendezvous.PORTS.
+    """
+    for port in random.sample(range(12000 + WORKER, 20000, WORKERS), 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
-    raise OSError("no free port between 20000 and 31999")
+    raise OSError("no free port between 12000 and 19999")

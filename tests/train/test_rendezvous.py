@@ -64,7 +64,8 @@ def test_the_argument_of_torch_distributed_launch_is_understood(launch: Launch) 
 def test_rank_0_listens_at_the_address_of_the_rendezvous_alone(init: str) -> None:
     port = free_port()
     environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    with rendezvous_store(init.replace("PORT", str(port)), FIRST, SHORT, environ) as store:
+    patient = timedelta(seconds=TIME_LIMIT)
+    with rendezvous_store(init.replace("PORT", str(port)), FIRST, patient, environ) as store:
         store.set("key", "value")
         socket.create_connection(("127.0.0.1", port), TIME_LIMIT).close()
         with pytest.raises(ConnectionRefusedError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from concurrent.futures import Future
@@ -24,7 +25,7 @@ from muster.deploy.launch import execute as run
 from muster.deploy.launch import state
 from muster.deploy.launch import watchdogs as heartbeat
 from muster.deploy.launch.explanation import Explanation
-from muster.deploy.launch.result import LaunchResult
+from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.launch.stacks import Stacks
 from muster.deploy.launch.watchdogs import SILENCE_SECONDS
 from muster.deploy.plan.launch_plan import LaunchPlan
@@ -462,3 +463,25 @@ def test_the_verdict_names_rank_host_end_last_lines_and_log(hosts: Hosts, tmp_pa
     ]
     assert "ended with it: ranks 0-2" in text
     assert f"logs: {tmp_path}/job/logs/rank-0003@node2.err" in text
+
+
+RANK = Failure("rank", "SIGTERM (15)", 143, host="node1", rank=0, at=10.0)
+HOST = Failure("host", "no answer", 3, host="node3", at=10.1)
+DAEMON_GONE = Failure("launcher", "its daemon ended with SIGKILL (9)", 1, host="node3", at=10.1)
+
+
+@pytest.mark.parametrize(
+    ("failures", "first"),
+    [
+        ([RANK, HOST], HOST),  # mpirun noticed it before the driver
+        ([RANK, DAEMON_GONE], DAEMON_GONE),
+        ([RANK, dataclasses.replace(HOST, at=11.0)], RANK),  # something else
+        ([RANK, dataclasses.replace(HOST, host="node1")], RANK),
+        ([dataclasses.replace(RANK, reason="exit status 1"), HOST], None),
+        ([RANK, dataclasses.replace(DAEMON_GONE, host="node1")], RANK),  # mpirun itself
+        ([HOST, RANK], HOST),
+        ([], None),
+    ],
+)
+def test_ranks_that_the_launcher_ends_are_no_cause(failures: list[Failure], first: Failure | None) -> None:
+    assert run.first_of(failures, "node1") == (first or (failures[0] if failures else None))

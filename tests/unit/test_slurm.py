@@ -181,8 +181,8 @@ def test_the_reason_to_wait_is_told_once_and_a_time_out_quotes_it(slurm: Callabl
     told: list[str] = []
     expected = "PENDING (Resources), expected at 2026-11-22T10:00:00"
     with (
-        pytest.raises(MusterError, match=r"no hosts within 4 s: PENDING \(Resources\)"),
-        grant.granted(["-N", "2"], {}, told.append, 4.0),
+        pytest.raises(MusterError, match=r"no hosts within 6 s: PENDING \(Resources\)"),
+        grant.granted(["-N", "2"], {}, told.append, 6.0),
     ):
         pass
     assert told == [f"Slurm's job 7 waits: {expected}"]
@@ -342,4 +342,4 @@ def test_ranks_that_are_not_below_the_agent_are_ended_with_all_they_started() ->
         assert child in processes.trees([rank_of_step.pid])
         threading.Thread(target=rank_of_step.wait, daemon=True).start()  # as slurmstepd does
         assert processes.end_all(lambda: processes.trees([rank_of_step.pid])) == []
-        assert not Path(f"/proc/{rank_of_step.pid}").exists()
+        wait_until(lambda: not Path(f"/proc/{rank_of_step.pid}").exists(), "the end of the rank")
