@@ -57,7 +57,7 @@ def put(cluster: Cluster, source: Path, target: str, tell: Tell = lambda more, t
         channel.ask(VERIFY, draft=draft, seconds=TRANSFER_SECONDS, **what)
         return draft
 
-    drafts = on_every(cluster.channels, send).require_all()
+    drafts = on_every(cluster.channels, send, interrupted=cluster.close).require_all()
     ask_every(cluster.channels, SETTLE, SETTLE_SECONDS, lambda host: {"draft": drafts[host]}).require_all()
     return sent
 
@@ -93,7 +93,7 @@ def get(cluster: Cluster, source: str, folder: Path, tell: Tell = lambda more, t
             shutil.rmtree(private, ignore_errors=True)
         return target
 
-    return [*on_every(cluster.channels, receive).require_all().values()]
+    return [*on_every(cluster.channels, receive, interrupted=cluster.close).require_all().values()]
 
 
 def _describe(source: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..bench.links import read as read_links
 from ..bench.outliers import Slow, outliers, slower
 from ..bench.run import one_rank_each
 from ..console.terminal import harmless_lines
-from ..errors import UnfitError, UsageError
+from ..errors import MusterError, UnfitError, UsageError
 from . import options as request
 from .benching import (
     BENCH_HELP,
@@ -195,7 +195,11 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
         job = with_ranks(job_on(inventory, listed, SWEEP, args, settings), np)
         ran = carry_out(job, inventory, Path(runs), table=not json)
         if json and ran.printed.get(0):
-            found = sweep.as_json(job.spec.job, ran.hosts[0], ran.printed)
+            try:
+                found = sweep.as_json(job.spec.job, ran.hosts[0], ran.printed)
+            except MusterError:
+                require_done(ran)  # why rank 0 did not come so far
+                raise
             sys.stdout.write(dumps(found, indent=2) + "\n")
         require_done(ran)
 

@@ -84,5 +84,8 @@ def _partition(words: Sequence[str]) -> str:
     """The partition that options of salloc name; empty for the default one, or several."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.add_argument("-p", "--partition", default="")
-    named: str = parser.parse_known_args(words)[0].partition
+    try:
+        named: str = parser.parse_known_args(words)[0].partition
+    except argparse.ArgumentError:  # salloc will say what it lacks
+        return ""
     return "" if "," in named else named

@@ -13,7 +13,7 @@ from pathlib import Path
 from invoke import Collection, Context, Exit
 
 from ..connect.cluster import Cluster
-from ..connect.fanout import ask_every
+from ..connect.fanout import ask_every, ask_in_turn
 from ..connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
 from ..connect.requests.request import Answer, Request
 from ..console.fold import fold_names
@@ -159,12 +159,16 @@ def remove(  # noqa: PLR0917
 ) -> None:
     """Remove a data set from every host where no job runs."""
     with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
-        answers, errors = _ask(cluster, DATA_REMOVE, name, "remove")
-        if answers:
-            freed = sum(answer.freed for answer in answers.values())
-            sys.stdout.write(f"{fold_names(answers)}: {name} removed, {freed / 1e6:.1f} MB\n")
-        if errors:
-            raise UnfitError(errors.items())
+        if not name:
+            raise UsageError("which data set? muster data remove NAME")
+        listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
+        places = {host: answer.place for host, answer in listed.items()}
+        words = {"name": name}
+        asked = ask_in_turn(cluster.channels, DATA_REMOVE, LONG_SECONDS, places, lambda host: words)
+        if asked.results:
+            freed = sum(answer.freed for answer in asked.results.values())
+            sys.stdout.write(f"{fold_names(asked.results)}: {name} removed, {freed / 1e6:.1f} MB\n")
+        asked.require_all()
 
 
 def _ask(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -10,14 +11,14 @@ from json import dumps
 
 from invoke import Collection, Context
 
-from ..connect.fanout import ask_every
+from ..connect.fanout import ask_every, ask_in_turn
 from ..connect.requests.packages import ENVIRONMENT_FACTS, ENVIRONMENT_REMOVE, ENVIRONMENTS
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import count
 from ..envs.diff import as_text, differences
 from ..errors import UsageError
-from ..hosts.environments import Environment
+from ..hosts.environments import KEY, Environment
 from .command import command
 from .inventory import cluster_of
 from .shared import HELP, explained
@@ -64,10 +65,19 @@ def remove(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Remove an environment of packages from the hosts, or all of them. Those that a job uses stay."""
-    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
-        words = {"keys": [environment] if environment else [], "before": None}
-        asked = ask_every(cluster.channels, ENVIRONMENT_REMOVE, REMOVE_SECONDS, lambda host: words)
-        for host, removal in asked.require_all().items():
+    with explained(context):
+        if environment and not re.fullmatch(KEY, environment):
+            raise UsageError(f"{environment}: no name of an environment; muster env list has the names")
+        with cluster_of(hosts, include, exclude, python) as cluster:
+            words = {"keys": [environment] if environment else [], "before": None}
+            there = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
+            homes = {host: answer.home for host, answer in there.items()}
+            removals = ask_in_turn(
+                cluster.channels, ENVIRONMENT_REMOVE, REMOVE_SECONDS, homes, lambda host: words
+            ).require_all()
+        if environment and not any(removal.removed or removal.kept for removal in removals.values()):
+            raise UsageError(f"{environment}: there is no such environment; muster env list has the names")
+        for host, removal in removals.items():
             in_use = f", {len(removal.kept)} in use" if removal.kept else ""
             gone = f"{count(len(removal.removed), 'environment')} removed{in_use}"
             sys.stdout.write(f"{host}: {gone}, {removal.freed / 2**20:.1f} MiB freed\n")

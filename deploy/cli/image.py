@@ -170,7 +170,8 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
             raise UsageError(f"--ssh-config: no file {ssh_config}")
         engine = Engine()
         inspected, archive, began = engine.image(image), Archive(cache_folder() / "images"), time.monotonic()
-        with Cluster(chosen, opener_with(Path(ssh_config) if ssh_config else None, python)) as cluster:
+        open_pipe = opener_with(Path(ssh_config) if ssh_config else None, python)
+        with archive.used(), Cluster(chosen, open_pipe) as cluster:
             lacking = survey(cluster, inspected)
             with Progress(sys.stdout, f"compressing {image}") as progress:
                 configuration = prepare(engine, inspected, archive, lacking, progress.show)

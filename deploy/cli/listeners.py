@@ -45,8 +45,11 @@ def copies(events: str) -> Iterator[tuple[Tell, ...]]:
         yield (EventCopies(sys.stdout, events).tell,)
     else:
         try:
-            file = Path(events).open("w", encoding="utf-8")  # noqa: SIM115  # closed by `with` below
+            file = Path(events).open("w", encoding="utf-8")  # noqa: SIM115  # closed below
         except OSError as error:
             raise UsageError(f"--events {events}: {explain(error)}") from None
-        with contextlib.suppress(OSError), file:  # a full disk shows only now
+        try:
             yield (EventCopies(file, events).tell,)
+        finally:
+            with contextlib.suppress(OSError):  # a full disk shows only now
+                file.close()

@@ -70,7 +70,7 @@ class Scrape:
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         """Count what a rank printed."""
-        self._bytes.labels(host).inc(len(text))
+        self._bytes.labels(host).inc(len(text.encode(errors="surrogatepass")))
         self._said.labels(str(rank), host).set_to_current_time()
 
     def launcher(self, host: str, text: str) -> None:

@@ -16,7 +16,7 @@ from ..console.terminal import harmless, harmless_lines
 from ..errors import UsageError
 from ..hosts import hostfile
 from ..jobs import control as jobs
-from ..why.gather import gather
+from ..why.gather import gather, with_silent
 from ..why.gather_pace import gather_stragglers
 from ..why.slow import lines
 from ..why.verdict import explain
@@ -54,11 +54,13 @@ def why(  # noqa: PLR0917  # fab makes a flag of each parameter
         with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
             errors = cluster.connect()
             known = jobs.known_to([jobs.Here(Path(runs)), *cluster.channels.values()])
-            name = jobs.only(known, job, "here or on these hosts").state.job
+            state = jobs.only(known, job, "here or on these hosts").state
+            name = state.job
             ranks, problems = gather(name, cluster.channels)
+            silent = {**{host: error.reason for host, error in errors.items()}, **problems}
+            ranks = with_silent(ranks, state.ranks, [host for host in state.hosts if host in silent])
             verdict = explain(ranks)
             late = [] if verdict.hang else gather_stragglers(name, cluster.channels)
-        silent = {**{host: error.reason for host, error in errors.items()}, **problems}
         if json:
             said = {**verdict.as_json(), "late": [one.as_json() for one in late], "silent": silent}
             sys.stdout.write(dumps({"job": name, **said}, indent=2) + "\n")

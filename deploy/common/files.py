@@ -101,6 +101,16 @@ def entries(folder: str) -> Iterator[Entry]:
                 raise ValueError(f"{path} is no file, no folder and no link")
 
 
+def newest_in(folder: str | os.PathLike[str]) -> float:
+    """When something in a folder was last written, in seconds since 1970; 0 if it is not there."""
+    times = [0.0]
+    for place, _, names in os.walk(folder):
+        for name in ("", *names):
+            with contextlib.suppress(OSError):
+                times.append(os.lstat(os.path.join(place, name)).st_mtime)
+    return max(times)
+
+
 def listing_digest(listed: Iterable[Entry]) -> str:
     """The same word for folders that have the same in them."""
     return hashlib.sha256(json.dumps(sorted(listed)).encode()).hexdigest()

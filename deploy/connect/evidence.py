@@ -52,7 +52,10 @@ class End:
 
 @dataclass(frozen=True)
 class GroupCount:
-    """How many collectives of a group a rank has begun. `ranks`: its members as `0-3,6`, empty for all."""
+    """How many collectives of a group a rank has begun.
+
+    `ranks`: its members as `0-3,6,8-126/2`, empty for all, `?` if they are too many to say.
+    """
 
     group: Name
     kind: Name

@@ -90,6 +90,26 @@ def ask_every(
     return Outcome(results, errors)
 
 
+def ask_in_turn(
+    channels: Mapping[str, Channel],
+    request: Request[Answer],
+    seconds: float,
+    places: Mapping[str, str],
+    words: Callable[[str], Mapping[str, Any]] = lambda host: {},
+) -> Outcome[Answer]:
+    """Ask hosts of the same place, such as a shared home, one after the other, and the others at once."""
+    turns: list[dict[str, Channel]] = []
+    for host, channel in channels.items():
+        turn = next((turn for turn in turns if places[host] not in map(places.__getitem__, turn)), None)
+        if turn is None:
+            turns.append(turn := {})
+        turn[host] = channel
+    outcomes = [ask_every(turn, request, seconds, words) for turn in turns]
+    results = {host: answer for outcome in outcomes for host, answer in outcome.results.items()}
+    errors = {host: error for outcome in outcomes for host, error in outcome.errors.items()}
+    return _in_order(channels, results, errors)
+
+
 def _in_order(
     names: Iterable[str], results: Mapping[str, Result], errors: Mapping[str, MusterError]
 ) -> Outcome[Result]:

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from ..common.data.manifest import require_name
 from ..errors import UsageError
@@ -29,7 +29,8 @@ def source(text: str, name: str) -> Source:
     if not text:
         raise UsageError("which folder? muster data push FOLDER [NAME]")
     if re.match(r"https?://", text):
-        return Source(_named(unquote(urlsplit(text).path), name, text), url=_checked(text))
+        path = _checked(text).path
+        return Source(_named(unquote(path), name, text), url=text)
     if text.startswith(HEAD):
         path = text.removeprefix(HEAD)
         if not path:
@@ -43,13 +44,16 @@ def source(text: str, name: str) -> Source:
     return Source(_named(place, name, text), here=place)
 
 
-def _checked(url: str) -> str:
-    parts = urlsplit(url)
+def _checked(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"{url}: no URL: {error}") from None
     if parts.username or parts.password:
         raise UsageError("a URL with a password would be on command lines: fetch it yourself, then push")
     if not parts.hostname or re.search(r"[^!-~]", url):
         raise UsageError(f"{url}: no URL; write spaces and letters beyond ASCII as %20")
-    return url
+    return parts
 
 
 def _named(path: str, name: str, text: str) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,10 +38,15 @@ def wheels(
 ) -> list[Wheel]:
     """The wheel of each package, on this machine. `tell`: gets how many are here, and how many shall be."""
     here: list[Wheel] = []
+    over = threading.Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for wheel in pool.map(lambda package: _wheel(package, python, cache), packages):
-            here.append(wheel)
-            tell(len(here), len(packages))
+        try:
+            for wheel in pool.map(lambda package: _wheel(package, python, cache, over), packages):
+                here.append(wheel)
+                tell(len(here), len(packages))
+        except BaseException:  # Ctrl-C too: the pool waits for what its threads do
+            over.set()
+            raise
     return here
 
 
@@ -50,22 +55,22 @@ def described(path: Path) -> File:
     return File(_digest(path), path.stat().st_size, path)
 
 
-def _wheel(package: Package, python: str, cache: Path) -> Wheel:
+def _wheel(package: Package, python: str, cache: Path, over: threading.Event) -> Wheel:
     folder = cache / "wheels" / package.sha256
     if package.sdist:
         folder = folder / python
-        path = next(folder.glob("*.whl"), None) or _built(package, python, cache, folder)
+        path = next(folder.glob("*.whl"), None) or _built(package, python, cache, folder, over)
         return Wheel(*described(path))
     path = package.local or folder / package.file
     if package.local is None and not path.is_file():
-        _download(package, path)
+        _download(package, path, over)
     elif package.local is not None and _digest(path) != package.sha256:
         raise MusterError(f"{path}: changed since it was locked; launch with --relock")
     return Wheel(package.sha256, path.stat().st_size, path)
 
 
-def _download(package: Package, path: Path) -> None:
-    """Download a file, which appears whole and checked, or not at all."""
+def _download(package: Package, path: Path, over: threading.Event) -> None:
+    """Download a file, which appears whole and checked, or not at all; it stops when `over` is set."""
     import requests  # noqa: PLC0415  # most launches download nothing
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +83,8 @@ def _download(package: Package, path: Path) -> None:
         ):
             answer.raise_for_status()
             for piece in answer.iter_content(PIECE):
+                if over.is_set():
+                    raise MusterError("interrupted")
                 digest.update(piece)
                 file.write(piece)
         if digest.hexdigest() != package.sha256:
@@ -89,11 +96,11 @@ def _download(package: Package, path: Path) -> None:
         Path(draft).unlink(missing_ok=True)
 
 
-def _built(package: Package, python: str, cache: Path, folder: Path) -> Path:
+def _built(package: Package, python: str, cache: Path, folder: Path, over: threading.Event) -> Path:
     """The wheel that is built of a source archive; refused if it runs only on machines like this one."""
     archive = package.local or cache / "wheels" / package.sha256 / package.file
     if package.local is None and not archive.is_file():
-        _download(package, archive)
+        _download(package, archive, over)
     folder.parent.mkdir(parents=True, exist_ok=True)
     what = f"{package.name} {package.version} has no wheel for the hosts"
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
@@ -106,7 +113,7 @@ def _built(package: Package, python: str, cache: Path, folder: Path) -> Path:
                 "--find-links FOLDER in the requirements"
             )
         folder.mkdir(exist_ok=True)
-        shutil.copy2(made, folder / made.name)
+        made.replace(folder / made.name)  # whole, or not at all
     return folder / made.name
 
 

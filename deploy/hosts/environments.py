@@ -11,7 +11,8 @@ from .bounds import Bytes, Count, Name, Seconds
 from .interpreter import Interpreter
 
 MOST_ENVIRONMENTS = 1024
-Key = Annotated[str, Like(r"[0-9a-f]{20}")]
+KEY = r"[0-9a-f]{20}"
+Key = Annotated[str, Like(KEY)]
 """The name of an environment: the beginning of its lock's SHA-256."""
 
 

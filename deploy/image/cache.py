@@ -78,13 +78,13 @@ class _Request(BaseHTTPRequestHandler):
         if file is None or not 0 <= length <= _LARGEST:
             self.close_connection = True
             return self._answer(HTTPStatus.FORBIDDEN)
-        file.parent.mkdir(parents=True, exist_ok=True)
         content = self.rfile.read(length)
         if len(content) != length:  # the build was stopped in the middle
             return self._answer(HTTPStatus.BAD_REQUEST)
-        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", delete=False) as half:
-            half.write(content)
-        Path(half.name).replace(file)
+        try:
+            _keep(file, content)
+        except OSError:  # a full disk: the build goes on, and this file is compiled again
+            return self._answer(HTTPStatus.INSUFFICIENT_STORAGE)
         return self._answer(HTTPStatus.CREATED)
 
     def do_DELETE(self) -> None:
@@ -116,12 +116,30 @@ class _Request(BaseHTTPRequestHandler):
         """Print nothing: the build's own output is what people read."""
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing: a build that is stopped leaves connections in the middle of a request."""
+
+
+def _keep(file: Path, content: bytes) -> None:
+    """Write a file, which appears whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", delete=False) as half:
+        try:
+            half.write(content)
+            half.flush()
+            Path(half.name).replace(file)
+        except OSError:
+            Path(half.name).unlink()
+            raise
+
+
 def _listen(host: str) -> tuple[ThreadingHTTPServer, str]:
     """A server, and the name that a build has for this machine."""
     try:
-        return ThreadingHTTPServer((host, 0), _Request), host
+        return _Server((host, 0), _Request), host
     except OSError:  # the bridge is in a virtual machine, and not here
-        return ThreadingHTTPServer(("127.0.0.1", 0), _Request), _DESKTOP
+        return _Server(("127.0.0.1", 0), _Request), _DESKTOP
 
 
 def _gateway() -> str:

@@ -111,12 +111,14 @@ class Push:
         """Bring every host the layers that it lacks, and let its engine load the image."""
         hosts: dict[str, Outcome] = {}
         for host, diff_ids in lacking.items():
-            layers = [self._layer(diff_id) for diff_id in diff_ids or ()]
+            # An image may have a layer twice: BuildKit's of a step that changes nothing is always the same.
+            layers = [self._layer(diff_id) for diff_id in dict.fromkeys(diff_ids or ())]
             size = sum(layer.size for layer in layers)
             hosts[host] = Outcome(len(layers), size, had_it=diff_ids is None)
             if diff_ids is not None:
                 self._layers[host] = layers
-        known = filter(None, map(self._archive.layer, self._image.layers))  # the lowest layer goes first
+        once = dict.fromkeys(self._image.layers)
+        known = filter(None, map(self._archive.layer, once))  # the lowest layer goes first
         files = [File(layer.digest, layer.size, self._archive.path(layer)) for layer in known]
         needed = {host: [layer.digest for layer in layers] for host, layers in self._layers.items()}
         served = serve(self._cluster, IMAGE_SERVE, needed)

@@ -21,7 +21,10 @@ SCHEMES = ("http", "https")
 def require_notify(target: str) -> str:
     """The target of `--notify`, if it is a command or an http(s) URL."""
     if "://" in target.split(" ", maxsplit=1)[0]:
-        url = urlsplit(target)
+        try:
+            url = urlsplit(target)
+        except ValueError as error:
+            raise UsageError(f"--notify: no URL: {error}") from None
         if url.scheme not in SCHEMES or not url.hostname:
             raise UsageError(
                 f"--notify: {url.scheme}:// is no web address; write https://HOST/PATH, or a command"

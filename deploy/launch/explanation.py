@@ -50,15 +50,16 @@ def gather_explanation(
     failure: Failure, plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]
 ) -> Explanation:
     """Ask the hosts of `channels`, before the job is ended."""
-    from ..why.gather import gather  # noqa: PLC0415  # few jobs stand still, and every launch would pay
+    from ..why.gather import gather, with_silent  # noqa: PLC0415  # few jobs stand still, and every launch would pay
     from ..why.verdict import explain  # noqa: PLC0415
 
     ranks, problems = gather(plan.spec.job, channels)
+    silent = [host.host.name for host in plan.hosts if host.host.name not in {rank.host for rank in ranks}]
     recorded = plan.spec.record and failure.kind != "start"
     stands_still = failure.kind == "stall" and failure.rank is None
     return Explanation(
         of_evidence(ranks, problems),
-        explain(ranks, stalled=True) if recorded else None,
+        explain(with_silent(ranks, len(plan.ranks), silent), stalled=True) if recorded else None,
         tuple(unreached_pairs(plan, cluster, channels)) if stands_still else (),
     )
 

@@ -8,6 +8,7 @@ are now. So what is edited while the job waits changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shlex
@@ -27,7 +28,7 @@ from ..jobs.job import Job
 from ..plan.source_tree import Tree
 from ..plan.spec import is_secret
 from .mark import write_mark
-from .programs import SECONDS, complaint, missing
+from .programs import SECONDS, ask, complaint, missing
 
 BATCH, LOG = "batch", "driver.log"
 # The words of the user come later, and win. B: the driver alone gets the signal, and passes it to the ranks.
@@ -48,9 +49,14 @@ class Batch(NamedTuple):
     python: str
 
     @property
+    def job_name(self) -> str:
+        """Slurm's name of the job."""
+        return f"muster-{self.folder.name}"
+
+    @property
     def command(self) -> tuple[str, ...]:
         """The argv of sbatch."""
-        name, log = f"--job-name=muster-{self.folder.name}", f"--output={self.folder / LOG}"
+        name, log = f"--job-name={self.job_name}", f"--output={self.folder / LOG}"
         own = ("--parsable", *OWN_WORDS, name, log, "--open-mode=append", f"--chdir={self.folder.parent}")
         return ("sbatch", *own, *self.words, str(self.folder / BATCH / "script"))
 
@@ -82,14 +88,34 @@ def submit(job: Job, batch: Batch, environ: Mapping[str, str]) -> str:
     `UsageError` quotes sbatch where it refuses. Then there is no folder either.
     """
     try:
-        _prepare(job, batch)
-        number = _sbatch(batch, {**environ, **secrets(job)})
-        write_mark(batch.folder, number, batch.command, requeue=REQUEUE in batch.words)
+        (batch.folder / BATCH).mkdir(parents=True)
+    except FileExistsError:
+        raise UsageError(f"{batch.folder}: there is such a folder already") from None
     except OSError as error:
-        shutil.rmtree(batch.folder, ignore_errors=True)
         raise MusterError(f"cannot make the run's folder: {explain(error)}") from None
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, batch.folder, ignore_errors=True)
+        try:
+            _prepare(job, batch)
+            number = _hand_over(batch, {**environ, **secrets(job)})
+        except OSError as error:
+            raise MusterError(f"cannot make the run's folder: {explain(error)}") from None
+        undo.pop_all()
+    return number
+
+
+def _hand_over(batch: Batch, environ: Mapping[str, str]) -> str:
+    """Start sbatch, and note Slurm's number. If that fails, a job that Slurm may have is taken back."""
+    job: tuple[str, ...] = ("--me", f"--name={batch.job_name}")
+    try:
+        number = _sbatch(batch, environ)
+        job = (number,)
+        write_mark(batch.folder, number, batch.command, requeue=REQUEUE in batch.words)
+    except UsageError:  # sbatch has refused it
+        raise
     except BaseException:
-        shutil.rmtree(batch.folder, ignore_errors=True)
+        with contextlib.suppress(MusterError):
+            ask("scancel", *job)
         raise
     return number
 
@@ -117,10 +143,6 @@ def with_secrets(job: Job, environ: Mapping[str, str]) -> Job:
 
 def _prepare(job: Job, batch: Batch) -> None:
     folder = batch.folder / BATCH
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        raise UsageError(f"{batch.folder}: there is such a folder already") from None
     batch.folder.chmod(0o700)
     store, code = Store(folder / "store"), own_code()
     for tree in (job.tree, job.library, code):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..connect.channel import Channel
 from ..connect.evidence import Evidence
@@ -26,6 +26,14 @@ def gather(job: str, channels: Mapping[str, Channel]) -> tuple[list[Rank], dict[
     ]
     problems = {host: error.reason for host, error in asked.errors.items()}
     return sorted(ranks, key=lambda rank: rank.number), problems
+
+
+def with_silent(ranks: Sequence[Rank], world_size: int, hosts: Sequence[str]) -> list[Rank]:
+    """The ranks, and those that only hosts without an answer can have, with nothing known of them."""
+    known = {rank.number for rank in ranks}
+    there = ", ".join(hosts)
+    lacking = [Rank(number, there, None) for number in range(world_size) if hosts and number not in known]
+    return sorted([*ranks, *lacking], key=lambda rank: rank.number)
 
 
 def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Evidence]:

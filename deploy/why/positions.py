@@ -11,6 +11,8 @@ from ..connect.evidence import SETUP, Entry, Evidence
 _BACKENDS = ("torch", "work")
 _CLOCK = 0.001  # seconds: both times are of the same clock, written one after the other
 _MOST_GROUPS = 128
+_UNSAID = "?"  # muster_ring.UNSAID
+_PART = r"\d{1,7}(-\d{1,7}(/[1-9]\d{0,6})?)?"
 _WHOLE_RING = 90  # with fewer messages than this, a rank's record has all of them
 
 
@@ -51,10 +53,17 @@ class Positions:
     def _find_members(self, group: str) -> list[int]:
         for rank in self.ranks.values():
             for known in rank.evidence.groups if rank.evidence else ():
+                if known.group == group and known.ranks == _UNSAID:
+                    return [number for number in sorted(self.ranks) if self._has(number, group)]
                 if known.group == group and known.ranks:
                     spans = _spans(known.ranks)
                     return [number for number in sorted(self.ranks) if _is_in(spans, number)]
         return sorted(self.ranks)
+
+    def _has(self, rank: int, group: str) -> bool:
+        """Whether a rank has recorded a group."""
+        evidence = self.ranks[rank].evidence
+        return evidence is not None and any(known.group == group for known in evidence.groups)
 
     def _find_reached(self, rank: int, group: str) -> int | None:
         evidence = self.ranks[rank].evidence
@@ -142,10 +151,10 @@ class Positions:
 def _counted(evidence: Evidence, group: str, kind: str) -> int:
     if kind == "torch":
         return max((entry.seq for entry in evidence.trace if entry.group == group), default=0)
-    return next(
-        (known.count for known in evidence.groups if (known.group, known.kind) == (group, kind)),
-        0,
-    )
+    counted = (known.count for known in evidence.groups if (known.group, known.kind) == (group, kind))
+    # A record has room for the counts of so many groups; of others it has what they began last.
+    began = (entry.seq for entry in evidence.entries if (entry.group, entry.kind) == (group, kind))
+    return next(counted, None) or max(began, default=0)
 
 
 def _even(evidence: Evidence, group: str) -> bool:
@@ -167,12 +176,16 @@ def _same(one: Entry, entry: Entry, *, receives: bool, peer: int) -> bool:
     )
 
 
-def _spans(text: str) -> list[tuple[int, int]]:
-    """The first and last rank of each part of `0-3,6`; none for a text that is no such list."""
-    parts = re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", text)
-    pairs = [part.partition("-") for part in text.split(",")] if parts else []
-    return [(int(first), int(last or first)) for first, _, last in pairs]
+def _spans(text: str) -> list[range]:
+    """The ranks of each part of `0-3,6,8-126/2`; none for a text that is no such list."""
+    if not re.fullmatch(rf"{_PART}(,{_PART})*", text):
+        return []
+    parts = [re.split("[-/]", part) for part in text.split(",")]
+    return [
+        range(int(first), int((rest or [first])[0]) + 1, int(rest[1]) if len(rest) == 2 else 1)
+        for first, *rest in parts
+    ]
 
 
-def _is_in(spans: Sequence[tuple[int, int]], number: int) -> bool:
-    return any(first <= number <= last for first, last in spans)
+def _is_in(spans: Sequence[range], number: int) -> bool:
+    return any(number in span for span in spans)

@@ -135,6 +135,21 @@ def test_every_source_that_failed_is_named(host: Make) -> None:
         pull(here, WANTED, [nowhere], silent)
 
 
+def test_two_agents_may_bring_the_same_file(host: Make, tmp_path: Path) -> None:
+    """Of hosts with the same home, or of two commands: each sends what it knows to be lacking."""
+    (one, _), other = host("a"), Blobs(tmp_path / "a")
+    half, piece = len(CONTENT) // 2, 1 << 18
+    one.append(DIGEST, 0, CONTENT[:half])
+    for at in range(0, len(CONTENT), piece):
+        for blobs in (other, one):
+            blobs.append(DIGEST, at, CONTENT[at : at + piece])
+    other.complete(DIGEST)
+    one.complete(DIGEST)
+    one.append(DIGEST, 0, CONTENT[:piece])
+    assert one.path(DIGEST).read_bytes() == CONTENT
+    assert [path.name for path in one.root.iterdir()] == [DIGEST]
+
+
 def test_bytes_that_do_not_follow_are_refused(host: Make) -> None:
     here, _ = host("a")
     here.append(DIGEST, 0, b"abc")

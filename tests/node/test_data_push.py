@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from muster.deploy.agent.data.fetch import fetch
 from muster.deploy.common.data.manifest import CHUNK
 from muster.deploy.connect.fanout import ask_every
 from muster.deploy.connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
@@ -237,6 +238,67 @@ def serve() -> Serve:
         return f"http://127.0.0.1:{server.server_port}/a%20b.bin", seen
 
     return start
+
+
+@pytest.fixture
+def site() -> Iterator[SimpleNamespace]:
+    """A web server whose file can change: it knows If-None-Match, and ranges that cannot be."""
+    file = SimpleNamespace(content=b"first", tag='"1"', asked=0)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            file.asked += 1
+            begin = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-"))
+            if self.headers.get("If-None-Match") == file.tag:
+                self.send_response(304)
+                self.end_headers()
+                return
+            if begin and begin >= len(file.content):
+                self.send_error(416)
+                return
+            self.send_response(206 if begin else 200)
+            self.send_header("ETag", file.tag)
+            self.send_header("Content-Length", str(len(file.content) - begin))
+            self.end_headers()
+            self.wfile.write(file.content[begin:])
+
+        def log_message(self, *words: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        file.url = f"http://127.0.0.1:{server.server_port}/file"
+        yield file
+        server.shutdown()
+
+
+def test_what_was_fetched_for_a_push_that_failed_is_used_only_if_it_is_still_that(
+    site: SimpleNamespace, tmp_path: Path
+) -> None:
+    def fetched() -> bytes:
+        return (fetch(site.url, tmp_path, MOST, silent) / "file").read_bytes()
+
+    assert (fetched(), fetched(), site.asked) == (b"first", b"first", 2)
+    site.content, site.tag = b"second", '"2"'
+    assert fetched() == b"second"
+
+
+def test_a_part_that_is_the_whole_file_is_fetched_once_more(site: SimpleNamespace, tmp_path: Path) -> None:
+    folder = fetch(site.url, tmp_path, MOST, silent)
+    (folder / "file").rename(folder.with_suffix(".part"))  # interrupted before that name
+    assert (fetch(site.url, tmp_path, MOST, silent) / "file").read_bytes() == b"first"
+
+
+def test_what_pushes_of_long_ago_have_left_goes(hosts: HostsHere, folder: Path) -> None:
+    data = hosts.data("node1")
+    left = [data / ".fetched" / "ab", data / ".drafts" / "old@1", data / ".drafts" / "digits@1"]
+    for path in left:
+        path.mkdir(parents=True)
+        (path / "file").touch()
+        for old in (path / "file", path):
+            os.utime(old, (0, 0))
+    push(hosts, str(folder))
+    assert [path.exists() for path in left] == [False] * 3
 
 
 def test_the_head_fetches_a_file_and_goes_on_where_the_server_broke_off(

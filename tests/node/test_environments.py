@@ -180,6 +180,22 @@ def test_an_environment_that_a_job_uses_is_not_removed(home: Path) -> None:
     assert not folder.exists()
 
 
+def test_what_is_no_environment_is_neither_removed_nor_told(home: Path) -> None:
+    complete(home)
+    (home / "envs" / "cache").mkdir()
+    asked = {"keys": ["cache", "..", KEY[::-1]], "before": None}
+    assert Environments(home, unsent).do_env_remove(asked, b"") == {"removed": [], "kept": [], "freed": 0}
+    assert (home / "envs" / "cache").is_dir()
+
+
+def test_clean_leaves_wheels_that_a_launch_is_bringing(home: Path) -> None:
+    (home / "envs").mkdir()
+    part = home / "wheels" / f"{'ab' * 32}.part"
+    part.write_bytes(b"half")
+    clean(home, time.time() - 7 * 86400.0)
+    assert part.exists()
+
+
 def test_clean_removes_what_no_launch_used_lately_and_then_its_wheels(home: Path) -> None:
     old, new = complete(home, KEY, age=10 * 86400.0), complete(home, KEY[::-1])
     (home / "wheels" / ("ab" * 32)).write_bytes(b"wheel")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,29 @@ def test_a_part_that_another_user_may_write_to_is_not_used(
     assert SIZE in send(hosts, file).values()
     assert part.read_bytes() == before
     assert (hosts.home("node1") / "place" / "large").read_bytes() == file.read_bytes()
+
+
+def test_hosts_with_one_home_take_a_folder_together(hosts: HostsHere, folder: Path) -> None:
+    hosts.shares = {"node2": "node1"}
+    send(hosts, folder)
+    assert contents(hosts.home("node1") / "place" / "folder") == contents(folder)
+    assert parts(hosts, "node1") == []
+
+
+def test_ctrl_c_ends_what_goes_to_the_other_hosts(hosts: HostsHere, file: Path) -> None:
+    file.write_bytes(os.urandom(1 << 20) * 256)
+    told: set[int] = set()
+
+    def tell(more: int, total: int) -> None:
+        if more and not told:
+            told.add(threading.get_ident())
+            raise KeyboardInterrupt
+        time.sleep(0.05)  # a slow network
+
+    with pytest.raises(KeyboardInterrupt), hosts.cluster() as cluster:
+        put(cluster, file, "place/", tell)
+    whole = [path for host in ("node1", "node2") for path in parts(hosts, host)]
+    assert all(path.stat().st_size < file.stat().st_size for path in whole)
 
 
 def test_a_small_put_leaves_nothing_behind(hosts: HostsHere, tmp_path: Path) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import muster.deploy.agent.job
-from muster.deploy.agent.job.in_rank.muster_ring import ENTRIES
+from muster.deploy.agent.job.evidence import collect
+from muster.deploy.agent.job.in_rank.muster_ring import ENTRIES, Ring
 from muster.deploy.agent.job.records import MOST_ENTRIES, read_ring, read_trace
+from muster.deploy.common.frames import MOST_VALUES
+from muster.deploy.connect.channel import MOST_LINE
 from tests.waiting import wait_until
 
 FOLDER = Path(next(iter(muster.deploy.agent.job.__path__)), "in_rank")
@@ -170,6 +177,39 @@ def test_without_record_a_rank_is_as_it_was(folder: Path) -> None:
     assert run(folder, program) == "True True\n"
     (folder / "ring-1").unlink()
     assert "torch.distributed" in read_ring(str(folder / "ring-1"))["missing"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        (range(4), "0-3"),
+        ([0, 1, 3], "0-1,3"),
+        (range(0, 512, 8), "0-504/8"),
+        ([*range(0, 8, 2), 9, 10, 30], "0-6/2,9-10,30"),
+        ([5, 3, 1], "5,3,1"),
+        ([number * number for number in range(100)], "?"),
+    ],
+)
+def test_the_members_of_a_group_fit_into_its_slot(tmp_path: Path, ranks: Sequence[int], said: str) -> None:
+    ring = Ring(str(tmp_path / "ring-1"))
+    group = ring.group("call", "1", [*ranks])
+    ring.begin(group, b'"op":"barrier"')
+    (read,) = read_ring(str(tmp_path / "ring-1"))["groups"]
+    assert (read["ranks"], read["count"]) == (said, 1)
+
+
+def test_the_evidence_of_many_ranks_fits_into_one_answer(tmp_path: Path) -> None:
+    ranks = 512
+    for number in range(ranks):
+        ring = Ring(str(tmp_path / f"ring-{number}"))
+        group = ring.group("call", "0", range(ranks))
+        for _ in range(ENTRIES):
+            what = b'"op":"all_reduce","where":"%s","dtype":"float32","elements":1000000,"bytes":4000000'
+            ring.begin(group, what % (b"x" * 40))
+    known: Any = SimpleNamespace(programs=dict, ends={number: {"code": 1} for number in range(ranks)})
+    line = json.dumps(collect("", known, str(tmp_path), "", recorded=True))
+    assert len(line) < MOST_LINE
+    assert line.count(":") < MOST_VALUES
 
 
 def test_a_record_that_is_not_ours_is_no_entry(tmp_path: Path) -> None:

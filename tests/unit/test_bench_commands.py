@@ -138,6 +138,15 @@ def test_options_of_nccl_tests_reach_the_program(place: Path, monkeypatch: pytes
     }
 
 
+def test_what_ended_the_job_comes_before_what_it_did_not_print(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches = Launches({"sweep": {0: "NCCL INFO cudaDriverVersion 12080\n"}}, status=3)
+    monkeypatch.setattr(bench, "carry_out", launches)
+    monkeypatch.setattr(benching, "verdict", lambda *_: "")
+    assert run(bench.collectives, json=True) == 3
+
+
 @pytest.mark.parametrize("command", [bench.links, bench.collectives, bench.hosts])
 def test_hosts_may_be_those_of_slurm(place: Path, monkeypatch: pytest.MonkeyPatch, command: Any) -> None:
     @contextlib.contextmanager

@@ -61,6 +61,17 @@ def test_a_file_that_is_cut_off_is_not_kept(cache: CompilerCache) -> None:
     assert not (cache.folder / NAME).exists()
 
 
+def test_a_full_disk_costs_the_file_and_leaves_nothing(
+    cache: CompilerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert ask(cache, "PUT", NAME, b"object code")[0] == 507
+    assert [path for path in cache.folder.rglob("*") if path.is_file()] == []
+
+
 @pytest.mark.parametrize("name", ["../secret", "a/../../secret", "", "/etc/passwd", "ab/.hidden", "ab/C%00"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_no_other_file_can_be_reached(cache: CompilerCache, method: str, name: str) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from muster.deploy.common.data import scan as scanning
+from muster.deploy.common.data import sets as module
+from muster.deploy.common.data.draft import Draft
 from muster.deploy.common.data.manifest import (
     CHUNK,
     Chunks,
@@ -26,12 +28,47 @@ from muster.deploy.common.data.manifest import (
     unpack,
 )
 from muster.deploy.common.data.scan import Reader, scan
+from muster.deploy.common.data.sets import Sets, Version
 from muster.deploy.connect.requests.data import DataSet, DataVerified
 from muster.deploy.data import report
 from muster.deploy.data.bundles import Bundle, bundles
 from muster.deploy.data.push import Outcome, Pushed
 from muster.deploy.data.source import Source, source
 from muster.deploy.errors import UsageError
+
+
+def test_a_version_that_is_repaired_is_never_away_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that reads it meanwhile opens its files by their names."""
+    source, sets = tmp_path / "source", Sets(tmp_path / "data", tmp_path / "jobs")
+    source.mkdir()
+    (source / "file").write_text("whole")
+    manifest = scan(str(source), lambda done, total: None)
+    version = Version("x", manifest.digest, 0, 1)
+
+    def publish() -> None:
+        draft = Draft(sets.draft_folder(version), manifest, Chunks(manifest), (0,))
+        draft.adopt()
+        draft.link(0, os.fsencode(source / "file"))
+        sets.publish(version, draft)
+
+    publish()
+    there = tmp_path / "data" / "x" / "file"
+    seen: list[str] = []
+    monkeypatch.setattr(module, "remove_tree", lambda folder: seen.append(there.read_text()))
+    publish()
+    assert {*seen} == {"whole"}
+
+
+def test_a_draft_that_somebody_else_has_put_there_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "precious").write_text("mine")
+    (tmp_path / ".x.part").symlink_to("other")
+    with pytest.raises(OSError, match="no folder of yours"):
+        Draft(str(tmp_path / ".x.part"), SMALL, Chunks(SMALL), (0,)).adopt()
+    assert (tmp_path / "other" / "precious").read_text() == "mine"
+
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 SMALL = Manifest(
@@ -232,6 +269,7 @@ def test_a_source_is_understood(text: str, name: str, meant: Source) -> None:
         ("head:", "which folder of the head"),
         ("ftp://h/x", "a URL with http or https"),
         ("https://u:secret@h/x", "would be on command lines"),
+        ("https://[x/y", "no URL: "),
         ("https://h/b%20c", "give another: muster data push https://h/b%20c NAME"),
         ("http:///x", "no URL"),
     ],

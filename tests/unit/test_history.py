@@ -147,6 +147,11 @@ def test_copies_of_events_go_to_a_file_and_a_full_disk_is_said_once(
     assert capsys.readouterr().err.count("--events /dev/full ends here: No space left") == 1
 
 
+def test_what_goes_wrong_in_a_launch_with_events_is_not_swallowed(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space"), copies(str(tmp_path / "events")):
+        raise OSError(28, "No space left on device")
+
+
 def test_a_file_for_events_that_cannot_be_made_and_a_detached_job_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--events"), copies(str(tmp_path / "no" / "folder")):
         pass

@@ -97,7 +97,7 @@ def test_a_command_gets_it_on_its_input(tmp_path: Path, monkeypatch: pytest.Monk
     assert notify("", DONE) == ""
 
 
-@pytest.mark.parametrize("target", ["ftp://host/x", "https:///x", "'open", " "])
+@pytest.mark.parametrize("target", ["ftp://host/x", "https:///x", "http://[::1", "'open", " "])
 def test_a_target_that_cannot_be_told_is_refused_before_the_launch(target: str) -> None:
     with pytest.raises(UsageError, match="--notify"):
         require_notify(target)
@@ -143,11 +143,13 @@ def test_a_scrape_has_the_ranks_the_events_and_at_the_end_the_exit_status(
         for number in (0, 1):
             history.tell(JobEvent(at=1.0, type="rank.started", job="j", attempt=0, host="node1", rank=number))
         scrape.output(0, "node1", "out", "12345")
+        scrape.output(1, "node9", "out", "█\udc80")
         history.tell(JobEvent(at=2.0, type="rank.ended", job="j", attempt=0, host="node1", rank=1, code=-9))
         text = asked()
         assert 'muster_ranks{state="planned"} 4.0' in text
         assert 'muster_ranks{state="started"} 2.0' in text
         assert 'muster_ranks{state="failed"} 1.0' in text
+        assert 'muster_output_bytes_total{host="node9"} 6.0' in text
         assert 'muster_events_total{type="rank.started"} 2.0' in text
         assert 'muster_output_bytes_total{host="node1"} 5.0' in text
         assert "muster_job_exit_status" not in text

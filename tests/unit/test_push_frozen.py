@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +32,7 @@ class Channel:
         self.host, self.events, self.frozen = host, events, frozen
         self.cut = threading.Event()
         self.sent_to = self.ended = False
+        self.loaded: Callable[[], None] = lambda: None
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -39,6 +43,7 @@ class Channel:
         else:
             future.set_result(FilesServed(20123, {}) if request is IMAGE_SERVE else Nothing())
         if request is IMAGE_LOAD:
+            self.loaded()
             self.report(ImageLoaded(id=IMAGE.id))
         if request is IMAGE_COMPLETE and not self.sent_to:
             self.report(FileGot(words["digest"]))
@@ -81,3 +86,26 @@ def test_a_host_that_freezes_keeps_no_other_from_its_image(tmp_path: Path, froze
     errors = {name: outcome.error for name, outcome in pushed.hosts.items() if outcome.error}
     assert list(errors) == ([frozen] if frozen else [])
     assert all(error.startswith("silent for 20 s") for error in errors.values())
+
+
+def test_an_image_that_has_a_layer_twice_is_loaded_once(tmp_path: Path) -> None:
+    """BuildKit's layer of a step that changes nothing is always the same."""
+    archive, events = Archive(tmp_path), Inbox()
+    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
+    channels = {name: Channel(name, events, frozen=False) for name in ("node1", "node2")}
+    loads: list[str] = []
+    for name, channel in channels.items():
+        channel.loaded = partial(loads.append, name)
+    cluster: Any = SimpleNamespace(
+        hosts=hostfile.parse("node[1-2]"),
+        channels=channels,
+        events=events,
+        addresses=lambda host: ["10.0.0.1"],
+    )
+    twice = (*DIFF_IDS, DIFF_IDS[0])
+    image = dataclasses.replace(IMAGE, layers=twice)
+    pushed = push.Push(cluster, image, archive, CONFIGURATION, lambda have, total: None).carry(
+        dict.fromkeys(channels, twice)
+    )
+    assert [outcome.error for outcome in pushed.hosts.values()] == ["", ""]
+    assert sorted(loads) == ["node1", "node2"]

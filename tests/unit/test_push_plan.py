@@ -87,6 +87,16 @@ def test_layers_of_other_images_are_swept(tmp_path: Path) -> None:
     assert archive.layer(DIFF_IDS[1])
 
 
+def test_the_layers_of_another_push_that_is_under_way_stay(tmp_path: Path) -> None:
+    archive, other = Archive(tmp_path / "images"), Archive(tmp_path / "images")
+    archive.take(saved("old"), IMAGE.id, DIFF_IDS)
+    with archive.used():
+        other.sweep([])
+        assert archive.layer(DIFF_IDS[0])
+    other.sweep([])
+    assert archive.layer(DIFF_IDS[0]) is None
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
 def test_one_host_is_fed_from_here_and_none_gives_to_more_than_two(count: int) -> None:
     hosts = [f"node{number}" for number in range(count)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -125,6 +126,31 @@ def test_what_sbatch_refuses_is_quoted_and_leaves_no_folder(
     with pytest.raises(UsageError, match=message):
         submit(job, batch_of(job, ["-p", "gpu"], tmp_path / "runs"), {"PATH": f"{tmp_path / 'bin'}:/bin"})
     assert not (tmp_path / "runs" / NAME).exists()
+
+
+def test_a_job_that_cannot_be_marked_is_taken_back(
+    slurm: Callable[..., None], job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(batch, "write_mark", full)
+    slurm(sbatch="echo 17", scancel=f'echo "$@" >>{tmp_path}/cancelled')
+    made = batch_of(job, ["-p", "gpu"], tmp_path / "runs")
+    with pytest.raises(MusterError, match="cannot make the run's folder: No space left"):
+        submit(job, made, dict(os.environ))
+    assert (tmp_path / "cancelled").read_text() == "17\n"
+    assert not made.folder.exists()
+
+
+def test_a_job_that_sbatch_may_have_handed_over_is_taken_back(
+    slurm: Callable[..., None], job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "SECONDS", 0.05)
+    slurm(sbatch="exec sleep 60", scancel=f'echo "$@" >>{tmp_path}/cancelled')
+    with pytest.raises(MusterError, match="sbatch: no answer"):
+        submit(job, batch_of(job, [], tmp_path / "runs"), dict(os.environ))
+    assert (tmp_path / "cancelled").read_text() == f"--me --name=muster-{NAME}\n"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.connect.evidence import End, Entry, Evidence, GroupCount, Line, Process
+from muster.deploy.why.gather import with_silent
 from muster.deploy.why.positions import Rank
 from muster.deploy.why.verdict import Verdict, explain
 from tests.hangs.capture import RECORDS, judge, records_of
@@ -175,9 +176,34 @@ def test_without_a_record_only_stacks_are_compared_and_the_verdict_says_so() -> 
 
 
 def test_a_host_that_gives_no_evidence_is_the_culprit() -> None:
-    verdict = explain([rank(0), rank(1), rank(2), Rank(3, "node4", None)])
+    verdict = explain(with_silent([rank(0), rank(1), rank(2)], 4, ["node4"]))
     assert verdict.culprits == (3,)
     assert "cannot be asked: node4 gives no answer" in verdict.cause
+
+
+def test_where_every_host_answers_no_rank_is_made_up() -> None:
+    assert [one.number for one in with_silent([rank(0), rank(2)], 4, [])] == [0, 2]
+
+
+@pytest.mark.parametrize("said", ["0-126/2", "?"])
+def test_ranks_outside_of_a_group_are_not_awaited_in_it(said: str) -> None:
+    """128 ranks, of which the even ones are a group: named one after the other they have 380 letters."""
+    even = [rank(number) for number in range(0, 128, 2)]
+    inside = [
+        replace(one, evidence=replace(one.evidence, groups=(GroupCount("0", "call", said, 9),)))
+        for one in even[:-1]
+        if one.evidence
+    ]
+    late = rank(126, came=False)
+    assert late.evidence
+    late = replace(late, evidence=replace(late.evidence, groups=(GroupCount("0", "call", said, 8),)))
+    outside = [rank(number, groups=(), entries=()) for number in range(1, 128, 2)]
+    assert explain([*inside, late, *outside]).culprits == (126,)
+
+
+def test_a_group_beyond_those_that_a_record_counts_has_what_was_begun_last() -> None:
+    ranks = [rank(0, groups=()), rank(1, groups=()), rank(2, groups=(), came=False)]
+    assert explain(ranks).culprits == (2,)
 
 
 def test_what_a_rank_says_of_itself_cannot_reach_the_terminal() -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from ...common.data.manifest import CHUNK, Chunks, unpack
 from ...common.data.scan import Reader, scan
-from ...common.data.sets import Sets, Version, intact
+from ...common.data.sets import Sets, Version, intact, remove_tree
 from ...common.data.verify import damage
+from ...common.files import newest_in
 from ...common.frames import Frame
 from ...common.os_errors import explain
 from ..image.passing import Passing
@@ -118,11 +119,19 @@ class Data(Passing):
 
     def _sweep(self) -> None:
         """Remove what pushes of long ago have left."""
-        for folder in (self.blobs.root, self.root / ".fetched"):
-            for path in folder.iterdir() if folder.is_dir() else ():
+        old = time.time() - OLD_SECONDS
+        for place in (self.blobs.root, self.root / ".fetched"):
+            for path in place.iterdir() if place.is_dir() else ():
                 with contextlib.suppress(OSError):
-                    if path.is_file() and time.time() - path.stat().st_mtime > OLD_SECONDS:
+                    if path.is_dir() and newest_in(path) < old:
+                        remove_tree(path)
+                    elif path.is_file() and path.stat().st_mtime < old:
                         path.unlink()
+        drafts = self.root / ".drafts"
+        for path in drafts.iterdir() if drafts.is_dir() else ():
+            if newest_in(path) < old:
+                with contextlib.suppress(OSError, ValueError), self.sets.locked(path.name.partition("@")[0]):
+                    remove_tree(path)
 
     # -- sets that are here --
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http
 import http.client
 import json
+import os
 import re
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -28,12 +30,15 @@ def fetch(url: str, root: Path, most: int, tell: Tell) -> Path:
     """
     folder = root / hashlib.sha256(url.encode()).hexdigest()[:32]
     target = folder / name_of(url)
-    if target.exists():
-        return folder
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     part, note = folder.with_suffix(".part"), folder.with_suffix(".json")
     try:
-        with _open(url, part, note) as answer:
+        if target.exists():  # of a push that went no further
+            if _is_current(url, note):
+                os.utime(target)
+                return folder
+            target.unlink()
+        with _begin(url, part, note) as answer:
             _receive(answer, part, most, tell)
     except urllib.error.HTTPError as error:
         raise OSError(f"the server refuses {url}: {error.code} {error.reason}") from None
@@ -42,7 +47,6 @@ def fetch(url: str, root: Path, most: int, tell: Tell) -> Path:
     except http.client.HTTPException as error:
         raise OSError(f"cannot fetch {url}: the server's answer broke off ({type(error).__name__})") from None
     part.rename(target)
-    note.unlink()
     return folder
 
 
@@ -52,8 +56,40 @@ def name_of(url: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "_", last).lstrip(".")[:200] or "file"
 
 
-def _open(url: str, part: Path, note: Path) -> Any:
-    """The server's answer: the rest of the file if some of it is here and has not changed there."""
+def _begin(url: str, part: Path, note: Path) -> Any:
+    """The server's answer; from the beginning where it does not take what is here for a part of the file."""
+    try:
+        return _rest(url, part, note)
+    except urllib.error.HTTPError as error:
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not part.exists():
+            raise
+    part.unlink()  # it is whole, or was of a larger file
+    return _rest(url, part, note)
+
+
+def _is_current(url: str, note: Path) -> bool:
+    """Whether the server still has what was fetched; False where it cannot tell."""
+    mark = _mark(note)
+    if not mark:
+        return False
+    try:
+        _open(url, {"If-None-Match": mark}).close()
+    except urllib.error.HTTPError as error:
+        if error.code != http.HTTPStatus.NOT_MODIFIED:
+            raise
+        return True
+    return False
+
+
+def _mark(note: Path) -> str:
+    """The server's word for the state of a file that was begun or fetched; empty if it gave none."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return str(json.loads(note.read_text())["mark"])
+    return ""
+
+
+def _open(url: str, headers: Mapping[str, str]) -> Any:
+    """The server's answer; of urllib's handlers those that are wanted, so no file:// and no ftp."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -65,14 +101,19 @@ def _open(url: str, part: Path, note: Path) -> Any:
         urllib.request.UnknownHandler(),
     ):
         opener.add_handler(handler)
-    request = urllib.request.Request(url, headers={"User-Agent": "muster", "Accept-Encoding": "identity"})  # noqa: S310
-    mark = ""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        mark = json.loads(note.read_text())["mark"]
+    request = urllib.request.Request(  # noqa: S310
+        url, headers={"User-Agent": "muster", "Accept-Encoding": "identity", **headers}
+    )
+    return opener.open(request, timeout=SILENCE_SECONDS)
+
+
+def _rest(url: str, part: Path, note: Path) -> Any:
+    """The server's answer: the rest of the file if some of it is here and has not changed there."""
+    mark = _mark(note)
+    headers = {}
     if mark and part.exists():
-        request.add_header("Range", f"bytes={part.stat().st_size}-")
-        request.add_header("If-Range", mark)
-    answer = opener.open(request, timeout=SILENCE_SECONDS)
+        headers = {"Range": f"bytes={part.stat().st_size}-", "If-Range": mark}
+    answer = _open(url, headers)
     begins = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range") or "")
     if answer.status != 206 or not begins or int(begins[1]) != part.stat().st_size:
         if answer.status == 206:

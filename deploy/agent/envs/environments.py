@@ -54,7 +54,7 @@ class Environments:
         keys = request["keys"] or [path.name for path in sorted(self._root.glob("*")) if is_key(path.name)]
         sizes = {key: remove(self._root, key, before) for key in keys if is_key(key)}
         removed = {key: size for key, size in sizes.items() if size is not None}
-        kept = [key for key in keys if key not in removed and (self._root / key).is_dir()]
+        kept = [key for key in sizes if key not in removed and (self._root / key).is_dir()]
         return {"removed": list(removed), "kept": kept, "freed": sum(removed.values())}
 
     def do_env_facts(self, request: Frame, payload: bytes) -> Frame:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ...common.files import newest_in
 from ...common.paths import MusterPaths
 from ...common.shared_folder import word_in
 
@@ -100,8 +101,9 @@ def clean(home: Path, before: float) -> int:
     wheels = Path(MusterPaths(str(home)).wheels)
     if not any(is_key(path.name) for path in root.iterdir()):
         for folder in (root / "cache", wheels):
-            freed += size_of(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+            if newest_in(folder) <= before:  # a launch may be bringing wheels just now
+                freed += size_of(folder)
+                shutil.rmtree(folder, ignore_errors=True)
     return freed
 
 

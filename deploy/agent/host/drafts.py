@@ -90,10 +90,17 @@ class Drafts:
 
     def do_settle(self, request: Frame, payload: bytes) -> Frame:
         """Put the draft into place at once: others see either the old content or the new."""
-        draft = self._drafts[request["draft"]]
-        if not draft.whole:
-            os.replace(request["draft"], draft.target)
-        self._release(request["draft"])
+        path = request["draft"]
+        draft = self._drafts[path]
+        try:
+            if not draft.whole:
+                os.replace(path, draft.target)
+        except OSError:  # a host with the same home may have put the same folder there just now
+            if not _are_alike(path, draft.target):
+                raise
+            self._discard(path)
+        else:
+            self._release(path)
         return {}
 
     def close(self) -> None:
@@ -113,6 +120,14 @@ class Drafts:
     def _discard(self, path: str) -> None:
         if not self._release(path).whole:
             _remove(path)
+
+
+def _are_alike(draft: str, target: str) -> bool:
+    """Whether two folders have the same content."""
+    try:
+        return listing_digest(entries(draft)) == listing_digest(entries(target))
+    except (OSError, ValueError):
+        return False
 
 
 def _is_there(target: str, request: Frame) -> bool:

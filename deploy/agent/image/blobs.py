@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import fcntl
 import hashlib
 import hmac
 import json
@@ -54,23 +55,33 @@ class Blobs:
         return self.path(digest).exists()
 
     def append(self, digest: str, offset: int, content: bytes) -> None:
-        """Append bytes to what is here; ValueError if `offset` is not the end of that."""
+        """Append bytes to what is here; ValueError if some before `offset` are missing.
+
+        Another agent may write the same file: of a host with the same home, or of a second command. So
+        bytes that are here already are none to complain of; `complete` checks the whole.
+        """
+        if self.has(digest):
+            return
         self.root.mkdir(parents=True, exist_ok=True)
         with open(self._part(digest), "ab") as file:
-            if file.tell() != offset:
-                raise ValueError(f"{file.tell()} bytes are here, and these are from {offset} on")
-            file.write(content)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            have = file.seek(0, os.SEEK_END)
+            if have < offset:
+                raise ValueError(f"{have} bytes are here, and these are from {offset} on")
+            file.write(content[have - offset :])
         with self._changed:
             self._changed.notify_all()
 
     def complete(self, digest: str) -> None:
         """Accept a file that has arrived; if its digest is wrong, remove it and raise ValueError."""
-        if self.has(digest):
-            return
-        if sha256(self._part(digest)) != digest:
-            self._part(digest).unlink()
-            raise ValueError("it was damaged on the way, and has to come again")
-        os.replace(self._part(digest), self.path(digest))
+        try:
+            if not self.has(digest) and sha256(self._part(digest)) != digest:
+                self._part(digest).unlink()
+                raise ValueError("it was damaged on the way, and has to come again")
+            os.replace(self._part(digest), self.path(digest))
+        except FileNotFoundError:
+            if not self.has(digest):
+                raise
         with self._changed:
             self._changed.notify_all()
 

@@ -21,6 +21,7 @@ from .records import read_ring, read_trace
 from .unsent import unsent_share
 
 MOST = 256  # of a rank in a group
+MOST_OF_HOST = 60_000  # of all ranks: an answer has room for half a million values
 MOST_TRACKS = 16
 TRACE_SECONDS = 1.0
 _CLOCK = 0.001  # seconds: both times are of the same clock, written one after the other
@@ -49,10 +50,11 @@ class ArrivalMeter:
             return {}
         rings: dict[int, Frame] = {int(name[5:]): {} for name in names if re.fullmatch(r"ring-\d{1,7}", name)}
         found = {}
+        most = max(8, min(MOST, MOST_OF_HOST // max(1, len(rings))))
         for rank in sorted(rings):
-            rings[rank] = ring = read_ring(os.path.join(folder, f"ring-{rank}"), MOST)
+            rings[rank] = ring = read_ring(os.path.join(folder, f"ring-{rank}"), most)
             if "missing" not in ring:
-                trace = read_trace(os.path.join(folder, f"torch-{rank}"), MOST, TRACE_SECONDS)
+                trace = read_trace(os.path.join(folder, f"torch-{rank}"), most, TRACE_SECONDS)
                 found[str(rank)] = in_short(ring, trace)
         pids = {rank: ring["pid"] for rank, ring in rings.items() if isinstance(ring.get("pid"), int)}
         for rank, pressure in self._pressure.read(pids).items():

@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from ...common.frames import Frame
 from . import stacks
 from .ranks import SECONDS_PER_TICK, Ranks
-from .records import read_ring, read_stack, read_trace
+from .records import MOST_ENTRIES, read_ring, read_stack, read_trace
 
 AT_ONCE = 8
+MOST_OF_HOST = 12_000  # entries of all ranks: an answer has room for 8 MiB and half a million values
 UNRECORDED = "the job was launched without --record"
 
 
@@ -27,8 +28,11 @@ def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) 
     before = {rank: (_cpu(pid), _faults(pid), time.monotonic()) for rank, (pid, _) in programs.items()}
     taken = stacks.take_stacks(tool, programs, code=code)
     known = sorted({*programs, *ranks.ends})
+    most = max(8, min(MOST_ENTRIES, MOST_OF_HOST // max(1, len(known))))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        traces = {rank: pool.submit(read_trace, os.path.join(folder, f"torch-{rank}")) for rank in known}
+        traces = {
+            rank: pool.submit(read_trace, os.path.join(folder, f"torch-{rank}"), most) for rank in known
+        }
         unread = [rank for rank in programs if "error" in taken[str(rank)]]  # as where py-spy is not there
         told = {
             rank: pool.submit(read_stack, os.path.join(folder, f"console-{rank}"), code) for rank in unread
@@ -36,7 +40,9 @@ def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) 
     taken.update({str(rank): {"frames": frames} for rank, of in told.items() if (frames := of.result())})
     evidence = {}
     for rank in known:
-        record = read_ring(os.path.join(folder, f"ring-{rank}")) if recorded else {"missing": UNRECORDED}
+        record = {"missing": UNRECORDED}
+        if recorded:
+            record = read_ring(os.path.join(folder, f"ring-{rank}"), most)
         trace = traces[rank].result()
         found: Frame = {"now": time.time(), **record, "trace": trace}
         if rank in programs:

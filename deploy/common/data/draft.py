@@ -46,6 +46,10 @@ class Draft:
         `alive`: called for each file; may raise to end the work.
         """
         os.makedirs(self.folder, 0o700, exist_ok=True)
+        status = os.lstat(self.folder)
+        # Its name follows from the set, so in a folder that others can write to they may have put it there.
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise OSError(f"{os.fsdecode(self.folder)} is there already, and no folder of yours; remove it")
         files = {encoded(self.manifest.files[index].path): index for index in self.wanted}
         keep = {encoded(up) for index in self.wanted for up in parents(self.manifest.files[index].path)}
         for place, _, _ in os.walk(self.folder):

@@ -128,10 +128,11 @@ class Sets:
         folder = sets / version.word
         record = {"shard": version.shard, "of": version.of, **json.loads(draft.manifest.text())}
         write_atomically(sets / f"{version.word}.json", json.dumps(record).encode(), 0o444)
-        if folder.exists():  # a version with damage that this one repairs
-            self._throw_away(folder)
+        damaged = self._set_aside(folder)  # this version, which the draft repairs; a job may be reading it
         os.rename(draft.folder, folder)
         os.chmod(folder, 0o500)
+        if damaged:
+            remove_tree(damaged)
         self.point_to(version)
 
     def point_to(self, version: Version) -> None:
@@ -163,16 +164,19 @@ class Sets:
         for record in (self.root / ".sets").glob(f"{name}@*.json"):
             if record.stem != word:
                 record.unlink()
-                self._throw_away(record.with_suffix(""))
+                if gone := self._set_aside(record.with_suffix("")):
+                    remove_tree(gone)
         for gone in (self.root / ".sets").glob(".gone.*"):
             remove_tree(gone)
 
-    def _throw_away(self, folder: Path) -> None:
-        if folder.exists():
-            os.chmod(folder, 0o700)
-            gone = folder.parent / f".gone.{secrets.token_hex(8)}"
-            folder.rename(gone)
-            remove_tree(gone)
+    def _set_aside(self, folder: Path) -> Path | None:
+        """Rename a version, at once, to a name that the next sweep removes; None if there is none."""
+        if not folder.exists():
+            return None
+        os.chmod(folder, 0o700)
+        gone = folder.parent / f".gone.{secrets.token_hex(8)}"
+        folder.rename(gone)
+        return gone
 
     def running_jobs(self) -> list[str]:
         """The jobs of this host that an agent or a driver holds."""

@@ -17,6 +17,9 @@ from typing import Any
 
 SLOT = 384
 GROUPS, ENTRIES = 64, 256
+MOST_SPANS = 180  # characters of the list of a group's ranks; a slot has room for no more
+UNSAID = "?"
+"""In place of a longer list: then its members are the ranks that have recorded the group."""
 IN, BEGUN, DONE, FAILED = b"i", b"a", b"d", b"f"
 """In the call; the call returned and the work goes on; complete; the call raised an error."""
 
@@ -73,16 +76,23 @@ class Group:
     def __init__(self, place: int, kind: str, name: str, ranks: Sequence[int]) -> None:
         self.place, self.count = place, 0
         self.name, self.kind = json.dumps(name[:64]).encode(), json.dumps(kind).encode()
-        members = json.dumps(_spans(ranks))[:200].encode()
+        spans = _spans(ranks)
+        members = json.dumps(spans if len(spans) <= MOST_SPANS else UNSAID).encode()
         self.text = b'{"group":%s,"kind":%s,"ranks":%s,"count":%%d}' % (self.name, self.kind, members)
 
 
 def _spans(ranks: Sequence[int]) -> str:
-    """`0-3,6`, as one text."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1][1:] = [rank]
+    """`0-3,6,8-126/2`, as one text: a part with a step has every second rank, and so on."""
+    parts, at = [], 0
+    while at < len(ranks):
+        step = ranks[at + 1] - ranks[at] if at + 1 < len(ranks) else 0
+        end = at + 1
+        while step > 0 and end < len(ranks) and ranks[end] - ranks[end - 1] == step:
+            end += 1
+        if end - at < (2 if step == 1 else 3):
+            parts.append(str(ranks[at]))
+            at += 1
         else:
-            parts.append([rank])
-    return ",".join("-".join(map(str, part)) for part in parts)
+            parts.append(f"{ranks[at]}-{ranks[end - 1]}" + (f"/{step}" if step > 1 else ""))
+            at = end
+    return ",".join(parts)
