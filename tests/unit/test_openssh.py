@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import struct
+import termios
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +15,11 @@ import pytest
 
 from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.opener import opener_with
+from muster.deploy.connect.transports import process
 from muster.deploy.connect.transports.openssh import OpenSshPipe, command
 from muster.deploy.errors import UsageError
 from muster.deploy.hosts.hostfile import Host
+from tests.waiting import PATIENCE, wait_until
 
 Fake = Callable[[str], OpenSshPipe]
 GREETS = f"echo {GREETING.decode().strip()}; "
@@ -118,3 +125,29 @@ def test_the_client_is_the_users_choice(ssh: Fake, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("MUSTER_SSH", "dropbear")
     with pytest.raises(UsageError, match="MUSTER_SSH is paramiko or openssh, got 'dropbear'"):
         opener_with(None, "")
+
+
+def test_a_host_that_takes_nothing_does_not_hold_up_the_end(
+    ssh: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is frozen: Ctrl-C comes while a thread sends it the code."""
+    monkeypatch.setattr(process, "IMPATIENT_SECONDS", 0.1)
+    pipe = ssh(f"{GREETS}exec sleep 600")
+    began, over = threading.Event(), threading.Event()
+
+    def send() -> None:
+        began.set()
+        with contextlib.suppress(OSError, ValueError):
+            pipe.writer.write(b"x" * (1 << 22))
+        over.set()
+
+    threading.Thread(target=send, daemon=True).start()
+    assert began.wait(PATIENCE)
+    wait_until(lambda: waiting_bytes(pipe.descriptor) >= 1 << 16, "a full pipe")
+    pipe.close(patient=False)
+    assert over.wait(PATIENCE)
+
+
+def waiting_bytes(descriptor: int) -> int:
+    """How many bytes of a pipe nobody has read yet."""
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))[0])

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from typing import cast
 
 from ...common.frames import Readable, Writable
 
 CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
+
+
+class _Unbuffered:
+    """A pipe to a child, without the lock of a buffer: it can be closed while another thread writes."""
+
+    def __init__(self, raw: io.FileIO) -> None:
+        self._raw = raw
+
+    def write(self, content: bytes, /) -> None:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[self._raw.write(rest) :]
+
+    def flush(self) -> None:
+        """Nothing waits here."""
 
 
 class ProcessPipe:
@@ -22,11 +39,14 @@ class ProcessPipe:
     def __init__(self, argv: Sequence[str]) -> None:
         self._process = subprocess.Popen(
             argv,
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        self._reader = io.BufferedReader(cast(io.FileIO, self._process.stdout), 1 << 16)
+        self._writer = _Unbuffered(cast(io.FileIO, self._process.stdin))
 
     @property
     def pid(self) -> int:
@@ -42,14 +62,12 @@ class ProcessPipe:
     @property
     def reader(self) -> Readable:
         """The agent's stdout."""
-        assert self._process.stdout is not None  # noqa: S101  # stdout=PIPE
-        return self._process.stdout
+        return self._reader
 
     @property
     def writer(self) -> Writable:
         """The agent's stdin: its lifeline."""
-        assert self._process.stdin is not None  # noqa: S101  # stdin=PIPE
-        return self._process.stdin
+        return self._writer
 
     def end(self, said: str) -> tuple[int, str]:
         """Wait for the child's end; its exit status, and the last line of its stderr, else `said`."""
