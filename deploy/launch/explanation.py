@@ -54,7 +54,8 @@ def gather_explanation(
     from ..why.verdict import explain  # noqa: PLC0415
 
     ranks, problems = gather(plan.spec.job, channels)
-    silent = [host.host.name for host in plan.hosts if host.host.name not in {rank.host for rank in ranks}]
+    names = [host.host.name for host in plan.hosts]
+    silent = [name for name in names if name in problems or name not in channels]
     recorded = plan.spec.record and failure.kind != "start"
     stands_still = failure.kind == "stall" and failure.rank is None
     return Explanation(

@@ -13,7 +13,6 @@ _CLOCK = 0.001  # seconds: both times are of the same clock, written one after t
 _MOST_GROUPS = 128
 _UNSAID = "?"  # muster_ring.UNSAID
 _PART = r"\d{1,7}(-\d{1,7}(/[1-9]\d{0,6})?)?"
-_WHOLE_RING = 90  # with fewer messages than this, a rank's record has all of them
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Positions:
         if entry.peer is None or entry.peer not in self.ranks:
             return False
         mine, theirs = self.messages(rank), self.messages(entry.peer)
-        if max(len(mine), len(theirs)) > _WHOLE_RING:
+        if not (self._is_whole(rank) and self._is_whole(entry.peer)):
             return entry.state != "i"
         receives = entry.op.endswith("recv")
         before = [
@@ -95,6 +94,12 @@ class Positions:
         ]
         answers = [one for one in theirs if _same(one, entry, receives=not receives, peer=rank)]
         return len(answers) >= len(before)
+
+    def _is_whole(self, rank: int) -> bool:
+        """Whether a rank's record has all that it has begun, and not the last of it alone."""
+        evidence = self.ranks[rank].evidence
+        numbers = [entry.number for entry in evidence.entries] if evidence else []
+        return not numbers or len(numbers) > max(numbers)
 
     def all_entries(self, rank: int) -> list[Entry]:
         """Every collective and message of a rank, by time."""
