@@ -11,7 +11,7 @@ from ..decode import NONSENSE, AtMost, Between, Like, from_json
 
 Rank = Annotated[int, Between(0, 1 << 20)]
 Seconds = Annotated[float, Between(1e-9, 1e6)]
-Rate = Annotated[float, Between(1e-3, 1e18)]
+Rate = Annotated[float, Between(1e-9, 1e18)]
 """Of something in a second."""
 Count = Annotated[int, Between(0, 1 << 62)]
 Word = Annotated[str, AtMost(16), Like(r"[a-z0-9_]+")]

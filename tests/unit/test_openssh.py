@@ -107,7 +107,7 @@ def test_a_host_without_python_is_told_so(ssh: Fake) -> None:
 def test_the_master_of_shared_connections_may_live_on(ssh: Fake, tmp_path: Path) -> None:
     """It has the pipe of the errors open (ControlPersist of older OpenSSH)."""
     pid = tmp_path / "master"
-    said = ssh(f"sleep 600 & echo $! >{pid}; echo gone >&2; exit 255").last_words()
+    said = ssh(f"sleep 600 >/dev/null & echo $! >{pid}; echo gone >&2; exit 255").last_words()
     os.kill(int(pid.read_text()), 9)  # ProcessLookupError if it was waited for
     assert said.text == "gone"
 
