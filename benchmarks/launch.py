@@ -8,13 +8,16 @@ torch. By hand means: the code is on the hosts already, and one `ssh` to the fir
 `ssh` to each host runs torchrun. Times are from the command to the first line of the first rank, to that of
 the last, and to the end of the command; `fab launch` runs with unchanged files, so it sends nothing, after
 one round that is not counted. "mpirun through Fabric" is a program of six lines that imports Fabric and runs
-that mpirun on the first host: what any driver takes that stands on Fabric. `--before FOLDER` names a folder
-that holds another checkout under the name `muster`; the `fab launch` of that checkout takes part too.
+that mpirun on the first host: what any driver takes that stands on Fabric. "over shared connections" is a
+launch with MUSTER_SSH=openssh and ControlMaster in the SSH configuration, after its first round.
+`--before FOLDER` names a folder that holds another checkout under the name `muster`; the `fab launch` of that
+checkout takes part too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import random
@@ -25,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +46,7 @@ from fabric import Config, Connection
 configuration, host, command = sys.argv[1:]
 Connection(host, config=Config(runtime_ssh_path=configuration)).run(command, in_stream=False)
 """
+SHARED = "Host *\n    ControlMaster auto\n    ControlPath {}/%n\n    ControlPersist 60\n"
 Commands = tuple[tuple[str, ...], ...]
 
 
@@ -84,7 +88,9 @@ def measure(commands: Commands, ranks: int, place: Path) -> Times:
     return Times(seen[0], seen[ranks - 1], end, max(usage.ru_maxrss for _, _, usage in ends) / 1024)
 
 
-def contestants(hosts_file: Path, ssh: Sequence[str], before: Path | None) -> dict[str, Commands]:
+def contestants(
+    hosts_file: Path, ssh: Sequence[str], before: Path | None, shared: Path
+) -> dict[str, Commands]:
     """Return the commands of each contestant; torchrun by hand gets a new random port each round."""
     hosts = hostfile.load(hosts_file)
     ranks = sum(host.slots for host in hosts)
@@ -98,6 +104,7 @@ def contestants(hosts_file: Path, ssh: Sequence[str], before: Path | None) -> di
     port = random.randint(20000, 31000)  # noqa: S311  # spreads, does not protect
     words = ("launch", "--hosts", str(hosts_file), "--script", "program.py", "--launcher")
     fab, muster = (str(FAB), *words), (str(FAB.with_name("muster")), *words)
+    over_shared = ("env", "MUSTER_SSH=openssh", *muster[:3], str(shared / "hosts.txt"), *muster[4:])
     earlier = ("env", f"PYTHONPATH={before}", *fab)
     return {
         "mpirun by hand": ((*ssh, hosts[0].name, by_hand.format(ranks=ranks)),),
@@ -107,6 +114,7 @@ def contestants(hosts_file: Path, ssh: Sequence[str], before: Path | None) -> di
         **({"fab launch --launcher mpirun, before": ((*earlier, "mpirun"),)} if before else {}),
         "fab launch --launcher mpirun": ((*fab, "mpirun"),),
         "muster launch --launcher mpirun": ((*muster, "mpirun"),),
+        "muster launch --launcher mpirun, over shared connections": ((*over_shared, "mpirun"),),
         "torchrun by hand": tuple(
             (
                 *ssh,
@@ -129,6 +137,24 @@ def prepare(hosts_file: Path, ssh: Sequence[str], place: Path) -> None:
         for name, text in (("program.py", PROGRAM), ("hosts.txt", hosts_file.read_text())):
             command = (*ssh, host.name, f"mkdir -p bench && cat > bench/{name}")
             subprocess.run(command, input=text.encode(), check=True)
+
+
+@contextlib.contextmanager
+def sharing(hosts_file: Path, place: Path) -> Iterator[Path]:
+    """A folder with the hosts file, and SSH configuration by which commands share their connections."""
+    folder = place / "shared"
+    (folder / ".muster").mkdir(parents=True)
+    (folder / "hosts.txt").write_text(hosts_file.read_text())
+    configuration = folder / ".muster" / "ssh_config"
+    configuration.write_text(
+        SHARED.format(folder) + (hosts_file.parent / ".muster" / "ssh_config").read_text()
+    )
+    try:
+        yield folder
+    finally:
+        for host in hostfile.load(hosts_file):
+            end = ("ssh", "-F", str(configuration), "-O", "exit", host.name)
+            subprocess.run(end, stderr=subprocess.DEVNULL, check=False)
 
 
 def report(times: Mapping[str, Sequence[Times]]) -> str:
@@ -177,10 +203,10 @@ def main() -> None:
     ssh = ("ssh", "-F", str(hosts_file.parent / ".muster" / "ssh_config"))
     ranks = sum(host.slots for host in hostfile.load(hosts_file))
     times: dict[str, list[Times]] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, sharing(hosts_file, Path(folder)) as shared:
         prepare(hosts_file, ssh, Path(folder))
         for round_number in range(options.rounds + 1):
-            for name, commands in contestants(hosts_file, ssh, options.before).items():
+            for name, commands in contestants(hosts_file, ssh, options.before, shared).items():
                 if not any(launcher in name for launcher in options.launchers):
                     continue
                 taken = measure(commands, ranks, Path(folder))
