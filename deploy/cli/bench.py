@@ -17,9 +17,10 @@ from ..bench import kept, links_text
 from ..bench.links import Links, Quantity
 from ..bench.links import read as read_links
 from ..bench.outliers import Slow, outliers, slower
-from ..bench.run import one_rank_each
+from ..bench.run import Ran, one_rank_each
 from ..console.terminal import harmless_lines
 from ..errors import MusterError, UnfitError, UsageError
+from ..jobs.job import Job
 from . import options as request
 from .benching import (
     BENCH_HELP,
@@ -195,13 +196,17 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
         job = with_ranks(job_on(inventory, listed, SWEEP, args, settings), np)
         ran = carry_out(job, inventory, Path(runs), table=not json)
         if json and ran.printed.get(0):
-            try:
-                found = sweep.as_json(job.spec.job, ran.hosts[0], ran.printed)
-            except MusterError:
-                require_done(ran)  # why rank 0 did not come so far
-                raise
-            sys.stdout.write(dumps(found, indent=2) + "\n")
+            sys.stdout.write(_swept(job, ran))
         require_done(ran)
+
+
+def _swept(job: Job, ran: Ran) -> str:
+    """What rank 0 has printed, as JSON; else the end of the job says why it did not come so far."""
+    try:
+        return dumps(sweep.as_json(job.spec.job, ran.hosts[0], ran.printed), indent=2) + "\n"
+    except MusterError:
+        require_done(ran)
+        raise
 
 
 @command(

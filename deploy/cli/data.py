@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from json import dumps
@@ -15,7 +14,6 @@ from invoke import Collection, Context, Exit
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every, ask_in_turn
 from ..connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
-from ..connect.requests.request import Answer, Request
 from ..console.fold import fold_names
 from ..console.progress import Progress
 from ..console.terminal import harmless_lines
@@ -109,10 +107,13 @@ def verify(  # noqa: PLR0917
 ) -> None:
     """Read every byte of a data set on every host, and name the files that are damaged."""
     with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
+        _require(name, "verify NAME")
         hosts_here = len(cluster.channels)
         with Progress(sys.stderr, name, unit="hosts", least=2) as progress:
             counted = partial(progress.add, 1, hosts_here)
-            answers, errors = _ask(cluster, DATA_VERIFY, name, "verify", counted)
+            words = {"name": name}
+            asked = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: words, counted)
+        answers, errors = asked.results, {host: error.reason for host, error in asked.errors.items()}
         if json:
             rows = {host: {**asdict(answer), "error": ""} for host, answer in answers.items()}
             failed = {host: {"digest": "", "damaged": [], "error": error} for host, error in errors.items()}
@@ -139,8 +140,7 @@ def pull(  # noqa: PLR0917
 ) -> None:
     """Bring a data set here, from a host that has it, or its shards from all hosts."""
     with explained(context, KEPT), cluster_of(hosts, include, exclude, python) as cluster:
-        if not name:
-            raise UsageError("which data set? muster data pull NAME [TO]")
+        _require(name, "pull NAME [TO]")
         listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
         held = {host: one for host, answer in listed.items() for one in answer.sets if one.name == name}
         with Progress(sys.stdout, name) as progress:
@@ -159,8 +159,7 @@ def remove(  # noqa: PLR0917
 ) -> None:
     """Remove a data set from every host where no job runs."""
     with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
-        if not name:
-            raise UsageError("which data set? muster data remove NAME")
+        _require(name, "remove NAME")
         listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
         places = {host: answer.place for host, answer in listed.items()}
         words = {"name": name}
@@ -171,18 +170,9 @@ def remove(  # noqa: PLR0917
         asked.require_all()
 
 
-def _ask(
-    cluster: Cluster,
-    request: Request[Answer],
-    name: str,
-    doing: str,
-    heard: Callable[[], object] = lambda: None,
-) -> tuple[Mapping[str, Answer], Mapping[str, str]]:
-    """What every host answers about a set, and the errors of the others."""
+def _require(name: str, usage: str) -> None:
     if not name:
-        raise UsageError(f"which data set? muster data {doing} NAME")
-    asked = ask_every(cluster.channels, request, LONG_SECONDS, lambda host: {"name": name}, heard)
-    return asked.results, {host: error.reason for host, error in asked.errors.items()}
+        raise UsageError(f"which data set? muster data {usage}")
 
 
 data = Collection("data", push, list, verify, pull, remove)

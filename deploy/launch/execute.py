@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
@@ -20,6 +20,7 @@ from ..connect.requests.launch import START, STOP, Stopped
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
+from .blame import blame_mute, first_of
 from .events import Reports, Watcher
 from .explanation import Explanation, explained, gather_explanation, needed
 from .job_events import Tell, ignore
@@ -27,16 +28,14 @@ from .notice import Notice
 from .pacing import KeepPace, Pacing
 from .result import Failure, LaunchResult, interruption
 from .sampling import SAMPLE_SECONDS, Keep, Sampling
-from .state import SETTLE_SECONDS, State
+from .state import State
 from .stdin import Input
 from .suspension import Suspension
-from .watchdogs import SILENCE_SECONDS, SILENT, Heartbeat, Stall, Start
+from .watchdogs import SILENCE_SECONDS, Heartbeat, Stall, Start
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005
 STOP_SECONDS = 15.0
-LAUNCHER_SIGNALS = frozenset({"SIGTERM (15)", "SIGKILL (9)"})
-"""Ends of ranks that a launcher causes when it gives up a job."""
 
 
 def execute(
@@ -268,39 +267,6 @@ class Run:
         if self._take(seconds):
             self.reports.catch_up()
         self.state.failures = failures
-
-
-def first_of(failures: Iterable[Failure], head: str) -> Failure | None:
-    """The failure that came first; or the loss of a host or of a daemon, which explains it.
-
-    mpirun may notice that loss before the driver does. It then ends the ranks of all hosts by a signal, whose
-    time their hosts tell to the millisecond.
-    """
-    ordered = sorted(failures, key=lambda failure: failure.at)
-    if not ordered or ordered[0].kind != "rank" or ordered[0].reason not in LAUNCHER_SIGNALS:
-        return ordered[0] if ordered else None
-    first = ordered[0]
-    causes = [
-        failure
-        for failure in ordered
-        if failure.host not in {first.host, None}
-        and (failure.kind == "host" or (failure.kind == "launcher" and failure.host != head))
-        and failure.at <= first.at + SETTLE_SECONDS
-    ]
-    return causes[0] if causes else first
-
-
-def blame_mute(failure: Failure | None, mute: Sequence[str]) -> Failure | None:
-    """The failure; or a host that was silent when the job was ended, if that explains the failure.
-
-    mpirun may notice a lost host before the driver's heartbeat does. It then ends the ranks of all hosts by a
-    signal, and the first of them looks like the first failure.
-    """
-    others = [name for name in mute if failure and name != failure.host]
-    if failure is None or not others or failure.kind != "rank" or failure.reason not in LAUNCHER_SIGNALS:
-        return failure
-    tail = (f"ended with it: {failure.headline}\n",)
-    return Failure("host", SILENT, 3, host=others[0], at=failure.at, tail=tail)
 
 
 def _left(future: Future[Stopped]) -> int:

@@ -30,7 +30,8 @@ ssh-keygen -q -t ed25519 -N '' -f host
 ssh-keygen -q -s authority -I node -h -n certified host.pub
 /usr/sbin/sshd -f /dev/null -p 2299 -h "$PWD/host" -o HostCertificate="$PWD/host-cert.pub" \\
     -o AuthorizedKeysFile=/etc/muster/ssh/authorized_keys -o PidFile="$PWD/pid" -o UsePAM=no
-cat authority.pub
+until [ -s pid ]; do sleep 0.1; done  # sshd writes it when it listens
+cat pid authority.pub
 """
 
 
@@ -82,8 +83,9 @@ def test_a_host_with_a_certificate_is_known_by_its_authority(
 ) -> None:
     started = cluster.exec("node1", ["sh", "-c", CERTIFIED])
     assert started.returncode == 0, started.stderr
+    pid, authority = started.stdout.split("\n", 1)
     try:
-        (own_config.parent / "known_hosts").write_text(f"@cert-authority * {started.stdout}")
+        (own_config.parent / "known_hosts").write_text(f"@cert-authority * {authority}")
         words = ("docker", "inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}")
         found = subprocess.run(
             [*words, cluster.container("node1")], capture_output=True, text=True, check=True
@@ -96,7 +98,7 @@ def test_a_host_with_a_certificate_is_known_by_its_authority(
         reached = project.fab("run", "--", "echo", "reached")
         assert (reached.returncode, "reached" in reached.stdout) == (0, True), reached.stderr
     finally:
-        cluster.exec("node1", ["pkill", "-f", "sshd.* -p 2299"])
+        cluster.exec("node1", ["kill", pid])
 
 
 def test_check_finds_the_same_as_with_paramiko(project: Project, cluster: Cluster) -> None:

@@ -24,6 +24,7 @@ from muster.deploy.launch import events as reports
 from muster.deploy.launch import execute as run
 from muster.deploy.launch import state
 from muster.deploy.launch import watchdogs as heartbeat
+from muster.deploy.launch.blame import first_of
 from muster.deploy.launch.explanation import Explanation
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.launch.stacks import Stacks
@@ -484,4 +485,4 @@ DAEMON_GONE = Failure("launcher", "its daemon ended with SIGKILL (9)", 1, host="
     ],
 )
 def test_ranks_that_the_launcher_ends_are_no_cause(failures: list[Failure], first: Failure | None) -> None:
-    assert run.first_of(failures, "node1") == (first or (failures[0] if failures else None))
+    assert first_of(failures, "node1") == (first or (failures[0] if failures else None))
