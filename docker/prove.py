@@ -47,7 +47,6 @@ try:
     found["ucx"] = version().decode()
 except OSError:
     pass
-    found["gpus"] = torch._C._cuda_getArchFlags() or ""
 print(json.dumps(found))
 """
 # What torch only opens while a program runs, so that no import and no ldd would miss it.
@@ -61,6 +60,12 @@ for wanted in sys.argv[1:]:
         print(name if name and ctypes.CDLL(name) else "no " + wanted, end=" ")
     except OSError as error:
         print(error, end=" ")
+"""
+# The second box is the first but for a corner.
+KEEP_BOXES = """
+import torch, torchvision
+boxes = torch.tensor([[0, 0, 9, 9], [0, 0, 9, 8], [20, 20, 29, 29]], dtype=torch.float)
+print(torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7]), iou_threshold=0.5).tolist())
 """
 Result = tuple[bool, str]
 
@@ -143,8 +148,8 @@ def of_cuda(gpus: str) -> Iterator[tuple[str, Result]]:
         "the loader finds " + ", ".join(libraries),
         (all(f"{name}.so" in opened for name in libraries), opened),
     )
-    imported = python("import torchvision; print(torchvision.ops.nms.__name__)")
-    yield "torchvision has its compiled operations", (imported == "nms", imported)
+    kept = python(KEEP_BOXES)
+    yield "torchvision has its compiled operations", (kept == "[0, 2]", kept)
     refused = run(sys.executable, "-c", "import torch; torch.ones(1, device='cuda')").strip().splitlines()
     if not Path("/dev/nvidiactl").exists():  # with a GPU it is a kernel that runs
         yield "a tensor for a GPU is refused in a sentence", ("NVIDIA driver" in refused[-1], refused[-1])
