@@ -15,6 +15,7 @@ from ..connect.opener import opener
 from ..console.screen import Screen
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
+from ..image.engine import Engine
 from ..jobs.job import Job
 from ..plan.launcher import LauncherName
 from ..plan.source_tree import Tree, of_package
@@ -29,6 +30,8 @@ from .shipped import COMPOSE, TRAIN
 LOCAL: tuple[LauncherName, ...] = ("mpirun", "torchrun")
 """The launchers that start ranks on this machine."""
 NODES = ("node1", "node2", "node3")
+COMPOSED = ("cpu", "cpu-source")
+"""The targets that compose.yaml builds; others need more arguments than it gives."""
 KEYS = ("id_ed25519", "id_ed25519.pub", "known_hosts", "ssh_config")
 
 
@@ -73,9 +76,16 @@ def up(context: Context, hosts: str = "hosts.txt") -> None:
     """Start a practice cluster: three containers of the node image, reached as real hosts are."""
     with explained(context):
         hosts_file = _practice_hosts(Path(hosts))
-        target = os.environ.get("MUSTER_TARGET", "cpu")
-        _say(f"image muster:{target} (cpu, the first time: downloads 0.2 GB, 1 to 5 minutes)")
-        _compose(hosts_file, "build")
+        target = os.environ.get("MUSTER_TARGET") or COMPOSED[0]
+        image = os.environ.get("MUSTER_IMAGE") or f"muster:{target}"
+        first = " (the first time: downloads 0.2 GB, 1 to 5 minutes)" if target == COMPOSED[0] else ""
+        _say(f"image {image}{first}")
+        if image in {f"muster:{name}" for name in COMPOSED}:
+            _compose(hosts_file, "build")
+        else:
+            Engine().image(
+                image
+            )  # refuses an image that is not here: compose would build another of its name
         _say(f"{', '.join(NODES)}: keys, host keys, sshd")
         _compose(hosts_file, "up", "--detach", "--wait")
         sys.stdout.write(f"next:\n    muster launch --hosts {hosts}\n    muster cluster down\n")

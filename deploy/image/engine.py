@@ -44,7 +44,10 @@ class Engine:
             with _explained():
                 attributes = self._client.images.get(name).attrs
         except _errors().ImageNotFound:
-            raise UsageError(f"no image {name} here; build it with: muster image build") from None
+            remedy = f"docker pull {name}"
+            if name.startswith("muster:"):
+                remedy = f"muster image build --target {name.removeprefix('muster:')}"
+            raise UsageError(f"no image {name} here; get it with: {remedy}") from None
         return Image(
             name=name,
             id=attributes["Id"],

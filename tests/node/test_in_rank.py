@@ -121,6 +121,19 @@ def test_a_failing_rank_of_another_mpi_program_does_not_wait_for_the_others(
     assert ("ValueError: boom" in said) is ("boom" in deed)
 
 
+def test_a_traceback_begins_in_the_program_under_mpi4py_too(folder: Path) -> None:
+    program = "def half(number):\n    return number / 0\n\n"
+    program += "try:\n    half(3)\nexcept ArithmeticError:\n    half(5)\n"
+    said = run(folder, program, options=("-m", "mpi4py"))[2]
+    shown = [line for line in said.splitlines() if line.lstrip().startswith("File ")]
+    lines = [line.partition(", line ")[2] for line in shown]
+    assert lines == ["5, in <module>", "2, in half", "7, in <module>", "2, in half"], said
+    assert said.rstrip().endswith("ZeroDivisionError: division by zero")
+    said = run(folder, "half(3", options=("-m", "mpi4py"))[2]
+    assert said.count("File ") == 1
+    assert "SyntaxError: '(' was never closed" in said
+
+
 def test_the_users_own_sitecustomize_runs_and_the_path_is_the_users(folder: Path) -> None:
     own = folder / "own"
     own.mkdir()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,6 +81,26 @@ def test_a_demo_without_torch_says_what_to_install(
         Muster().run(["muster", "demo"])
     assert end.value.code == 3
     assert "localhost: no PyTorch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"MUSTER_TARGET": "cuda-debian"}, "muster:cuda-debian"),
+        ({"MUSTER_IMAGE": "registry.site:5000/node:7"}, "registry.site:5000/node:7"),
+    ],
+)
+def test_a_practice_cluster_of_another_image_runs_it_and_builds_none(
+    variables: dict[str, str], wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(practice, "Engine", lambda: SimpleNamespace(image=asked.append))
+    monkeypatch.setattr(practice, "_compose", lambda hosts_file, *words: asked.append(words[0]))
+    Muster().run(["muster", "cluster", "up"])
+    assert asked == [wanted, "up"]
 
 
 def test_fab_ends_so_too() -> None:

@@ -22,10 +22,12 @@ import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
+from types import TracebackType
 from typing import Any
 
 ALONE = "world-of-one"  # the file of rank 3: world-of-one-3 (deploy/agent/job/rank.py)
 
+RUNNERS = ("<frozen runpy>", "/runpy.py", "/mpi4py/__main__.py", "/mpi4py/run.py")
 STARTED_BY_MPI = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}  # what a launcher of MPI tells its ranks
 
 
@@ -122,6 +124,14 @@ def _hear_mpi4py(end: _End) -> None:
         original(status)
 
     run.set_abort_status = set_abort_status  # type: ignore[attr-defined]
+    sys.excepthook = _show_the_program
+
+
+def _show_the_program(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an exception without the seven frames of `python -m mpi4py`, which no reader of it needs."""
+    while trace and trace.tb_frame.f_code.co_filename.endswith(RUNNERS):
+        trace = trace.tb_next
+    sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
 
 def _leave_the_path(folder: str) -> None:
