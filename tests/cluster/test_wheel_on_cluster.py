@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,9 +33,17 @@ def env(cluster: Cluster) -> dict[str, str]:
 def project(
     installed: Installed, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A project with files of all our names, after `muster cluster up` there."""
+    """A project with files of all our names, after `muster cluster up` there.
+
+    `up` would build the image that the other tests use; this one has a name of its own, and is built here.
+    """
     place = tmp_path_factory.mktemp("project")
     make_hostile(place)
+    build = ("docker", "compose", "--file", str(installed.package / "compose.yaml"), "build", "--quiet")
+    keys = {"MUSTER_DIR": str(place)}
+    subprocess.run(
+        build, env={**os.environ, **env, **keys}, check=True, timeout=600, stdin=subprocess.DEVNULL
+    )
     try:
         up = installed.muster("cluster", "up", cwd=place, timeout=600, env=env)
         assert up.returncode == 0, up.stdout + up.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -298,13 +299,17 @@ def test_a_rank_is_held_in_pdb_and_let_go(tmp_path: Path, version: str) -> None:
     with running(tmp_path, python=found) as held:
         opened = held.open(hold=True)
         assert opened["ask"] == "(Pdb) ", opened
+        assert re.search(r"^> .*/train\.py\(\d+\)(work|train)\(\)", opened["text"], re.MULTILINE), opened
         before = held.say("p step")["text"]
+        assert before.strip().isdecimal()
         assert held.say("p step")["text"] == before  # it does not go on
-        assert held.say("w")["text"]
-        assert held.say("b 13")["text"].startswith("Breakpoint 1")  # return batch * scale * factor
-        assert "batch * scale" in held.say("c")["text"]
+        assert "train.py(21)<module>()" in held.say("w")["text"]
+        assert "/train.py:12\n" in held.say("b 12")["text"]
+        for _ in range(2):
+            assert "-> return batch * scale" in held.say("c")["text"]
         assert held.say("p factor")["text"] == "0.5\n"
-        assert held.say("n")["ask"] == "(Pdb) "
+        assert "--Return--" in held.say("n")["text"]
+        assert "train.py(16)train()" in held.say("n")["text"]
         assert held.say("q")["over"]
         assert held.end() == undisturbed(tmp_path)
 
@@ -322,7 +327,7 @@ def test_what_is_written_to_a_user_who_has_left_is_no_error(monkeypatch: pytest.
 def test_a_rank_goes_on_when_its_debugger_is_lost(tmp_path: Path) -> None:
     with running(tmp_path) as held:
         held.open(hold=True)
-        held.say("b 13, False")  # tracing, and nothing that would ask
+        held.say("b 12, False")  # tracing, and nothing that would ask
         held.agent.do_console_say({"line": "c", "hear": 0.0}, b"")
         held.agent.close()
         assert held.end() == undisturbed(tmp_path)

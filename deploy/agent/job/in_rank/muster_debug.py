@@ -186,7 +186,9 @@ class Holder(pdb.Pdb):
     """pdb on the wire. To quit is to let the program go on; it never ends the program."""
 
     def __init__(self, wire: Wire) -> None:
-        super().__init__(stdin=wire, stdout=wire, nosigint=True, readrc=False)  # type: ignore[arg-type]
+        # It begins in functions of these modules, and must hold the program, not them.
+        skipped = ["bdb", "pdb", "contextlib", __name__]
+        super().__init__(stdin=wire, stdout=wire, skip=skipped, nosigint=True, readrc=False)  # type: ignore[arg-type]
         self.use_rawinput = False
         wire.prompt, self.prompt = "(Pdb) ", ""
         self.over = threading.Event()
