@@ -172,7 +172,11 @@ def where_to_begin(config: TrainConfig, checkpoints: Checkpoints, terminal: Term
 
 def refuse_another_training(config: TrainConfig, resumed: Resumed) -> None:
     """Raise TrainError if the checkpoint was made with options that must not change."""
-    before, now = resumed.state["config"], config.as_text()
+    before, now = resumed.state.get("config"), config.as_text()
+    if before is None:
+        raise TrainError(
+            "the checkpoint is of another program; give this training a folder of its own: --out"
+        )
     changed = [name for name in SAME_WHEN_RESUMED if before.get(name) != now[name]]
     if changed:
         raise TrainError(

@@ -41,11 +41,10 @@ def packages(asked: Wanted, launcher: str, screen: Screen, *, dry: bool) -> Pack
     """What brings the packages that a launch asks for."""
     from ..envs.bring import Bringing  # noqa: PLC0415  # most launches ask for none
 
-    return Bringing(asked, launcher, cache_folder(), screen.say, _progress, dry=dry)
+    def progress(what: str, unit: str) -> Progress:
+        return Progress(screen.stream, what, unit=unit)
 
-
-def _progress(what: str, unit: str) -> Progress:
-    return Progress(sys.stdout, what, unit=unit)
+    return Bringing(asked, launcher, cache_folder(), screen.say, progress, dry=dry)
 
 
 def show(job: Job, open_pipe: OpenPipe, timings: Timings, packages: Packages | None = None) -> None:

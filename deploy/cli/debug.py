@@ -52,10 +52,13 @@ def _running(job: str, hosts: str, runs: str, python: str) -> Iterator[_Running]
         raise UsageError("which job? its id is what a launch says first; muster status lists all")
     chosen = hostfile.load(Path(hosts))
     with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
-        errors = {host: error.reason for host, error in cluster.connect().items()}
-        known = jobs.known_to([jobs.Here(Path(runs)), *cluster.channels.values()])
+        errors = cluster.connect()
+        known = jobs.known_to(
+            [jobs.Here(Path(runs)), *cluster.channels.values()], on_error=errors.__setitem__
+        )
         state = jobs.only(known, job, "here or on these hosts").state
-        yield _Running(state.job, state.ranks, cluster, errors)
+        silent = {host: error.reason for host, error in errors.items() if host in state.hosts}
+        yield _Running(state.job, state.ranks, cluster, silent)
 
 
 @command(

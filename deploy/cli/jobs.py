@@ -89,6 +89,8 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
         try:
             for line in jobs.printed(known, rank=None if rank < 0 else rank, follow=follow):
                 _show(screen, line, wanted)
+                if screen.error:  # nobody reads any more, or the disk is full: the rest would go nowhere
+                    raise screen.error
         finally:
             screen.close()
 

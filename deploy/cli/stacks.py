@@ -43,13 +43,12 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
         with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
             errors = cluster.connect()
             channels = cluster.channels
-            known = jobs.known_to([jobs.Here(Path(runs)), *channels.values()])
-            name = jobs.only(known, job, "here or on these hosts").state.job
+            known = jobs.known_to([jobs.Here(Path(runs)), *channels.values()], on_error=errors.__setitem__)
+            state = jobs.only(known, job, "here or on these hosts").state
+            name = state.job
             gathered = gather(name, channels)
         sys.stdout.write(harmless_lines(str(gathered)))
-        if errors:
-            raise Exit(
-                harmless_lines("\n".join(f"{host}: {error.reason}" for host, error in errors.items())), 3
-            )
+        if lines := [f"{host}: {error.reason}" for host, error in errors.items() if host in state.hosts]:
+            raise Exit(harmless_lines("\n".join(lines)), 3)
         if not gathered.frames and not gathered.problems:
             raise Exit(f"no rank of {name} is running on these hosts", 1)

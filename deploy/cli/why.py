@@ -53,11 +53,14 @@ def why(  # noqa: PLR0917  # fab makes a flag of each parameter
         chosen = hostfile.load(Path(hosts))
         with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
             errors = cluster.connect()
-            known = jobs.known_to([jobs.Here(Path(runs)), *cluster.channels.values()])
+            known = jobs.known_to(
+                [jobs.Here(Path(runs)), *cluster.channels.values()], on_error=errors.__setitem__
+            )
             state = jobs.only(known, job, "here or on these hosts").state
             name = state.job
             ranks, problems = gather(name, cluster.channels)
-            silent = {**{host: error.reason for host, error in errors.items()}, **problems}
+            unasked = {host: error.reason for host, error in errors.items() if host in state.hosts}
+            silent = {**unasked, **problems}
             ranks = with_silent(ranks, state.ranks, [host for host in state.hosts if host in silent])
             verdict = explain(ranks)
             late = [] if verdict.hang else gather_stragglers(name, cluster.channels)

@@ -53,6 +53,11 @@ class HarmlessStream(io.TextIOBase):
         return self.stream.fileno()
 
     @property
+    def errors(self) -> str:  # type: ignore[override]  # a plain attribute there
+        """How the underlying stream encodes; without it input() has no history and no cursor keys."""
+        return self.stream.errors or "strict"
+
+    @property
     def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
         """The encoding of the underlying stream, which Invoke asks for."""
         return self.stream.encoding

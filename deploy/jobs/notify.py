@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import shlex
 import subprocess
@@ -82,7 +83,8 @@ def _post(url: str, content: bytes) -> str:
         return f"{where}: it answered with status {error.code}"
     except urllib.error.URLError as error:
         return f"{where}: {error.reason}"
-    except (OSError, ValueError) as error:  # ValueError: what http.client finds wrong with an address
+    # What http.client finds wrong with an address (ValueError), or with an answer that is none of HTTP.
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return f"{where}: {type(error).__name__}"
 
 

@@ -83,6 +83,13 @@ def run(
     )
 
 
+def _as_typed(name: str, value: object) -> str:
+    """A variable as users write it, which gives Ansible a text: name=true. Lists and others as JSON."""
+    if isinstance(value, bool):
+        return f"{name}={str(value).lower()}"
+    return f"{name}={value}" if isinstance(value, int) else json.dumps({name: value})
+
+
 @dataclass
 class Hosts:
     """Bare hosts, this machine's folder for them, and the operator's own way in."""
@@ -173,7 +180,7 @@ class Hosts:
         (self.folder / "group_vars" / "cluster.yml").write_text(json.dumps(choices))  # JSON is YAML
         return [
             *("ansible-playbook", f"{book}.yml", *args, "--inventory", str(self.hosts_file)),
-            *("--extra-vars", json.dumps(variables)),
+            *(word for pair in variables.items() for word in ("--extra-vars", _as_typed(*pair))),
         ]
 
     def play(self, book: str, *args: str, timeout: float = 3 * PATIENCE, **variables: object) -> Outcome:

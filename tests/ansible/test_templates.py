@@ -17,7 +17,8 @@ INVENTORIES: dict[str, dict[str, dict[str, Any]]] = {
     "names with dots": {f"gpu-{n}.example.org": {"addresses": [f"10.0.0.{n}"]} for n in range(1, 4)},
     "IPv6": {f"node{n}": {"addresses": [f"10.0.0.{n}", f"fd00::{n:x}"]} for n in range(1, 4)},
     "other ports, users and a data network": {
-        "a": {"addresses": ["192.168.7.1", "10.0.0.1"], "port": 2200, "muster_addr": "192.168.7.1"},
+        "a": {"addresses": ["192.168.7.1", "10.0.0.1"], "port": 2200, "muster_port": 2200}
+        | {"muster_addr": "192.168.7.1"},
         "b": {"addresses": ["b-data", "10.0.0.2"], "muster_user": "ml", "muster_addr": "b-data"},
     },
     "256 hosts": {f"node{n:03}": {"addresses": [f"10.0.{n // 250}.{n % 250 + 1}"]} for n in range(256)},
@@ -62,6 +63,7 @@ def test_ssh_reads_the_drivers_and_the_nodes_configuration(
             assert said["stricthostkeychecking"] == "true"
             assert said["batchmode"] == "yes"
             assert said["user"] == host.get("muster_user", "muster")
+            assert said["port"] == str(host.get("port", 22))
 
 
 def test_ssh_finds_every_name_and_address_among_the_known_hosts(

@@ -86,6 +86,22 @@ def test_a_web_hook_that_refuses_or_is_gone_is_named_without_its_path(
     assert "hush" not in why
 
 
+def test_what_answers_a_web_hook_without_http_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            client, _ = server.accept()
+            with client:
+                client.sendall(b"SSH-2.0-OpenSSH_10.0\r\n")
+                client.recv(1 << 16)
+
+        greeter = threading.Thread(target=greet)
+        greeter.start()
+        why = notify(f"http://127.0.0.1:{server.getsockname()[1]}/hush", DONE)
+        greeter.join()
+    assert why == "--notify http://127.0.0.1: BadStatusLine"
+
+
 def test_a_command_gets_it_on_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "told of it"
     assert notify(shlex.join(["tee", str(target)]), FAILED) == ""

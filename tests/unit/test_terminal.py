@@ -72,6 +72,7 @@ def test_the_screen_and_the_progress_line_have_their_own_codes() -> None:
 
     terminal = Terminal()
     guarded = HarmlessStream(terminal)
+    assert isinstance(guarded.errors, str)  # else input() reads without readline: no history, no cursor keys
     assert own_stream(guarded) is terminal  # type: ignore[arg-type]  # as sys.stdout is
     Screen(guarded).say("said \x1b[2J")  # type: ignore[arg-type]
     with Progress(guarded, "node\x1b[2J") as progress:  # type: ignore[arg-type]

@@ -95,4 +95,4 @@ def _split(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> Sequence[t
         return tensor.split(list(sizes))
     if tensor.shape[0] % ranks:
         raise ValueError(f"{tensor.shape[0]} rows do not divide into equal parts for {ranks} ranks")
-    return tensor.split(tensor.shape[0] // ranks)
+    return tensor.tensor_split(ranks)  # split(0) would give one part

@@ -19,6 +19,8 @@ def register() -> str:
     From torch 2.14 on, the entry point in pyproject.toml calls this without an import, and "mpi" can be
     registered. Before, torch itself refuses that name unless it was built with MPI.
     """
+    if hasattr(dist.Backend, NAME.upper()):  # torch 2.6 takes a name once
+        return NAME
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version not in TESTED:
         tested = ", ".join(f"{major}.{minor}" for major, minor in TESTED)

@@ -128,11 +128,21 @@ class Recorder:
         return group, _what(name, self._where(), *_sizes(given(_COLLECTIVES[name]))) + extra
 
     def _message(self, name: str, given: _Given) -> tuple[Group, bytes] | None:
-        group, peer = self._group(given("group"), "message"), given(_MESSAGES[name])
+        group, peer = self._group(given("group"), "message"), self._peer(name, given)
         extra = b',"peer":%d,"tag":%d' % (-1 if peer is None else peer, given("tag") or 0)
         if group is None:
             return None
         return group, _what(name, self._where(), *_sizes(given("tensor"))) + extra
+
+    def _peer(self, name: str, given: _Given) -> int | None:
+        """The other rank of a message, in the whole job; batch_isend_irecv gives its number in the group."""
+        side = _MESSAGES[name]
+        peer, inner = given(side), given("group_" + side)
+        if peer is not None or inner is None:
+            return None if peer is None else int(peer)
+        world = self._c10d._world
+        ranks = world.pg_group_ranks[given("group") or world.default_pg]
+        return next((rank for rank, number in ranks.items() if number == inner), None)
 
     def _group(self, group: Any, kind: str = "call") -> Group | None:
         if self._ring is None:
