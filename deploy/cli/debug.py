@@ -53,9 +53,7 @@ def _running(job: str, hosts: str, runs: str, python: str) -> Iterator[_Running]
     chosen = hostfile.load(Path(hosts))
     with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
         errors = cluster.connect()
-        known = jobs.known_to(
-            [jobs.Here(Path(runs)), *cluster.channels.values()], on_error=errors.__setitem__
-        )
+        known = jobs.known_to([jobs.Here(Path(runs)), *cluster.channels.values()])
         state = jobs.only(known, job, "here or on these hosts").state
         silent = {host: error.reason for host, error in errors.items() if host in state.hosts}
         yield _Running(state.job, state.ranks, cluster, silent)

@@ -43,7 +43,7 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
         with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
             errors = cluster.connect()
             channels = cluster.channels
-            known = jobs.known_to([jobs.Here(Path(runs)), *channels.values()], on_error=errors.__setitem__)
+            known = jobs.known_to([jobs.Here(Path(runs)), *channels.values()])
             state = jobs.only(known, job, "here or on these hosts").state
             name = state.job
             gathered = gather(name, channels)

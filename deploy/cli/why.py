@@ -53,9 +53,7 @@ def why(  # noqa: PLR0917  # fab makes a flag of each parameter
         chosen = hostfile.load(Path(hosts))
         with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
             errors = cluster.connect()
-            known = jobs.known_to(
-                [jobs.Here(Path(runs)), *cluster.channels.values()], on_error=errors.__setitem__
-            )
+            known = jobs.known_to([jobs.Here(Path(runs)), *cluster.channels.values()])
             state = jobs.only(known, job, "here or on these hosts").state
             name = state.job
             ranks, problems = gather(name, cluster.channels)
