@@ -71,6 +71,16 @@ def test_an_account_of_the_host_with_the_number_of_the_containers_user_has_none_
     assert not engine.on("node6", "runuser", "--user", "op", "--", "cat", key)
 
 
+def test_a_host_key_that_a_run_left_to_root_is_given_to_the_containers_user(engine: Hosts) -> None:
+    key = "/etc/muster/ssh/ssh_host_ed25519_key"
+    engine.on("node6", "chown", "0", key)  # as a run leaves it that ends just after it has made the key
+    done = engine.play("setup", "--tags", "ssh_trust")
+    assert (done.status, done.changes("node6")) == (0, ["ssh_trust : Give it to the container's user"]), (
+        done.text
+    )
+    assert engine.on("node6", "stat", "--format=%u %a", key) == "1000 600\n"
+
+
 def test_a_host_that_logs_in_to_no_other_has_no_key(engine: Hosts) -> None:
     assert engine.play("verify", ssh_trust_heads=[]).status != 0
     failed = [check for check in engine.checks() if not check["ok"]]

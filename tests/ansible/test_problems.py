@@ -1,4 +1,4 @@
-"""What preflight says of a host, and what the unit of its node container is, for many kinds of hosts."""
+"""What preflight says of a host, and what a node container's unit and key are, for many kinds of hosts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.ansible.rendering import render
+from tests.ansible.rendering import render, render_value
 
 ENGINE = {"command": "/usr/bin/docker", "kind": "docker", "answers": True, "version": "28.2.2", "cdi": True}
 SEEN: dict[str, Any] = {
@@ -161,3 +161,22 @@ def test_memory_to_pin_is_in_kib_and_the_engine_takes_bytes() -> None:
     text = " ".join(unit({"node_memlock": 8192}))
     assert "--ulimit memlock=8388608 " in text
     assert "--ulimit memlock=-1 " in " ".join(unit())
+
+
+@pytest.mark.parametrize(
+    ("state", "uid", "given"),
+    [
+        ("", "", False),
+        ("0 0600 digest", "", False),
+        ("1000 0600 digest", "", True),
+        ("1000 0600 digest", "20001", False),
+        ("20001 0600 digest", 20001, True),
+        ("1000 0644 digest", "", False),
+    ],
+    ids=["missing", "cut short", "given", "another muster_uid", "a number", "readable for all"],
+)
+def test_a_node_containers_host_key_belongs_to_its_user(state: str, uid: object, given: bool) -> None:
+    seen = SEEN | {"files": {"/etc/muster/ssh/ssh_host_ed25519_key": state}}
+    node = {"muster_stack": "node", "muster_seen": seen, "muster_uid": uid}
+    found = render_value("ssh_trust", "ssh_trust_node_key_is_given", {"node1": {}}, **node)
+    assert found is given
