@@ -37,6 +37,7 @@ def chain(family: str, name: str, *rules: dict[str, Any], **more: object) -> lis
 INPUT: dict[str, Any] = {"type": "filter", "hook": "input", "prio": 0}
 REJECT = {"handle": 9, "expr": [{"counter": {"packets": 0, "bytes": 0}}, {"reject": None}]}
 ACCEPT = {"handle": 8, "expr": [{"match": {"op": "==", "left": {}, "right": 22}}, {"accept": None}]}
+JUMP = {"handle": 5, "comment": "before", "expr": [{"jump": {"target": "muster"}}]}
 SOME = {"handle": 7, "expr": [{"match": {"op": "==", "left": {}, "right": 22}}, {"drop": None}]}
 
 
@@ -45,15 +46,17 @@ SOME = {"handle": 7, "expr": [{"match": {"op": "==", "left": {}, "right": 22}}, 
     [
         (chain("inet", "input", ACCEPT, **INPUT, policy="drop"), ["input"]),
         (chain("inet", "input", ACCEPT, REJECT, **INPUT, policy="accept"), ["input"]),
+        (chain("inet", "input", REJECT, ACCEPT, **INPUT, policy="accept"), ["input"]),
+        (chain("inet", "input", JUMP, ACCEPT, **INPUT, policy="accept"), ["input"]),
         (chain("inet", "input", ACCEPT, SOME, **INPUT, policy="accept"), []),
         (chain("inet", "input", ACCEPT, **INPUT, policy="accept"), []),
         (chain("inet", "forward", **(INPUT | {"hook": "forward"}), policy="drop"), []),
         (chain("bridge", "input", **INPUT, policy="drop"), []),
         (chain("ip", "named-input", REJECT), []),
     ],
-    ids=["policy", "last rule", "one port", "open", "forward", "bridge", "no hook"],
+    ids=["policy", "last rule", "a rule", "our jump", "one port", "open", "forward", "bridge", "no hook"],
 )
-def test_a_chain_that_turns_away_is_known_by_its_policy_or_its_last_rule(
+def test_a_chain_is_known_by_what_turns_everybody_away_and_by_our_jump(
     entries: list[dict[str, Any]], names: list[str]
 ) -> None:
     assert [found.name for found in firewall.nft_chains({"nftables": entries})] == names
@@ -78,8 +81,7 @@ def test_each_table_gets_one_chain_with_the_addresses_that_it_sees() -> None:
 
 
 def test_a_second_run_replaces_the_jump_and_a_removal_takes_it_back() -> None:
-    jump = {"handle": 5, "comment": "before", "expr": [{"jump": {"target": "muster"}}]}
-    entries = chain("inet", "input", jump, ACCEPT, **INPUT, policy="drop")
+    entries = chain("inet", "input", JUMP, ACCEPT, **INPUT, policy="drop")
     chains = firewall.nft_chains({"nftables": entries})
     assert [(found.handle, found.mark) for found in chains] == [(5, "before")]
     assert "delete rule inet filter input handle 5" in firewall.nft_script(WANTED, chains).splitlines()
@@ -165,7 +167,15 @@ def test_the_clusters_own_addresses_alone_are_let_in(
     assert all(rule["addresses"] == ["10.0.0.1", "10.0.0.2"] for rule in rest)
 
 
-# -- two hosts with nftables --
+def test_iptables_own_tables_are_left_to_iptables() -> None:
+    """nft lists them too, but iptables cannot read what nft writes there: rules with a set of addresses."""
+    seen = SEEN | {"firewalls": ["nftables", "iptables"]}
+    assert (
+        render_value("firewall", "firewall_kind", KNOWN, muster_seen=seen, muster_known=KNOWN) == "iptables"
+    )
+
+
+# -- two hosts, one of them with a firewall --
 
 RULES = """#!/usr/sbin/nft -f
 flush ruleset
@@ -260,5 +270,31 @@ def test_setup_lets_the_cluster_in_and_nobody_else_and_teardown_takes_it_back(gu
     assert done.status == 0, done.text
     done = guarded.play("teardown")
     assert (done.status, ruleset(guarded)) == (0, before), done.text
+    after = guarded.traces("node6")
+    assert (traces - after, after - traces) == (set(), set())
+
+
+# As Oracle's images of Ubuntu have it: the policy accepts, and the last rule turns away who comes so far.
+IPTABLES = f"""
+systemctl disable --now nftables
+apt-get install --yes --no-install-recommends iptables >/dev/null
+iptables -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+iptables -A INPUT -i lo -j ACCEPT
+iptables -A INPUT -s {NETWORK}.1 -p tcp --dport 22 -j ACCEPT
+iptables -A INPUT -j REJECT --reject-with icmp-host-prohibited
+"""
+
+
+@pytest.mark.soak
+def test_an_iptables_whose_last_rule_rejects_lets_the_cluster_in_before_it(guarded: Hosts) -> None:
+    guarded.on("node6", "sh", "-ec", IPTABLES)
+    before, traces = guarded.on("node6", "iptables", "-S"), guarded.traces("node6")
+    assert not reaches(guarded, "node5", 20001)
+    assert guarded.play("setup", *PARTS).status == 0
+    assert [reaches(guarded, "node5", port) for port in (20001, 8080)] == [True, False]
+    done = guarded.play("setup", *PARTS)
+    assert (done.status, done.changed) == (0, 0), done.text
+    done = guarded.play("teardown")
+    assert (done.status, guarded.on("node6", "iptables", "-S")) == (0, before), done.text
     after = guarded.traces("node6")
     assert (traces - after, after - traces) == (set(), set())

@@ -109,6 +109,9 @@ CHAIN = """table inet site {{
 """
 
 
+REJECT = "-A INPUT -j REJECT"
+
+
 @pytest.mark.parametrize(
     ("name", "output", "expected"),
     [
@@ -125,7 +128,12 @@ CHAIN = """table inet site {{
         ),
         ("nft", CHAIN.format("tcp dport 80 accept\n\t\tdrop"), ["nftables"]),
         ("nft", CHAIN.format("tcp dport 80 drop") + CHAIN.format("drop").replace("input", "forward"), []),
+        ("nft", CHAIN.format("reject with icmp type host-prohibited\n\t\ttcp dport 80 accept"), ["nftables"]),
         ("iptables", "-P INPUT DROP", ["iptables"]),
+        ("iptables", f"-P INPUT ACCEPT\n{REJECT} --reject-with icmp-host-prohibited", ["iptables"]),
+        ("iptables", '-P INPUT ACCEPT\n-A INPUT -m comment --comment "the rest" -j DROP', ["iptables"]),
+        ("iptables", f"-P INPUT ACCEPT\n{REJECT}\n-A INPUT -p tcp -j ACCEPT", ["iptables"]),
+        ("iptables", "-P INPUT ACCEPT\n-A INPUT -p tcp -m tcp --dport 80 -j DROP", []),
     ],
 )
 def test_a_firewall_that_turns_away_is_seen(

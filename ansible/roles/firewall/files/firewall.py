@@ -87,7 +87,7 @@ def ranges(ports: list[str]) -> list[str]:
 
 
 def nft_chains(ruleset: Wanted) -> list[Chain]:
-    """Return the chains of `nft -j list ruleset` that refuse incoming packets by policy or last rule."""
+    """Return the chains of `nft -j list ruleset` that refuse incoming packets or have a jump of ours."""
     entries = ruleset["nftables"]
     rules = [entry["rule"] for entry in entries if "rule" in entry]
     refusing = []
@@ -101,7 +101,7 @@ def nft_chains(ruleset: Wanted) -> list[Chain]:
             or chain["family"] not in {"ip", "ip6", "inet"}
         ):
             continue
-        if chain.get("policy") == "drop" or (chain_rules and is_end(chain_rules[-1])):
+        if jumps or chain.get("policy") == "drop" or any(map(is_end, chain_rules)):
             handle, mark = (jumps[0]["handle"], jumps[0].get("comment", "")) if jumps else (None, "")
             refusing.append(Chain(*place, handle, mark))
     return refusing

@@ -23,8 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-# The end of a chain whose last rule refuses every packet that no earlier rule accepted, as nft prints it.
-LAST_RULE = r".*(?:\n\t\t.*)*?\n\t\t(?:counter packets \d+ bytes \d+ )?(?:drop|reject)\b.*\n\t}"
+# A rule that refuses every packet that no earlier rule accepted: a chain's as nft prints it, and iptables'.
+REFUSING = r".*(?:\n\t\t.*)*?\n\t\t(?:counter packets \d+ bytes \d+ )?(?:drop|reject)\b"
+REFUSING_RULE = r'-A INPUT (?:-m comment --comment (?:"[^"]*"|\S+) )?-j (?:DROP|REJECT)\b'
 SYS_RESOURCE, SYS_TIME = 24, 25  # capabilities(7)
 # Bridges that connect containers or virtual machines inside a host: Docker, Podman, CNI, libvirt, LXC.
 INNER = re.compile(r"docker\d+|br-[0-9a-f]{12}|podman\d+|cni\d+|virbr\d+|lxcbr\d+")
@@ -120,8 +121,8 @@ def firewalls() -> list[str]:
     asked = {
         "ufw": (("ufw", "status"), r"^Status: active"),
         "firewalld": (("firewall-cmd", "--state"), r"^running"),
-        "nftables": (("nft", "list", "ruleset"), rf"hook input (?:.*policy drop|{LAST_RULE})"),
-        "iptables": (("iptables", "-S", "INPUT"), r"^-P INPUT DROP"),
+        "nftables": (("nft", "list", "ruleset"), rf"hook input (?:.*policy drop|{REFUSING})"),
+        "iptables": (("iptables", "-S", "INPUT"), rf"^(?:-P INPUT DROP|{REFUSING_RULE})"),
     }
     return [name for name, (argv, sign) in asked.items() if re.search(sign, said(*argv), re.MULTILINE)]
 
