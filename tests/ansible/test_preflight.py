@@ -54,7 +54,7 @@ def test_a_host_that_is_fit_has_no_problem() -> None:
         (
             {},
             {"muster_stack": "node", "muster_port": 2200},
-            "port= in hosts.txt is the driver's way in, and that of a node container is set by node_port; "
+            "port= in hosts.txt is the driver's way in, and that of a node container is 2222, its image's; "
             "the port of the host's own sshd belongs in ~/.ssh/config",
         ),
         ({"host_keys": {}}, {}, "no host key in /etc/ssh; make them with: ssh-keygen -A"),

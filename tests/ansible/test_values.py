@@ -1,4 +1,4 @@
-"""preflight checks the values of every role that setup.yml imports: no role checks its own there."""
+"""The values that users give: preflight checks those of every role that setup.yml imports."""
 
 from __future__ import annotations
 
@@ -30,3 +30,19 @@ def test_preflight_checks_the_values_of_every_role_of_setup() -> None:
     assert names.most_common(1)[0][1] == 1, (
         "of two roles with one name for a value, only the last would be checked"
     )
+
+
+def test_the_port_of_a_node_containers_sshd_is_the_images_and_no_choice() -> None:
+    shared = yaml.safe_load((BOOKS / "group_vars/all.yml").read_text())
+    docker = BOOKS.parent / "docker"
+    found = [
+        re.findall(pattern, (docker / name).read_text())
+        for name, pattern in (
+            ("sshd_config", r"(?m)^Port (\d+)$"),
+            ("ssh_config", r"(?m)^ +Port (\d+)$"),
+            ("healthy.sh", r"ssh-keyscan .*-p (\d+)"),
+        )
+    ]
+    assert found == [[str(shared["muster_node_port"])]] * 3
+    specs = yaml.safe_load((BOOKS / "roles/node/meta/argument_specs.yml").read_text())
+    assert not [name for name in specs["argument_specs"]["main"]["options"] if name.endswith("port")]
