@@ -44,6 +44,22 @@ def test_values_are_set_where_they_are_there_and_put_back_as_they_were(host: Any
     assert not host.record.exists()
 
 
+def test_a_value_that_the_kernel_bounds_is_said_once_and_put_back(
+    host: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, write = now(host), host.write
+    monkeypatch.setattr(host, "write", lambda path, new: write(path, "3" if new == "7" else new))
+    host.apply(WANTED | {RECLAIM: "7"})
+    assert capsys.readouterr().out == f"{RECLAIM}: the kernel keeps 3 instead of 7\n"
+    assert not host.differs(WANTED | {RECLAIM: "7"})
+    assert host.differs(WANTED | {RECLAIM: "8"})
+    write(RECLAIM, "0")  # as the kernel starts
+    assert host.differs(host.recorded()["wanted"])
+    host.apply(host.recorded()["wanted"])
+    host.remove()
+    assert now(host) == before
+
+
 def test_what_was_there_first_outlives_other_wishes_and_a_restart(host: Any) -> None:
     before = now(host)
     host.apply(WANTED)

@@ -51,17 +51,19 @@ class Host:
         }
 
     def recorded(self) -> dict[str, Any]:
-        """Return the record: `wanted` of the last run, what it `set`, the values `before`; or empty ones."""
+        """Return the record: `wanted` of the last run, what the kernel made of it (`set`), and `before`."""
         try:
             return dict(json.loads(self.record.read_text()))
         except (OSError, ValueError):
             return {"wanted": {}, "set": {}, "before": {}}
 
     def differs(self, wanted: Values) -> bool:
-        """Whether a value differs from the wanted value, or an earlier run set a file that WANTED lacks."""
-        now = self.expanded(wanted)
-        before = self.recorded()
-        return before["set"].keys() != now.keys() or any(self.read(path) != new for path, new in now.items())
+        """Whether `apply` would set a value, or put one back."""
+        now, record = self.expanded(wanted), self.recorded()
+        asked, kept = self.expanded(record["wanted"]), record["set"]
+        return kept.keys() != now.keys() or any(
+            self.read(path) != (kept[path] if asked.get(path) == new else new) for path, new in now.items()
+        )
 
     def apply(self, wanted: Values) -> None:
         """Record the values from before the first setup, then set the wanted values."""
@@ -73,7 +75,10 @@ class Host:
         for path, new in now.items():
             if self.read(path) != new:
                 self.write(path, new)
-        self.note({"wanted": wanted, "set": now, "before": before})
+        kept = {path: self.read(path) for path in now}
+        for path in (path for path in now if kept[path] != now[path]):
+            print(f"{path}: the kernel keeps {kept[path]} instead of {now[path]}")
+        self.note({"wanted": wanted, "set": kept, "before": before})
 
     def note(self, record: dict[str, Any]) -> None:
         """Write the record."""
