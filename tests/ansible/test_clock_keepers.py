@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.ansible.bare_hosts import run
+from tests.ansible.bare_hosts import ADDRESSES, run
 from tests.ansible.rendering import render_value
 from tests.ansible.test_observe import module, program, programs
 from tests.ansible.test_problems import SEEN
@@ -159,6 +159,31 @@ def test_no_chrony_is_planned_where_another_program_keeps_the_clock() -> None:
     assert render_value("preflight", "preflight_packages", {"node1": {}}, **given, **looked) == ["python3"]
 
 
+STOPPED = {"active": False, "enabled": False, "stale": False}
+RUNNING = {"active": True, "enabled": True, "stale": False}
+
+
+@pytest.mark.parametrize(
+    ("chrony", "seen", "present", "remembered"),
+    [
+        (STOPPED, {}, [], True),
+        (RUNNING | {"enabled": False}, {}, [], True),
+        (RUNNING, {}, [], False),
+        (STOPPED, {"packages": []}, [], False),
+        (STOPPED, {"new_packages": {"time_sync": {"installed": ["chrony"]}}}, [], False),
+        (STOPPED, {"new_packages": {"chrony": RUNNING}}, [], False),
+        (STOPPED, {}, ["/etc/chrony/muster.conf"], False),
+    ],
+    ids=["stopped", "not enabled", "running", "no chrony", "setup's", "remembered already", "set up already"],
+)
+def test_a_chrony_that_did_not_run_is_remembered_before_it_is_started(
+    chrony: dict[str, bool], seen: dict[str, Any], present: list[str], remembered: bool
+) -> None:
+    given = {"muster_seen": SEEN | {"units": {"chrony": chrony}} | seen, "muster_present": present}
+    found = render_value("time_sync", "time_sync_is_to_remember", {"node1": {}}, **given)
+    assert found is remembered
+
+
 SYSTEMCTL = '[ "$*" = "is-active systemd-timesyncd" ] && exec echo active; exec /usr/bin/systemctl "$@"'
 
 
@@ -178,3 +203,27 @@ def test_a_host_whose_clock_is_kept_stays_without_chrony(newcomer: Hosts, tmp_pa
     assert newcomer.traces("node5") == before
     done = newcomer.play("verify", verify_roles=["time_sync"])
     assert done.status == 0, done.text
+
+
+STAND_INS = "/usr/local/bin/systemctl /usr/local/bin/timedatectl /usr/local/bin/busctl"
+PREPARE = f"""
+rm -f {STAND_INS}
+apt-get install --yes --no-install-recommends chrony >/dev/null
+systemctl disable --now chrony
+"""
+
+
+@pytest.mark.soak
+def test_a_chrony_that_was_here_and_did_not_run_is_as_it_was_after_teardown(newcomer: Hosts) -> None:
+    newcomer.on("node5", "sh", "-ec", PREPARE)
+    states = ("systemctl", "show", "--property=ActiveState,UnitFileState", "chrony")
+    before = newcomer.on("node5", *states)
+    assert sorted(before.split()) == ["ActiveState=inactive", "UnitFileState=disabled"]
+    newcomer.variables |= {"time_sync_servers": [ADDRESSES["clock"]]}
+    done = newcomer.play("setup", "--tags", "time_sync")
+    assert done.status == 0, done.text
+    assert sorted(newcomer.on("node5", *states).split()) == ["ActiveState=active", "UnitFileState=enabled"]
+    done = newcomer.play("setup", "--tags", "time_sync")
+    assert (done.status, done.changed) == (0, 0), done.text
+    done = newcomer.play("teardown")
+    assert (done.status, newcomer.on("node5", *states)) == (0, before), done.text
