@@ -227,3 +227,29 @@ def test_a_chrony_that_was_here_and_did_not_run_is_as_it_was_after_teardown(newc
     assert (done.status, done.changed) == (0, 0), done.text
     done = newcomer.play("teardown")
     assert (done.status, newcomer.on("node5", *states)) == (0, before), done.text
+
+
+PLAIN = f"""
+rm -f {STAND_INS}
+apt-get purge --yes chrony >/dev/null
+apt-get install --yes --no-install-recommends systemd-timesyncd >/dev/null
+"""
+
+
+@pytest.mark.soak
+def test_a_python3_apt_that_setup_installed_goes_before_a_package_comes_back(newcomer: Hosts) -> None:
+    newcomer.on("node5", "sh", "-ec", PLAIN)
+    newcomer.variables |= {"time_sync_servers": [ADDRESSES["clock"]]}
+    done = newcomer.play("setup", "--tags", "time_sync")
+    assert done.status == 0, done.text
+    # As on a host that had none: there setup installs it with its first package.
+    record = "/var/lib/muster/time_sync.json"
+    newcomer.on("node5", "sed", "--in-place", 's/"installed": \\[/&"python3-apt", /', record)
+    assert "python3-apt" in json.loads(newcomer.on("node5", "cat", record))["installed"]
+    done = newcomer.play("teardown")
+    assert done.status == 0, done.text
+    asked = ("systemd-timesyncd", "chrony", "python3-apt")
+    names = [
+        name for name in asked if newcomer.on("node5", "dpkg-query", "--status", name).count("ok installed")
+    ]
+    assert names == ["systemd-timesyncd"]

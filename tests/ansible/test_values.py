@@ -46,3 +46,9 @@ def test_the_port_of_a_node_containers_sshd_is_the_images_and_no_choice() -> Non
     assert found == [[str(shared["muster_node_port"])]] * 3
     specs = yaml.safe_load((BOOKS / "roles/node/meta/argument_specs.yml").read_text())
     assert not [name for name in specs["argument_specs"]["main"]["options"] if name.endswith("port")]
+
+
+def test_what_removes_packages_needs_none_of_them() -> None:
+    """Ansible's module for apt needs python3-apt, which is one of those that setup may have installed."""
+    tasks = yaml.safe_load((BOOKS / "roles/packages/tasks/remove.yml").read_text())
+    assert not [task["name"] for task in tasks if "ansible.builtin.apt" in task]
