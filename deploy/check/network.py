@@ -64,21 +64,28 @@ def network(hosts: Sequence[Host], examined: Mapping[str, Examined]) -> Iterator
 
 
 def _unreached(pairs: Sequence[tuple[str, str]], examined: Mapping[str, Examined]) -> Iterator[Finding]:
-    outgoing = Counter(source for source, _ in pairs)
-    tried = {source: len(examined[source].reached.keys() & examined.keys() - {source}) for source in outgoing}
-    lonely = {source for source, times in outgoing.items() if times == tried[source] > 1}
-    for source in outgoing:
-        if source in lonely:
-            target = next(target for origin, target in pairs if origin == source)
-            yield Finding(
-                "pair.unreachable",
-                source,
-                "error",
-                f"cannot connect to any other host: {target} at {_reason(examined[source], target)}",
-                f"let it connect to the ports {PORTS} of the others, or give addr= of a network they share",
-            )
+    lonely, shut = _to_blame(pairs, examined)
+    for source in sorted(lonely):
+        target = next(target for origin, target in pairs if origin == source)
+        yield Finding(
+            "pair.unreachable",
+            source,
+            "error",
+            f"cannot connect to any other host: {target} at {_reason(examined[source], target)}",
+            f"let it connect to the ports {PORTS} of the others, or give addr= of a network they share",
+        )
+    for target in sorted(shut):
+        source = next(source for source, aim in pairs if aim == target)
+        yield Finding(
+            "pair.unreachable",
+            target,
+            "error",
+            f"no other host can connect to its port {examined[target].rendezvous}: {source} tried "
+            f"{_reason(examined[source], target)}",
+            f"open its ports {PORTS} for the others, or give it an addr= that all hosts reach",
+        )
     for source, target in pairs:
-        if source not in lonely:
+        if source not in lonely and target not in shut:
             yield Finding(
                 "pair.unreachable",
                 source,
@@ -88,6 +95,24 @@ def _unreached(pairs: Sequence[tuple[str, str]], examined: Mapping[str, Examined
                 f"open the ports {PORTS} of {target} for it, or give {target} an addr= that all hosts reach",
                 peer=target,
             )
+
+
+def _to_blame(
+    pairs: Sequence[tuple[str, str]], examined: Mapping[str, Examined]
+) -> tuple[set[str], set[str]]:
+    """The hosts that reach none of several others, and those that none of several others reaches.
+
+    A host is not to blame where all the hosts at the other end of its pairs are.
+    """
+    tried = [(source, target) for source in examined for target in examined[source].reached]
+    tried = [(source, target) for source, target in tried if source != target and target in examined]
+    out, out_tried = Counter(source for source, _ in pairs), Counter(source for source, _ in tried)
+    into, into_tried = Counter(target for _, target in pairs), Counter(target for _, target in tried)
+    lonely = {source for source, times in out.items() if times == out_tried[source] > 1}
+    shut = {target for target, times in into.items() if times == into_tried[target] > 1}
+    shut &= {target for source, target in pairs if source not in lonely}
+    lonely &= {source for source, target in pairs if target not in shut}
+    return lonely, shut
 
 
 def rank_addresses(

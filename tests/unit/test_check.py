@@ -335,9 +335,52 @@ def test_every_failure_is_found_at_once_in_the_order_of_the_hosts_file_errors_fi
     assert unfit(findings) == {"node1", "node3", "node4"}
 
 
-def test_a_host_that_nobody_reaches_is_named_by_each_pair_and_direction() -> None:
-    findings = found(THREE, cut={("node1", "node3"): DROPPED, ("node2", "node3"): "No route to host"})
-    assert [(one.host, one.peer) for one in findings] == [("node1", "node3"), ("node2", "node3")]
+@pytest.mark.parametrize(
+    ("cut", "blamed"),
+    [
+        ("13 23", {"node3": "no other host can connect to its port 20003: node1 tried 10.0.0.3: timed out"}),
+        ("21 31", {"node1": "no other host can connect to its port 20001: node2 tried 10.0.0.1: timed out"}),
+        ("12 13 23 32", dict.fromkeys(["node2", "node3"], "no other host can connect to its port 2000")),
+        ("12 13 21 23", dict.fromkeys(["node1", "node2"], "cannot connect to any other host: node")),
+        (
+            "12 13 21 23 31 32",
+            dict.fromkeys(["node1", "node2", "node3"], "cannot connect to any other host:"),
+        ),
+    ],
+    ids=[
+        "a worker is shut",
+        "the head is shut",
+        "two are shut",
+        "two reach nobody",
+        "nobody reaches anybody",
+    ],
+)
+def test_of_hosts_that_do_not_reach_each_other_those_at_the_end_of_all_failures_are_to_blame(
+    cut: str, blamed: dict[str, str]
+) -> None:
+    pairs = [(f"node{pair[0]}", f"node{pair[1]}") for pair in cut.split()]
+    findings = found(THREE, cut=dict.fromkeys(pairs, DROPPED))
+    assert [(one.id, one.host, one.peer) for one in findings] == [
+        ("pair.unreachable", name, "") for name in blamed
+    ]
+    assert [one.text[: len(blamed[one.host])] for one in findings] == list(blamed.values())
+    assert unfit(findings) == blamed.keys()
+
+
+def test_a_host_that_reaches_nobody_and_one_that_accepts_nobody_are_told_apart() -> None:
+    cut = dict.fromkeys([("node1", "node2"), ("node1", "node3"), ("node2", "node3")], DROPPED)
+    said = {one.host: one.text for one in found(THREE, cut=cut)}
+    assert said["node1"].startswith("cannot connect to any other host: node2 at 10.0.0.2")
+    assert said["node3"].startswith("no other host can connect to its port 20003")
+    both = dict.fromkeys(
+        [("node1", "node3"), ("node2", "node3"), ("node3", "node1"), ("node3", "node2")], "-"
+    )
+    assert [one.host for one in found(THREE, cut=both)] == ["node3", "node3"]
+
+
+def test_of_two_hosts_the_pair_is_named() -> None:
+    (finding,) = found("node[1-2]", cut={("node1", "node2"): DROPPED})
+    assert (finding.host, finding.peer) == ("node1", "node2")
 
 
 def test_a_pair_that_only_another_network_connects_than_the_ranks_is_found() -> None:
