@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from statistics import median
+from statistics import median_high, median_low
 from typing import NamedTuple
 
 from ..console.text import count
@@ -73,9 +73,13 @@ def differences(examined: Mapping[str, Examined], launcher: LauncherName) -> Ite
 
 
 def clocks(clocks: Mapping[str, Clock]) -> Iterator[Finding]:
-    """Findings for clocks that differ from the median of all clocks, which include the driver's."""
+    """Findings for clocks that differ from the median of all clocks, which include the driver's.
+
+    Of two clocks in the middle, the one nearer to the driver's counts: halfway between them no clock is.
+    """
     ahead = {"": 0.0, **{name: clock.ahead for name, clock in clocks.items()}}
-    middle = median(sorted(ahead.values()))
+    middle = min(median_low(ahead.values()), median_high(ahead.values()), key=abs)
+    others = "the others" if len(clocks) > 1 else "this machine's"
     for name, seconds in ahead.items():
         apart = seconds - middle
         uncertainty = clocks[name].uncertainty if name else 0.0
@@ -84,6 +88,6 @@ def clocks(clocks: Mapping[str, Clock]) -> Iterator[Finding]:
                 "clock.apart",
                 name,
                 "warning",
-                f"its clock is {abs(apart):.3f} s {'ahead of' if apart > 0 else 'behind'} the others",
+                f"its clock is {abs(apart):.3f} s {'ahead of' if apart > 0 else 'behind'} {others}",
                 "let chrony or systemd-timesyncd keep it: timedatectl set-ntp true",
             )
