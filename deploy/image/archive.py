@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 LEVEL = 1  # zlib's fastest: three times as fast as its default, for a tenth more bytes
 CHUNK = 1 << 20
+MOST_JSON = (
+    16 << 20
+)  # of an image's configuration, which is read whole: it has every label, variable and command
 LOCK = ".lock"
 
 
@@ -89,12 +92,18 @@ class Archive:
         with tarfile.open(fileobj=io.BufferedReader(_Stream(saved), CHUNK), mode="r|") as members:
             for member in members:
                 if content := members.extractfile(member) if member.isfile() else None:
-                    if member.name.endswith((".json", "VERSION")) or member.size < 1 << 16:
+                    # No name tells the configuration: newer engines call it after its digest, like a layer.
+                    if member.size < 1 << 16 or (member.size <= MOST_JSON and _is_json(content)):
                         small[member.name] = content.read()
                         self._keep(io.BytesIO(small[member.name]), missing)
                     else:
                         self._keep(content, missing)
-        configuration = small[json.loads(small["manifest.json"])[0]["Config"]]
+        place = json.loads(small["manifest.json"])[0]["Config"]
+        if (configuration := small.get(place)) is None:
+            raise MusterError(
+                f"the container engine saved no configuration of the image ({place}), or one of more than "
+                f"{MOST_JSON >> 20} MiB; build it anew with shorter labels and variables"
+            )
         if absent := [diff_id for diff_id in missing if self.layer(diff_id) is None]:
             raise MusterError(f"the container engine did not save the layer {absent[0]}")
         (self.folder / f"{_plain(image_id)}.config").write_bytes(configuration)
@@ -135,6 +144,10 @@ class Archive:
 
 def _plain(digest: str) -> str:
     return digest.removeprefix("sha256:")
+
+
+def _is_json(content: IO[bytes]) -> bool:
+    return content.peek(1)[:1] in {b"{", b"["}  # type: ignore[attr-defined]  # a tar member is buffered
 
 
 def _inflated(content: IO[bytes]) -> IO[bytes]:

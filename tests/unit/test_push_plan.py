@@ -25,7 +25,7 @@ CONFIGURATION = json.dumps({"rootfs": {"diff_ids": DIFF_IDS}}).encode()
 IMAGE = Image("muster:x", "sha256:" + "ab" * 32, "2026-11-20T00:00:00Z", DIFF_IDS, 310_000, {})
 
 
-def saved(layout: str) -> Iterator[bytes]:
+def saved(layout: str, configuration: bytes = CONFIGURATION) -> Iterator[bytes]:
     """What `docker save` writes: as older engines do, as newer ones, and as those with containerd's store."""
     stream = io.BytesIO()
     places = [f"{diff_id[7:]}/layer.tar" for diff_id in DIFF_IDS]
@@ -33,7 +33,7 @@ def saved(layout: str) -> Iterator[bytes]:
         places = [f"blobs/sha256/{diff_id[7:]}" for diff_id in DIFF_IDS]
     contents = [gzip.compress(layer) if layout == "containerd" else layer for layer in LAYERS]
     manifest = [{"Config": "blobs/config", "RepoTags": ["muster:x"], "Layers": places}]
-    members = [*zip(places, contents, strict=True), ("blobs/config", CONFIGURATION)]
+    members = [*zip(places, contents, strict=True), ("blobs/config", configuration)]
     members += [("manifest.json", json.dumps(manifest).encode()), ("repositories", b"{}")]
     with tarfile.open(fileobj=stream, mode="w") as files:
         for name, content in members:
@@ -77,6 +77,17 @@ def test_a_compressed_layer_that_was_cut_off_is_made_again(tmp_path: Path) -> No
 def test_a_layer_that_the_engine_leaves_out_is_named(tmp_path: Path) -> None:
     with pytest.raises(MusterError, match="did not save the layer sha256:00"):
         Archive(tmp_path / "images").take(saved("old"), IMAGE.id, ["sha256:" + "00" * 32])
+
+
+@pytest.mark.parametrize("layout", ["old", "new", "containerd"])
+def test_a_configuration_may_be_long(tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = Archive(tmp_path / "images")
+    long = json.dumps({"config": {"Labels": {"sbom": "x" * (1 << 17)}}}).encode()
+    assert archive.take(saved(layout, long), IMAGE.id, DIFF_IDS) == long
+    assert all(archive.layer(diff_id) for diff_id in DIFF_IDS)
+    monkeypatch.setattr("muster.deploy.image.archive.MOST_JSON", 1 << 17)
+    with pytest.raises(MusterError, match=r"saved no configuration of the image \(blobs/config\), or one of"):
+        archive.take(saved(layout, long), IMAGE.id, DIFF_IDS)
 
 
 def test_layers_of_other_images_are_swept(tmp_path: Path) -> None:
