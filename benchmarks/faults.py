@@ -1,7 +1,8 @@
 """Writes docs/faults.md from several rounds of the fault tests: `python benchmarks/faults.py [ROUNDS]`.
 
 Each round is a run of tests/cluster/test_faults.py, which appends what it measured to the file that
-MUSTER_FAULTS_RECORD names; with 0 rounds, the document is made of what is in that file.
+MUSTER_FAULTS_RECORD names. The first round begins that file anew; with 0 rounds,
+the document is made of what is in it.
 """
 
 from __future__ import annotations
@@ -78,10 +79,14 @@ tell them. An empty cell was not tried.
 def main(rounds: int) -> None:
     """Run the rounds, then write the document."""
     RECORD.parent.mkdir(exist_ok=True)
+    if rounds:
+        RECORD.write_text("")  # the figures of an earlier tree would count among those of this one
     for _ in range(rounds):
         words = [sys.executable, "-m", "pytest", "-q", "tests/cluster/test_faults.py"]
         subprocess.run(words, cwd=ROOT, check=False, env={**os.environ, "MUSTER_FAULTS_RECORD": str(RECORD)})
     measured = [json.loads(line) for line in RECORD.read_text().splitlines()]
+    if not measured:
+        sys.exit(f"{RECORD}: no fault was measured; see what this says: pytest tests/cluster/test_faults.py")
     (ROOT / "docs" / "faults.md").write_text(document(measured))
 
 

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from benchmarks import faults
 from docs.scripts import check_site, reference, rooms, site_hooks, terminal
 
 ROOT = Path(__file__).parents[2]
@@ -233,3 +234,27 @@ def test_the_recording_of_the_first_hour_plays_and_shows_a_training_and_a_failur
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda path: path.name)
 def test_a_picture_asks_no_other_site_for_anything(path: Path) -> None:
     assert not re.search(r"@font-face|@import|url\(['\"]?http|href=", path.read_text())
+
+
+def test_the_page_of_faults_has_the_figures_of_its_own_rounds_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    record = tmp_path / "faults.jsonl"
+    record.write_text('{"round": "of an earlier tree"}\n')
+    monkeypatch.setattr(faults, "ROOT", tmp_path)
+    monkeypatch.setattr(faults, "RECORD", record)
+    monkeypatch.setattr(faults, "document", json.dumps)
+
+    def measure(*_: object, **__: object) -> None:
+        with record.open("a") as file:
+            file.write('{"round": "of today"}\n')
+
+    monkeypatch.setattr("benchmarks.faults.subprocess.run", measure)
+    for rounds, figures in ((0, ["of an earlier tree"]), (2, ["of today"] * 2), (0, ["of today"] * 2)):
+        faults.main(rounds)
+        written = json.loads((tmp_path / "docs" / "faults.md").read_text())
+        assert [entry["round"] for entry in written] == figures
+    monkeypatch.setattr("benchmarks.faults.subprocess.run", lambda *_, **__: None)
+    with pytest.raises(SystemExit, match="no fault was measured"):
+        faults.main(1)
