@@ -45,7 +45,7 @@ RUN libraries=/usr/lib/x86_64-linux-gnu \
  && dpkg -L nvidia-cuda-toolkit | grep '^/usr/bin/.' | xargs ln -s --target-directory /usr/local/cuda/bin \
  && dpkg -L nvidia-cuda-dev libcu++-dev libcub-dev libcupti-dev libnvidia-ml-dev libthrust-dev \
     | grep -E '^/usr/include/[^/]+$' | sort -u | xargs ln -s --target-directory /usr/local/cuda/include \
- && test -e /usr/local/cuda/lib64/stubs/libcuda.so && ldconfig && ldconfig -p | grep -q libcudnn.so.9
+ && test -e /usr/local/cuda/lib64/stubs/libcuda.so && ldconfig && ldconfig -p | grep libcudnn.so.9
 
 # What the devel base's compilers link programs to, and no more: the driver's own library is the host's.
 FROM base AS runtime

@@ -96,3 +96,11 @@ def test_no_role_needs_a_module_that_installs_what_nobody_records() -> None:
     tasks = [path.read_text() for path in (ROOT / "ansible").rglob("*.yml")]
     assert len(tasks) > 40
     assert not [text for text in tasks if "deb822_repository:" in text]
+
+
+def test_no_pipe_of_a_build_ends_before_its_program_has_said_all() -> None:
+    """`grep -q` ends at its first hit; under pipefail, what still writes to it fails the build."""
+    recipes = [path for path in DOCKER.rglob("*") if "Dockerfile" in path.name or path.suffix == ".sh"]
+    assert len(recipes) > 10
+    text = {path.name: path.read_text() for path in recipes}
+    assert not [name for name in text if re.search(r"\| *grep -\w*q", text[name])]
