@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
 from json import dumps
 from pathlib import Path
-from typing import NamedTuple
 
 from invoke import Context, Exit
 
-from ..connect.cluster import Cluster
-from ..connect.opener import opener
 from ..console.terminal import harmless, harmless_lines
 from ..debug.answers import gather
 from ..debug.talk import open_talk, talk
 from ..errors import UsageError
 from ..hosts import hostfile
-from ..jobs import control as jobs
 from .command import command
+from .running import running
 from .shared import HELP, explained
 
 _HELP = {
@@ -35,28 +31,6 @@ HELD = (
     "{job}: pdb holds rank {rank}: the other ranks wait for it, and a collective whose time-out passes "
     "fails the job\nquit, or Ctrl-D, lets it go on\n"
 )
-
-
-class _Running(NamedTuple):
-    """A running job: its name, the number of its ranks, the hosts, and why some cannot be reached."""
-
-    job: str
-    ranks: int
-    cluster: Cluster
-    errors: dict[str, str]
-
-
-@contextlib.contextmanager
-def _running(job: str, hosts: str, runs: str, python: str) -> Iterator[_Running]:
-    if not job:
-        raise UsageError("which job? its id is what a launch says first; muster status lists all")
-    chosen = hostfile.load(Path(hosts))
-    with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
-        errors = cluster.connect()
-        known = jobs.known_to([jobs.Here(Path(runs)), *cluster.channels.values()])
-        state = jobs.only(known, job, "here or on these hosts").state
-        silent = {host: error.reason for host, error in errors.items() if host in state.hosts}
-        yield _Running(state.job, state.ranks, cluster, silent)
 
 
 @command(
@@ -94,12 +68,11 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
             raise UsageError("which expression? muster eval JOB EXPRESSION")
         if not 1 <= timeout <= MOST_SECONDS:
             raise UsageError(f"--timeout is between 1 and {MOST_SECONDS} seconds")
-        with _running(job, hosts, runs, python) as running:
-            wanted = range(running.ranks) if rank == ALL else [_existing(rank, running.ranks)]
-            channels, silent = running.cluster.channels, running.errors
-            gathered = gather(running.job, channels, expression, wanted, seconds=timeout, silent=silent)
+        with running(job, hostfile.load(Path(hosts)), hosts, runs, python) as (state, channels, silent):
+            wanted = range(state.ranks) if rank == ALL else [_existing(rank, state.ranks)]
+            gathered = gather(state.job, channels, expression, wanted, seconds=timeout, silent=silent)
         if json:
-            said = {"job": running.job, "expression": expression, **gathered.as_json()}
+            said = {"job": state.job, "expression": expression, **gathered.as_json()}
             sys.stdout.write(dumps(said, indent=2) + "\n")
         else:
             sys.stdout.write(str(gathered))
@@ -132,9 +105,13 @@ def debug(  # noqa: PLR0917  # fab makes a flag of each parameter
     The console has the variables of your program where the rank is now, and the rank goes on meanwhile. The
     job must have been launched with --record or --stall-timeout. Ctrl-D leaves, and the job goes on.
     """
-    with explained(context, "left; the job goes on"), _running(job, hosts, runs, python) as running:
-        channel = open_talk(running.job, running.cluster.channels, _existing(rank, running.ranks), hold=hold)
-        sys.stdout.write((HELD if hold else BESIDE).format(job=running.job, rank=rank))
+    with (
+        explained(context, "left; the job goes on"),
+        running(job, hostfile.load(Path(hosts)), hosts, runs, python) as (state, channels, silent),
+    ):
+        rank = _existing(rank, state.ranks)
+        channel = open_talk(state.job, channels, rank, hold=hold, silent=silent)
+        sys.stdout.write((HELD if hold else BESIDE).format(job=state.job, rank=rank))
         talk(channel, _write, _read)
         sys.stdout.write(f"rank {rank} goes on without you\n")
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 
 from invoke import Context, Exit
 
-from ..connect.cluster import Cluster
-from ..connect.opener import opener
-from ..console.terminal import harmless_lines
-from ..errors import UsageError
+from ..console.terminal import harmless, harmless_lines
 from ..hosts import hostfile
-from ..jobs import control as jobs
 from ..launch.stacks import gather
 from .command import command
+from .running import running
 from .shared import HELP, explained
 
 _HELP = {
@@ -37,18 +33,11 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
 ) -> None:
     """Show where in its program every rank of a running job is, with equal ranks together."""
     with explained(context):
-        if not job:
-            raise UsageError("which job? its id is what a launch says first; muster status lists all")
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-        with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
-            errors = cluster.connect()
-            channels = cluster.channels
-            known = jobs.known_to([jobs.Here(Path(runs)), *channels.values()])
-            state = jobs.only(known, job, "here or on these hosts").state
-            name = state.job
-            gathered = gather(name, channels)
+        with running(job, chosen, hosts, runs, python) as (state, channels, silent):
+            gathered = gather(state.job, channels)
         sys.stdout.write(harmless_lines(str(gathered)))
-        if lines := [f"{host}: {error.reason}" for host, error in errors.items() if host in state.hosts]:
-            raise Exit(harmless_lines("\n".join(lines)), 3)
+        if silent:
+            raise Exit("\n".join(harmless(f"{host}: {reason}") for host, reason in silent.items()), 3)
         if not gathered.frames and not gathered.problems:
-            raise Exit(f"no rank of {name} is running on these hosts", 1)
+            raise Exit(f"no rank of {state.job} is running on these hosts", 1)

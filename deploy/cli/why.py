@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from json import dumps
@@ -10,17 +9,14 @@ from pathlib import Path
 
 from invoke import Context, Exit
 
-from ..connect.cluster import Cluster
-from ..connect.opener import opener
 from ..console.terminal import harmless, harmless_lines
-from ..errors import UsageError
 from ..hosts import hostfile
-from ..jobs import control as jobs
 from ..why.gather import gather, with_silent
 from ..why.gather_pace import gather_stragglers
 from ..why.slow import lines
 from ..why.verdict import explain
 from .command import command
+from .running import running
 from .shared import HELP, explained
 
 _HELP = {
@@ -48,20 +44,13 @@ def why(  # noqa: PLR0917  # fab makes a flag of each parameter
     processes of its ranks are compared. Ends with 1 if the job hangs.
     """
     with explained(context):
-        if not job:
-            raise UsageError("which job? its id is what a launch says first; muster status lists all")
-        chosen = hostfile.load(Path(hosts))
-        with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
-            errors = cluster.connect()
-            known = jobs.known_to([jobs.Here(Path(runs)), *cluster.channels.values()])
-            state = jobs.only(known, job, "here or on these hosts").state
+        with running(job, hostfile.load(Path(hosts)), hosts, runs, python) as (state, channels, unasked):
             name = state.job
-            ranks, problems = gather(name, cluster.channels)
-            unasked = {host: error.reason for host, error in errors.items() if host in state.hosts}
+            ranks, problems = gather(name, channels)
             silent = {**unasked, **problems}
             ranks = with_silent(ranks, state.ranks, [host for host in state.hosts if host in silent])
             verdict = explain(ranks)
-            late = [] if verdict.hang else gather_stragglers(name, cluster.channels)
+            late = [] if verdict.hang else gather_stragglers(name, channels)
         if json:
             said = {**verdict.as_json(), "late": [one.as_json() for one in late], "silent": silent}
             sys.stdout.write(dumps({"job": name, **said}, indent=2) + "\n")

@@ -17,8 +17,13 @@ HEAR_SECONDS = 2.0  # an agent answers so often, also while its rank is silent
 SAY_SECONDS = 30.0
 
 
-def open_talk(job: str, channels: Mapping[str, Channel], rank: int, *, hold: bool) -> Channel:
-    """Begin a talk with a rank; returns the channel to its host. MusterError if the rank is nowhere."""
+def open_talk(
+    job: str, channels: Mapping[str, Channel], rank: int, *, hold: bool, silent: Mapping[str, str]
+) -> Channel:
+    """Begin a talk with a rank; returns the channel to its host. MusterError if the rank is nowhere.
+
+    `silent`: why other hosts of the job cannot be asked.
+    """
     asked = ask_every(
         channels, OPEN, OPEN_SECONDS, lambda host: {"job": job, "host": host, "rank": rank, "hold": hold}
     )
@@ -26,7 +31,8 @@ def open_talk(job: str, channels: Mapping[str, Channel], rank: int, *, hold: boo
     for host, opened in asked.results.items():
         if opened.here:
             return channels[host]
-    problems = "".join(f"\n{host}: {error.reason}" for host, error in asked.errors.items())
+    unasked = {**silent, **{host: error.reason for host, error in asked.errors.items()}}
+    problems = "".join(f"\n{host}: {reason}" for host, reason in unasked.items())
     raise MusterError(f"{job}: rank {rank} is not running on these hosts{problems}")
 
 

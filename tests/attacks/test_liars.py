@@ -16,6 +16,8 @@ import pytest
 from muster.deploy.adhoc import run as fanout
 from muster.deploy.adhoc import transfer
 from muster.deploy.check.examine import examine
+from muster.deploy.cli import running
+from muster.deploy.cli.program import Muster
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.pipe import Pipe
 from muster.deploy.connect.transports.local import LocalPipe
@@ -25,6 +27,7 @@ from muster.deploy.hosts.hostfile import Host
 from tests.attacks.liar import LIES
 from tests.launching import FAB, make_project
 from tests.load import stretched
+from tests.unit.test_job_states import RECORD, make_run
 
 LIAR = Path(__file__).with_name("liar.py")
 COMMANDS = {
@@ -121,6 +124,30 @@ def test_what_is_fetched_goes_through_no_link_that_was_there_before(tmp_path: Pa
         0o500 if kind == "folder" else stat.S_IMODE(source.stat().st_mode)
     )
     assert [path for path in here.iterdir() if path.name.startswith(".muster-get")] == []
+
+
+def test_a_host_that_cannot_list_its_jobs_costs_its_own_part_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = liar(tmp_path, "jobs:garbage")
+
+    def open_pipe(host: Host) -> Pipe:
+        return LocalPipe(python if host.name == "node2" else None)
+
+    make_run(tmp_path / "runs", hosts=["node1", "node2", "node3"])
+    (tmp_path / "hosts.txt").write_text("node[1-3]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(running, "opener", lambda *_: open_pipe)
+    with pytest.raises(SystemExit) as end:
+        Muster().run(["muster", "why", RECORD["job"]])
+    verdict, named = capsys.readouterr()
+    assert end.value.code == UnfitError.exit_status
+    assert verdict
+    assert [line.partition(":")[0] for line in named.splitlines()] == ["node2"]
+    with pytest.raises(SystemExit) as end:
+        Muster().run(["muster", "why", "another"])
+    assert end.value.code == UnfitError.exit_status
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == ["node2"]
 
 
 # ---- as commands ------------------------------------------------------------------------------------------

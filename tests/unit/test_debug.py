@@ -91,7 +91,7 @@ def test_a_job_without_a_record_is_refused_with_a_sentence() -> None:
     with pytest.raises(UsageError, match="j was launched without --record, so its ranks cannot be asked"):
         asked(Answers(recorded=False, ranks={}), Answers(recorded=False, ranks={}))
     with pytest.raises(UsageError, match="without --record"):
-        open_talk("j", of({"node1": Host(Opened(recorded=False, here=False))}), 0, hold=False)
+        open_talk("j", of({"node1": Host(Opened(recorded=False, here=False))}), 0, hold=False, silent={})
 
 
 def test_a_host_that_no_longer_has_the_job_does_not_hide_the_others() -> None:
@@ -104,11 +104,11 @@ def test_a_talk_is_with_the_host_that_has_the_rank() -> None:
         "node1": Host(Opened(recorded=True, here=False)),
         "node2": Host(Opened(recorded=True, here=True)),
     }
-    assert open_talk("j", of(hosts), 3, hold=True) is cast("Channel", hosts["node2"])
+    assert open_talk("j", of(hosts), 3, hold=True, silent={}) is cast("Channel", hosts["node2"])
     assert hosts["node2"].asked == [{"job": "j", "host": "node2", "rank": 3, "hold": True}]
     lost = {"node1": Host(Opened(recorded=True, here=False)), "node2": Host(MusterError("frozen"))}
-    with pytest.raises(MusterError, match=r"j: rank 3 is not running on these hosts\nnode2: frozen"):
-        open_talk("j", of(lost), 3, hold=False)
+    with pytest.raises(MusterError, match=r"is not running on these hosts\nnode4: no route\nnode2: frozen"):
+        open_talk("j", of(lost), 3, hold=False, silent={"node4": "no route"})
 
 
 def test_a_talk_passes_lines_until_the_person_leaves() -> None:
