@@ -37,6 +37,8 @@ class Track:
     seqs: Annotated[tuple[Count, ...], AtMost(MOST_ARRIVALS)]
     at: Annotated[tuple[Seconds, ...], AtMost(MOST_ARRIVALS)]
     sites: Annotated[tuple[Count, ...], AtMost(MOST_ARRIVALS)]
+    ranks: Name = ""
+    """Its members, as of a `GroupCount`."""
 
 
 @dataclass(frozen=True)

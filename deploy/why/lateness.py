@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import median
 
 from ..connect.arrivals import Site
-from .meetings import Arriving, Clock, Meetings, groups, join
+from .meetings import Arriving, Clock, Meetings, groups, join, told_apart
 
 STEPS = 30
 """The steps that are judged: the last of those that are known."""
@@ -73,6 +73,7 @@ class Pace:
 
 def pace(ranks: Sequence[Arriving], clocks: Mapping[str, Clock]) -> Pace | None:
     """The pace of the group with the latest rank, or with most ranks; None where nothing can be compared."""
+    ranks = told_apart(ranks)
     paces = [
         found
         for group in groups(ranks)

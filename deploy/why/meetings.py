@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ..connect.arrivals import Arrivals, Site, Track
 from ..connect.evidence import SETUP
+from .names import names_apart
 
 UNCERTAINTIES = 3.0
 """What clocks may be wrong by, so many times, is no lateness."""
@@ -43,6 +44,22 @@ class Meetings:
     at: tuple[tuple[float, ...], ...]
     guard: tuple[float, ...]
     """For each rank, what is no lateness: clocks, and a little."""
+
+
+def told_apart(ranks: Sequence[Arriving]) -> list[Arriving]:
+    """The ranks, with groups of one name but other members under names of their own."""
+    names = names_apart((track.group, track.ranks) for rank in ranks for track in rank.arrivals.tracks)
+    return [replace(rank, arrivals=_renamed(rank.arrivals, names)) for rank in ranks] if names else [*ranks]
+
+
+def _renamed(arrivals: Arrivals, names: Mapping[tuple[str, str], str]) -> Arrivals:
+    tracks = arrivals.tracks
+    return replace(
+        arrivals,
+        tracks=tuple(
+            replace(track, group=names.get((track.group, track.ranks), track.group)) for track in tracks
+        ),
+    )
 
 
 def groups(ranks: Sequence[Arriving]) -> list[str]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..connect.evidence import SETUP, Entry, Evidence
+from .names import UNSAID, names_apart
 
 _BACKENDS = ("torch", "work")
 _CLOCK = 0.001  # seconds: both times are of the same clock, written one after the other
 _MOST_GROUPS = 128
-_UNSAID = "?"  # muster_ring.UNSAID
 _PART = r"\d{1,7}(-\d{1,7}(/[1-9]\d{0,6})?)?"
 
 
@@ -28,6 +28,7 @@ class Positions:
     """The collectives of every group by rank, and the messages of every rank."""
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
+        ranks = _told_apart(ranks)
         self.ranks = {rank.number: rank for rank in ranks}
         self._members: dict[str, list[int]] = {}
         self._reached: dict[tuple[int, str], int | None] = {}
@@ -52,7 +53,7 @@ class Positions:
     def _find_members(self, group: str) -> list[int]:
         for rank in self.ranks.values():
             for known in rank.evidence.groups if rank.evidence else ():
-                if known.group == group and known.ranks == _UNSAID:
+                if known.group == group and known.ranks == UNSAID:
                     return [number for number in sorted(self.ranks) if self._has(number, group)]
                 if known.group == group and known.ranks:
                     spans = _spans(known.ranks)
@@ -153,6 +154,29 @@ class Positions:
             if entry.kind == kind:
                 where = next((call.where for call in reversed(calls) if _during(entry, call)), entry.where)
                 yield replace(entry, where=where)
+
+
+def _told_apart(ranks: Sequence[Rank]) -> list[Rank]:
+    """The ranks, with groups of one name but other members under names of their own."""
+    known = [known for rank in ranks if rank.evidence for known in rank.evidence.groups]
+    names = names_apart((group.group, group.ranks) for group in known)
+    return [replace(rank, evidence=_renamed(rank.evidence, names)) for rank in ranks] if names else [*ranks]
+
+
+def _renamed(evidence: Evidence | None, names: Mapping[tuple[str, str], str]) -> Evidence | None:
+    if evidence is None:
+        return None
+    own = {
+        group.group: names[group.group, group.ranks]
+        for group in evidence.groups
+        if (group.group, group.ranks) in names
+    }
+    return replace(
+        evidence,
+        groups=tuple(replace(group, group=own.get(group.group, group.group)) for group in evidence.groups),
+        entries=tuple(replace(entry, group=own.get(entry.group, entry.group)) for entry in evidence.entries),
+        trace=tuple(replace(entry, group=own.get(entry.group, entry.group)) for entry in evidence.trace),
+    )
 
 
 def _counted(evidence: Evidence, group: str, kind: str) -> int:

@@ -206,6 +206,21 @@ def test_the_count_of_the_backend_is_compared_where_it_has_more_than_the_calls()
     assert [rank.rank for rank in found.late] == [1]
 
 
+def test_groups_of_one_name_but_other_ranks_do_not_wait_for_each_other() -> None:
+    later = 0.05  # half a step: the second group has a beat of its own
+    ranks = []
+    for rank in Run(4, 40, noise=0.0).arriving():
+        (track,) = rank.arrivals.tracks
+        second = rank.number > 1
+        at = tuple(time + later * second for time in track.at)
+        own = replace(track, ranks="2-3" if second else "0-1", at=at)
+        ranks.append(replace(rank, arrivals=replace(rank.arrivals, tracks=(own,))))
+    found = pace(ranks, {})
+    assert found
+    assert not found.late
+    assert {rank.rank for rank in found.ranks} in ({0, 1}, {2, 3})
+
+
 def test_lists_of_different_lengths_from_a_host_are_no_error() -> None:
     ranks = Run(3, 40).arriving()
     (track,) = ranks[1].arrivals.tracks

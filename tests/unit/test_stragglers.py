@@ -234,7 +234,7 @@ def entry(seq: int, kind: str = "call", state: str = "d", **more: object) -> dic
 
 
 def short(entries: list[dict[str, object]], trace: list[dict[str, object]]) -> Arrivals:
-    groups = [{"group": "0", "kind": "call", "ranks": "", "count": 700}]
+    groups = [{"group": "0", "kind": "call", "ranks": "0-3", "count": 700}]
     read: Arrivals = from_json(Arrivals, in_short({"entries": entries, "groups": groups}, trace))
     return read
 
@@ -242,7 +242,7 @@ def short(entries: list[dict[str, object]], trace: list[dict[str, object]]) -> A
 def test_equal_collectives_are_one_site_and_messages_are_left_out() -> None:
     read = short([entry(seq) for seq in (699, 700)] + [entry(3, "message")], [])
     (track,) = read.tracks
-    assert (track.seqs, track.sites, track.count) == ((699, 700), (0, 0), 700)
+    assert (track.seqs, track.sites, track.count, track.ranks) == ((699, 700), (0, 0), 700, "0-3")
     assert read.sites == (("all_reduce", "train.py:88", 4, True),)
 
 

@@ -206,6 +206,19 @@ def test_a_group_beyond_those_that_a_record_counts_has_what_was_begun_last() -> 
     assert explain(ranks).culprits == (2,)
 
 
+def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
+    ranks = []
+    for number in range(4):
+        said = GroupCount("0", "call", "0-1" if number < 2 else "2-3", 8 if number == 1 else 9)
+        ranks.append(rank(number, came=number != 1, groups=(said,)))
+        if number > 1:  # the other group makes something else, and is done with it
+            entries = tuple(entry(seq, NOW - 60 + seq, op="broadcast") for seq in range(1, 10))
+            ranks[number] = rank(number, groups=(said,), entries=entries)
+    verdict = explain(ranks)
+    assert (verdict.kind, verdict.culprits) == ("absent", (1,))
+    assert verdict.headline.startswith("rank 0 waits in all_reduce #9 of group 0 of ranks 0-1 (")
+
+
 def test_what_a_rank_says_of_itself_cannot_reach_the_terminal() -> None:
     evil = entry(9, NOW - 41, "i", where="\x1b]0;evil\x07.py:1", op="all\x1b[2Jreduce")
     ranks = [rank(number) for number in range(3)] + [rank(3, came=False)]

@@ -69,12 +69,15 @@ def in_short(ring: Frame, trace: list[Frame]) -> Frame:
     entries = [entry for entry in ring["entries"] if entry["kind"] != "message"]
     calls = [entry for entry in entries if entry["kind"] == "call"]
     counts = {(group["group"], group["kind"]): group["count"] for group in ring["groups"]}
+    members = {group["group"]: group["ranks"] for group in ring["groups"]}
     sites: dict[tuple[Any, ...], int] = {}
     tracks: dict[tuple[str, str], Frame] = {}
     for entry in [*entries, *_with_lines(trace, calls)]:
         key = entry["group"], entry["kind"]
+        ranks = members.get(key[0], "")
         track = tracks.setdefault(
-            key, {"group": key[0], "kind": key[1], "count": 0, "seqs": [], "at": [], "sites": []}
+            key,
+            {"group": key[0], "kind": key[1], "ranks": ranks, "count": 0, "seqs": [], "at": [], "sites": []},
         )
         # A call that has returned while its work goes on; a backend's work that no line of Python waits for.
         waits = entry["state"] != "a" if entry["kind"] == "call" else bool(entry.get("where"))
