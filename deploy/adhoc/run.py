@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty
 
 from ..connect.channel import SILENCE_SECONDS, Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
+from ..connect.pipe import LostError
 from ..connect.reports import Lost, Ran, Report
 from ..connect.requests.files import CLEAN, RUN, Cleaned
 from ..connect.requests.hosts import TIME
+from ..connect.requests.request import Nothing
 from ..console.text import describe_code, status_of
+from ..errors import MusterError
 
 PING_SECONDS = 2.0
 TIMED_OUT, LOST = 124, 3  # the statuses of timeout(1), and of a host that is not fit
@@ -41,8 +45,7 @@ def run(
     `tell`: gets the hosts on which it has ended, and all hosts.
     """
     waiting = dict(cluster.channels)
-    for channel in waiting.values():
-        channel.post(RUN, argv=list(argv), limit=seconds)
+    posted = {host: channel.post(RUN, argv=list(argv), limit=seconds) for host, channel in waiting.items()}
     ended: dict[str, Ended] = {}
     asked = 0.0
     while waiting:
@@ -53,9 +56,11 @@ def run(
         try:
             event = cluster.events.get(timeout=PING_SECONDS)
         except Empty:
-            continue
-        if waiting.pop(event.host, None):
-            ended[event.host] = _ended(event.report)
+            pass
+        else:
+            if waiting.pop(event.host, None):
+                ended[event.host] = _ended(event.report)
+        ended |= _refused(waiting, posted)
     return {host: ended[host] for host in cluster.channels}
 
 
@@ -73,6 +78,18 @@ def _silent(waiting: dict[str, Channel]) -> dict[str, Ended]:
     for channel in waiting.values():
         channel.post(TIME)
     return {host: Ended(LOST, f"silent for {SILENCE_SECONDS:.0f} s", "") for host in silent}
+
+
+def _refused(waiting: dict[str, Channel], posted: Mapping[str, Future[Nothing]]) -> dict[str, Ended]:
+    """Stop waiting for the hosts whose agent could not even start the command: no report follows."""
+    refused = {}
+    for host in [*waiting]:
+        error = posted[host].exception() if posted[host].done() else None
+        # A connection that is gone is reported too.
+        if isinstance(error, MusterError) and not isinstance(error, LostError):
+            del waiting[host]
+            refused[host] = Ended(LOST, error.reason, "")
+    return refused
 
 
 def _ended(report: Report) -> Ended:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.adhoc import run as fanout
 from muster.deploy.adhoc.transfer import get, put
 from muster.deploy.agent.host.drafts import KEPT_FROM
 from muster.deploy.common.files import PART, Entry, entries, listing_digest
@@ -180,3 +181,12 @@ def test_two_readings_of_a_folder_are_the_same(folder: Path, monkeypatch: pytest
     assert _listed(folder) == first
     (folder / "a" / "data").chmod(0o600)
     assert listing_digest(_listed(folder)) != listing_digest(first)
+
+
+def test_a_command_that_an_agent_refuses_is_over_there(hosts: HostsHere) -> None:
+    with hosts.cluster() as cluster:
+        ran = fanout.run(cluster, ["true", "no\0word"], None)
+    assert {host: (ended.status, ended.end) for host, ended in ran.items()} == {
+        "node1": (fanout.LOST, "embedded null byte"),
+        "node2": (fanout.LOST, "embedded null byte"),
+    }
