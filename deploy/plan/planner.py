@@ -108,13 +108,14 @@ def _plan_host(
     facts = layout.facts[host.name]
     paths = JobPaths.of(facts.home, spec.job)
     launcher = launcher_of(spec.launcher)
+    path = (paths.programs, *_programs(spec, facts))
     return HostPlan(
         host=host,
         ranks=places,
         folder=paths.folder,
         cwd=str(PurePosixPath(paths.code, within)),
-        path=(paths.programs, *_programs(spec, facts)),
-        env=_environment(spec, host.name, layout, paths),
+        path=path,
+        env=_environment(spec, host.name, layout, paths) | _own_path(spec, path),
         files=(
             *_tools(paths, facts.executable, tools, record=spec.record),
             RemoteFile(paths.hostfile, 0o600, slots),
@@ -161,6 +162,12 @@ def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -
     if spec.columns:
         env["MUSTER_TERMINAL"] = str(spec.columns)
     return {**env, **dict(spec.env)}
+
+
+def _own_path(spec: LaunchSpec, path: tuple[str, ...]) -> dict[str, str]:
+    """The PATH that the user gives, if any, behind the folders of the programs that the job needs."""
+    own = dict(spec.env)
+    return {"PATH": ":".join(filter(None, (*path, own["PATH"])))} if "PATH" in own else {}
 
 
 def _tools(paths: JobPaths, python: str, tools: Tools, *, record: bool) -> Iterator[RemoteFile]:

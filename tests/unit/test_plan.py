@@ -103,6 +103,13 @@ def test_words_of_the_user_win_over_the_defaults() -> None:
     assert made.hosts[0].env["OMP_NUM_THREADS"] == "7"
 
 
+def test_a_path_of_the_user_comes_behind_the_programs_that_the_job_needs() -> None:
+    (host,) = make_plan("node1 slots=2", env=(("PATH", "/opt/own/bin:/bin"),)).hosts
+    assert host.env["PATH"] == ":".join([*host.path, "/opt/own/bin:/bin"])
+    (plain,) = make_plan("node1 slots=2").hosts
+    assert "PATH" not in plain.env
+
+
 def test_without_mpi4py_a_program_is_started_plainly() -> None:
     made = make_plan("node1 slots=2", facts={"node1": {"mpi4py": None}})
     assert made.hosts[0].command is not None
