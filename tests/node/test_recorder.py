@@ -16,7 +16,7 @@ import pytest
 
 import muster.deploy.agent.job
 from muster.deploy.agent.job.evidence import collect
-from muster.deploy.agent.job.in_rank.muster_ring import ENTRIES, Ring
+from muster.deploy.agent.job.in_rank.muster_ring import ENTRIES, SLOT, Ring
 from muster.deploy.agent.job.records import MOST_ENTRIES, read_ring, read_trace
 from muster.deploy.common.frames import MOST_VALUES
 from muster.deploy.connect.channel import MOST_LINE
@@ -198,6 +198,28 @@ def test_the_members_of_a_group_fit_into_its_slot(tmp_path: Path, ranks: Sequenc
     assert (read["ranks"], read["count"]) == (said, 1)
 
 
+@pytest.mark.parametrize("character", ["n", "ä", "界", "\N{SNAIL}", '"', "\x01", "\udcff"], ids=ascii)
+def test_the_longest_names_in_any_script_fit_into_their_slots(folder: Path, character: str) -> None:
+    run(
+        folder,
+        f"long = {character!a} * 300\n"
+        "world = sys.modules['torch.distributed.distributed_c10d']._world\n"
+        "world.pg_names['world'] = long\n"
+        "recorder = sys.modules['muster_recorder'].recorder\n"
+        "words = 'recorder.begin_work(\"world\", long, [Tensor(1 << 50)])'\n"
+        "exec(compile(words, long + '.py', 'exec'))\n",
+    )
+    read = read_ring(str(folder / "ring-1"))
+    _, counted = read["groups"]
+    _, entry = read["entries"]
+    long = character * 300
+    assert counted["group"] == entry["group"]
+    assert (long.startswith(entry["group"]), len(entry["group"]) >= 10) == (True, True)
+    assert (long.startswith(entry["op"]), len(entry["op"]) >= 6) == (True, True)
+    assert entry["where"].endswith(f"{character}.py:1")
+    assert (entry["kind"], entry["elements"]) == ("work", 1 << 50)
+
+
 def test_the_evidence_of_many_ranks_fits_into_one_answer(tmp_path: Path) -> None:
     ranks = 512
     for number in range(ranks):
@@ -214,6 +236,6 @@ def test_the_evidence_of_many_ranks_fits_into_one_answer(tmp_path: Path) -> None
 
 def test_a_record_that_is_not_ours_is_no_entry(tmp_path: Path) -> None:
     path = tmp_path / "ring-0"
-    path.write_bytes(b'{"torch": "x"}'.ljust(384) + b"\xff[[[[".ljust(384) + b'{"number": "x"}'.ljust(384))
+    path.write_bytes(b'{"torch": "x"}'.ljust(SLOT) + b"\xff[[[[".ljust(SLOT) + b'{"number": "x"}'.ljust(SLOT))
     assert read_ring(str(path)) == {"torch": "x", "pid": 0, "groups": [], "entries": []}
     assert read_trace(str(path)) == []

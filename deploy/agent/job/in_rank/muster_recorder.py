@@ -17,7 +17,6 @@ import ctypes
 import functools
 import importlib.abc
 import importlib.machinery
-import json
 import os
 import sys
 import threading
@@ -27,10 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .muster_backward import watch
-    from .muster_ring import BEGUN, DONE, FAILED, Group, Ring
+    from .muster_ring import BEGUN, DONE, FAILED, Group, Ring, quoted
 else:  # sitecustomize.py has loaded it: its folder is not on the path
     _ring = sys.modules["muster_ring"]
     BEGUN, DONE, FAILED, Group, Ring = _ring.BEGUN, _ring.DONE, _ring.FAILED, _ring.Group, _ring.Ring
+    quoted = _ring.quoted
     watch = sys.modules["muster_backward"].watch
 
 SETUP = "setup"
@@ -58,6 +58,7 @@ _COLLECTIVES = {
 }
 _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+_quoted = functools.lru_cache(maxsize=4096)(quoted)
 _SETUP = ("init_process_group", "new_group")
 
 
@@ -277,13 +278,8 @@ def _sizes(tensors: Any) -> tuple[str, int, int]:
 
 
 def _what(op: str, where: str, dtype: str, elements: int, size: int) -> bytes:
-    text = '"op":"%s","where":%s,"dtype":"%s","elements":%d,"bytes":%d'
-    return (text % (op[:40], _quoted(where), dtype[:16], elements, size)).encode()
-
-
-@functools.lru_cache(maxsize=4096)
-def _quoted(where: str) -> str:
-    return json.dumps(where[-100:])
+    text = b'"op":%s,"where":%s,"dtype":%s,"elements":%d,"bytes":%d'
+    return text % (_quoted(op, 40), _quoted(where, 100, last=True), _quoted(dtype, 16), elements, size)
 
 
 class _Watch(importlib.abc.MetaPathFinder):

@@ -15,8 +15,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-SLOT = 384
+SLOT = 512
 GROUPS, ENTRIES = 64, 256
+MOST_NAME = 64  # bytes of the name of a group
 MOST_SPANS = 180  # characters of the list of a group's ranks; a slot has room for no more
 UNSAID = "?"
 """In place of a longer list: then its members are the ranks that have recorded the group."""
@@ -75,10 +76,25 @@ class Group:
 
     def __init__(self, place: int, kind: str, name: str, ranks: Sequence[int]) -> None:
         self.place, self.count = place, 0
-        self.name, self.kind = json.dumps(name[:64]).encode(), json.dumps(kind).encode()
+        self.name, self.kind = quoted(name, MOST_NAME), json.dumps(kind).encode()
         spans = _spans(ranks)
         members = json.dumps(spans if len(spans) <= MOST_SPANS else UNSAID).encode()
         self.text = b'{"group":%s,"kind":%s,"ranks":%s,"count":%%d}' % (self.name, self.kind, members)
+
+
+def quoted(text: str, most: int, *, last: bool = False) -> bytes:
+    """The first or last characters of a text, as JSON with at most so many bytes between the quotes.
+
+    What does not fit is left out by whole characters: a slot that is too long is not written at all.
+    """
+    kept: list[bytes] = []
+    for character in reversed(text) if last else text:
+        part = json.dumps(character, ensure_ascii=False)[1:-1].encode(errors="backslashreplace")
+        most -= len(part)
+        if most < 0:
+            break
+        kept.append(part)
+    return b'"%s"' % b"".join(reversed(kept) if last else kept)
 
 
 def _spans(ranks: Sequence[int]) -> str:
