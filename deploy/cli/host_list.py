@@ -13,6 +13,7 @@ from pathlib import Path
 from invoke import Collection, Context, Exit
 
 from ..common.os_errors import explain
+from ..common.users import home
 from ..connect.opener import config_beside, pythons_beside
 from ..console.text import count
 from ..errors import UnfitError, UsageError
@@ -138,7 +139,7 @@ class _Place:
     @property
     def aliases(self) -> tuple[str, ...]:
         """The hosts that the configuration beside the file names, then those of the user's own."""
-        folder = Path.home() / ".ssh"
+        folder = Path(home(), ".ssh")
         return tuple(dict.fromkeys((*self._beside(), *aliases(folder / "config", folder))))
 
     def _beside(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from invoke import Collection, Context, Exit
 
+from ..common.users import expanded
 from ..connect.cluster import Cluster
 from ..connect.opener import opener_with
 from ..console.progress import Progress
@@ -41,7 +42,7 @@ def compiler_cache(folder: str) -> Iterator[str]:
         yield ""
         return
     with (
-        CompilerCache(Path(folder).expanduser().resolve()) as cache,
+        CompilerCache(Path(expanded(folder)).resolve()) as cache,
         tempfile.NamedTemporaryFile("w") as secret,
     ):
         secret.write(cache.address)

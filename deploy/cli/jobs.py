@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import re
 import socket
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from invoke import Context, Exit
 
+from ..common.users import own_name
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..connect.requests.jobs import JobState
@@ -124,7 +124,7 @@ def stop(context: Context, job: str = "", hosts: str = "", runs: str = "runs", p
         if not known.state.running:
             sys.stdout.write(f"{known.state.job} is over: {harmless(job_table.outcome(known.state))}\n")
             return
-        state = jobs.stop(known, f"by {getpass.getuser()} on {socket.gethostname()}")
+        state = jobs.stop(known, f"by {own_name()} on {socket.gethostname()}")
         sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
         if state.running:
             raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)

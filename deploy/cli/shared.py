@@ -12,6 +12,7 @@ from types import FrameType
 from invoke import Context, Exit
 
 from ..common.os_errors import explain
+from ..common.users import home
 from ..console.terminal import harmless_lines
 from ..errors import MusterError
 
@@ -26,7 +27,7 @@ SLOTS = "slots of every host: gpus, cores, auto (GPUs, else cores) or a number (
 
 def cache_folder() -> Path:
     """The folder of this machine for files that can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path(home(), ".cache"), "muster")
 
 
 @contextlib.contextmanager

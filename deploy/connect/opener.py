@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ..common.users import name_of
 from ..errors import UsageError
 from ..hosts.hostfile import Host
 from .pipe import OpenPipe, Pipe
@@ -53,17 +53,10 @@ def _open_to_others(path: Path, why: str) -> Iterator[str]:
     """Who else may write to a file or folder, and what to do."""
     place, user = shlex.quote(str(path)), os.geteuid()
     if others := {path.lstat().st_uid, path.stat().st_uid} - {user, 0}:
-        names = ", ".join(_name_of(other) for other in others)
-        yield f"{path}: belongs to {names}, and {why}; read it, then: sudo chown -h {_name_of(user)} {place}"
+        names = ", ".join(name_of(other) for other in others)
+        yield f"{path}: belongs to {names}, and {why}; read it, then: sudo chown -h {name_of(user)} {place}"
     if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield f"{path}: others may write to it, and {why}; do: chmod go-w {place}"
-
-
-def _name_of(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return str(user)
 
 
 def opener(hosts_file: Path, python: str) -> OpenPipe:

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from ..common.paths import MusterPaths
+from ..common.users import home
 from ..connect.pipe import OpenPipe, Pipe
 from ..connect.transports.local import LocalPipe
 from ..connect.transports.openssh import OpenSshPipe
@@ -56,7 +57,7 @@ def main(folder_name: str, take: Take | None = None) -> None:
     signal.signal(signal.SIGTERM, _interrupt)  # fab stop
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    store = Path(MusterPaths.of_home(str(Path.home())).store)
+    store = Path(MusterPaths.of_home(home()).store)
     job = dataclasses.replace(job, tree=stored(job.tree, store), library=stored(job.library, store))
     folder = Path(folder_name)
     run = RunFolder(folder, "run", detached=True, max_log=job.max_log)

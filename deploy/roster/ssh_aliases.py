@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..common.users import expanded
+
 DEEPEST = 16  # ssh(1) follows as many files that include each other
 
 
@@ -28,7 +30,7 @@ def _names(config: Path, folder: Path, deep: int) -> Iterator[str]:
             yield from (value for value in values if not {*value} & {*"*?!"})
         elif word == "include" and deep:
             for value in values:
-                path = Path(value).expanduser()
+                path = Path(expanded(value))
                 base, pattern = (Path("/"), str(path)[1:]) if path.is_absolute() else (folder, str(path))
                 for included in sorted(base.glob(pattern)):
                     yield from _names(included, folder, deep - 1)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import shlex
@@ -13,6 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...common.users import expanded, home, own_name
 from ...errors import UsageError
 from ...hosts.hostfile import Host
 
@@ -88,7 +88,7 @@ def _route(name: str, answer: str, configuration: tuple[str, ...]) -> Route:
     known = " ".join(settings.get("userknownhostsfile", []) + settings.get("globalknownhostsfile", []))
     seconds = setting("connecttimeout")
     hostname, user, port = setting("hostname") or name, setting("user") or "", setting("port") or "22"
-    tokens = {"d": str(Path.home()), "u": getpass.getuser(), "i": str(os.getuid()), "%": "%"}
+    tokens = {"d": home(), "u": own_name(), "i": str(os.getuid()), "%": "%"}
     tokens |= {"n": name, "h": hostname, "r": user, "p": port, "k": setting("hostkeyalias") or name}
 
     def paths(written: list[str]) -> list[str]:
@@ -119,7 +119,7 @@ def _route(name: str, answer: str, configuration: tuple[str, ...]) -> Route:
 def _expanded(path: str, tokens: dict[str, str]) -> str:
     """A path as ssh reads it: tokens, `${NAME}` of the environment, and `~` (ssh_config(5), TOKENS)."""
     path = re.sub(r"%([a-zA-Z%])", lambda token: tokens.get(token[1], token[0]), path.strip('"'))
-    return str(Path(re.sub(r"\$\{(\w+)\}", lambda name: os.environ.get(name[1], ""), path)).expanduser())
+    return str(Path(expanded(re.sub(r"\$\{(\w+)\}", lambda name: os.environ.get(name[1], ""), path))))
 
 
 def _is_file(path: str) -> bool:

@@ -1,0 +1,48 @@
+"""Users that the user database does not know, as after `docker run --user 12345`."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+from invoke import Context, Exit
+
+from muster.deploy.cli.shared import cache_folder, explained
+from muster.deploy.common.users import own_name
+from muster.deploy.connect.transports.ssh_config import _route
+from muster.deploy.roster.ssh_aliases import aliases
+
+
+@pytest.fixture
+def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_entry(user: int) -> pwd.struct_passwd:
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("unknown")
+def test_a_user_without_an_entry_is_called_by_its_number() -> None:
+    assert own_name() == str(os.getuid())
+
+
+@pytest.mark.usefixtures("unknown")
+def test_a_user_without_a_home_is_told_to_set_one() -> None:
+    with pytest.raises(Exit, match=f"here: user {os.getuid()} has no home folder; set HOME"):  # noqa: SIM117
+        with explained(Context()):
+            cache_folder()
+
+
+def test_a_home_of_nobody_in_an_ssh_configuration_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Include ~nobody-at-all/config\nHost node1\n")
+    assert aliases(tmp_path / "config", tmp_path) == ("node1",)
+    assert _route("node1", "identityfile ~nobody-at-all/key", ()).identity_files == ()
+
+
+def test_the_environment_names_a_user_without_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ml")
+    assert own_name() == "ml"
