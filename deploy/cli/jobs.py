@@ -89,8 +89,6 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
         try:
             for line in jobs.printed(known, rank=None if rank < 0 else rank, follow=follow):
                 _show(screen, line, wanted)
-                if screen.error:  # nobody reads any more, or the disk is full: the rest would go nowhere
-                    raise screen.error
         finally:
             screen.close()
 
@@ -202,6 +200,13 @@ def _show(screen: Screen, line: Line, wanted: re.Pattern[str] | None = None) -> 
         screen.output(line.rank, line.host, line.stream, text)
     elif line.stream == "driver.log":
         screen.say(harmless_lines(text.rstrip("\n")))
+    _require_shown(screen)
+
+
+def _require_shown(screen: Screen) -> None:
+    """End the command where nobody reads any more, or the disk is full: the rest would go nowhere."""
+    if screen.error:
+        raise screen.error
 
 
 def _end(known: Known, runs: Path, screen: Screen) -> None:
@@ -218,5 +223,6 @@ def _end(known: Known, runs: Path, screen: Screen) -> None:
     lines.insert(place + 1, f"        page: {folder / PAGE}")
     screen.say("\n".join(map(harmless, lines)))
     end_with_page(folder)
+    _require_shown(screen)
     if state.exit_status:
         raise Exit(code=state.exit_status)

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from invoke import Context, Exit
 
+from muster.deploy.cli import jobs as job_commands
 from muster.deploy.common.frames import Frame
 from muster.deploy.common.runs import identity
 from muster.deploy.connect.requests.request import Answer, Request
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.jobs import control as jobs
 from muster.deploy.jobs import table as job_table
-from muster.deploy.jobs.control import Here, Known
+from muster.deploy.jobs.control import Here, Known, Line
 
 RECORD: dict[str, Any] = {
     "job": "20261121-120000-abcd",
@@ -321,3 +323,21 @@ def test_the_table_shows_nothing_that_drives_a_terminal(tmp_path: Path) -> None:
 )
 def test_durations_are_said_in_two_units(seconds: float, said: str) -> None:
     assert job_table.duration(seconds) == said
+
+
+@pytest.mark.parametrize(("name", "lines"), [("logs", 3), ("attach", 3), ("attach", 0)])
+def test_a_screen_that_takes_nothing_ends_what_is_shown_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, lines: int
+) -> None:
+    run = make_run(tmp_path / "runs")
+    (run / "result.json").write_text(json.dumps({**FAILED, "exit_status": 0}))
+    (run / "verdict.txt").write_text("DONE\n")
+    line = Line(0, "node1", "out", "text\n")
+    left = iter([line] * lines)
+    monkeypatch.setattr(jobs, "printed", lambda *_, **__: left)
+    monkeypatch.chdir(tmp_path)
+    with Path("/dev/full").open("w") as full, pytest.raises(Exit) as end:
+        monkeypatch.setattr("sys.stdout", full)
+        getattr(job_commands, name)(Context(), RECORD["job"])
+    assert end.value.code == 1
+    assert len([*left]) == max(0, lines - 1)
