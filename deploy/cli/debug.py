@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..hosts import hostfile
 from .command import command
 from .running import running
-from .shared import HELP, explained
+from .shared import HELP, explained, require_rank
 
 _HELP = {
     "hosts": HELP["hosts"],
@@ -69,7 +69,7 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
         if not 1 <= timeout <= MOST_SECONDS:
             raise UsageError(f"--timeout is between 1 and {MOST_SECONDS} seconds")
         with running(job, hostfile.load(Path(hosts)), hosts, runs, python) as (state, channels, silent):
-            wanted = range(state.ranks) if rank == ALL else [_existing(rank, state.ranks)]
+            wanted = range(state.ranks) if rank == ALL else [require_rank(rank, state.ranks)]
             gathered = gather(state.job, channels, expression, wanted, seconds=timeout, silent=silent)
         if json:
             said = {"job": state.job, "expression": expression, **gathered.as_json()}
@@ -109,17 +109,11 @@ def debug(  # noqa: PLR0917  # fab makes a flag of each parameter
         explained(context, "left; the job goes on"),
         running(job, hostfile.load(Path(hosts)), hosts, runs, python) as (state, channels, silent),
     ):
-        rank = _existing(rank, state.ranks)
+        rank = require_rank(rank, state.ranks)
         channel = open_talk(state.job, channels, rank, hold=hold, silent=silent)
         sys.stdout.write((HELD if hold else BESIDE).format(job=state.job, rank=rank))
         talk(channel, _write, _read)
         sys.stdout.write(f"rank {rank} goes on without you\n")
-
-
-def _existing(rank: int, ranks: int) -> int:
-    if not 0 <= rank < ranks:
-        raise UsageError(f"--rank {rank}: the job has the ranks 0 to {ranks - 1}")
-    return rank
 
 
 def _write(text: str) -> None:

@@ -24,7 +24,7 @@ from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from .command import command as declare
 from .inventory import cluster_of
-from .shared import HELP, explained
+from .shared import HELP, explained, not_negative
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
@@ -157,7 +157,9 @@ def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Remove the folders of old jobs on the hosts with all their files. Those of running jobs stay."""
-    with explained(context), _reached(hosts, include, exclude, python) as (cluster, errors):
+    with explained(context), contextlib.ExitStack() as stack:
+        not_negative(older_than=older_than)
+        cluster, errors = stack.enter_context(_reached(hosts, include, exclude, python))
         cleanups = fanout.clean(cluster, older_than * DAY)
         if json:
             sys.stdout.write(

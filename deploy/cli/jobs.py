@@ -27,7 +27,7 @@ from ..jobs.control import Here, Known, Line, Place
 from ..slurm.mark import any_mark
 from .command import command
 from .ending import PAGE, end_with_page
-from .shared import HELP, explained
+from .shared import HELP, explained, require_rank
 
 JOB_HELP = {
     "hosts": "the hosts file (default: hosts.txt, if there is one)",
@@ -35,6 +35,7 @@ JOB_HELP = {
     "job": "the id of the job, or the end of the id",
     "runs": "the folder that holds the runs of this machine (default: runs)",
 }
+ALL = -1
 LOST_STATUS = 3
 LOGS = "        logs: "  # of a verdict
 
@@ -75,7 +76,7 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     job: str = "",
     follow: bool = False,
-    rank: int = -1,
+    rank: int = ALL,
     grep: str = "",
     hosts: str = "",
     runs: str = "runs",
@@ -85,6 +86,9 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context), one(job, hosts, runs, python) as known:
         wanted = _pattern(grep)
         require_logs(known)
+        # Before a restart a job may have had more ranks, and before Slurm gives its hosts nobody knows.
+        if rank != ALL and known.state.ranks and not known.state.attempt:
+            require_rank(rank, known.state.ranks)
         screen = Screen(sys.stdout)
         try:
             for line in jobs.printed(known, rank=None if rank < 0 else rank, follow=follow):

@@ -24,7 +24,7 @@ from . import options as request
 from .command import command
 from .habits import HINTS, SPELLINGS
 from .inventory import HERE, batch_words, inventory_of, later, slurm_of, with_slots
-from .shared import HELP, SLOTS, explained
+from .shared import HELP, SLOTS, explained, not_negative
 from .shipped import TRAIN
 
 START_SECONDS = 60
@@ -136,7 +136,9 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         clock = Timings()
         clock.note("Python and the command line", 0.0)
         slurm = slurm if slurm_login else slurm_of(launcher, slurm)
-        request.require_attached(detach=detach, events=events, metrics=metrics)
+        alone = detach or bool(slurm_login)
+        request.require_attached(detach=alone, events=events, metrics=metrics, timings=timings, rank=rank)
+        not_negative(start_timeout=start_timeout, stall_timeout=stall_timeout, max_restarts=max_restarts)
         # Hosts of a batch job are known only when it starts.
         needing = {"include": include, "exclude": exclude, "per_host": per_host, "requirements": requirements}
         batch = batch_words(slurm, slurm_login, detach=detach, **needing)
@@ -171,6 +173,7 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
             **container,
         )
         used = used_hosts(listed, spec) if listed else ()
+        request.require_ranks(rank, np or sum(host.slots for host in used))
         open_pipe = ahead(listed[:1] if detach else used, inventory.open_pipe, clock)
         with clock.part("tree"):
             tree = scan(here)

@@ -21,10 +21,15 @@ from ..hosts.hostfile import Host
 from ..plan.mpi_use import asks_for_mpi
 from ..plan.source_tree import KEYS, RUNS, Tree
 from ..plan.spec import Mount, Program
+from .shared import require_rank
 
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
 DEFAULT_MODULE = "muster.train"
 APPTAINER = "apptainer starts a file, docker and podman an image by its name: --image /PATH/OF/IMAGE.sif"
+_INSTEAD = {
+    "rank": "muster logs JOB --rank shows one rank of it",
+    "timings": "its runs/JOB/result.json has them, and comes with muster attach",
+}
 _Word = TypeVar("_Word", bound=str)
 
 
@@ -186,9 +191,15 @@ def require_attached(*, detach: bool, **options: object) -> None:
     given = [name for name, value in options.items() if value]
     if detach and given:
         raise UsageError(
-            f"--{given[0]} ends with this command, and a detached job goes on; its "
-            "runs/JOB/events.jsonl comes with muster attach or muster report"
+            f"--{given[0]} ends with this command, and a detached job (--detach, --slurm-login) goes on; "
+            + _INSTEAD.get(given[0], "its runs/JOB/events.jsonl comes with muster attach or muster report")
         )
+
+
+def require_ranks(text: str, count: int) -> None:
+    """Refuse a list that names a rank which the job does not have: nothing would be shown of it."""
+    if beyond := (ranks(text) or frozenset()) - {*range(count)}:
+        require_rank(max(beyond), count)
 
 
 def size(option: str, text: str) -> int:

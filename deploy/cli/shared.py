@@ -14,7 +14,7 @@ from invoke import Context, Exit
 from ..common.os_errors import explain
 from ..common.users import home
 from ..console.terminal import harmless_lines
-from ..errors import MusterError
+from ..errors import MusterError, UsageError
 
 HELP = {
     "hosts": "the hosts file (default: hosts.txt)",
@@ -58,3 +58,17 @@ def explained(context: Context, interrupted: str = "interrupted") -> Iterator[No
         raise Exit(harmless_lines(f"here: {explain(error)}"), 1) from None
     except KeyboardInterrupt as stop:
         raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None
+
+
+def not_negative(**numbers: int) -> None:
+    """Refuse numbers that would be taken for something else, such as a time that is over."""
+    for name, number in numbers.items():
+        if number < 0:
+            raise UsageError(f"--{name.replace('_', '-')} {number}: write 0 or more")
+
+
+def require_rank(rank: int, count: int) -> int:
+    """The rank, if a job of so many ranks has it."""
+    if not 0 <= rank < count:
+        raise UsageError(f"--rank {rank}: the job has the ranks 0 to {count - 1}")
+    return rank

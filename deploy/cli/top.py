@@ -57,6 +57,9 @@ def top(  # noqa: PLR0917  # fab makes a flag of each parameter
     Tab changes between hosts and ranks, Enter shows one in full, s the stacks, / filters, o sorts, q ends.
     """
     with explained(context), contextlib.ExitStack() as opened:
+        if (include or exclude) and (job or not hosts):
+            option = "--include" if include else "--exclude"
+            raise UsageError(f"{option} is for hosts without a job: muster top --hosts FILE {option} ...")
         if hosts and not job:
             source, history = opened.enter_context(_hosts(hosts, include, exclude, python))
             known = None

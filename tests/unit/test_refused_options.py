@@ -1,0 +1,73 @@
+"""Options that could not be honoured are refused in one sentence, and never ignored."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.cli.program import Muster
+from tests.unit.test_job_states import RECORD, make_run
+
+TIMINGS = (
+    "--timings ends with this command, and a detached job (--detach, --slurm-login) goes on; "
+    "its runs/JOB/result.json has them, and comes with muster attach"
+)
+REFUSED = {
+    "launch --detach": {
+        "--timings a.py": TIMINGS,
+        "--rank 0 a.py": "--rank ends with this command, and a detached job (--detach, --slurm-login) "
+        "goes on; muster logs JOB --rank shows one rank of it",
+    },
+    "launch --dry-run": {
+        "--rank 0,7 a.py": "--rank 7: the job has the ranks 0 to 2",
+        "--np 2 --rank 2 a.py": "--rank 2: the job has the ranks 0 to 1",
+        "--start-timeout=-1 a.py": "--start-timeout -1: write 0 or more",
+        "--stall-timeout=-1 a.py": "--stall-timeout -1: write 0 or more",
+        "--max-restarts=-1 a.py": "--max-restarts -1: write 0 or more",
+    },
+    "launch --slurm '-N 2' --slurm-login gate": {"--timings a.py": TIMINGS},
+    "clean": {"--older-than=-1": "--older-than -1: write 0 or more"},
+    f"logs {RECORD['job']}": {
+        "--rank 4": "--rank 4: the job has the ranks 0 to 3",
+        "--rank=-2": "--rank -2: the job has the ranks 0 to 3",
+    },
+    f"top {RECORD['job']}": {
+        "--include node1": "--include is for hosts without a job: muster top --hosts FILE --include ...",
+    },
+    "top --once": {
+        "--exclude node1": "--exclude is for hosts without a job: muster top --hosts FILE --exclude ...",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [(f"{line} {words}", sentence) for line, cases in REFUSED.items() for words, sentence in cases.items()],
+)
+def test_it_is_refused_in_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    line: str,
+    sentence: str,
+) -> None:
+    (tmp_path / "a.py").touch()
+    (tmp_path / "hosts.txt").write_text("localhost slots=3\n")
+    make_run(tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))  # whatever is not refused harms nobody
+    with pytest.raises(SystemExit) as end:
+        Muster().run(["muster", *shlex.split(line)])
+    assert (end.value.code, capsys.readouterr().err) == (2, f"{sentence}\n")
+
+
+@pytest.mark.parametrize("change", [{"attempt": 1}, {"ranks": 0}], ids=str)
+def test_a_rank_of_logs_that_may_have_been_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    make_run(tmp_path / "runs", **change)
+    monkeypatch.chdir(tmp_path)
+    Muster().run(["muster", "logs", RECORD["job"], "--rank", "9"], exit=False)
