@@ -23,16 +23,17 @@ def fold_names(names: Iterable[str]) -> str:
     """`node[1-3,5],head`: names that differ only in their last number become a range, in their order."""
     parts = [re.fullmatch(r"(.*?)(\d{1,9})(\D*)", name) or (name,) for name in dict.fromkeys(names)]
     numbered = [part.groups() for part in parts if isinstance(part, re.Match)]
-    padded = {(stem, rest): len(number) for stem, number, rest in numbered if number.startswith("0")}
+    padded = {(stem, rest, len(number)) for stem, number, rest in numbered if number.startswith("0")}
     stems: dict[tuple[str, str, int], list[int]] = {}
     for part in parts:
         if isinstance(part, re.Match):
             stem, number, rest = part.groups()
-            width = padded.get((stem, rest), 0)
-            # node1 and node01 are two hosts.
-            stems.setdefault((stem, rest, width if len(number) >= width else 0), []).append(int(number))
+            # node1, node01 and node001 are three hosts; node10 may follow node09, and node010 node009.
+            widths = range(len(number), 0, -1)
+            width = next((width for width in widths if (stem, rest, width) in padded), 0)
+            stems.setdefault((stem, rest, width), []).append(int(number))
         else:
-            stems.setdefault((part[0], "", 0), [])
+            stems.setdefault((part[0], "", -1), [])  # no width: node beside node1
     return ",".join(_range(stem, rest, width, numbers) for (stem, rest, width), numbers in stems.items())
 
 
