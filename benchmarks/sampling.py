@@ -22,7 +22,8 @@ from pathlib import Path
 
 from muster.deploy.agent.job.sampler import Sampler
 from muster.deploy.common.frames import Frame
-from muster.deploy.connect.reports import Event, Sampled, of_frame
+from muster.deploy.connect.report_frames import of_frame
+from muster.deploy.connect.reports import Event, Sampled
 from muster.deploy.jobs.sample_file import NAME, SampleFile
 
 EVERY = 2.0

@@ -1,6 +1,6 @@
 """The driver's end of an agent's connection: requests and their answers, and reports into one queue.
 
-This is the boundary to a host: what it sends is checked here against the types of `answers` and `reports`.
+This is the boundary to a host: what it sends is checked here against the types of `requests` and `reports`.
 What does not fit ends the connection to this host, with a sentence that says what was wrong.
 """
 
@@ -18,11 +18,12 @@ from ..common.clock import now
 from ..common.frames import Frame, Readable, read_frame, write_frame
 from ..decode import NONSENSE
 from ..errors import MusterError
-from . import reports
+from . import report_frames
 from .bootstrap import NEED_LATE, Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe
-from .reports import BUSY, Event, Lost, Report
+from .report_frames import BUSY
+from .reports import Event, Lost, Report
 from .requests.hosts import MODULES, TIME
 from .requests.request import Answer, Request
 
@@ -211,7 +212,7 @@ class Channel:
     def _room(self, frame: Frame) -> int:
         """The bytes that may follow a frame: as many as were asked for."""
         pending = self._waiting.get(frame["reply"]) if type(frame.get("reply")) is int else None
-        return pending.request.room if pending else reports.room(frame)
+        return pending.request.room if pending else report_frames.room(frame)
 
     def _take(self, frame: Frame, payload: bytes, size: int) -> None:
         if "reply" in frame:
@@ -219,7 +220,7 @@ class Channel:
         if "reply" in frame or frame.get("event") == BUSY:
             self._answered, self._unanswered = time.monotonic(), 0
         else:
-            report = reports.of_frame(frame, payload)
+            report = report_frames.of_frame(frame, payload)
             self._require_answers(size + len(payload) + OVERHEAD)
             self._events.put(Event(self.host, report, size + len(payload)))
 

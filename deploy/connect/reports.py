@@ -1,6 +1,6 @@
 """What an agent reports without being asked, each kind of report as a type.
 
-`of_frame` is where a report is checked. What does not fit ends the connection to its host.
+`report_frames.py` checks each report where it arrives. What does not fit ends the connection to its host.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Annotated, Literal, NamedTuple
 from ..common import samples
 from ..common.frames import Frame
 from ..common.samples import HostSample
-from ..decode import NONSENSE, AtMost, Between, Like, from_json
+from ..decode import NONSENSE, AtMost, Between, Like
 from ..errors import HostError
 from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Words
 from ..hosts.environments import Environment
 
-MOST_OUTPUT = 1 << 20  # of a command of `fab run`, in bytes (deploy/agent/process/commands.py)
 _RankName = Annotated[str, Like(r"\d{1,7}")]
 
 
@@ -276,36 +275,6 @@ Report = (
     | Lost
 )
 
-KINDS: Mapping[str, type[Report]] = {
-    "rank-start": RankStart,
-    "output": Output,
-    "log-ended": LogEnded,
-    "stdin": InputTaken,
-    "rank-end": RankEnd,
-    "pulse": Pulses,
-    "launcher": LauncherLine,
-    "command-end": CommandEnd,
-    "shell": Shell,
-    "shell-end": ShellEnd,
-    "daemon-end": DaemonEnd,
-    "stop-asked": StopAsked,
-    "detached": Detached,
-    "ran": Ran,
-    "file-have": FileHave,
-    "file-got": FileGot,
-    "file-stuck": FileStuck,
-    "image-loaded": ImageLoaded,
-    "data-read": DataRead,
-    "env-made": EnvironmentMade,
-}
-"""The word that an agent uses for each kind of report."""
-
-BUSY = "busy"
-"""Sent by an agent while it works on a request: it lives, and has nothing to report."""
-
-SAMPLE = "sample"
-"""Sent by an agent that watches its host. Beside KINDS, because no sample can end a connection."""
-
 
 class Event(NamedTuple):
     """Something that happened on a host. `size`: about how many bytes of this machine's memory it takes."""
@@ -313,22 +282,3 @@ class Event(NamedTuple):
     host: str
     report: Report
     size: int = 0
-
-
-def room(frame: Frame) -> int:
-    """The bytes that may follow a report: only the output of a command follows its report."""
-    return MOST_OUTPUT if frame.get("event") == "ran" else 0
-
-
-def of_frame(frame: Frame, payload: bytes = b"") -> Report:
-    """The report that an agent sent; one of NONSENSE for what no agent sends."""
-    word = frame.get("event")
-    if word == SAMPLE:
-        return Sampled.of(frame)
-    if not isinstance(word, str) or word not in KINDS:
-        raise ValueError(f"an unknown report {str(word)[:40]!r}")
-    try:
-        report: Report = from_json(KINDS[word], {**frame, "output": payload} if word == "ran" else frame)
-    except NONSENSE as error:
-        raise ValueError(f"the report {word}: {error}") from None
-    return report

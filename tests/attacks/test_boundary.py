@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import pytest
 
-from muster.deploy.connect import channel, reports, requests
+from muster.deploy.connect import channel, report_frames, requests
 from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
@@ -94,9 +94,9 @@ def test_every_part_of_an_answer_has_a_bound(word: str) -> None:
     assert list(bounded(REQUESTS[word].answer, word)) == []
 
 
-@pytest.mark.parametrize("word", reports.KINDS)
+@pytest.mark.parametrize("word", report_frames.KINDS)
 def test_every_part_of_a_report_has_a_bound(word: str) -> None:
-    assert list(bounded(reports.KINDS[word], word)) == []
+    assert list(bounded(report_frames.KINDS[word], word)) == []
 
 
 def test_the_bounds_of_which_these_tests_know_are_all() -> None:
@@ -116,14 +116,14 @@ def test_an_answer_is_what_it_should_be_or_refused_in_a_few_words(word: str) -> 
                 assert "\x1b" not in str(error)
 
 
-@pytest.mark.parametrize("word", reports.KINDS)
+@pytest.mark.parametrize("word", report_frames.KINDS)
 def test_a_report_is_what_it_should_be_or_refused_in_a_few_words(word: str) -> None:
     honest = {"event": word, **REPORTS[word]}
-    reports.of_frame(honest)
+    report_frames.of_frame(honest)
     for said in spoiled(honest):
         if isinstance(said, dict):
             try:
-                reports.of_frame(said)
+                report_frames.of_frame(said)
             except ValueError as error:
                 assert len(str(error)) < 400
                 assert "\x1b" not in str(error)
@@ -159,7 +159,7 @@ def test_what_would_reach_a_path_a_number_or_a_command_is_refused(
 def test_an_end_has_a_code_that_a_process_can_have(code: Any) -> None:
     for word in ("ran", "rank-end", "command-end", "shell-end", "daemon-end"):
         with pytest.raises(ValueError, match=f"the report {word}: code"):
-            reports.of_frame({"event": word, **REPORTS[word], "code": code})
+            report_frames.of_frame({"event": word, **REPORTS[word], "code": code})
 
 
 # ---- the connection ---------------------------------------------------------------------------------------

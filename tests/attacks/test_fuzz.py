@@ -18,7 +18,7 @@ import pytest
 from muster.deploy.agent.main import Agent
 from muster.deploy.common.frames import read_frame
 from muster.deploy.common.store import Store
-from muster.deploy.connect import reports
+from muster.deploy.connect import report_frames
 from muster.deploy.connect.requests.hosts import FACTS, HEALTH
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import HostfileError
@@ -64,13 +64,13 @@ def attack_frames(chance: random.Random, folder: Path) -> None:
     word = chance.choice([*REPORTS])
     line = json.dumps({"event": word, "size": chance.randint(-1, 9), **REPORTS[word]}).encode() + b"\n"
     with contextlib.suppress(ValueError):
-        read_frame(io.BytesIO(mutated(chance, line)), 1 << 16, reports.room)
+        read_frame(io.BytesIO(mutated(chance, line)), 1 << 16, report_frames.room)
 
 
 def attack_reports(chance: random.Random, folder: Path) -> None:
     word = chance.choice([*REPORTS])
     with contextlib.suppress(ValueError, TypeError):
-        reports.of_frame({"event": word, **twisted(chance, REPORTS[word])} if chance.random() else {})
+        report_frames.of_frame({"event": word, **twisted(chance, REPORTS[word])} if chance.random() else {})
 
 
 def attack_facts(chance: random.Random, folder: Path) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import Event, Lost, of_frame
+from muster.deploy.connect.report_frames import of_frame
+from muster.deploy.connect.reports import Event, Lost
 from muster.deploy.connect.requests.launch import Stopped
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import MusterError
