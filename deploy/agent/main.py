@@ -78,7 +78,7 @@ class Agent:
                 return {"reply": request["id"]}
             answer: Frame = getattr(self._parts.of(do), f"do_{do}")(request, payload)
             return {"reply": request["id"], **answer}
-        except (OSError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        except (OSError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
             text = explain(error)
             return {"reply": request["id"], "error": f"{DOING[do]}: {text}" if do in DOING else text}
 

@@ -69,6 +69,18 @@ def test_an_agent_says_what_could_not_be_done_and_where(tmp_path: Path) -> None:
     assert said.startswith(f"cannot write the file: {blocked} is there already, as something else; move it")
 
 
+def test_a_number_that_no_machine_has_is_an_error_of_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = tmp_path / ".muster" / "jobs" / "j" / "run"
+    run.mkdir(parents=True)
+    (run / "log").touch()
+    request = {"do": "read", "id": 1, "job": "j", "name": "log", "start": 0, "most": 1 << 70}
+    said = Agent(io.BytesIO(), io.BytesIO()).answer(request, b"")["error"]
+    assert said == "cannot read the job's run: OverflowError: cannot fit 'int' into an index-sized integer"
+
+
 def test_a_write_that_finds_no_room_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.BytesIO):
         def write(self, content: object, /) -> int:
