@@ -32,7 +32,10 @@ PROGRAMS = {
     *(f"{_JOB}.{name}" for name in ("rank", "rsh")),
     *(
         f"{_JOB}.in_rank.{name}"
-        for name in ("sitecustomize", "muster_backward", "muster_recorder", "muster_console", "muster_debug")
+        for name in (
+            *("sitecustomize", "muster_backward", "muster_calls", "muster_recorder"),
+            *("muster_console", "muster_debug"),
+        )
     ),
     *(f"muster.deploy.agent.container.{name}" for name in ("survey", "keeper", "enter")),
 }

@@ -11,6 +11,7 @@ AGENT = Path(__file__).parents[1] / "agent"
 IN_RECORDED_RANKS = (
     "muster_ring.py",
     "muster_backward.py",
+    "muster_calls.py",
     "muster_recorder.py",
     "muster_console.py",
     "muster_debug.py",

@@ -20,17 +20,19 @@ import importlib.machinery
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .muster_backward import watch
-    from .muster_ring import BEGUN, DONE, FAILED, Group, Ring, quoted
+    from .muster_calls import Given, places_of, sizes_of, text_of
+    from .muster_ring import BEGUN, DONE, FAILED, Group, Ring
 else:  # sitecustomize.py has loaded it: its folder is not on the path
     _ring = sys.modules["muster_ring"]
     BEGUN, DONE, FAILED, Group, Ring = _ring.BEGUN, _ring.DONE, _ring.FAILED, _ring.Group, _ring.Ring
-    quoted = _ring.quoted
+    _calls = sys.modules["muster_calls"]
+    Given, places_of, sizes_of, text_of = _calls.Given, _calls.places_of, _calls.sizes_of, _calls.text_of
     watch = sys.modules["muster_backward"].watch
 
 SETUP = "setup"
@@ -58,7 +60,6 @@ _COLLECTIVES = {
 }
 _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 _MESSAGES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
-_quoted = functools.lru_cache(maxsize=4096)(quoted)
 _SETUP = ("init_process_group", "new_group")
 
 
@@ -89,7 +90,7 @@ class Recorder:
     def _recording(
         self, name: str, original: Callable[..., Any], describe: Callable[..., tuple[Group, bytes] | None]
     ) -> Callable[..., Any]:
-        inside, places = self._inside, _places(original)
+        inside, places = self._inside, places_of(original)
 
         @functools.wraps(original)
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +100,7 @@ class Recorder:
             inside.call = True
             try:
                 with contextlib.suppress(Exception):
-                    described = describe(name, _Given(places, args, kwargs))
+                    described = describe(name, Given(places, args, kwargs))
                     ring = self._ring
                     place = ring.begin(*described) if ring and described else 0
                 result = original(*args, **kwargs)
@@ -114,28 +115,28 @@ class Recorder:
 
     # -- what each function does, as the part of a slot --
 
-    def _setup(self, name: str, given: _Given) -> tuple[Group, bytes] | None:
+    def _setup(self, name: str, given: Given) -> tuple[Group, bytes] | None:
         if self._ring is None:
             self._open()
         if self._ring is None or given("use_local_synchronization"):
             return None
-        return self._ring.group("call", SETUP, ()), _what(name, self._where(), "", 0, 0)
+        return self._ring.group("call", SETUP, ()), text_of(name, self._where(), "", 0, 0)
 
-    def _collective(self, name: str, given: _Given) -> tuple[Group, bytes] | None:
+    def _collective(self, name: str, given: Given) -> tuple[Group, bytes] | None:
         group, root = self._group(given("group")), given(_ROOTS.get(name, ""))
         extra = b',"root":%d' % root if isinstance(root, int) else b""
         if group is None:
             return None
-        return group, _what(name, self._where(), *_sizes(given(_COLLECTIVES[name]))) + extra
+        return group, text_of(name, self._where(), *sizes_of(given(_COLLECTIVES[name]))) + extra
 
-    def _message(self, name: str, given: _Given) -> tuple[Group, bytes] | None:
+    def _message(self, name: str, given: Given) -> tuple[Group, bytes] | None:
         group, peer = self._group(given("group"), "message"), self._peer(name, given)
         extra = b',"peer":%d,"tag":%d' % (-1 if peer is None else peer, given("tag") or 0)
         if group is None:
             return None
-        return group, _what(name, self._where(), *_sizes(given("tensor"))) + extra
+        return group, text_of(name, self._where(), *sizes_of(given("tensor"))) + extra
 
-    def _peer(self, name: str, given: _Given) -> int | None:
+    def _peer(self, name: str, given: Given) -> int | None:
         """The other rank of a message, in the whole job; batch_isend_irecv gives its number in the group."""
         side = _MESSAGES[name]
         peer, inner = given(side), given("group_" + side)
@@ -162,7 +163,7 @@ class Recorder:
         """A backward pass of DDP that sums gradients; returns what `end_work` takes. Raises nothing."""
         with contextlib.suppress(Exception):
             if self._ring and not self._has_works and (known := self._group(group)):
-                return self._ring.begin(known, _what("all_reduce", self._where(), "", 0, 0))
+                return self._ring.begin(known, text_of("all_reduce", self._where(), "", 0, 0))
         return 0
 
     def begin_work(self, group: Any, op: str, tensors: Any) -> int:
@@ -171,7 +172,7 @@ class Recorder:
         with contextlib.suppress(Exception):
             known = self._group(group, "work")
             if known and self._ring:
-                return self._ring.begin(known, _what(op, self._where(), *_sizes(tensors)))
+                return self._ring.begin(known, text_of(op, self._where(), *sizes_of(tensors)))
         return 0
 
     def end_work(self, place: int, *, failed: bool = False) -> None:
@@ -245,41 +246,6 @@ class _Quiet:
 
     def __exit__(self, *error: object) -> None:
         self._level.value = self._before
-
-
-class _Given:
-    """The arguments of a call, by their names."""
-
-    def __init__(self, places: dict[str, int], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        self._places, self._args, self._kwargs = places, args, kwargs
-
-    def __call__(self, name: str) -> Any:
-        if name in self._kwargs:
-            return self._kwargs[name]
-        place = self._places.get(name, len(self._args))
-        return self._args[place] if place < len(self._args) else None
-
-
-def _places(function: Any) -> dict[str, int]:
-    """The place of each argument that may be given without its name."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    code = function.__code__
-    return {word: place for place, word in enumerate(code.co_varnames[: code.co_argcount])}
-
-
-def _sizes(tensors: Any) -> tuple[str, int, int]:
-    """Type, elements and bytes of a tensor or of several."""
-    each = [tensors] if hasattr(tensors, "numel") else list(tensors or ())
-    if not each:
-        return "", 0, 0
-    elements = sum([tensor.numel() for tensor in each])
-    return str(each[0].dtype)[6:], elements, elements * each[0].element_size()
-
-
-def _what(op: str, where: str, dtype: str, elements: int, size: int) -> bytes:
-    text = b'"op":%s,"where":%s,"dtype":%s,"elements":%d,"bytes":%d'
-    return text % (_quoted(op, 40), _quoted(where, 100, last=True), _quoted(dtype, 16), elements, size)
 
 
 class _Watch(importlib.abc.MetaPathFinder):

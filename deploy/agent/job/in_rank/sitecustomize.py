@@ -1,6 +1,6 @@
 """Python imports this at the start of every rank (PYTHONPATH, `rank.py`). It acts once, at the rank's end.
 
-With `--record` it also loads muster_ring.py, muster_recorder.py and muster_console.py, which lie beside it.
+With `--record` it also loads the other files here, which lie beside it.
 
 Two failures of a program that uses MPI look like success, or like no end, from outside:
 
@@ -157,7 +157,7 @@ def _record(folder: str) -> None:
     """Have the rank recorded, if the job is one with --record."""
     if os.environ.pop("MUSTER_RECORD", "") != "1":
         return
-    for name in ("muster_ring", "muster_backward", "muster_recorder", "muster_console"):
+    for name in ("muster_ring", "muster_backward", "muster_calls", "muster_recorder", "muster_console"):
         spec: ModuleSpec | None = PathFinder.find_spec(name, [folder])
         if spec and spec.loader:
             sys.modules[name] = module = module_from_spec(spec)
