@@ -55,6 +55,17 @@ def test_virtual_local_ranks_are_told_apart_by_their_devices() -> None:
     verify([_card(0, 2, 0, devices="0"), _card(1, 2, 0, devices="1")])
 
 
+def test_ranks_that_share_a_gpu_are_named_and_those_with_one_each_pass() -> None:
+    verify([_card(0, 2, gpu="one"), _card(1, 2, gpu="two")])
+    verify([_card(0, 2, gpu="one"), _card(1, 2, host="node2/boot", gpu="one")])
+    cards = [_card(0, 3, gpu="one"), _card(1, 3, gpu="two"), _card(2, 3, gpu="one")]
+    with pytest.raises(TrainError, match="these share one") as caught:
+        verify(cards)
+    told = str(caught.value).splitlines()
+    assert [line.split(",")[0].strip() for line in told[1:-1]] == ["rank 0 of 3", "rank 2 of 3"]
+    assert told[-1] == "start fewer ranks there, or use --backend gloo"
+
+
 def test_a_job_of_many_shows_the_first_eight() -> None:
     with pytest.raises(TrainError) as caught:
         verify([_card(0, 100, number) for number in range(100)])

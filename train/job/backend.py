@@ -59,20 +59,29 @@ def available(name: str) -> str:
 def device_for(backend: str, ranks: Ranks) -> torch.device:
     """Return the GPU or NPU with the number of the local rank; with gloo and mpi the CPU.
 
-    Raises TrainError if there are fewer devices than ranks on this host.
+    A rank that sees a single GPU takes that one: Slurm's --gpus-per-task=1 shows every task its own, as
+    number 0. crosscheck.py finds out whether it is another rank's too. Raises TrainError if there are fewer
+    devices than ranks on this host.
     """
     if backend in {"gloo", "mpi"}:
         return torch.device("cpu")
     kind = "npu" if backend == "hccl" else "cuda"
     accelerators = getattr(torch, kind)
-    if ranks.local_rank >= accelerators.device_count():
+    count = accelerators.device_count()
+    number = 0 if kind == "cuda" and count == 1 else ranks.local_rank
+    if number >= count:
         raise TrainError(
-            f"{ranks}: no {kind} device left, this host has {accelerators.device_count()} "
+            f"{ranks}: no {kind} device left, this host has {count} "
             f"and {backend} needs one for each rank\nstart fewer ranks here, or use --backend gloo"
         )
-    device = torch.device(kind, ranks.local_rank)
+    device = torch.device(kind, number)
     accelerators.set_device(device)
     return device
+
+
+def uuid_of(device: torch.device) -> str | None:
+    """Return the name that no other GPU has; None for a CPU or NPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
 
 
 def _has_npu() -> bool:

@@ -22,7 +22,8 @@ from .failure import TrainError
 class Identity:
     """What a rank publishes about itself: the numbers of its launcher, its process and its host.
 
-    `devices` is its CUDA_VISIBLE_DEVICES, `mpi_size` the number of ranks of the job according to MPI.
+    `devices` is its CUDA_VISIBLE_DEVICES, `mpi_size` the number of ranks of the job according to MPI,
+    `gpu` the UUID of the GPU that it uses.
     """
 
     rank: int
@@ -33,6 +34,7 @@ class Identity:
     launcher: str
     devices: str | None = field(default=None)
     mpi_size: int | None = field(default=None)
+    gpu: str | None = field(default=None)
 
     def __str__(self) -> str:
         place = f"rank {self.rank} of {self.world_size}, local rank {self.local_rank}"
@@ -100,10 +102,21 @@ def verify(identities: Sequence[Identity], *, of_all: bool = True) -> None:
             "mpirun and the MPI library belong to different MPIs, or mpirun did not start these ranks",
             wrong,
         )
+    gpus = Counter((each.host, each.gpu) for each in identities)
+    if shared := [each for each in identities if each.gpu and gpus[each.host, each.gpu] > 1]:
+        _refuse(
+            "NCCL needs a GPU for each rank, and these share one",
+            [each for each in shared if (each.host, each.gpu) == (shared[0].host, shared[0].gpu)],
+            "start fewer ranks there, or use --backend gloo",
+        )
 
 
-def _refuse(what: str, identities: Sequence[Identity]) -> None:
+def _refuse(
+    what: str,
+    identities: Sequence[Identity],
+    to_do: str = "start all ranks with one launcher, and see --launcher",
+) -> None:
     shown = sorted(identities, key=lambda each: (each.rank, each.pid))[:8]
     lines = [f"{what}:", *(f"  {each}" for each in shown)]
     lines += [f"  and {len(identities) - len(shown)} more"] if len(identities) > len(shown) else []
-    raise TrainError("\n".join([*lines, "start all ranks with one launcher, and see --launcher"]))
+    raise TrainError("\n".join([*lines, to_do]))

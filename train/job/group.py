@@ -20,7 +20,7 @@ from torch.distributed import Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from .. import mpi_backend
-from .backend import available, device_for
+from .backend import available, device_for, uuid_of
 from .crosscheck import Identity, exchange, verify
 from .failure import TrainError, fail_together
 from .ranks import Ranks
@@ -147,7 +147,7 @@ def process_group(
         backend = available(backend or environ.get("MUSTER_BACKEND") or "auto")
         device = device_for(backend, ranks)
         with rendezvous_store(init, ranks, timeout, environ) as store:
-            identities = exchange(store, _identity(ranks, environ), timeout)
+            identities = exchange(store, _identity(ranks, device, environ), timeout)
             verify(identities)
             _join(backend, ranks, device, timeout, store)
             names = {each.rank: each.host.partition("/")[0] for each in identities}
@@ -184,7 +184,7 @@ def _left_in_the_end(ranks: Ranks) -> Iterator[None]:
     _leave()
 
 
-def _identity(ranks: Ranks, environ: Mapping[str, str]) -> Identity:
+def _identity(ranks: Ranks, device: torch.device, environ: Mapping[str, str]) -> Identity:
     mpi = sys.modules.get("mpi4py.MPI")
     return Identity(
         ranks.rank,
@@ -196,6 +196,7 @@ def _identity(ranks: Ranks, environ: Mapping[str, str]) -> Identity:
         # torchrun --virtual-local-rank: every local rank is 0, and each process sees another device.
         environ.get("CUDA_VISIBLE_DEVICES"),
         mpi.COMM_WORLD.size if mpi is not None and ranks.from_mpi else None,
+        uuid_of(device),
     )
 
 
