@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.torch_version import TorchVersion
 
 from muster.train import ShardedCheckpoints, TrainError
 from muster.train.job.group import Group
@@ -165,6 +170,34 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
         return step, (model.weight - before).abs().max().item()
 
     assert on_hosts(tmp_path, 1, saved) == [(1, 0.0)]
+
+
+def test_what_torch_2_6_would_write_later_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its async_save hands the tensors of a CPU on as they are, and another thread writes them."""
+    handed_on: dict[str, Any] = {}
+
+    def async_save(state: dict[str, Any], **_: object) -> Future[None]:
+        handed_on.update(state)
+        return Future()
+
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.6.0"))
+    monkeypatch.setattr("torch.distributed.checkpoint.async_save", async_save)
+
+    def handed(group: Group) -> list[float]:
+        model = torch.nn.Linear(4, 4, bias=False)
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        with torch.no_grad():
+            model.weight.fill_(1)
+        optimizer = torch.optim.AdamW(model.parameters())
+        ShardedCheckpoints(group, tmp_path / "out").save(1, model, optimizer)
+        with torch.no_grad():
+            model.weight.fill_(7)
+            optimizer.state[model.weight]["exp_avg"].fill_(7)
+        weight, moment = handed_on["model"]["weight"], handed_on["optimizer"]["state"]["weight"]["exp_avg"]
+        assert isinstance(weight, DTensor)  # still one rank's shard
+        return [weight.to_local().max().item(), moment.to_local().max().item()]
+
+    assert on_hosts(tmp_path, 2, handed) == [[1.0, 0.0]] * 2
 
 
 def test_a_folder_that_cannot_be_written_is_named_on_every_rank(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
 from ..job.failure import TrainError
 from ..job.group import Group
@@ -62,7 +64,12 @@ class ShardedCheckpoints:
         if self.group.rank == 0:  # what a killed run left of this step
             shutil.rmtree(path, ignore_errors=True)
         self.group.barrier()
-        written = dcp.async_save(_state(model, optimizer), checkpoint_id=path, process_group=self.saving)
+        state = _state(model, optimizer)
+        # torch 2.6 copies what is on a GPU, but writes tensors of the CPU while the training changes them:
+        # https://github.com/pytorch/pytorch/issues/144657.
+        if torch.__version__ < "2.7":
+            state = tree_map(_copied, state)
+        written = dcp.async_save(state, checkpoint_id=path, process_group=self.saving)
         assert isinstance(written, Future)  # noqa: S101 - only other stagers return something else
         self.written = written
 
@@ -111,3 +118,8 @@ def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Return this rank's shards; loading replaces them in place."""
     of_model, of_optimizer = get_state_dict(model, optimizer)
     return {"model": of_model, "optimizer": of_optimizer}
+
+
+def _copied(leaf: Any) -> Any:
+    """Return a copy of a tensor on the CPU, sharded or not; anything else as it is."""
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" else leaf
