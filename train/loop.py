@@ -8,8 +8,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from .checkpoint.checkpoints import Checkpoints, Resumed
+from .checkpoint.checkpoints import Check, Checkpoints, Resumed
 from .config import LAST_EPOCH, TrainConfig
 from .job.failure import TrainError
 from .job.preemption import Preemption
@@ -45,9 +46,13 @@ def fit(trainer: Trainer, evaluate: Callable[[], float], config: TrainConfig, te
     checkpoints = Checkpoints(group, config.out, keep=config.keep, say=terminal.line)
     # Before setting aside an earlier run's files, because the package may be missing.
     tensorboard = TensorBoard(config.out / "tensorboard") if config.tensorboard and group.rank == 0 else None
-    resumed = where_to_begin(config, checkpoints, terminal)
+
+    def check(state: dict[str, Any]) -> None:
+        refuse_another_training(config, state)
+        trainer.check(state)
+
+    resumed = where_to_begin(config, checkpoints, terminal, check)
     if resumed:
-        refuse_another_training(config, resumed)
         trainer.restore(resumed.state)
     metrics_file = None
     if group.rank == 0:
@@ -155,14 +160,17 @@ def show(step: Step, epoch: int, epochs: int, terminal: Terminal) -> None:
         )
 
 
-def where_to_begin(config: TrainConfig, checkpoints: Checkpoints, terminal: Terminal) -> Resumed | None:
+def where_to_begin(
+    config: TrainConfig, checkpoints: Checkpoints, terminal: Terminal, check: Check
+) -> Resumed | None:
     """Return the checkpoint to continue from, None to start afresh; prints the choice.
 
+    One that `check` refuses ends the job, with nothing changed on a disk.
     A restarted job resumes from its own newest checkpoint, or, if it has none yet, from `--resume`.
     """
-    newest = checkpoints.newest() if config.resume == "auto" or config.restart > 0 else None
+    newest = checkpoints.newest(check) if config.resume == "auto" or config.restart > 0 else None
     if newest is None and config.resume not in {"", "auto"}:
-        return checkpoints.chosen(Path(config.resume))
+        return checkpoints.chosen(Path(config.resume), check)
     if newest is None and (config.resume or config.restart):
         terminal.line(f"no checkpoint in {checkpoints.folder} on any host: starting afresh")
     if newest is None:
@@ -170,9 +178,9 @@ def where_to_begin(config: TrainConfig, checkpoints: Checkpoints, terminal: Term
     return newest
 
 
-def refuse_another_training(config: TrainConfig, resumed: Resumed) -> None:
+def refuse_another_training(config: TrainConfig, state: dict[str, Any]) -> None:
     """Raise TrainError if the checkpoint was made with options that must not change."""
-    before, now = resumed.state.get("config"), config.as_text()
+    before, now = state.get("config"), config.as_text()
     if before is None:
         raise TrainError(
             "the checkpoint is of another program; give this training a folder of its own: --out"

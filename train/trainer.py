@@ -20,7 +20,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from .checkpoint.state import consolidated, random_state, restore, set_random_state
+from .checkpoint.state import (
+    consolidated,
+    random_state,
+    refuse_another_network,
+    restore,
+    set_random_state,
+)
 from .data.sampler import GlobalBatchSampler, Share
 from .data.samples import Data
 from .job.failure import TrainError
@@ -234,6 +240,15 @@ class Trainer:
             "ranks": self.group.all_gather(of_this_rank),
         }
 
+    def check(self, state: dict[str, Any]) -> None:
+        """Raise TrainError if `state` is of another model or order; one rank may call it alone."""
+        if state.get("order") != self.sampler.order:
+            raise TrainError(
+                f"the checkpoint is of a training with {state.get('order', 'another order of samples')}, "
+                f"not {self.sampler.order}: its position means nothing here"
+            )
+        refuse_another_network(self.strategy.model, state["model"])
+
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`, which must be the same on every rank; at any number of ranks.
 
@@ -241,11 +256,7 @@ class Trainer:
         a state of its own to continue from: the losses so far go to rank 0, and the random numbers are those
         that the seed gives. Raises TrainError if the state is of another model, optimizer or order.
         """
-        if state.get("order") != self.sampler.order:
-            raise TrainError(
-                f"the checkpoint is of a training with {state.get('order', 'another order of samples')}, "
-                f"not {self.sampler.order}: its position means nothing here"
-            )
+        self.check(state)
         restore(self.strategy.model, self.strategy.optimizer, state)
         self.epoch, self.batch = state["epoch"], state["batch"]
         ranks = state["ranks"]

@@ -175,6 +175,40 @@ def test_another_training_cannot_be_continued(whole: Path, tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        pytest.param(("--seed", "1"), "a training with --seed 0, not 1", id="another training"),
+        pytest.param((), "the checkpoint is of another network", id="another network"),
+    ],
+)
+def test_a_resume_that_is_refused_changes_nothing(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], says: str
+) -> None:
+    """Two hosts with checkpoints of their own, and the other run's is on the second one alone."""
+    for host in ("host0", "host1"):
+        _back_to(9, whole, tmp_path / host)
+    other = tmp_path / "host1" / "other"
+    shutil.copytree(whole, other)
+    before = _files(tmp_path)
+    if not options:
+        monkeypatch.setattr("muster.train.main.image_network", lambda *_: torch.nn.Linear(8, 10))
+
+    def run(group: Group) -> None:
+        chosen = other if group.rank == 1 else tmp_path / "nowhere"
+        out = ("--out", str(tmp_path / f"host{group.rank}"), "--resume", str(chosen))
+        with pytest.raises(TrainError, match=says):
+            train(TrainConfig.from_argv([*SHORT, *out, *options], {}), group)
+
+    on_hosts(tmp_path, 2, run)
+    assert _files(tmp_path) == before
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    """What the folders of the hosts hold."""
+    return {path: path.read_bytes() for path in sorted(folder.glob("host*/**/*")) if path.is_file()}
+
+
 @pytest.mark.parametrize("keep", ["1", "2"])
 def test_the_newest_are_kept(tmp_path: Path, keep: str) -> None:
     _train(tmp_path, 1, "--epochs", "1", "--save-every", "1", "--keep", keep)

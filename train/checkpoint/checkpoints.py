@@ -18,6 +18,8 @@ from .agree import Agreement, agree
 from .spread import spread
 
 FOLDER = "checkpoints"
+Check = Callable[[dict[str, Any]], None]
+"""Raises TrainError if a state is not one to continue from. It runs on one rank: no collectives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +59,21 @@ class Checkpoints:
                 files.save(self.folder, step, state)
                 files.prune(self.folder, self.keep)
 
-    def newest(self) -> Resumed | None:
-        """Return the newest complete checkpoint that any host has of this run; None if there is none."""
-        return self._continue_from(files.stored(self.folder), own=True)
+    def newest(self, check: Check | None = None) -> Resumed | None:
+        """Return the newest complete checkpoint that any host has of this run; None if there is none.
 
-    def chosen(self, path: Path) -> Resumed:
-        """Return the checkpoint at `path`, or the newest of that folder or run.
+        What `check` raises is raised on every rank, before anything is changed on a disk.
+        """
+        return self._continue_from(files.stored(self.folder), own=True, check=check)
+
+    def chosen(self, path: Path, check: Check | None = None) -> Resumed:
+        """Return the checkpoint at `path`, or the newest of that folder or run; `check` as for newest.
 
         Raises TrainError if no host has a complete checkpoint there.
         """
         here = path.resolve()
         own = self.folder.resolve() in (here, here.parent, here / FOLDER)
-        resumed = self._continue_from(checkpoints_at(path), own=own)
+        resumed = self._continue_from(checkpoints_at(path), own=own, check=check)
         if resumed is None:
             raise TrainError(f"no host has a complete checkpoint at {path}")
         return resumed
@@ -77,21 +82,35 @@ class Checkpoints:
         """Begin a new run: set the checkpoints of an earlier run aside."""
         self._set_aside(after=-1)
 
-    def _continue_from(self, candidates: list[Path], *, own: bool) -> Resumed | None:
-        """Agree on one of the ranks' `candidates`, copy it to the hosts that lack it, and read it.
+    def _continue_from(self, candidates: list[Path], *, own: bool, check: Check | None) -> Resumed | None:
+        """Agree on one of the ranks' `candidates`, check it, copy it to the hosts that lack it, and read it.
 
         `own` says whether the candidates are this run's.
         """
         agreement = agree(self.group, candidates if self.writes else [], self.say)
         if agreement is None:
             return None
-        self._set_aside(after=agreement.step if own else -1)
         path = next((each for each in candidates if files.step_of(each) == agreement.step), None)
+        if check is not None:
+            self._check(agreement, path, check)
+        self._set_aside(after=agreement.step if own else -1)
         local = self._local_copy(agreement, path)
         with others_wait(self.group):
             state = files.load(local)
         self.say(f"resumed from {local} of {self.group.hosts[agreement.source]}")
         return Resumed(state, own)
+
+    def _check(self, agreement: Agreement, path: Path | None, check: Check) -> None:
+        """Call `check` on the rank that has the checkpoint; what it raises is raised on every rank."""
+        refusal = ""
+        with others_wait(self.group):
+            if self.group.rank == agreement.source and path is not None:
+                try:
+                    check(files.load(path))
+                except TrainError as error:
+                    refusal = str(error)
+        if refusal := self.group.all_gather(refusal)[agreement.source]:
+            raise TrainError(refusal)
 
     def _local_copy(self, agreement: Agreement, path: Path | None) -> Path:
         """Return where this rank finds the agreed checkpoint, after it was copied to hosts that lack it."""

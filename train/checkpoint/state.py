@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    get_model_state_dict,
     get_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
@@ -64,6 +65,19 @@ def _whole(tree: Any, *, keep: bool) -> Any:
     if isinstance(tree, torch.Tensor):
         return tree.detach().cpu() if keep else None
     return tree
+
+
+def refuse_another_network(model: nn.Module, of_checkpoint: Mapping[str, Any]) -> None:
+    """Raise TrainError if the weights of a checkpoint do not fit `model`; no collective, changes nothing."""
+    here, there = _shapes(get_model_state_dict(model)), _shapes(of_checkpoint)
+    for name in [*here, *there]:
+        if here.get(name) != there.get(name):
+            sizes = f"{there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
+            raise TrainError(f"the checkpoint is of another network: {name} is {sizes}")
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
 def restore(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
