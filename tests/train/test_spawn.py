@@ -1,4 +1,4 @@
-"""Ranks without a launcher: signals to the process that started them."""
+"""Ranks without a launcher: signals to the process that started them, and how they fail."""
 
 from __future__ import annotations
 
@@ -46,3 +46,37 @@ def test_a_signal_to_the_starting_process_has_the_ranks_save_and_end(
     assert said, stderr
     assert json.loads(_steps_begun(tmp_path)[-1])["step"] == int(said[1])
     assert (tmp_path / "checkpoints" / f"step-{int(said[1]):08d}").exists()
+
+
+SCRIPT = """
+import sys
+from muster.train import TrainError, run
+
+def fail(job):
+    raise TrainError("no paper in the tray") if sys.argv[1] == "mistake" else ValueError("a bug")
+
+if __name__ == "__main__":
+    run(fail, spawn=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "last"),
+    [("mistake", 2, "error: no paper in the tray"), ("bug", 1, "ValueError: a bug")],
+)
+def test_a_single_rank_fails_as_several_do(tmp_path: Path, what: str, status: int, last: str) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text(SCRIPT)
+    failed = subprocess.run(
+        [sys.executable, str(script), what],
+        env=environment(MUSTER_OUT=str(tmp_path)),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIME_LIMIT,
+        check=False,
+    )
+    assert failed.returncode == status, failed.stderr
+    assert failed.stderr.endswith(f"{last}\nerror: rank 0 of 1 was the first to fail: exit status {status}\n")
+    assert failed.stderr.count("Traceback") == (what == "bug")
+    (record,) = (tmp_path / "errors").iterdir()
+    assert json.loads(record.read_text())["message"]["message"] == last

@@ -15,7 +15,7 @@ from typing import Any
 from torch.distributed import TCPStore
 from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
-from .failure import TrainError
+from .failure import TrainError, fail_together
 from .preemption import PREEMPTED, SIGNALS
 from .ranks import Ranks
 
@@ -82,4 +82,5 @@ def _be_a_rank(index: int, count: int, port: int, function: Callable[..., None],
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
-    function(ranks, *arguments)
+    with fail_together():  # also a single rank: an exception that leaves this process loses its status
+        function(ranks, *arguments)
