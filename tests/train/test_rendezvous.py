@@ -158,6 +158,24 @@ def test_a_file_is_new_for_every_run_and_goes_with_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["meeting.job-7"]
 
 
+def test_the_file_is_the_same_on_every_host_of_an_mpirun_in_a_batch_job(tmp_path: Path) -> None:
+    """The first host's ranks are of the batch script, the others' of the step that mpirun's daemons are."""
+    batch = {"PMIX_NAMESPACE": "prterun-node1@1", "SLURM_JOB_ID": "7"}
+    first, second = Ranks(0, 2, 0, 1, "mpirun"), Ranks(1, 2, 0, 1, "mpirun")
+    place = f"file://{tmp_path}/meeting"
+    with (
+        rendezvous_store(place, first, SHORT, batch),
+        rendezvous_store(place, second, SHORT, {**batch, "SLURM_STEP_ID": "0"}),
+    ):
+        assert [path.name for path in tmp_path.iterdir()] == ["meeting.prterun-node1-1.7"]
+
+
+def test_the_steps_of_one_batch_job_have_files_of_their_own(tmp_path: Path) -> None:
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
+    with rendezvous_store(f"file://{tmp_path}/meeting", Ranks(0, 2, 0, 1, "srun"), SHORT, step):
+        assert (tmp_path / "meeting.7.1").exists()
+
+
 def test_a_rank_that_has_left_does_not_bring_the_file_back(tmp_path: Path) -> None:
     place = f"file://{tmp_path}/meeting"
     with (

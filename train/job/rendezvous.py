@@ -145,7 +145,7 @@ def _at_address(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[st
 
 def _in_file(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str, str]) -> Store:
     """Open the store in a file, which must be new: torch's FileStore would believe an old run's entries."""
-    path = _file_of(init, environ)
+    path = _file_of(init, ranks, environ)
     if ranks.rank == 0:
         _create(path)
     deadline = time.monotonic() + timeout.total_seconds()
@@ -175,12 +175,12 @@ class _SharedFile(FileStore):
             self._file.unlink(missing_ok=True)
 
 
-def _file_of(init: str, environ: Mapping[str, str]) -> Path:
+def _file_of(init: str, ranks: Ranks, environ: Mapping[str, str]) -> Path:
     """Return the file of `init`, with the launcher's name of this run, if it has one, at its end."""
     path = Path(urlsplit(init).path)
     if not (path.is_absolute() and path.parent.is_dir()):
         raise TrainError(f"--init file:///SHARED/PATH needs a path in a folder that exists, got {init}")
-    return path.with_name(path.name + run_name(environ))
+    return path.with_name(path.name + run_name(ranks, environ))
 
 
 def _create(path: Path) -> None:
@@ -195,11 +195,15 @@ def _create(path: Path) -> None:
         raise TrainError(f"--init cannot create {path}: {error.strerror}") from error
 
 
-def run_name(environ: Mapping[str, str]) -> str:
-    """Return the launcher's name of this run, the same on every rank and different for other runs; or ""."""
-    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MUSTER_JOB", "PMIX_NAMESPACE")
-    slurm_names = ("SLURM_JOB_ID", "SLURM_STEP_ID")
-    values = [environ[name] for name in (*names, *slurm_names) if environ.get(name)]
+def run_name(ranks: Ranks, environ: Mapping[str, str]) -> str:
+    """Return the launcher's name of this run, the same on every rank and different for other runs; or "".
+
+    The number of a Slurm step counts only where srun started the ranks: mpirun in a batch job starts its own
+    daemons as a step, on all hosts but the first.
+    """
+    names = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MUSTER_JOB", "PMIX_NAMESPACE"]
+    names += ["SLURM_JOB_ID", "SLURM_STEP_ID"] if ranks.launcher == "srun" else ["SLURM_JOB_ID"]
+    values = [environ[name] for name in names if environ.get(name)]
     return "".join(f".{''.join(c if c.isalnum() else '-' for c in value)}" for value in values)
 
 
