@@ -16,13 +16,15 @@ from . import agreement, caller, profiling, recording
 from .exceptions import MpiBackendError
 from .library import MPI
 from .messages import Messages
+from .point_to_point import MessageWork
 from .presence import Presence
 from .watchdog import watchdog
 from .watched import Watched
-from .work import CollectiveWork, Finished
+from .work import Coalesced, CollectiveWork, Finished
 from .work_queue import WorkQueue
 
 Tensors = Sequence[torch.Tensor]
+Kept = CollectiveWork | MessageWork | Coalesced
 
 _NONE = timedelta()
 
@@ -45,7 +47,7 @@ class BaseGroup(ProcessGroup):
         self._checks_agreement = get_debug_level() == DebugLevel.DETAIL  # read now, as torch's own groups do
         # torch 2.6 drops the Python part of a Work that C++ still waits for; later versions keep it
         # themselves.
-        self._kept: deque[Work] = deque(maxlen=1024 if torch.__version__ < "2.7" else 0)
+        self._kept: deque[Kept] = deque(maxlen=1024 if torch.__version__ < "2.7" else 0)
         self._store = store
         incarnation = comm.bcast(secrets.token_hex(4))
         presence = Presence.create(store, incarnation, comm.rank, comm.size)
@@ -143,7 +145,9 @@ class BaseGroup(ProcessGroup):
         # torch writes "not given" as -1 ms.
         return (given if given is not None and given > _NONE else self._timeout).total_seconds()
 
-    def _keep(self, work: Work) -> Work:
+    def _keep(self, work: Kept) -> Work:
+        while self._kept and self._kept[0].settled:  # else its tensors would live for 1024 collectives
+            self._kept.popleft()
         self._kept.append(work)
         if self._coalescing is not None:
             self._coalescing.append(work)

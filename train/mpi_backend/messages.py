@@ -21,7 +21,7 @@ class Messages:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._route = Route(comm, self._resolve_later)
-        self._under_way: list[MessageWork] = []
+        self._under_way: dict[MessageWork, None] = {}  # in the order in which they began
         self._prune_at = 64
         self._unresolved: list[MessageWork] = []
         self._lock = threading.Lock()
@@ -48,17 +48,25 @@ class Messages:
 
         What else went wrong with a message is raised by its own work handle.
         """
-        for message in self._under_way:
+        for message in list(self._under_way):
             with suppress(MpiBackendError):
                 message.wait()
             if not message.poll():
                 raise TimedOutError(f"{message.what} is still under way")
 
     def _keep(self, message: MessageWork, name: str) -> MessageWork:
-        message.when_done = profiling.event(name, [message.tensor])
-        self._under_way.append(message)
-        if len(self._under_way) >= self._prune_at:
-            self._under_way = [each for each in self._under_way if not each.poll()]
+        end_event = profiling.event(name, [message.tensor])
+
+        def when_done() -> None:
+            self._under_way.pop(message, None)
+            if end_event is not None:
+                end_event()
+
+        message.when_done = when_done
+        self._under_way[message] = None
+        if len(self._under_way) >= self._prune_at:  # some may be done, but nobody has asked for them
+            for each in list(self._under_way):
+                each.poll()
             self._prune_at = max(64, 2 * len(self._under_way))
         return message
 

@@ -35,6 +35,7 @@ class MessageWork(Work):
         super().__init__()
         self.what, self.tensor, self.seconds = what, tensor, seconds
         self.when_done: Callable[[], None] | None = None
+        self.settled = False  # whether the one who waits for it has the outcome
         self.deadline = time.monotonic() + seconds  # for the future
         self._route = route
         self._flat = flat
@@ -56,7 +57,8 @@ class MessageWork(Work):
                     self._error, self._done = MpiBackendError(f"{self.what}: {error}"), True
                     self._cancel()
                 if self._done and self.when_done is not None:
-                    self.when_done()
+                    when_done, self.when_done = self.when_done, None  # it refers to this message
+                    when_done()
             return self._done
 
     is_completed = poll
@@ -71,6 +73,7 @@ class MessageWork(Work):
         """Return when the message is complete; raises MpiBackendError, or TimedOutError if it is not."""
         wait_until(self.poll, timeout.total_seconds() or self.seconds, self.what)
         self.resolve()
+        self.settled = True
         if self._error is not None:
             raise self._error
         return True

@@ -33,6 +33,7 @@ class CollectiveWork(Work):
         self._finish = finish
         self._when_done = when_done
         self.done = False
+        self.settled = False  # whether the one who waits for it, or its future, has the outcome
         self._run = run
         self._result = result
         self._error: BaseException | None = None
@@ -72,6 +73,7 @@ class CollectiveWork(Work):
         After TimedOutError the collective is still under way: MPI cannot take it back.
         """
         self._finish(self, timeout.total_seconds())
+        self.settled = True
         if self._error is not None:
             raise self._error
         return True
@@ -105,6 +107,7 @@ class CollectiveWork(Work):
         return future
 
     def _resolve(self, future: torch.futures.Future[Any]) -> None:
+        self.settled = True
         if self._error is not None:
             future.set_exception(self._error)
         else:
@@ -137,11 +140,13 @@ class Coalesced(Work):
     def __init__(self, works: list[Work]) -> None:
         super().__init__()
         self._works = works
+        self.settled = False
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         """Return when all are done; `timeout` is for each."""
         for work in self._works:
             work.wait(timeout)
+        self.settled = True
         return True
 
     def is_completed(self) -> bool:

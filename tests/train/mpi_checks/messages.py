@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from datetime import timedelta
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch.torch_version import TorchVersion
 
 from muster.train.mpi_backend import MpiBackendError, TimedOutError, buffers
 from tests.train.mpi_checks.values import EVERY, REAL, fold, me, of_all, of_rank, same, world
+from tests.waiting import wait_until
 
 
 def check_send_and_receive_round_the_ring() -> None:
@@ -86,6 +90,45 @@ def check_a_message_that_does_not_come_times_out() -> None:
         dist.barrier()
         if me() == 1:
             dist.send(torch.ones(1), 0)
+
+
+def check_a_message_that_is_done_keeps_no_tensor() -> None:
+    if me() > 1:
+        return
+    for asynchronous in (False, True):
+        tensor = torch.ones(3)
+        alive = weakref.ref(tensor)
+        if asynchronous:
+            work = dist.isend(tensor, 1) if me() == 0 else dist.irecv(tensor, 0)
+            work.wait()
+            assert work.result()[0] is tensor  # as long as somebody has the handle
+            del work
+        elif me() == 0:
+            dist.send(tensor, 1)
+        else:
+            dist.recv(tensor, 0)
+        del tensor
+        assert alive() is None
+
+
+def check_what_is_kept_for_torch_2_6_is_kept_until_it_was_waited_for() -> None:
+    with patch.object(torch, "__version__", TorchVersion("2.6.0")):
+        group = dist.new_group()
+    waiting = torch.ones(2)
+    work, alive = dist.all_reduce(waiting, group=group, async_op=True), weakref.ref(waiting)
+    del waiting
+    _wait_for_another(group)
+    assert alive() is not None
+    work.wait()
+    del work
+    _wait_for_another(group)
+    wait_until(lambda: alive() is None, "the thread of the queue to drop what it ran")
+    dist.destroy_process_group(group)
+
+
+def _wait_for_another(group: dist.ProcessGroup | None) -> None:
+    """A collective after which what was waited for before it is dropped."""
+    dist.all_reduce(torch.ones(2), group=group, async_op=True).wait()
 
 
 def check_groups_of_some_ranks() -> None:
