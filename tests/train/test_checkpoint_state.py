@@ -107,6 +107,33 @@ def test_only_writers_collect_the_state(tmp_path: Path, strategy: str) -> None:
     _assert_close(states[1]["model"], _alone(1))
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_checkpoint_before_the_first_step_is_the_beginning(tmp_path: Path, strategy: str) -> None:
+    def saved_and_restored(_: Group) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        state = consolidated(*STRATEGIES[strategy](), writers=(0, 1))
+        again = STRATEGIES[strategy]()
+        restore(*again, copy.deepcopy(state))
+        return state, consolidated(*_stepped(again), writers=(0, 1))["model"]
+
+    for state, weights in on_hosts(tmp_path, 2, saved_and_restored):
+        assert state["optimizer"]["state"] == {}
+        _assert_close(weights, _alone(1))
+        _assert_close(_alone(1, state), _alone(1))
+
+
+def test_an_optimizer_that_never_has_a_state_continues_with_its_options() -> None:
+    network, _ = _plain()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+    _step(network, optimizer)
+    other, _ = _plain()
+    again = torch.optim.SGD(other.parameters(), lr=0.1)
+    restore(other, again, consolidated(network, optimizer, writers=(0,)))
+    assert again.param_groups[0]["lr"] == 0.5
+    _step(network, optimizer)
+    _step(other, again)
+    _assert_close(other.state_dict(), network.state_dict())
+
+
 def _stepped(pair: Pair) -> Pair:
     _step(*pair)
     return pair

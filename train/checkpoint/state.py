@@ -49,9 +49,30 @@ def consolidated(
 
 
 def _gathered(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
-    model_state, optimizer_state = get_state_dict(model, optimizer)
+    model_state: Mapping[str, Any]
+    optimizer_state: Mapping[str, Any]
+    if optimizer.state_dict()["state"]:
+        model_state, optimizer_state = get_state_dict(model, optimizer)
+    else:
+        # Before its first step, and SGD's without momentum always. get_state_dict would take a step, with
+        # gradients of zero: Adam's counts, and in ZeRO's a rank waits for the others.
+        model_state, optimizer_state = get_model_state_dict(model), _without_state(model, optimizer)
     gathered = {"model": _whole(model_state, keep=keep), "optimizer": _whole(optimizer_state, keep=keep)}
     return gathered if keep else {}
+
+
+def _without_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the options of an optimizer that has no state, with the names of parameters."""
+    names = _names(model)
+    groups = [
+        {**group, "params": [names[parameter] for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    return {"state": {}, "param_groups": groups}
+
+
+def _names(model: nn.Module) -> dict[nn.Parameter, str]:
+    return {parameter: name.removeprefix("module.") for name, parameter in model.named_parameters()}
 
 
 def _whole(tree: Any, *, keep: bool) -> Any:
@@ -89,7 +110,7 @@ def restore(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str,
     state = _rebuilt({name: state[name] for name in ("model", "optimizer")})
     try:
         set_model_state_dict(model, state["model"], options=WHOLE)
-        if hasattr(optimizer, "consolidate_state_dict"):
+        if hasattr(optimizer, "consolidate_state_dict") or not state["optimizer"]["state"]:
             optimizer.load_state_dict(_by_number(model, optimizer, state["optimizer"]))
         else:
             set_optimizer_state_dict(model, optimizer, state["optimizer"], options=WHOLE)
@@ -114,8 +135,8 @@ def _copy_tensors(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _by_number(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the optimizer's `state` by numbers of parameters, as ZeroRedundancyOptimizer needs it."""
-    names = {parameter: name.removeprefix("module.") for name, parameter in model.named_parameters()}
+    """Return the optimizer's `state` by numbers of parameters, as its load_state_dict needs it."""
+    names = _names(model)
     ordered = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
     number = {name: place for place, name in enumerate(ordered)}
     return {
