@@ -173,8 +173,6 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
         self.context = context
         self.files = sorted(path for path in folder.glob("*") if path.suffix in {".py", ".txt", ".md"})
         self.ends = list(accumulate(path.stat().st_size for path in self.files))
-        if len(self) < 2 * HOLD_OUT:
-            raise TrainError(f"{folder}: too little text for windows of {context} bytes; see --data")
 
     def __len__(self) -> int:
         return max(0, (self.ends[-1] if self.ends else 0) - 1) // self.context
@@ -200,8 +198,12 @@ def load_data(config: Config, job: Job) -> tuple[Text, Text]:
     for host, ends in zip(job.hosts, job.all_gather(windows.ends), strict=True):
         if ends != windows.ends:
             raise TrainError(f"{config.data} of {host} has other files: name a folder with --data")
-    numbers = range(len(windows))
-    return Subset(windows, [n for n in numbers if n % HOLD_OUT]), Subset(windows, numbers[::HOLD_OUT])
+    whole = range(len(windows))
+    data, held_out = Subset(windows, [n for n in whole if n % HOLD_OUT]), Subset(windows, whole[::HOLD_OUT])
+    if len(data) < config.batch_size or len(held_out) < job.world_size:
+        needs = f"--batch-size {config.batch_size} on {job.world_size} ranks; see --data"
+        raise TrainError(f"{config.data}: {len(windows)} windows of text (--context) are too few for {needs}")
+    return data, held_out
 
 
 def batches(training: Training, data: Text) -> Iterator[list[Tensor]]:
@@ -306,8 +308,8 @@ class Training:
         if not (resumed := self.checkpoints.newest() if wanted else None):
             self.checkpoints.begin()
             return
-        if resumed.state["shape"] != self.shape:
-            raise TrainError(f"the checkpoint is of another training: {resumed.state['shape']}")
+        if (shape := resumed.state.get("shape")) != self.shape:
+            raise TrainError(f"the checkpoint is of another {f'training: {shape}' if shape else 'program'}")
         for name, part in self.parts.items():
             part.load_state_dict(resumed.state[name])
         self.step = resumed.state["step"]
@@ -321,8 +323,7 @@ class Training:
 def train(job: Job, config: Config, kind: type[Training] = Training) -> None:
     """Train on every rank of the job, up to `config.steps`."""
     if config.batch_size < job.world_size * config.accumulate:
-        least = f"{job.world_size} ranks x {config.accumulate} micro-batches"
-        raise TrainError(f"--batch-size must be at least {least}, got {config.batch_size}")
+        raise TrainError(f"--batch-size is below {job.world_size} ranks x {config.accumulate} micro-batches")
     data, held_out = load_data(config, job)
     training = kind(config, job)
     training.resume(wanted=config.resume or job.restart > 0)

@@ -49,8 +49,11 @@ class PipelineTraining:
     """The stage of this rank, and one step of it."""
 
     reader, readers = 0, 1  # every rank reads the whole batch; the first takes inputs, the last targets
+    lacks = "accumulate dtype recompute compile eval_every save_every resume profile tensorboard peak sample"
 
     def __init__(self, config: PipelineConfig, job: Job) -> None:
+        if given := [each for each in self.lacks.split() if getattr(config, each) != getattr(Config, each)]:
+            raise TrainError(f"gpt_pipeline.py has no --{given[0].replace('_', '-')}")
         if config.layers < job.world_size or config.batch_size % config.micro_batches:
             raise TrainError("a rank needs a block (--layers), and --micro-batches must divide --batch-size")
         self.config, self.job, self.step = config, job, 0

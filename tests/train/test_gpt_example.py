@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
+from muster.train.checkpoint import files
 from tests.load import hold
 from tests.train.conftest import _prefix, environment
+from tests.train.forked import run_script
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -171,6 +174,45 @@ def test_the_gpt_learns_the_standard_library_on_two_ranks_within_minutes(launch:
     assert float(held_out) < 2.5
     learned = steps(job.out)
     hold("200 steps of the GPT", learned[-1]["time"] - learned[0]["time"], 300)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "needs"),
+    [
+        pytest.param(1, 64, "--batch-size 64 on 1 ranks", id="no batch"),
+        pytest.param(4, 8, "--batch-size 8 on 4 ranks", id="nothing to evaluate for each rank"),
+    ],
+)
+def test_too_little_text_is_a_clear_error(tmp_path: Path, ranks: int, size: int, needs: str) -> None:
+    (tmp_path / "some.txt").write_text("x" * (44 * 16 + 1))
+    words = ("--data", str(tmp_path), "--batch-size", str(size), "--steps", "1", "--peak", "1e9")
+    assert _refused(tmp_path / "out", *words, ranks=ranks) == (
+        f"{tmp_path}: 44 windows of text (--context) are too few for {needs}; see --data"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "of"),
+    [({}, "another program"), ({"shape": {"layers": 9}}, "another training: {'layers': 9}")],
+)
+def test_a_checkpoint_of_another_training_is_refused(
+    tmp_path: Path, text: tuple[str, ...], state: dict[str, Any], of: str
+) -> None:
+    files.save(tmp_path / "checkpoints", 3, state)
+    said = _refused(tmp_path, *text, "--resume", "--peak", "1e9")
+    assert said == f"the checkpoint is of {of}"
+
+
+def _refused(out: Path, *words: str, ranks: int = 1) -> str:
+    """Run the example, which ends with a mistake of the user's; returns what the first rank to end says."""
+    with pytest.raises((ProcessExitedException, ProcessRaisedException)) as refusal:
+        run_script(Path(GPT), ranks, *SHAPE, *words, out=out)
+    if isinstance(refusal.value, ProcessRaisedException):  # a single rank: it goes to the caller
+        last = str(refusal.value).strip().splitlines()[-1]
+        return last.removeprefix("muster.train.job.failure.TrainError: ")
+    first = out / "errors" / f"rank-{refusal.value.error_index:04d}.json"
+    said: str = json.loads(first.read_text())["message"]["message"]
+    return said.removeprefix("error: ")
 
 
 def test_the_gpt_example_is_at_most_400_lines_long() -> None:

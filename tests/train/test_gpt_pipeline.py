@@ -55,5 +55,13 @@ def test_what_cannot_be_divided_is_refused(
         train(tmp_path, 1, text, *words)
 
 
+@pytest.mark.parametrize("words", [("--dtype", "bf16"), ("--resume",), ("--save-every", "5")])
+def test_an_option_of_gpt_that_a_pipeline_has_not_is_refused(
+    tmp_path: Path, text: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(Exception, match=f"gpt_pipeline.py has no {words[0]}\n"):
+        train(tmp_path, 1, text, *words)
+
+
 def test_the_example_is_at_most_110_lines_long() -> None:
     assert len(PIPELINE.read_text().splitlines()) <= 110
