@@ -79,12 +79,13 @@ def fit(trainer: Trainer, evaluate: Callable[[], float], config: TrainConfig, te
         while trainer.epoch < config.epochs:
             started = time.perf_counter()
             log.restart()
+            left = len(trainer.data) - trainer.batch * trainer.sampler.batch_size  # fewer if it was resumed
             last = (
                 config.profile == LAST_EPOCH and trainer.epoch + 1 == config.epochs
             )  # by then caches are warm
             with profiled(config.out / "profile", group) if last else nullcontext():
                 loss = trainer.run_epoch(after_step)
-            rate = len(trainer.data) / (time.perf_counter() - started)
+            rate = left / (time.perf_counter() - started)
             accuracy = evaluate()
             metrics = EpochMetrics(
                 trainer.epoch, trainer.steps, loss, trainer.last_learning_rate, accuracy, rate, time.time()

@@ -7,8 +7,10 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -84,6 +86,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def test_the_rate_of_a_resumed_epoch_counts_the_samples_that_were_left(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that moves by a second whenever it is read, the rate is the number of samples."""
+    again = tmp_path / "again"
+    _back_to(6, whole, again)  # two of four batches of the second epoch are done
+    monkeypatch.setattr("muster.train.loop.time", Mock(perf_counter=count().__next__, time=lambda: 1.7e9))
+    _train(again, 1, "--resume", "auto")
+    lines = (again / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["samples_per_second"] for line in lines[1:]] == [193 - 2 * 64, 193]
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
