@@ -117,6 +117,22 @@ def test_a_rank_that_left_ends_the_job_within_seconds_though_it_has_512() -> Non
     assert "s in all_reduce, number 7 of group 0: rank 3 left the group" in job.verdicts()[0]
 
 
+def test_the_watchdog_may_judge_while_it_is_read_who_has_left() -> None:
+    """The store is visited in a thread of its own; here, whenever the watchdog looks at a rank."""
+    job = Job(4)
+    job.run(PATIENCE + 3)
+
+    class ReadMeanwhile(int):
+        def __lt__(self, number: int) -> bool:
+            job.watched[2].leave()
+            job.watched[0].visit(job.now)
+            return int(self) < number
+
+    job.watched[0]._left = {3: ReadMeanwhile(6)}
+    assert "rank 3 left the group" in job.verdicts()[0]
+    assert sorted(job.watched[0]._left) == [2, 3]
+
+
 def test_a_rank_that_left_after_its_part_is_no_reason() -> None:
     """It was the root of a broadcast, say, and the others still pass the data on."""
     job = Job(4)

@@ -77,7 +77,8 @@ class Watched:
             if self._entered is None:
                 presence.wait_in(number)
                 self._entered = number
-            self._left.update(presence.newly_left())
+            # A new dict each time: the watchdog's thread may be going through the former one.
+            self._left = {**self._left, **presence.newly_left()}
 
     def leave(self, *, all_leave: bool = False) -> None:
         """Write that this rank takes part in nothing more, unless `all_leave`, and delete what it wrote."""
