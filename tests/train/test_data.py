@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import sys
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -30,9 +32,19 @@ def test_samples_are_the_same_each_time_and_none_is_in_both_parts(
     training, test = _load(data)
     assert training.images.shape[1:] == shape
     assert len(test) == held_out
-    assert torch.equal(_load(data)[0].images, training.images)
+    for part, again in zip((training, test), _load(data), strict=True):
+        assert torch.equal(again.images, part.images)
+        assert torch.equal(again.labels, part.labels)
+    images, labels = import_module(f"muster.train.data.{data}").images()
+    assert _rows(training.images, training.labels) + _rows(test.images, test.labels) == _rows(images, labels)
     assert 0 <= training.images.min() < training.images.max() <= 1
     assert set(training.labels.tolist()) == set(range(10))
+
+
+def _rows(images: torch.Tensor, labels: torch.Tensor) -> Counter[bytes]:
+    """How often each image occurs with its label; of the digits, some do twice."""
+    numbers = torch.cat([images.flatten(1), labels.unsqueeze(1)], dim=1).float().numpy()
+    return Counter(row.tobytes() for row in numbers)
 
 
 def test_a_split_loses_and_repeats_nothing() -> None:

@@ -93,18 +93,22 @@ def check_eight_bit_floats_are_added() -> None:
     same(tensor.float(), fold(torch.add, of_all()).to(torch.float8_e5m2).float())
 
 
-def check_what_is_not_defined_is_refused() -> None:
-    for op, dtype in (
-        (ReduceOp.BAND, torch.float32),
-        (ReduceOp.BXOR, torch.bfloat16),
-        (ReduceOp.MAX, COMPLEX[0]),
-    ):
+def check_what_is_not_defined_is_refused_and_leaves_the_tensor_as_it_is() -> None:
+    refused: list[tuple[Any, torch.dtype, str]] = [
+        (ReduceOp.BAND, torch.float32, "BAND is not defined for torch.float32"),
+        (ReduceOp.BXOR, torch.bfloat16, "BXOR is not defined for torch.bfloat16"),
+        (ReduceOp.AVG, torch.bool, "AVG is not defined for torch.bool"),
+        (dist._make_nccl_premul_sum(0.5), torch.int32, "PREMUL_SUM is not defined for torch.int32"),
+        (ReduceOp.MAX, COMPLEX[0], "all_reduce does not support"),  # torch itself refuses it
+    ]
+    for op, dtype, why in refused:
+        tensor, said = of_rank(me(), dtype), ""
         try:
-            dist.all_reduce(of_rank(me(), dtype), op)
+            dist.all_reduce(tensor, op)
         except ValueError as error:
-            assert "not" in str(error), error
-        else:
-            raise AssertionError(f"{op} of {dtype} was not refused")
+            said = str(error)
+        assert why in said, (why, said)
+        same(tensor, of_rank(me(), dtype), why)
 
 
 def check_tensors_that_are_not_contiguous() -> None:
