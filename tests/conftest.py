@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +28,8 @@ MAY_BE_SKIPPED = (
     r"no nft here",  # hosts with nftables prove it in tests/ansible/test_firewall.py, marked soak
 )
 ORDER = ("cluster", "ansible", "conformance", "train", "local", "node", "unit")  # the longest first
-SHARED = {"cluster", "ansible"}  # folders whose tests share hosts
+SHARED = {"cluster": "tests/cluster/", "ansible": "tests/ansible/", "slurm": "tests/cluster/test_slurm_"}
+"""How the files begin whose tests share hosts; the last one that fits."""
 
 
 # ---- skips ------------------------------------------------------------------------------------------------
@@ -74,11 +76,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 # ---- order and groups -------------------------------------------------------------------------------------
 
 
-def folder_of(nodeid: str) -> str:
-    """Return the folder of a test: `cluster` for tests/cluster/test_faults.py::test_x."""
-    return nodeid.split("/")[1] if nodeid.startswith("tests/") else ""
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests by folder, the longest first."""
@@ -100,8 +97,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist's base is untyped to mypy here
         def _split_scope(self, nodeid: str) -> str:
-            folder = folder_of(nodeid)
-            return folder if folder in SHARED else nodeid.partition("::")[0]
+            file = nodeid.partition("::")[0]
+            shared = [hosts for hosts, beginning in SHARED.items() if file.startswith(beginning)]
+            return shared[-1] if shared else file
 
     return Together(config, log)
 
@@ -113,6 +111,7 @@ class Figures:
     """Gathers the figures of every report, and shows them at the end."""
 
     def __init__(self) -> None:
+        self.began = time.monotonic()
         self.rows: list[tuple[str, load.Figure]] = []
         self.durations: list[tuple[str, str, float, float]] = []
 
@@ -135,12 +134,15 @@ class Figures:
             terminalreporter.line(f"{len(over)} figures are over their limit, which only make soak holds")
         if load.SOAK and self.durations:
             SOAK_TABLE.parent.mkdir(exist_ok=True)
-            SOAK_TABLE.write_text(self.table())
+            with SOAK_TABLE.open("a") as table:  # make soak runs pytest twice, and removes the earlier table
+                table.write(self.table(terminalreporter.config.option.markexpr))
             terminalreporter.line(f"figures, limits and loads: {SOAK_TABLE}")
 
-    def table(self) -> str:
+    def table(self, tests: str) -> str:
         """Return every figure that has a limit, then every test with its seconds and the load at its end."""
-        lines = ["# Limits: seconds, limit, as stretched, load, what, test"]
+        took = time.monotonic() - self.began
+        lines = [f"# {tests}: {len(self.durations)} tests in {took:.0f} s", ""]
+        lines += ["# Limits: seconds, limit, as stretched, load, what, test"]
         for test, figure in self.rows:
             seconds = "-" if figure.seconds is None else f"{figure.seconds:.2f}"
             what = f"{seconds:>8} {figure.limit:>7g} {figure.bound:>7.1f} {figure.load:>6.1f}  {figure.what}"
@@ -148,7 +150,7 @@ class Figures:
         lines += ["", "# Tests: seconds, load, outcome, test"]
         for test, outcome, took, at in self.durations:
             lines.append(f"{took:>8.1f} {at:>6.1f}  {outcome:<7} {test}")
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines) + "\n\n"
 
 
 def line(figure: load.Figure) -> str:

@@ -163,9 +163,22 @@ def _missing_engine() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Cluster]:
+def node_image() -> None:
+    """Build the image of the nodes; it takes a second when nothing has changed.
+
+    Compose writes the project's name into the image. Under the name of the tests it would build another
+    image, and the user's next `up` would replace the user's nodes.
+    """
     if missing := _missing_engine():
         pytest.skip(f"no container engine with compose answers: {missing}")
+    build = ("docker", "compose", "build", "--quiet")
+    subprocess.run(build, cwd=ROOT, check=True, timeout=1500, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    node_image: None, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[Cluster]:
     # Nodes are kept only while they use the same folder of keys.
     folder = pytestconfig.cache.mkdir("muster") if KEEP else tmp_path_factory.mktemp("muster")
     muster_dir = folder / ".muster"
@@ -177,10 +190,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
     env = os.environ | ports | {"COMPOSE_PROJECT_NAME": name, "MUSTER_DIR": str(muster_dir)}
     env["COMPOSE_FILE"] = COMPOSE_FILES
     cluster = Cluster(muster_dir, hosts_file, env)
-    # Compose writes the project's name into the image. Under the name of the tests it would build another
-    # image, and the user's next `up` would replace the user's nodes.
-    build = ("docker", "compose", "build", "--quiet")
-    subprocess.run(build, cwd=ROOT, check=True, timeout=1500, stdin=subprocess.DEVNULL)
     try:
         cluster.start()
         yield cluster

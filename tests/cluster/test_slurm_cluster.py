@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.conftest import NUMBER, Cluster
+from tests.cluster.conftest import NUMBER
 from tests.cluster.slurm import Slurm, slurm_cluster
 from tests.waiting import wait_until
 
@@ -23,8 +23,7 @@ if sys.argv[1:] == ["wait"]:
 
 
 @pytest.fixture(scope="module")
-def slurm(cluster: Cluster) -> Iterator[Slurm]:
-    # `cluster` has built the image of the nodes, on which that of Slurm's nodes is built.
+def slurm(node_image: None) -> Iterator[Slurm]:
     with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=PROGRAM) as made:
         yield made
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.cluster.conftest import NUMBER, Cluster
+from tests.cluster.conftest import NUMBER
 from tests.cluster.slurm import WAITS, Slurm, slurm_cluster
 from tests.load import hold
 from tests.waiting import read_until, wait_until
@@ -19,7 +19,7 @@ TWO_WHOLE_NODES = "-N 2 -n 2 -w slurm2,slurm3 --exclusive"
 
 
 @pytest.fixture(scope="module")
-def made(cluster: Cluster) -> Iterator[Slurm]:
+def made(node_image: None) -> Iterator[Slurm]:
     with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=WAITS) as slurm:
         yield slurm
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.conftest import NUMBER, Cluster
+from tests.cluster.conftest import NUMBER
 from tests.cluster.slurm import Slurm, slurm_cluster
 from tests.cluster.slurm_faults import FAULTS, PROGRAM, WAYS, outcome_of
 from tests.load import hold
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.soak
 
 
 @pytest.fixture(scope="module")
-def slurm(cluster: Cluster) -> Iterator[Slurm]:
+def slurm(node_image: None) -> Iterator[Slurm]:
     with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=PROGRAM) as made:
         yield made
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import NUMBER, Cluster
+from tests.cluster.conftest import NUMBER
 from tests.cluster.slurm import FOLDER, WAITS, Slurm, slurm_cluster
 from tests.load import hold
 from tests.waiting import wait_until
@@ -26,7 +26,7 @@ print("rank", os.environ["RANK"], "of", world.size, "sum", total, "step", in_ste
 
 
 @pytest.fixture(scope="module")
-def made(cluster: Cluster) -> Iterator[Slurm]:
+def made(node_image: None) -> Iterator[Slurm]:
     with slurm_cluster(f"muster-slurm-test{NUMBER or ''}", program=WAITS, mpi=MPI_PROGRAM) as slurm:
         yield slurm
 

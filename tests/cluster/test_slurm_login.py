@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import NUMBER, Cluster
+from tests.cluster.conftest import NUMBER
 from tests.cluster.slurm import Slurm, slurm_cluster
 from tests.launching import MUSTER, Project, make_project
 from tests.waiting import wait_until
@@ -64,7 +64,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(node_image: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     keys = tmp_path_factory.mktemp("keys")
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(keys / name)], check=True)
