@@ -165,12 +165,14 @@ class Ended:
 
 def command(folder: Path, words: list[str], lie: str) -> Ended:
     """Run a command of `fab` on a host that lies."""
-    project = make_project(folder / "project").path
-    (project / "liars.txt").write_text("localhost slots=1\n")
+    project = make_project(folder / "project")
+    (project.path / "liars.txt").write_text("localhost slots=1\n")
     argv = [str(FAB), *words, "--hosts=liars.txt", f"--python={liar(folder, lie)}"]
     began = time.monotonic()
     with (folder / "output").open("wb") as output:
-        process = subprocess.Popen(argv, cwd=project, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            argv, cwd=project.path, env=project.env, stdout=output, stderr=subprocess.STDOUT
+        )
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     text = (folder / "output").read_text(errors="replace")
