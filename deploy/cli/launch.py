@@ -139,6 +139,8 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         alone = detach or bool(slurm_login)
         request.require_attached(detach=alone, events=events, metrics=metrics, timings=timings, rank=rank)
         not_negative(start_timeout=start_timeout, stall_timeout=stall_timeout, max_restarts=max_restarts)
+        if (script or module) and hosts == "hosts.txt" and not slurm:
+            request.require_hosts_before(script or f"-m {module}", args, Path.cwd())
         # Hosts of a batch job are known only when it starts.
         needing = {"include": include, "exclude": exclude, "per_host": per_host, "requirements": requirements}
         batch = batch_words(slurm, slurm_login, detach=detach, **needing)

@@ -11,6 +11,7 @@ import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from .shared import require_rank
 
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
 DEFAULT_MODULE = "muster.train"
+HOSTS_OPTIONS = {"-H", "--hosts", "--hostfile", "-hostfile", "--machinefile", "-machinefile"}
 APPTAINER = "apptainer starts a file, docker and podman an image by its name: --image /PATH/OF/IMAGE.sif"
 _INSTEAD = {
     "rank": "muster logs JOB --rank shows one rank of it",
@@ -60,6 +62,22 @@ def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> 
     else:
         asked = Program(module=module or DEFAULT_MODULE, args=words)
     return replace(asked, mpi=asks_for_mpi(asked, tree))
+
+
+def require_hosts_before(program: str, args: str, place: Path) -> None:
+    """Refuse a hosts file among the words after the script, where the launch itself was given none.
+
+    These words are the program's, so the launch would run on the hosts of hosts.txt instead.
+    """
+    for word, following in pairwise((*_arguments(args), "")):
+        option, _, value = word.partition("=")
+        if option in HOSTS_OPTIONS and (place / (value or following)).is_file():
+            given = word if value else f"{word} {following}"
+            raise UsageError(
+                f"{given} comes after {program}, so it is an argument of the program; options of the launch "
+                f"come first: launch {given} {program}. If it is for the program: launch --hosts "
+                f"./hosts.txt {program} {given}"
+            )
 
 
 def recorded(program: Program, *, record: bool, no_record: bool, stalls: bool) -> bool:

@@ -55,6 +55,7 @@ WRONG = [
     "launch no.py",
     "launch python train.py",
     "launch -- fabfile.py",
+    "launch fabfile.py -H pyproject.toml",
     "check --hosts no.txt",
     "--hosts hosts.txt check",
     "setup --hosts no.txt",
