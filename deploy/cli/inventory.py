@@ -95,7 +95,7 @@ def allocated(
     """The hosts of an allocation: one that salloc gives for these words, or the one that is HERE."""
     from ..connect.transports.srun import SrunPipe  # noqa: PLC0415  # most commands need no Slurm
     from ..slurm import grant, programs  # noqa: PLC0415
-    from ..slurm.blame import blame_slurm  # noqa: PLC0415
+    from ..slurm.blame import blame_for_unfit, blame_slurm  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         if slurm == HERE:
@@ -104,12 +104,15 @@ def allocated(
             given = stack.enter_context(grant.granted(salloc_words(slurm), os.environ, _tell, seconds))
         hosts = hostfile.select(given.hosts, include, exclude)
         explain = partial(programs.why_lost, given.job)
-        yield Inventory(
-            hosts,
-            lambda host: SrunPipe(given.job, host, python or "python3", explain),
-            allocation=given.job,
-            blame=partial(blame_slurm, job=given.job),
-        )
+        try:
+            yield Inventory(
+                hosts,
+                lambda host: SrunPipe(given.job, host, python or "python3", explain),
+                allocation=given.job,
+                blame=partial(blame_slurm, job=given.job),
+            )
+        except UnfitError as error:
+            raise blame_for_unfit(error, given.job) from None
 
 
 @contextlib.contextmanager

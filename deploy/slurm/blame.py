@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ..errors import UnfitError
 from ..launch.result import Failure, LaunchResult
 from .programs import ended, ending, node_state, why_lost
 
@@ -27,6 +28,16 @@ def blame_slurm(result: LaunchResult, job: str) -> LaunchResult:
         line = f"Slurm: {failure.host} is {node_state(failure.host)}\n"
         return dataclasses.replace(result, failure=dataclasses.replace(failure, tail=(*failure.tail, line)))
     return result
+
+
+def blame_for_unfit(error: UnfitError, job: str) -> UnfitError:
+    """The error with the end of the allocation as each host's reason, if Slurm ended it.
+
+    Agents that Slurm ends take the job's folder away, under the others that still fill it where homes are shared.
+    """
+    if state := ended(job):
+        return UnfitError((host, f"Slurm ended the allocation {job}: {state}") for host, _ in error.reasons)
+    return error
 
 
 def blame_own_end(result: LaunchResult, job: str) -> LaunchResult:

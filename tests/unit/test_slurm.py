@@ -261,6 +261,15 @@ def test_the_end_of_an_allocation_is_the_failure(
     assert (failure.headline, failure.exit_status) == (headline, status)
 
 
+def test_the_end_of_an_allocation_is_why_its_hosts_are_unfit(slurm: Callable[..., None]) -> None:
+    unfit = UnfitError([("n1", "no such folder"), ("n2", "lost")])
+    slurm(scontrol=SHOW_JOB.format(job="CANCELLED", why="None", node=NODE_WELL))
+    ended = "Slurm ended the allocation 12: CANCELLED"
+    assert blame.blame_for_unfit(unfit, "12").reasons == (("n1", ended), ("n2", ended))
+    slurm(scontrol=SHOW_JOB.format(job="RUNNING", why="None", node=NODE_WELL))
+    assert blame.blame_for_unfit(unfit, "12") is unfit
+
+
 def test_a_job_that_is_done_asks_slurm_nothing(slurm: Callable[..., None]) -> None:
     slurm()
     assert blame.blame_slurm(DONE, "12") is DONE
