@@ -33,7 +33,7 @@ def blame_slurm(result: LaunchResult, job: str) -> LaunchResult:
 def blame_for_unfit(error: UnfitError, job: str) -> UnfitError:
     """The error with the end of the allocation as each host's reason, if Slurm ended it.
 
-    Agents that Slurm ends take the job's folder away, under the others that still fill it where homes are shared.
+    Agents that Slurm ends remove the job's folder, and others still fill it where hosts share a home.
     """
     if state := ended(job):
         return UnfitError((host, f"Slurm ended the allocation {job}: {state}") for host, _ in error.reasons)
