@@ -16,12 +16,12 @@ from ..errors import UsageError
 from ..hosts import hostfile
 from .command import command
 from .running import running
-from .shared import HELP, explained, require_rank
+from .shared import HELP, THE_JOB, explained, require_rank
 
 _HELP = {
     "hosts": HELP["hosts"],
     "python": HELP["python"],
-    "job": "the id of the job, or the end of the id",
+    "job": THE_JOB,
     "runs": "the folder that holds the runs of this machine (default: runs)",
 }
 ALL = -1
@@ -86,6 +86,7 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
 @command(
     help={
         **_HELP,
+        "job": f"{THE_JOB} (default: the newest that runs)",
         "rank": "the rank",
         "hold": "hold the rank in pdb; the other ranks wait for it",
     },

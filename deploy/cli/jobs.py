@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
+from typing import Literal
 
 from invoke import Context, Exit
 
@@ -27,14 +28,16 @@ from ..jobs.control import Here, Known, Line, Place
 from ..slurm.mark import any_mark
 from .command import command
 from .ending import PAGE, end_with_page
-from .shared import HELP, explained, require_rank
+from .shared import HELP, THE_JOB, explained, require_rank
 
 JOB_HELP = {
     "hosts": "the hosts file (default: hosts.txt, if there is one)",
     "python": HELP["python"],
-    "job": "the id of the job, or the end of the id",
+    "job": THE_JOB,
     "runs": "the folder that holds the runs of this machine (default: runs)",
 }
+NEWEST = f"{THE_JOB} (default: the newest)"
+Default = Literal["newest", "running"]
 ALL = -1
 LOST_STATUS = 3
 LOGS = "        logs: "  # of a verdict
@@ -65,6 +68,7 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
 @command(
     help={
         **JOB_HELP,
+        "job": NEWEST,
         "follow": "also show new output until the job ends",
         "rank": "show only this rank",
         "grep": "show only lines with a match of this regular expression",
@@ -83,7 +87,7 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Print the output of all ranks of a job, in the order in which it came."""
-    with explained(context), one(job, hosts, runs, python) as known:
+    with explained(context), one(job, hosts, runs, python, default="newest") as known:
         wanted = _pattern(grep)
         require_logs(known)
         # Before a restart a job may have had more ranks, and before Slurm gives its hosts nobody knows.
@@ -97,13 +101,13 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
             screen.close()
 
 
-@command(help=JOB_HELP, words=("job",))
+@command(help={**JOB_HELP, "job": f"{THE_JOB} (default: the newest that runs)"}, words=("job",))
 def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
     """Show the output of a job from now on, until its end and verdict. Ctrl-C leaves the job running.
 
     At the end, the folder of the run is copied to runs/JOB here.
     """
-    with explained(context), one(job, hosts, runs, python) as known:
+    with explained(context), one(job, hosts, runs, python, default="running") as known:
         require_logs(known)
         screen = Screen(sys.stdout)
         name = known.state.job
@@ -165,12 +169,25 @@ def _here(runs: Path) -> Place:
 
 
 @contextlib.contextmanager
-def one(job: str, hosts: str, runs: str, python: str) -> Iterator[Known]:
-    """The job with this id, or whose id ends so, while the hosts are connected."""
-    if not job:
+def one(job: str, hosts: str, runs: str, python: str, *, default: Default | None = None) -> Iterator[Known]:
+    """The job with this id, or whose id ends so, while the hosts are connected.
+
+    `default`: which job it is without an id, the newest or the newest that runs; it is named on stderr.
+    """
+    if not (job or default):
         raise UsageError("which job? its id is what a launch says first; muster status lists all")
     with known_jobs(hosts, runs, python, until=job) as (known, silent):
-        yield jobs.only(known, job, looked(silent))
+        if job:
+            yield jobs.only(known, job, looked(silent))
+        else:
+            chosen = jobs.newest(known, looked(silent), running=default == "running")
+            say_which(chosen.state.job)
+            yield chosen
+
+
+def say_which(job: str) -> None:
+    """Name the job that is meant where none was given; not on stdout, which programs may read."""
+    sys.stderr.write(harmless(f"job {job}") + "\n")
 
 
 def require_logs(known: Known) -> None:

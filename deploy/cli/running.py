@@ -11,9 +11,10 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..connect.requests.jobs import JobState
-from ..errors import MusterError, UnfitError, UsageError
+from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..jobs import control as jobs
+from .jobs import say_which
 
 HERE = "here or on these hosts"
 
@@ -28,21 +29,23 @@ class Running(NamedTuple):
 
 @contextlib.contextmanager
 def running(job: str, chosen: Sequence[Host], hosts: str, runs: str, python: str) -> Iterator[Running]:
-    """The job with this id, or whose id ends so, while the chosen hosts are connected.
+    """The job with this id, or whose id ends so, while the chosen hosts are connected; else the newest.
 
     A host that cannot list its jobs costs no more than its own part, if another knows the job. If none does,
     that host may be the one that has it: `UnfitError` names it.
     """
-    if not job:
-        raise UsageError("which job? its id is what a launch says first; muster status lists all")
     with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
         errors = cluster.connect()
         unread: dict[str, MusterError] = {}
         places: list[jobs.Place] = [jobs.Here(Path(runs)), *cluster.channels.values()]
         known = jobs.known_to(places, on_error=unread.__setitem__)
-        if unread and not any(entry.state.job.endswith(job) for entry in known):
+        if unread and not any(
+            entry.state.job.endswith(job) if job else entry.state.running for entry in known
+        ):
             raise UnfitError((host or "here", error.reason) for host, error in unread.items())
         cluster.leave_out([*errors, *unread])
-        state = jobs.only(known, job, HERE).state
+        state = (jobs.only(known, job, HERE) if job else jobs.newest(known, HERE, running=True)).state
+        if not job:
+            say_which(state.job)
         silent = {host: error.reason for host, error in {**errors, **unread}.items() if host in state.hosts}
         yield Running(state, cluster.channels, silent)

@@ -22,6 +22,7 @@ HELP = {
     "exclude": "not these hosts",
     "python": "the Python on the hosts (default: setup's, else python3; on localhost the Python of Muster)",
 }
+THE_JOB = "the id of the job, or the end of the id"
 SLOTS = "slots of every host: gpus, cores, auto (GPUs, else cores) or a number (default: the hosts file's)"
 
 

@@ -12,11 +12,11 @@ from ..hosts import hostfile
 from ..launch.stacks import gather
 from .command import command
 from .running import running
-from .shared import HELP, explained
+from .shared import HELP, THE_JOB, explained
 
 _HELP = {
     **HELP,
-    "job": "the id of the job, or the end of the id",
+    "job": f"{THE_JOB} (default: the newest that runs)",
     "runs": "the folder that holds the runs of this machine (default: runs)",
 }
 

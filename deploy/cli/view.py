@@ -24,13 +24,14 @@ from ..view.page.render import render
 from ..view.page.write import NAME, write_page, write_report
 from ..view.tensorboard import write_tensorboard
 from .command import command
-from .jobs import JOB_HELP, one, require_logs
+from .jobs import JOB_HELP, NEWEST, one, require_logs
 from .shared import explained
 
 
 @command(
     help={
         **JOB_HELP,
+        "job": NEWEST,
         "output": "the file to write (default: report.html in runs/JOB)",
         "tensorboard": "also write metrics, steps and samples for TensorBoard, to a folder of this folder",
     },
@@ -49,7 +50,7 @@ def report(  # noqa: PLR0917  # fab makes a flag of each parameter
 
     A launch and an attach write it at the end. This writes it anew, also for a job that still runs.
     """
-    with explained(context), one(job, hosts, runs, python) as known:
+    with explained(context), one(job, hosts, runs, python, default="newest") as known:
         require_logs(known)
         with _folder(known, Path(runs)) as (folder, page):
             written = write_report(folder, Path(output) if output else page)

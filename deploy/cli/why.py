@@ -17,12 +17,12 @@ from ..why.slow import lines
 from ..why.verdict import explain
 from .command import command
 from .running import running
-from .shared import HELP, explained
+from .shared import HELP, THE_JOB, explained
 
 _HELP = {
     "hosts": HELP["hosts"],
     "python": HELP["python"],
-    "job": "the id of the job, or the end of the id",
+    "job": f"{THE_JOB} (default: the newest that runs)",
     "json": "print JSON for programs",
     "runs": "the folder that holds the runs of this machine (default: runs)",
 }

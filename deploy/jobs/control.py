@@ -112,6 +112,13 @@ def only(known: Sequence[Known], job: str, looked: str) -> Known:
     raise UsageError(f"no job {job} {looked}; there {'are: ' + listed if listed else 'is none at all'}")
 
 
+def newest(known: Sequence[Known], looked: str, *, running: bool) -> Known:
+    """The newest of the jobs, or of those that run: the job of a command that was given none."""
+    if found := [entry for entry in known if entry.state.running or not running]:
+        return found[-1]
+    raise UsageError(f"no job {'runs' if running else 'is'} {looked}; muster status lists all jobs")
+
+
 def state_of(known: Known) -> JobState:
     """The state of the job now."""
     states = known.place.ask(JOBS, job=known.state.job).jobs

@@ -133,6 +133,19 @@ def test_a_job_is_named_by_its_id_or_its_end_and_a_wrong_one_lists_what_there_is
         only(tmp_path / "nowhere", "x")
 
 
+def test_without_an_id_it_is_the_newest_job_or_the_newest_that_runs(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no job is here; muster status"):
+        jobs.newest(jobs.known_to([Here(tmp_path)]), "here", running=False)
+    older, _ = (make_run(tmp_path, job) for job in ("20261121-120000-abcd", "20261121-130000-0001"))
+    with pytest.raises(UsageError, match="no job runs here; muster status"):
+        jobs.newest(jobs.known_to([Here(tmp_path)]), "here", running=True)
+    driver = hold(older)
+    known = jobs.known_to([Here(tmp_path)])
+    assert jobs.newest(known, "here", running=True).state.job == "20261121-120000-abcd"
+    assert jobs.newest(known, "here", running=False).state.job == "20261121-130000-0001"
+    os.close(driver)
+
+
 def test_what_is_no_run_is_passed_over(tmp_path: Path) -> None:
     (make_run(tmp_path, "broken") / "job.json").write_text("{")
     (tmp_path / "file").touch()
