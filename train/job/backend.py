@@ -59,8 +59,7 @@ def available(name: str) -> str:
 def device_for(backend: str, ranks: Ranks) -> torch.device:
     """Return the GPU or NPU with the number of the local rank; with gloo and mpi the CPU.
 
-    A rank that sees a single GPU takes that one: Slurm's --gpus-per-task=1 shows every task its own, as
-    number 0. crosscheck.py finds out whether it is another rank's too. Raises TrainError if there are fewer
+    crosscheck.py finds out whether a single GPU is another rank's too. Raises TrainError if there are fewer
     devices than ranks on this host.
     """
     if backend in {"gloo", "mpi"}:
@@ -68,7 +67,7 @@ def device_for(backend: str, ranks: Ranks) -> torch.device:
     kind = "npu" if backend == "hccl" else "cuda"
     accelerators = getattr(torch, kind)
     count = accelerators.device_count()
-    number = 0 if kind == "cuda" and count == 1 else ranks.local_rank
+    number = gpu_number(ranks.local_rank) if kind == "cuda" else ranks.local_rank
     if number >= count:
         raise TrainError(
             f"{ranks}: no {kind} device left, this host has {count} "
@@ -77,6 +76,14 @@ def device_for(backend: str, ranks: Ranks) -> torch.device:
     device = torch.device(kind, number)
     accelerators.set_device(device)
     return device
+
+
+def gpu_number(local_rank: int) -> int:
+    """Return the number of a rank's GPU: the local rank, or 0 where the rank sees a single GPU.
+
+    Slurm's --gpus-per-task=1 shows every task its own GPU, as number 0.
+    """
+    return 0 if torch.cuda.device_count() == 1 else local_rank
 
 
 def uuid_of(device: torch.device) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..job.backend import gpu_number
 from .measure import run
 from .operations import OPERATIONS, World
 
@@ -60,5 +61,7 @@ def all_cells(devices: Iterable[str]) -> list[Cell]:
 def measure(cell: Cell, rank: int, size: int, local_rank: int) -> tuple[str, str]:
     """Run a cell on this rank; returns its outcome and the message of the backend."""
     operation = next(operation for operation in OPERATIONS if operation.name == cell.operation)
-    device = torch.device(cell.device, local_rank) if cell.device == "cuda" else torch.device(cell.device)
+    device = torch.device(cell.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", gpu_number(local_rank))
     return run(operation, World(rank, size, device, DTYPES[cell.dtype]))

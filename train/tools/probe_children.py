@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
+from ..job.backend import gpu_number
 from ..job.group import Group
 from ..job.ranks import Ranks
 from ..job.rendezvous import address_of
@@ -114,7 +115,7 @@ def go_through(pipe: Connection, child: Child, cells: list[Cell]) -> None:
     """Be one rank of the children, until all cells are done or one leaves the ranks out of step."""
     torch.set_num_threads(1)
     if "cuda" in {cell.device for cell in cells}:
-        torch.cuda.set_device(child.ranks.local_rank)
+        torch.cuda.set_device(gpu_number(child.ranks.local_rank))
     server = TCPStore(child.address, child.port, None, False, STARTING, use_libuv=False)
     store = PrefixStore(f"{child.backend}-{child.attempt}", server)
     rank, size = child.ranks.rank, child.ranks.world_size
