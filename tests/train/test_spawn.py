@@ -48,6 +48,39 @@ def test_a_signal_to_the_starting_process_has_the_ranks_save_and_end(
     assert (tmp_path / "checkpoints" / f"step-{int(said[1]):08d}").exists()
 
 
+SAVES = """
+import os, signal, time
+from muster.train import Preemption, run
+
+def train(job):
+    with Preemption(job) as preemption:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not preemption.asked():
+            pass
+        if job.rank == 0:
+            time.sleep(2)  # longer than the other rank takes to end, and than it is then waited for
+            (job.out / "saved").touch()
+        preemption.leave("saved")
+
+if __name__ == "__main__":
+    run(train, spawn=2)
+"""
+
+
+def test_no_rank_leaves_while_another_saves(tmp_path: Path) -> None:
+    script = tmp_path / "saves.py"
+    script.write_text(SAVES)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment(MUSTER_OUT=str(tmp_path)),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIME_LIMIT,
+        check=False,
+    )
+    assert (done.returncode, (tmp_path / "saved").exists()) == (75, True), done.stderr
+
+
 SCRIPT = """
 import sys
 from muster.train import TrainError, run

@@ -84,7 +84,12 @@ class Preemption:
         return count, dist.all_reduce(count, async_op=True)
 
     def leave(self, what_was_saved: str) -> NoReturn:
-        """End this rank with status 75, after a line of rank 0 on stderr. Call it on every rank."""
+        """End every rank with status 75, after a line of rank 0 on stderr. Every rank must call it.
+
+        No rank ends before all have called it: at the end of the first, launchers kill the others, and one
+        of them may still be saving.
+        """
+        self.group.barrier()
         if self.group.rank == 0:
             sys.stderr.write(
                 f"asked to end: {what_was_saved}; status {PREEMPTED}, a restart goes on from there\n"
