@@ -66,12 +66,14 @@ def test_teardown_keeps_what_jobs_wrote_unless_it_is_told_otherwise_and_leaves_n
 def test_a_second_teardown_takes_what_the_first_kept_and_has_nothing_else_to_do(
     hosts: Hosts, bare: dict[str, set[str]]
 ) -> None:
+    last = hosts.names[-1]
+    hosts.on(last, "runuser", "-u", "muster", "--", "sh", "-c", "echo weights >/home/muster/checkpoint")
     first = hosts.play("teardown", teardown_remove_data=ALL_BUT_THE_LAST)
     assert first.status == 0, first.text
     done = hosts.play("teardown", teardown_remove_data=True)
     assert done.status == 0, done.text
     assert [done.recap[name]["changed"] for name in hosts.names[:-1]] == [0] * (len(hosts.names) - 1)
-    assert "ssh_trust : Remove the account" in done.changes(hosts.names[-1]), done.text
+    assert "ssh_trust : Remove the account" in done.changes(last), done.text
     no_trace_is_left(hosts, bare, hosts.names)
     assert not hosts.muster.exists()
 
