@@ -132,7 +132,9 @@ class Figures:
         over = [seconds for seconds, limit in measured if seconds > limit]
         if over and not load.SOAK:
             terminalreporter.line(f"{len(over)} figures are over their limit, which only make soak holds")
-        if load.SOAK and self.durations:
+        # Not for a worker's part of the run, nor for a test that runs pytest in its ranks.
+        inner = hasattr(terminalreporter.config, "workerinput") or "PYTEST_CURRENT_TEST" in os.environ
+        if load.SOAK and self.durations and not inner:
             SOAK_TABLE.parent.mkdir(exist_ok=True)
             with SOAK_TABLE.open("a") as table:  # make soak runs pytest twice, and removes the earlier table
                 table.write(self.table(terminalreporter.config.option.markexpr))
