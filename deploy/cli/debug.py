@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..hosts import hostfile
 from .command import command
 from .running import running
-from .shared import HELP, THE_JOB, explained, require_rank
+from .shared import HELP, RUNNING_JOB, THE_JOB, explained, require_rank
 
 _HELP = {
     "hosts": HELP["hosts"],
@@ -86,7 +86,7 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
 @command(
     help={
         **_HELP,
-        "job": f"{THE_JOB} (default: the newest that runs)",
+        "job": RUNNING_JOB,
         "rank": "the rank",
         "hold": "hold the rank in pdb; the other ranks wait for it",
     },

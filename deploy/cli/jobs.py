@@ -6,7 +6,7 @@ import contextlib
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
@@ -28,7 +28,7 @@ from ..jobs.control import Here, Known, Line, Place
 from ..slurm.mark import any_mark
 from .command import command
 from .ending import PAGE, end_with_page
-from .shared import HELP, THE_JOB, explained, require_rank
+from .shared import HELP, NEWEST_JOB, RUNNING_JOB, THE_JOB, explained, require_rank
 
 JOB_HELP = {
     "hosts": "the hosts file (default: hosts.txt, if there is one)",
@@ -36,7 +36,6 @@ JOB_HELP = {
     "job": THE_JOB,
     "runs": "the folder that holds the runs of this machine (default: runs)",
 }
-NEWEST = f"{THE_JOB} (default: the newest)"
 Default = Literal["newest", "running"]
 ALL = -1
 LOST_STATUS = 3
@@ -68,7 +67,7 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
 @command(
     help={
         **JOB_HELP,
-        "job": NEWEST,
+        "job": NEWEST_JOB,
         "follow": "also show new output until the job ends",
         "rank": "show only this rank",
         "grep": "show only lines with a match of this regular expression",
@@ -101,7 +100,7 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
             screen.close()
 
 
-@command(help={**JOB_HELP, "job": f"{THE_JOB} (default: the newest that runs)"}, words=("job",))
+@command(help={**JOB_HELP, "job": RUNNING_JOB}, words=("job",))
 def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
     """Show the output of a job from now on, until its end and verdict. Ctrl-C leaves the job running.
 
@@ -181,13 +180,16 @@ def one(job: str, hosts: str, runs: str, python: str, *, default: Default | None
             yield jobs.only(known, job, looked(silent))
         else:
             chosen = jobs.newest(known, looked(silent), running=default == "running")
-            say_which(chosen.state.job)
+            say_which(chosen.state.job, silent)
             yield chosen
 
 
-def say_which(job: str) -> None:
-    """Name the job that is meant where none was given; not on stdout, which programs may read."""
-    sys.stderr.write(harmless(f"job {job}") + "\n")
+def say_which(job: str, silent: Iterable[str]) -> None:
+    """Name the job that is meant where none was given; not on stdout, which programs may read.
+
+    `silent`: lines about hosts that cannot be asked, and so may have a newer one.
+    """
+    sys.stderr.write("".join(f"{harmless(line)}\n" for line in (*silent, f"job {job}")))
 
 
 def require_logs(known: Known) -> None:

@@ -29,7 +29,9 @@ class Running(NamedTuple):
 
 @contextlib.contextmanager
 def running(job: str, chosen: Sequence[Host], hosts: str, runs: str, python: str) -> Iterator[Running]:
-    """The job with this id, or whose id ends so, while the chosen hosts are connected; else the newest.
+    """The job with this id, or whose id ends so, while the chosen hosts are connected.
+
+    Without an id it is the newest that runs, which is named on stderr.
 
     A host that cannot list its jobs costs no more than its own part, if another knows the job. If none does,
     that host may be the one that has it: `UnfitError` names it.
@@ -45,7 +47,8 @@ def running(job: str, chosen: Sequence[Host], hosts: str, runs: str, python: str
             raise UnfitError((host or "here", error.reason) for host, error in unread.items())
         cluster.leave_out([*errors, *unread])
         state = (jobs.only(known, job, HERE) if job else jobs.newest(known, HERE, running=True)).state
+        silent = {host: error.reason for host, error in {**errors, **unread}.items()}
         if not job:
-            say_which(state.job)
-        silent = {host: error.reason for host, error in {**errors, **unread}.items() if host in state.hosts}
-        yield Running(state, cluster.channels, silent)
+            others = silent.keys() - set(state.hosts)  # the command itself names those of the job
+            say_which(state.job, (f"{host or 'here'}: {silent[host]}" for host in sorted(others)))
+        yield Running(state, cluster.channels, {host: silent[host] for host in silent if host in state.hosts})

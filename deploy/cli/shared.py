@@ -23,6 +23,8 @@ HELP = {
     "python": "the Python on the hosts (default: setup's, else python3; on localhost the Python of Muster)",
 }
 THE_JOB = "the id of the job, or the end of the id"
+NEWEST_JOB = f"{THE_JOB} (default: the newest)"
+RUNNING_JOB = f"{THE_JOB} (default: the newest that runs)"
 SLOTS = "slots of every host: gpus, cores, auto (GPUs, else cores) or a number (default: the hosts file's)"
 
 

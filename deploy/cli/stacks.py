@@ -12,11 +12,11 @@ from ..hosts import hostfile
 from ..launch.stacks import gather
 from .command import command
 from .running import running
-from .shared import HELP, THE_JOB, explained
+from .shared import HELP, RUNNING_JOB, explained
 
 _HELP = {
     **HELP,
-    "job": f"{THE_JOB} (default: the newest that runs)",
+    "job": RUNNING_JOB,
     "runs": "the folder that holds the runs of this machine (default: runs)",
 }
 

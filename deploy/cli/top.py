@@ -26,14 +26,14 @@ from ..view.top.screen import everything
 from ..view.top.sources import HostSource, JobSource, Source
 from .command import command
 from .jobs import known_jobs, looked, require_logs
-from .shared import HELP, THE_JOB, explained
+from .shared import HELP, RUNNING_JOB, explained
 
 FIRST_SECONDS, PAUSE_SECONDS = 8.0, 0.5  # how long --once waits for a first sample of each host
 
 _HELP = {
     **HELP,
     "hosts": "watch these hosts, without a job; with JOB: where to look for it (default: hosts.txt)",
-    "job": f"{THE_JOB} (default: the newest that runs)",
+    "job": RUNNING_JOB,
     "runs": "the folder that holds the runs of this machine (default: runs)",
     "once": "print hosts and ranks once, as plain text",
     "json": "print once what is known of hosts and ranks, as JSON for programs",

@@ -24,14 +24,14 @@ from ..view.page.render import render
 from ..view.page.write import NAME, write_page, write_report
 from ..view.tensorboard import write_tensorboard
 from .command import command
-from .jobs import JOB_HELP, NEWEST, one, require_logs
-from .shared import explained
+from .jobs import JOB_HELP, one, require_logs
+from .shared import NEWEST_JOB, explained
 
 
 @command(
     help={
         **JOB_HELP,
-        "job": NEWEST,
+        "job": NEWEST_JOB,
         "output": "the file to write (default: report.html in runs/JOB)",
         "tensorboard": "also write metrics, steps and samples for TensorBoard, to a folder of this folder",
     },

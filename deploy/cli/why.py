@@ -17,12 +17,12 @@ from ..why.slow import lines
 from ..why.verdict import explain
 from .command import command
 from .running import running
-from .shared import HELP, THE_JOB, explained
+from .shared import HELP, RUNNING_JOB, explained
 
 _HELP = {
     "hosts": HELP["hosts"],
     "python": HELP["python"],
-    "job": f"{THE_JOB} (default: the newest that runs)",
+    "job": RUNNING_JOB,
     "json": "print JSON for programs",
     "runs": "the folder that holds the runs of this machine (default: runs)",
 }

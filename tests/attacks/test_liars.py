@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import stat
@@ -27,7 +28,7 @@ from muster.deploy.hosts.hostfile import Host
 from tests.attacks.liar import LIES
 from tests.launching import FAB, make_project
 from tests.load import stretched
-from tests.unit.test_job_states import RECORD, make_run
+from tests.unit.test_job_states import RECORD, hold, make_run
 
 LIAR = Path(__file__).with_name("liar.py")
 COMMANDS = {
@@ -148,6 +149,23 @@ def test_a_host_that_cannot_list_its_jobs_costs_its_own_part_alone(
         Muster().run(["muster", "why", "another"])
     assert end.value.code == UnfitError.exit_status
     assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == ["node2"]
+
+
+def test_without_an_id_a_host_that_may_have_a_newer_job_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = liar(tmp_path, "jobs:garbage")
+    driver = hold(make_run(tmp_path / "runs", hosts=["node1", "node3"]))
+    (tmp_path / "hosts.txt").write_text("node[1-3]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        running, "opener", lambda *_: lambda host: LocalPipe(python if host.name == "node2" else None)
+    )
+    with contextlib.suppress(SystemExit):
+        Muster().run(["muster", "why"])
+    os.close(driver)
+    silent, named, *_ = capsys.readouterr().err.splitlines()
+    assert (silent.partition(":")[0], named) == ("node2", f"job {RECORD['job']}")
 
 
 # ---- as commands ------------------------------------------------------------------------------------------
