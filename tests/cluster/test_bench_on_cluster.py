@@ -68,7 +68,7 @@ def links(project: Project, *words: str) -> dict[str, Any]:
 @pytest.mark.usefixtures("limited")
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_a_limited_link_is_named_each_time(project: Project, backend: str) -> None:
-    for _ in range(5):
+    for _ in range(3):
         slow = [
             (each["where"], each["source"], each["target"])
             for each in links(project, "--backend", backend)["slow"]

@@ -74,16 +74,25 @@ others = pytest.mark.parametrize(
 )
 
 
-def test_six_ranks_on_three_hosts_train_as_one_rank_does(
+def hosts_with(cluster: Cluster, folder: Path, *slots: int) -> Path:
+    """A hosts file with so many slots on each node: few, as every rank spends seconds to import torch."""
+    (folder / ".muster").symlink_to(cluster.muster_dir)
+    hosts = folder / "few.txt"
+    hosts.write_text("".join(f"{node} slots={n}\n" for node, n in zip(cluster.nodes, slots, strict=True)))
+    return hosts
+
+
+def test_four_ranks_on_three_hosts_train_as_one_rank_does(
     cluster: Cluster, alone: list[float], tmp_path: Path
 ) -> None:
-    line, losses = train(cluster, tmp_path, SHORT)
-    assert " ranks=6 hosts=3 backend=gloo launcher=mpirun seconds=" in line
+    few = hosts_with(cluster, tmp_path, 2, 1, 1)
+    line, losses = train(cluster, tmp_path / "runs", SHORT, hosts=few)
+    assert " ranks=4 hosts=3 backend=gloo launcher=mpirun seconds=" in line
     assert losses == pytest.approx(alone, abs=1e-5)
-    (run,) = tmp_path.iterdir()
+    (run,) = (tmp_path / "runs").iterdir()
     result = json.loads((run / "result.json").read_text())
     hosts = [rank["host"] for rank in result["ranks"]]
-    assert hosts == ["node1", "node1", "node2", "node2", "node3", "node3"]
+    assert hosts == ["node1", "node1", "node2", "node3"]
     assert {path.name for path in (run / "logs").glob("rank-*.out")} == {"rank-0000@node1.out"}
 
 
@@ -96,10 +105,7 @@ def test_a_rank_on_each_host_trains_as_one_rank_does(
     backend: str,
     words: tuple[str, ...],
 ) -> None:
-    """One rank on each host: each spends seconds to import torch, and torchrun does so as well."""
-    one_each = tmp_path / "one-each.txt"
-    one_each.write_text("".join(f"{node}\n" for node in cluster.nodes))
-    (tmp_path / ".muster").symlink_to(cluster.muster_dir)
+    one_each = hosts_with(cluster, tmp_path, 1, 1, 1)
     line, losses = train(cluster, tmp_path / "runs", *words, SHORT, hosts=one_each)
     assert f" ranks=3 hosts=3 backend={backend} launcher={launcher} seconds=" in line
     assert len(losses) == 2
@@ -117,12 +123,13 @@ def test_six_ranks_on_three_hosts_train_as_the_readme_says(cluster: Cluster, tmp
 
 @pytest.mark.soak
 @others
-def test_six_ranks_on_three_hosts_train_to_the_same_accuracy(
+def test_a_rank_on_each_host_trains_to_the_same_accuracy(
     cluster: Cluster, tmp_path: Path, launcher: str, backend: str, words: tuple[str, ...]
 ) -> None:
-    line, losses = train(cluster, tmp_path, *words)
+    one_each = hosts_with(cluster, tmp_path, 1, 1, 1)
+    line, losses = train(cluster, tmp_path / "runs", *words, hosts=one_each)
     found = re.fullmatch(
-        rf"accuracy=(0\.\d+) ranks=6 hosts=3 backend={backend} launcher={launcher} seconds=\S+", line
+        rf"accuracy=(0\.\d+) ranks=3 hosts=3 backend={backend} launcher={launcher} seconds=\S+", line
     )
     assert found, line
     assert float(found.group(1)) >= 0.97

@@ -62,19 +62,19 @@ def seen(
     *,
     seconds: float,
     looks: int = 0,
-    seed: int = 0,
     hosts: str = "localhost slots=3",
+    launcher: str = "mpirun",
 ) -> tuple[list[Rank], Verdict]:
     """Launch a program on three ranks, and ask why it hangs until it does, for so many seconds at most.
 
-    `looks`: stop after so many at ranks that have begun to work. `seed`: how slow a healthy program is.
+    `looks`: stop after so many at ranks that have begun to work, two each second.
+    `launcher`: torchrun imports PyTorch once more, so it is for the few programs that ask for it.
     """
     for source in program.parent.glob("*.py"):
         shutil.copy(source, project.path)
     (project.path / "hosts.txt").write_text(hosts)
-    launcher = "mpirun" if backend == "mpi" else "torchrun"
     words = ["--record", "--launcher", launcher, "--env", f"HANG_BACKEND={backend}"]
-    words += ["--env", f"HANG_SEED={seed}", "--script", program.name]
+    words += ["--script", program.name]
     with project.start(*words) as driver:
         try:
             job = re.search(r"job (\S+):", read_until(driver, "job ", 1)[0])
@@ -100,7 +100,7 @@ def _ask(job: str, project: Project, seconds: float, looks: int) -> tuple[list[R
             looks -= begun
             if sure or (begun and looks == 0) or time.monotonic() > deadline:
                 return ranks, verdict
-            time.sleep(1)
+            time.sleep(0.5 if looks else 1.0)
 
 
 def judge(hang: Hang, verdict: Verdict) -> list[str]:

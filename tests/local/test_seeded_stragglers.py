@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from muster.deploy.why.slow import Straggler
 from tests.launching import Project
-from tests.stragglers.live import running
+from tests.stragglers.live import Running, running
 from tests.stragglers.table import BALANCED, PROGRAM, SEEDED, Phase, line_of
 from tests.waiting import wait_until
 
@@ -47,6 +48,7 @@ def test_the_verdict_and_the_page_of_a_recorded_run_name_the_rank_that_is_late(p
 def test_each_seeded_straggler_is_named_thirty_steps_after_it_becomes_slow(
     project: Project, backend: str
 ) -> None:
+    """Where it is rank 1, the line of the program is its likely cause."""
     missed = []
     with running(project, SEEDED, backend) as job:
         for phase in SEEDED:
@@ -54,14 +56,22 @@ def test_each_seeded_straggler_is_named_thirty_steps_after_it_becomes_slow(
             named = [rank.rank for rank in pace.late] if pace else []
             if named != [phase.slow]:
                 missed.append((phase.word, named))
+            if phase.slow == 1:
+                line = line_of(phase.part)
+                wait_until(functools.partial(blamed, job, line), f"{line} as the cause")
             job.next()
     assert not missed
+
+
+def blamed(job: Running, line: str) -> bool:
+    """Whether a line is said to be why rank 1 is slow."""
+    return any(one.rank == 1 and line in one.cause for one in job.stragglers())
 
 
 @pytest.mark.soak
 def test_nobody_is_named_in_balanced_runs(project: Project) -> None:
     named = []
-    phases = BALANCED * 3
+    phases = BALANCED * 2
     with running(project, phases) as job:
         for phase in phases:
             pace = job.paces()
@@ -69,21 +79,6 @@ def test_nobody_is_named_in_balanced_runs(project: Project) -> None:
             named += [(phase.word, rank) for rank in pace.late]
             job.next()
     assert not named
-
-
-@pytest.mark.soak
-def test_the_line_of_the_program_where_a_rank_is_slow_is_its_likely_cause(project: Project) -> None:
-    phases = [phase for phase in SEEDED if phase.slow == 1]
-    with running(project, phases) as job:
-        for phase in phases:
-            job.paces()
-            line = line_of(phase.part)
-
-            def named(line: str = line) -> bool:
-                return any(one.rank == 1 and line in one.cause for one in job.stragglers())
-
-            wait_until(named, f"{line} as the cause")
-            job.next()
 
 
 @pytest.mark.soak

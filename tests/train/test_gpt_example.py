@@ -61,14 +61,18 @@ def alone(of_one_rank: Job) -> list[float]:
     return losses(of_one_rank)
 
 
-@pytest.mark.parametrize(
-    ("launcher", "ranks"),
-    [
-        ("mpirun", 3),
-        pytest.param("torchrun", 3, marks=pytest.mark.soak),
-        pytest.param("spawn", 2, marks=pytest.mark.soak),
-    ],
-)
+def test_the_gpt_has_the_same_loss_on_one_rank_and_on_three(tmp_path: Path, text: tuple[str, ...]) -> None:
+    curves = []
+    for ranks in (1, 3):
+        out = tmp_path / str(ranks)
+        printed = run_script(Path(GPT), ranks, *TINY, *text, "--steps", "6", out=out)
+        (held_out,) = re.findall(r"step 6: loss on held-out text (\S+)", printed[0])
+        curves.append([*(step["loss"] for step in steps(out)), float(held_out)])
+    assert curves[1] == pytest.approx(curves[0], abs=1e-4)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 3), ("torchrun", 3), ("spawn", 2)])
 def test_the_gpt_has_the_same_loss_under_every_launcher(
     launch: Launch, text: tuple[str, ...], of_one_rank: Job, launcher: str, ranks: int
 ) -> None:

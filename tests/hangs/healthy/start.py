@@ -2,15 +2,28 @@
 
 import os
 import random
-from time import sleep
+from time import monotonic, sleep
 
 import torch
 import torch.distributed as dist
 
 BACKEND = os.environ.get("HANG_BACKEND", "gloo")
-PACE = random.Random(os.environ.get("HANG_SEED", "0")).uniform(0.4, 1.5)  # noqa: S311
-"""How slow this run is: what its sleeps are multiplied by."""
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+class Pace:
+    """How slow the program is: what its sleeps are multiplied by. It changes with time."""
+
+    SECONDS = 4.0
+    began = monotonic()
+
+    def __rmul__(self, seconds: float) -> float:
+        """The seconds at the pace of now."""
+        nth = (monotonic() - self.began) // self.SECONDS
+        return seconds * random.Random(str(nth)).uniform(0.4, 1.5)  # noqa: S311
+
+
+PACE = Pace()
 
 
 def begin() -> None:
