@@ -73,9 +73,9 @@ class Config:
     compile: bool = False  # torch.compile, which needs a C++ compiler, or Triton on a GPU
     workers: int = 0  # processes that read data, for each rank
     seed: int = 0
-    log_every: int = 10  # steps
-    eval_every: int = 100  # steps
-    save_every: int = 100  # steps
+    log_every: int = 10  # steps; 0: never
+    eval_every: int = 100  # steps, and at the end; 0: only there
+    save_every: int = 100  # the same
     resume: bool = False  # continue from the newest checkpoint
     profile: str = ""  # steps to profile, such as 10:15; traces in OUT/profile open in ui.perfetto.dev
     tensorboard: bool = False  # the figures for TensorBoard too, in OUT/tensorboard
@@ -344,13 +344,13 @@ def train(job: Job, config: Config, kind: type[Training] = Training) -> None:
             size = {"samples": config.batch_size, "tokens": training.tokens}
             record = log.step(step, loss=loss, lr=lr, gradient_norm=norm, **size)
             profiled()
-            if step % config.log_every == 0:
+            if config.log_every and step % config.log_every == 0:
                 say(job, show(record, training, peak))
-            if step % config.eval_every == 0 or step == config.steps:
+            if step == config.steps or (config.eval_every and step % config.eval_every == 0):
                 say(job, f"step {step}: loss on held-out text {training.evaluate(held_out):.6f}")
             preempted = preemption.asked()
             last = preempted or step == config.steps
-            if last or step % config.save_every == 0:
+            if last or (config.save_every and step % config.save_every == 0):
                 training.save(last=last)
             if preempted:
                 preemption.leave(f"saved step {step}")

@@ -71,6 +71,15 @@ def test_the_gpt_has_the_same_loss_on_one_rank_and_on_three(tmp_path: Path, text
     assert curves[1] == pytest.approx(curves[0], abs=1e-4)
 
 
+def test_what_is_asked_for_every_0_steps_is_done_at_the_end_alone(
+    tmp_path: Path, text: tuple[str, ...]
+) -> None:
+    never = ("--log-every", "0", "--eval-every", "0", "--save-every", "0")
+    (printed,) = run_script(Path(GPT), 1, *TINY, *text, "--steps", "3", *never, out=tmp_path)
+    assert re.findall(r"^step (\d.*?)[: ] ", printed, re.MULTILINE) == ["3"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 3), ("torchrun", 3), ("spawn", 2)])
 def test_the_gpt_has_the_same_loss_under_every_launcher(
