@@ -27,7 +27,8 @@ MAY_BE_SKIPPED = (
     r"no podman here",  # Debian packs it; launches into its containers are tried where it is
     r"no nft here",  # hosts with nftables prove it in tests/ansible/test_firewall.py, marked soak
 )
-ORDER = ("cluster", "ansible", "conformance", "train", "local", "node", "unit")  # the longest first
+# The longest first; attacks mostly wait, and the processor has other work only while others run.
+ORDER = ("cluster", "ansible", "attacks", "conformance", "train", "local", "node", "unit")
 SHARED = {"cluster": "tests/cluster/", "ansible": "tests/ansible/", "slurm": "tests/cluster/test_slurm_"}
 """How the files begin whose tests share hosts; the last one that fits."""
 
@@ -132,12 +133,12 @@ class Figures:
         over = [seconds for seconds, limit in measured if seconds > limit]
         if over and not load.SOAK:
             terminalreporter.line(f"{len(over)} figures are over their limit, which only make soak holds")
-        # Not for a worker's part of the run, nor for a test that runs pytest in its ranks.
-        inner = hasattr(terminalreporter.config, "workerinput") or "PYTEST_CURRENT_TEST" in os.environ
-        if load.SOAK and self.durations and not inner:
+        # Not for a worker's part of the run, nor for a test whose ranks are pytests, which have no -m.
+        tests = terminalreporter.config.option.markexpr
+        if load.SOAK and self.durations and tests and not hasattr(terminalreporter.config, "workerinput"):
             SOAK_TABLE.parent.mkdir(exist_ok=True)
             with SOAK_TABLE.open("a") as table:  # make soak runs pytest twice, and removes the earlier table
-                table.write(self.table(terminalreporter.config.option.markexpr))
+                table.write(self.table(tests))
             terminalreporter.line(f"figures, limits and loads: {SOAK_TABLE}")
 
     def table(self, tests: str) -> str:

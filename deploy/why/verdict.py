@@ -140,6 +140,12 @@ class _Case:
 
     def _nobody_is_missing(self) -> Verdict:
         wait = self.waits[0]
+        if held := {rank: why for rank in self.ranks if (why := fate(self.ranks[rank]))}:
+            told = "; ".join(f"{named([self.ranks[rank]])} {why}" for rank, why in held.items())
+            cause = f"every rank has come, but {told}"
+            return self._make(
+                "fate", self._waiters(wait), cause, [*held], operation=operation(wait.entry), wait=wait
+            )
         cause = "every rank has come, but it does not end: look at the network between the hosts"
         return self._make(
             "network", self._waiters(wait), cause, [], operation=operation(wait.entry), wait=wait

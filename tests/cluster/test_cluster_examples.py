@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
     from tests.launching import Project
 
+# Each node sees all cores, which it shares with the others.
+ONE_EACH = ("--per-host", "1", "--env", "OMP_NUM_THREADS=1")
 mostly_mpirun = pytest.mark.parametrize(
     "launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)]
 )
@@ -25,7 +27,7 @@ mostly_mpirun = pytest.mark.parametrize(
 def test_a_parameter_server_has_workers_on_three_hosts(project: Project, launcher: str) -> None:
     """One rank a host: the server on the first, a worker on each of the others."""
     shutil.copy(ROOT / "examples" / "parameter_server.py", project.path)
-    words = ("--launcher", launcher, "--per-host", "1", "--script", "parameter_server.py")
+    words = ("--launcher", launcher, *ONE_EACH, "--script", "parameter_server.py")
     done = project.launch(*words)
     assert done.status == 0, done.output
     assert [rank["host"] for rank in done.result["ranks"]] == ["node1", "node2", "node3"]
@@ -37,7 +39,7 @@ def test_a_parameter_server_has_workers_on_three_hosts(project: Project, launche
 @mostly_mpirun
 def test_the_minimal_example_trains_on_three_hosts(project: Project, launcher: str) -> None:
     shutil.copy(ROOT / "examples" / "minimal.py", project.path)
-    done = project.launch("--launcher", launcher, "--per-host", "1", "--script", "minimal.py")
+    done = project.launch("--launcher", launcher, *ONE_EACH, "--script", "minimal.py")
     assert done.status == 0, done.output
     assert "3 ranks: epoch 4, loss" in done.output
 
@@ -48,7 +50,7 @@ def test_the_script_of_the_page_own_model_trains_on_three_hosts(
     cluster: Cluster, project: Project, launcher: str
 ) -> None:
     (project.path / "train.py").write_text(stages()[-1])
-    done = project.launch("--launcher", launcher, "--per-host", "1", "--script", "train.py")
+    done = project.launch("--launcher", launcher, *ONE_EACH, "--script", "train.py")
     assert done.status == 0, done.output
     assert "epoch 4, loss" in done.output
     kept = cluster.exec("node1", ["ls", f"/home/muster/.muster/jobs/{done.job}/out/model.pt"])

@@ -44,7 +44,11 @@ def train(cluster: Cluster, folder: Path, *words: str, hosts: Path | None = None
     """
     where = str(hosts or cluster.hosts_file)
     patient = ("--start-timeout", "300")  # the start of torch on a busy machine
-    command = [str(FAB), "launch", "--hosts", where, "--runs", str(folder), *patient, *words]
+    share = (
+        "--env",
+        "OMP_NUM_THREADS=1",
+    )  # each node sees all cores, which it shares with the others
+    command = [str(FAB), "launch", "--hosts", where, "--runs", str(folder), *patient, *share, *words]
     done = subprocess.run(
         command, cwd=ROOT, env=cluster.env, capture_output=True, text=True, timeout=540, check=False
     )

@@ -172,12 +172,11 @@ def engines(
 
 
 def push_and_lose(engines: Engines, lost: str) -> Pushed:
-    """Push, and switch the node off once more has come than the other host lacks: some of it is there."""
+    """Push, and switch the node off as soon as some of it is there."""
     cut: list[int] = []
-    of_the_other = LOW + HIGH if engines.lacks == 2 else HIGH
 
     def tell(done: int, total: int) -> None:
-        if not cut and done > of_the_other + HIGH / 2:
+        if not cut and engines.staged(lost):
             cut.append(done)
             engines.cluster.kill(lost)
 

@@ -163,6 +163,13 @@ def test_where_every_rank_has_come_the_network_is_left() -> None:
     assert (verdict.kind, verdict.culprits, verdict.hang) == ("network", (), True)
 
 
+def test_of_ranks_that_have_all_come_one_that_is_held_up_is_the_cause() -> None:
+    reads = rank(2, process=Process(7, "D", "folio_wait_bit"))
+    verdict = explain([rank(0), rank(1), reads, rank(3)])
+    assert (verdict.kind, verdict.culprits, verdict.hang) == ("fate", (2,), True)
+    assert verdict.cause == "every rank has come, but rank 2 on node3 is in the kernel (D, folio_wait_bit)"
+
+
 def test_without_a_record_only_stacks_are_compared_and_the_verdict_says_so() -> None:
     waits = (Line("wait", "train.py", 9, True),)
     bare: dict[str, Any] = {"entries": (), "groups": (), "missing": "it has not imported torch.distributed"}
