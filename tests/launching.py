@@ -20,6 +20,8 @@ from tests.load import hold
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
+# For nodes that are containers of this machine: each sees all cores, which it shares with the others.
+ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
 FAB = Path(sys.executable).parent / "fab"
 MUSTER = Path(sys.executable).parent / "muster"
 

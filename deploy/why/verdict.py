@@ -140,11 +140,10 @@ class _Case:
 
     def _nobody_is_missing(self) -> Verdict:
         wait = self.waits[0]
-        if held := {rank: why for rank in self.ranks if (why := fate(self.ranks[rank]))}:
-            told = "; ".join(f"{named([self.ranks[rank]])} {why}" for rank, why in held.items())
-            cause = f"every rank has come, but {told}"
+        if held := self._fated():
+            cause = f"every rank has come, but {self._fates(held)}"
             return self._make(
-                "fate", self._waiters(wait), cause, [*held], operation=operation(wait.entry), wait=wait
+                "fate", self._waiters(wait), cause, held, operation=operation(wait.entry), wait=wait
             )
         cause = "every rank has come, but it does not end: look at the network between the hosts"
         return self._make(
@@ -153,7 +152,7 @@ class _Case:
 
     def _without_waits(self) -> Verdict:
         """No rank waits in anything that is recorded: stacks and processes are left."""
-        fated = [rank for rank in self.ranks if fate(self.ranks[rank])]
+        fated = self._fated()
         recorded = [rank for rank in self.ranks.values() if rank.evidence and not rank.evidence.missing]
         places = fold((number, self._where(number)) for number in self.ranks if number not in fated)
         parts = [f"{span(numbers)} {plural(numbers, words)}" for numbers, words in places[:4]]
@@ -163,10 +162,14 @@ class _Case:
         clear = bool(places) and 2 * len(places[0][0]) > len(self.ranks)
         culprits = fated or (odd if clear and not recorded else [])
         if fated:
-            told = "; ".join(f"{named([self.ranks[rank]])} {fate(self.ranks[rank])}" for rank in fated)
             stops = any(self._is_certain(rank) and not self._ended_well(rank) for rank in fated)
             return self._make(
-                "fate", "; ".join(parts) or note, told, fated, where=self._lines(fated), certain=stops
+                "fate",
+                "; ".join(parts) or note,
+                self._fates(fated),
+                fated,
+                where=self._lines(fated),
+                certain=stops,
             )
         if culprits:
             note += f"; not where the others are: {named([self.ranks[rank] for rank in culprits])}"
@@ -174,6 +177,13 @@ class _Case:
         return self._make(kind, "; ".join(parts), note, culprits, where=self._lines(culprits))
 
     # -- parts of a verdict --
+
+    def _fated(self) -> list[int]:
+        return [rank for rank in self.ranks if fate(self.ranks[rank])]
+
+    def _fates(self, numbers: Sequence[int]) -> str:
+        ranks = [self.ranks[number] for number in numbers]
+        return "; ".join(f"{named([rank])} {fate(rank)}" for rank in ranks)
 
     def _make(
         self,

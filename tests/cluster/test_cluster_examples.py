@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.launching import ROOT
+from tests.launching import ONE_THREAD, ROOT
 from tests.train.own_model import stages
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
     from tests.launching import Project
 
-# Each node sees all cores, which it shares with the others.
-ONE_EACH = ("--per-host", "1", "--env", "OMP_NUM_THREADS=1")
+ONE_EACH = ("--per-host", "1", *ONE_THREAD)
 mostly_mpirun = pytest.mark.parametrize(
     "launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)]
 )

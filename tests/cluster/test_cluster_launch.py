@@ -20,7 +20,7 @@ import pytest
 from muster.deploy.agent.job.supervisor import SILENCE_SECONDS
 from tests.cluster.start_faults import key_of, known_hosts, replaced
 from tests.cluster.striking import clean_at
-from tests.launching import FAB, ROOT, Launched, Project
+from tests.launching import FAB, ONE_THREAD, ROOT, Launched, Project
 from tests.load import hold
 from tests.waiting import PATIENCE, read_until
 
@@ -44,11 +44,7 @@ def train(cluster: Cluster, folder: Path, *words: str, hosts: Path | None = None
     """
     where = str(hosts or cluster.hosts_file)
     patient = ("--start-timeout", "300")  # the start of torch on a busy machine
-    share = (
-        "--env",
-        "OMP_NUM_THREADS=1",
-    )  # each node sees all cores, which it shares with the others
-    command = [str(FAB), "launch", "--hosts", where, "--runs", str(folder), *patient, *share, *words]
+    command = [str(FAB), "launch", "--hosts", where, "--runs", str(folder), *patient, *ONE_THREAD, *words]
     done = subprocess.run(
         command, cwd=ROOT, env=cluster.env, capture_output=True, text=True, timeout=540, check=False
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import Cluster
-from tests.launching import FAB, ROOT, Project
+from tests.launching import FAB, ONE_THREAD, ROOT, Project
 from tests.waiting import PATIENCE
 
 ONE_DIGIT = 1 / 360  # of those held out: the sums of three ranks and of two differ in their last bits
@@ -26,8 +26,7 @@ sys.exit(7 if os.environ["RANK"] == "5" and os.environ["MUSTER_RESTART"] == "0" 
 def lose_a_host(cluster: Cluster, runs: Path, launcher: str) -> str:
     """Train, switch a host off meanwhile, and reach the same accuracy; returns the job."""
     words = ("--hosts", str(cluster.hosts_file), "--runs", str(runs), "--launcher", launcher)
-    few = ("--per-host", "1", "--env", "OMP_NUM_THREADS=1")  # each node sees all cores, which it shares
-    again = (*few, "--max-restarts", "2", "--min-hosts", "2")
+    again = (*ONE_THREAD, "--per-host", "1", "--max-restarts", "2", "--min-hosts", "2")
     said = []
     with subprocess.Popen(
         [str(FAB), "launch", *words, *again], cwd=ROOT, stdout=subprocess.PIPE, text=True
