@@ -96,8 +96,8 @@ def _ask(job: str, project: Project, seconds: float, looks: int) -> tuple[list[R
             assert not problems, problems
             verdict = explain(ranks)
             begun = sum(len(one.evidence.entries) > 3 for one in ranks if one.evidence) == 3
-            # Before, ranks that read PyTorch from a slow disk wait for each other too. In a healthy program (looks)
-            # no hang may be seen at all.
+            # Before, ranks that read PyTorch from a slow disk wait for each other too. In a healthy program
+            # (`looks`) no hang may be seen at all.
             sure = verdict.hang and len(ranks) == 3 and (begun or looks or verdict.kind == "absent")
             looks -= begun
             if sure or (begun and looks == 0) or time.monotonic() > deadline:
