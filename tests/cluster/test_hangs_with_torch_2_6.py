@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.hangs.capture import judge, seen
-from tests.hangs.table import HANGS, Hang
+from tests.hangs.table import Hang, in_setting
 from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 
-@pytest.mark.parametrize("hang", [hang for hang in HANGS if not hang.ends], ids=lambda hang: hang.program)
+@pytest.mark.parametrize("hang", in_setting("torch 2.6"), ids=lambda hang: hang.program)
 def test_a_seeded_bug_is_explained_while_it_hangs(project: Project, hang: Hang) -> None:
     _, verdict = seen(project, hang.path, "gloo", seconds=PATIENCE, hosts="node1 slots=3\n")
     assert not judge(hang, verdict), str(verdict)

@@ -71,3 +71,21 @@ HANGS = (
     Hang("saves_to_a_pipe", "absent", (0,), "barrier #4 of group 0"),
     Hang("one_microbatch_more", "deadlock", (1, 2), ""),
 )
+
+SETTINGS = ("gloo", "mpi", "torch 2.6")
+"""Where they hang in make soak: this machine's torch under both backends, and Gloo of the node image."""
+
+
+def in_setting(setting: str) -> list[Hang]:
+    """The bugs that make soak has hang in a setting: each in one of the three, and one of each kind in all.
+
+    tests/unit/test_why.py judges the records of all, which `python -m tests.hangs.capture` makes anew.
+    """
+    hanging = [hang for hang in HANGS if not hang.ends]
+    firsts = {hang.kind: hang for hang in reversed(hanging) if hang.backends == BOTH}.values()
+    mine = SETTINGS.index(setting)
+    return [
+        hang
+        for number, hang in enumerate(hanging)
+        if hang in firsts or mine == (number % len(SETTINGS) if hang.backends == BOTH else 0)
+    ]
