@@ -75,9 +75,7 @@ def test_a_checkpoint_without_its_metadata_is_not_used(tmp_path: Path, text: tup
 @pytest.mark.parametrize(
     ("ranks", "words"),
     [
-        pytest.param(2, "--tensor 2", id="tensor parallel", marks=pytest.mark.soak),
         pytest.param(2, "--offload --recompute", id="offloaded", marks=pytest.mark.soak),
-        pytest.param(2, "--replicas 2", id="replicas", marks=pytest.mark.soak),
         pytest.param(4, "--tensor 2", id="2 shards x 2 tensor", marks=pytest.mark.soak),
         pytest.param(4, "--replicas 2", id="2 replicas x 2 shards", marks=pytest.mark.soak),
         pytest.param(4, "--replicas 2 --tensor 2", id="2 replicas x 2 tensor", marks=pytest.mark.soak),
