@@ -51,8 +51,8 @@ slurm-cluster-down: ## remove the Slurm cluster
 	  else echo 'no Python 3.10 here: the driver is not tested with it'; fi
 	@touch $@
 
-# Tests that share something stay together, the longest first (tests/conftest.py). Three workers, because tests of
-# hosts and containers wait for a quarter of their time.
+# Tests that share something stay together (tests/parallel.py). Three workers, because tests of hosts and containers
+# wait for a quarter of their time; four in make soak, where more of them wait for what a fault brings about.
 PYTEST := $(BIN)/pytest --dist loadscope --no-loadscope-reorder --numprocesses
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes would compile this project anew
 
@@ -67,7 +67,7 @@ test: $(ENVIRONMENTS) ## what a change must pass; on the cluster where an engine
 # What needs the machine for itself runs after all else. The first part's failure does not keep the second from running.
 soak: $(ENVIRONMENTS) ## what takes long, and every limit of time, into build/soak.txt
 	rm -f build/soak.txt
-	SOAK=1 $(PYTEST) 3 -m 'soak and not timed'; shared=$$?; \
+	SOAK=1 $(PYTEST) 4 -m 'soak and not timed'; shared=$$?; \
 	  SOAK=1 $(BIN)/pytest -m timed && exit $$shared
 
 lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint, ansible-lint

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests import load
+from tests import load, parallel
 
 HERE = Path(__file__).parent
 SOAK_TABLE = HERE.parent / "build" / "soak.txt"
@@ -27,10 +27,6 @@ MAY_BE_SKIPPED = (
     r"no podman here",  # Debian packs it; launches into its containers are tried where it is
     r"no nft here",  # hosts with nftables prove it in tests/ansible/test_firewall.py, marked soak
 )
-# The longest first; attacks mostly wait, and the processor has other work only while others run.
-ORDER = ("cluster", "ansible", "attacks", "conformance", "train", "local", "node", "unit")
-SHARED = {"cluster": "tests/cluster/", "ansible": "tests/ansible/", "slurm": "tests/cluster/test_slurm_"}
-"""How the files begin whose tests share hosts; the last one that fits."""
 
 
 # ---- skips ------------------------------------------------------------------------------------------------
@@ -79,18 +75,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests by folder, the longest first."""
-
-    def tier(item: pytest.Item) -> int:
-        folder = item.path.relative_to(HERE).parts[0]
-        return ORDER.index(folder) if folder in ORDER else len(ORDER)
-
-    items.sort(key=tier)
+    items.sort(key=lambda item: parallel.place(item.path))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Run tests that share hosts in one worker, and otherwise the tests of a file in one worker.
+    """Run the tests of a group in one worker.
 
     Not `--dist loadgroup`: xdist 3.8 puts the group into `Item._nodeid`, which pytest 9.2 no longer reads.
     """
@@ -98,9 +88,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist's base is untyped to mypy here
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            shared = [hosts for hosts, beginning in SHARED.items() if file.startswith(beginning)]
-            return shared[-1] if shared else file
+            return parallel.group(nodeid)
 
     return Together(config, log)
 

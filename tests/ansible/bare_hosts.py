@@ -17,12 +17,12 @@ from pathlib import Path
 
 from muster.deploy.agent.process.processes import below, process_table
 from tests.load import SOAK
+from tests.parallel import NUMBER
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 BOOKS = ROOT / "ansible"
 COMPOSE = Path(__file__).parent / "node" / "compose.yaml"
-NUMBER = int(os.environ.get("MUSTER_TEST_CLUSTER", "0"))  # for a second run beside the first: its own hosts
 PROJECT = f"muster-bare-test{NUMBER or ''}"
 NETWORK = f"10.77.{NUMBER}"
 RELEASE = os.environ.get("BARE_RELEASE", "trixie")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.ansible.bare_hosts import HAS_TORCH, PATH, Hosts, Outcome, run
+from tests.parallel import LIFE
 
 
 def missing() -> str | None:
@@ -54,14 +55,9 @@ def clock(operator: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def hosts(operator: Path, clock: str, request: pytest.FixtureRequest) -> Hosts:
-    """Two bare hosts; the tests make them a cluster, and then bare again. Where tests of the soak run, three.
-
-    Of what every run plays, a third host shows nothing that the second does not: one host is the head, one is
-    not. The tests of the soak need three, for clocks that outvote another.
-    """
-    soak = any(item.get_closest_marker("soak") for item in request.session.items)
-    hosts = Hosts(operator, ["node1", "node2", *["node3"] * soak])
+def hosts(operator: Path, clock: str) -> Hosts:
+    """Two bare hosts, the head and another; the tests make them a cluster, and then bare again."""
+    hosts = Hosts(operator, ["node1", "node2"])
     hosts.start(*hosts.names)
     return hosts
 
@@ -81,6 +77,17 @@ def set_up(hosts: Hosts, bare: dict[str, set[str]]) -> Outcome:
     return done
 
 
+@pytest.fixture(scope="session")
+def joined(hosts: Hosts, bare: dict[str, set[str]], set_up: Outcome) -> Outcome:
+    """The setup by which a third host joins them; its operator is an ordinary user with sudo."""
+    hosts.start("node3", login="op")
+    bare["node3"] = hosts.traces("node3")
+    hosts.names.append("node3")
+    done = hosts.play("setup")
+    assert done.status == 0, done.text
+    return done
+
+
 @pytest.fixture(scope="module")
 def newcomer(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Hosts:
     """One bare host in its own cluster; its operator is an ordinary user with sudo."""
@@ -91,10 +98,6 @@ def newcomer(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactor
     return hosts
 
 
-# The order in which the files can share one cluster; each file also runs alone, through the fixture `set_up`.
-LIFE = ["test_inventory", "test_setup", "test_clocks", "test_rotation", "test_teardown"]
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ours = [item for item in items if Path(__file__).parent in item.path.parents]
     for item in ours:
@@ -103,7 +106,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # Against what hangs: a test with several setups of environments or images takes half an hour
             # on a busy machine.
             item.add_marker(pytest.mark.timeout(3600))
-    order = {name: number for number, name in enumerate(LIFE)}
+    order = {name: number for number, name in enumerate(LIFE)}  # they share hosts; each file also runs alone
     ours.sort(key=lambda item: order.get(item.path.stem, len(LIFE)))
     places = [number for number, item in enumerate(items) if Path(__file__).parent in item.path.parents]
     for place, item in zip(places, ours, strict=True):

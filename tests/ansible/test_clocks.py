@@ -57,8 +57,8 @@ def follows(hosts: Hosts, name: str, address: str) -> bool:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_clock_again(hosts: Hosts, set_up: Outcome) -> Iterator[None]:
-    """The hosts ask the site's server before and after these tests."""
+def one_clock_again(hosts: Hosts, joined: Outcome) -> Iterator[None]:
+    """Three hosts, because two clocks outvote another; they ask the site's server before and after."""
     yield
     hosts.variables.pop("time_sync_mode", None)
     assert hosts.play("setup", "--tags", "time_sync").status == 0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ansible.bare_hosts import NUMBER, ROOT, run
+from tests.ansible.bare_hosts import ROOT, run
+from tests.parallel import NUMBER
 from tests.waiting import wait_until
 
 DOCKER = ROOT / "docker"

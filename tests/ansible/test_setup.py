@@ -1,4 +1,4 @@
-"""Bare hosts become a cluster: previewed, set up, verified, launched on, and joined by another."""
+"""Bare hosts become a cluster: previewed, set up, verified, and launched on."""
 
 from __future__ import annotations
 
@@ -58,12 +58,6 @@ CHECKS = {
 
 
 # Before
-
-
-@pytest.mark.soak  # ansible-lint does the same in make lint
-def test_syntax(hosts: Hosts) -> None:
-    done = hosts.play("setup", "verify.yml", "rotate-keys.yml", "teardown.yml", "--syntax-check")
-    assert done.status == 0, done.text
 
 
 @pytest.mark.soak  # test_wheel_setup.py has the same of one host
@@ -257,22 +251,3 @@ def test_an_sshd_that_would_keep_the_operator_out_is_taken_back(hosts: Hosts) ->
     assert "MaxStartups" in before
     assert hosts.on("node2", "cat", SSHD) == before  # and so the cluster's key is still good there
     assert hosts.driver("node2", "echo in").stdout == "in\n"
-
-
-# More hosts
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("set_up")
-def test_a_host_is_added_by_another_setup_also_by_an_operator_who_is_not_root(
-    hosts: Hosts, bare: dict[str, set[str]]
-) -> None:
-    hosts.start("node4", login="op")
-    bare["node4"] = hosts.traces("node4")
-    hosts.names.append("node4")
-    done = hosts.play("setup")
-    assert done.status == 0, done.text
-    assert hosts.play("setup").changed == 0
-    done = hosts.play("verify")
-    assert done.status == 0, done.text
-    assert len(hosts.checks()) == len(hosts.names) * len(CHECKS)

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import pytest
 
 from tests.launching import Project, make_project
+from tests.parallel import NUMBER
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 NODES = ("node1", "node2", "node3")
 KEEP = os.environ.get("MUSTER_KEEP_CLUSTER") == "1"  # while writing tests: start in 1 s instead of 6
-NUMBER = int(os.environ.get("MUSTER_TEST_CLUSTER", "0"))  # gives a second, parallel run its own nodes
 
 COMPOSE_FILES = os.pathsep.join(str(ROOT / name) for name in ("compose.yaml", "tests/cluster/quiet.yaml"))
 
@@ -180,7 +180,7 @@ def cluster(
     node_image: None, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[Cluster]:
     # Nodes are kept only while they use the same folder of keys.
-    folder = pytestconfig.cache.mkdir("muster") if KEEP else tmp_path_factory.mktemp("muster")
+    folder = pytestconfig.cache.mkdir(f"muster{NUMBER or ''}") if KEEP else tmp_path_factory.mktemp("muster")
     muster_dir = folder / ".muster"
     muster_dir.mkdir(exist_ok=True)
     hosts_file = folder / "hosts.txt"

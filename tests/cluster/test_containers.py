@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests import registry
-from tests.cluster.conftest import NUMBER, Cluster
+from tests.cluster.conftest import Cluster
 from tests.launching import Launched, Project, make_project, wait_until_clean
 from tests.load import hold
+from tests.parallel import NUMBER
 from tests.registry import docker
 from tests.waiting import PATIENCE, read_until, wait_until
 

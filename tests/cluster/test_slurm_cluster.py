@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.conftest import NUMBER
 from tests.cluster.slurm import Slurm, slurm_cluster
+from tests.parallel import NUMBER
 from tests.waiting import wait_until
 
 PROGRAM = """

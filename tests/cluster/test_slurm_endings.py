@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.cluster.conftest import NUMBER
 from tests.cluster.slurm import WAITS, Slurm, slurm_cluster
 from tests.load import hold
+from tests.parallel import NUMBER
 from tests.waiting import read_until, wait_until
 
 pytestmark = pytest.mark.soak

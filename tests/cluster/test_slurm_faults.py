@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.conftest import NUMBER
 from tests.cluster.slurm import Slurm, slurm_cluster
 from tests.cluster.slurm_faults import FAULTS, PROGRAM, WAYS, outcome_of
 from tests.load import hold
+from tests.parallel import NUMBER
 
 pytestmark = pytest.mark.soak
 

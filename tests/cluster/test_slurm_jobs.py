@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import NUMBER
 from tests.cluster.slurm import FOLDER, WAITS, Slurm, slurm_cluster
 from tests.load import hold
+from tests.parallel import NUMBER
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.soak

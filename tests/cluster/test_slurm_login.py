@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import NUMBER
 from tests.cluster.slurm import Slurm, slurm_cluster
 from tests.launching import MUSTER, Project, make_project
+from tests.parallel import NUMBER
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.soak

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import NODES, NUMBER, Cluster
+from tests.cluster.conftest import NODES, Cluster
 from tests.hostile import make_hostile
+from tests.parallel import NUMBER
 from tests.wheel import Installed, build_wheel, install
 
 pytestmark = pytest.mark.timeout(900)
