@@ -137,7 +137,7 @@ def is_verified(hosts: Hosts) -> None:
 
 def trains(hosts: Hosts, folder: Path, launcher: str) -> None:
     """Check that they train, with a rank on each: each rank spends seconds to import PyTorch."""
-    one_each = folder / "one-each.txt"
+    one_each = hosts.folder / "one-each.txt"  # beside the keys
     one_each.write_text("".join(f"{name} slots=1\n" for name in hosts.names))
     words = ("--hosts", str(one_each), "--launcher", launcher, "--runs", str(folder / launcher))
     done = launch(hosts, ROOT, *words, "--args=--epochs 1 --limit 256")

@@ -84,11 +84,10 @@ def test_a_checkpoint_without_its_metadata_is_not_used(tmp_path: Path, text: tup
 def test_the_losses_are_those_of_the_whole_model_on_every_mesh(
     tmp_path: Path, text: tuple[str, ...], whole: list[float], ranks: int, words: str
 ) -> None:
-    half = train(tmp_path, ranks, text, "--steps", "3", *words.split())
-    assert half == pytest.approx(whole[:3], abs=1e-5)
-    assert train(tmp_path, ranks, text, "--steps", "6", "--resume", *words.split()) == pytest.approx(
-        whole, abs=1e-5
-    )
+    half = train(tmp_path, ranks, text, "--steps", "2", *words.split())
+    assert half == pytest.approx(whole[:2], abs=1e-5)
+    resumed = train(tmp_path, ranks, text, "--steps", "4", "--resume", *words.split())
+    assert resumed == pytest.approx(whole[:4], abs=1e-5)
 
 
 @pytest.mark.soak
@@ -108,14 +107,13 @@ def test_four_ranks_hold_a_quarter_of_200_million_weights_each(
     large = ("--layers", "16", "--width", "1024", "--heads", "16", "--context", "16", "--batch-size", "4")
     words = (*large, *text, "--steps", "1", "--log-every", "1", "--sample", "0")
     peaks = {}
-    for ranks in (1, 2, 4):
+    for ranks in (1, 4):
         job = launch("spawn", ranks, str(SHARDED), *words, "--spawn", str(ranks))
         assert job.status == 0, job.stderr
         (step,) = (job.out / "steps.jsonl").read_text().splitlines()
         peaks[ranks] = json.loads(step)["peak_memory_bytes"] / 2**20
         shutil.rmtree(job.out)
     sys.stderr.write(f"MiB of rank 0: {peaks}\n")
-    assert peaks[2] < 0.65 * peaks[1]
     assert peaks[4] < 0.45 * peaks[1]
 
 
