@@ -86,7 +86,7 @@ def ended(job: str) -> str:
         if state in ALIVE:
             return "PREEMPTED" if _preempted(shown) else ""
         if state != "COMPLETING" or time.monotonic() > deadline:
-            return _with_reason(state, shown)
+            return _end(shown)
         time.sleep(0.2)  # the state that the job ends with is shown when its hosts are free
 
 
@@ -96,10 +96,15 @@ def ending(job: str) -> str:
     Until the last process is gone Slurm shows only that the job completes; the reason tells more.
     """
     shown = _shown(job)
+    return "" if shown.get("JobState", "") in ALIVE else _end(shown)
+
+
+def _end(shown: Mapping[str, str]) -> str:
+    """The state that a job ends with; while it completes, what its reason tells of that."""
     state = shown.get("JobState", "")
     if state == "COMPLETING":
         state = _ENDS.get(shown.get("Reason", ""), "PREEMPTED" if _preempted(shown) else "CANCELLED")
-    return "" if state in ALIVE else _with_reason(state, shown)
+    return _with_reason(state, shown)
 
 
 def outcome(job: str) -> str:

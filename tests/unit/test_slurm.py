@@ -284,6 +284,14 @@ def test_a_lost_host_gets_what_slurm_knows(slurm: Callable[..., None]) -> None:
     assert programs.why_lost("12", "n2").startswith("Slurm's state of the node: DOWN*")
 
 
+def test_a_job_that_completes_for_long_has_the_end_that_its_reason_tells(
+    slurm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "ENDING_SECONDS", 0.0)
+    slurm(scontrol=SHOW_JOB.format(job="COMPLETING", why="None", node="true"))
+    assert programs.ended("12") == "CANCELLED"
+
+
 def test_slurm_that_does_not_answer_changes_no_verdict(slurm: Callable[..., None]) -> None:
     slurm(scontrol='echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1')
     assert blame.blame_slurm(FAILED, "12") is FAILED
