@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
     from tests.launching import Project
 
-pytestmark = pytest.mark.soak
+# They measure, so nothing may run beside them.
+pytestmark = [pytest.mark.soak, pytest.mark.timed]
 OTHERS, LIMITED = 1000, 100  # Mbit/s
 QUEUE = "burst 128kb latency 50ms"
 PAIR = ("node1", "node3")
@@ -68,7 +69,7 @@ def links(project: Project, *words: str) -> dict[str, Any]:
 @pytest.mark.usefixtures("limited")
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_a_limited_link_is_named_each_time(project: Project, backend: str) -> None:
-    for _ in range(3):
+    for _ in range(2):
         slow = [
             (each["where"], each["source"], each["target"])
             for each in links(project, "--backend", backend)["slow"]

@@ -16,40 +16,29 @@ if TYPE_CHECKING:
     from tests.launching import Project
 
 ONE_EACH = ("--per-host", "1", *ONE_THREAD)
-mostly_mpirun = pytest.mark.parametrize(
-    "launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.soak)]
-)
+pytestmark = pytest.mark.soak
 
 
-@pytest.mark.soak
-@mostly_mpirun
-def test_a_parameter_server_has_workers_on_three_hosts(project: Project, launcher: str) -> None:
+def test_a_parameter_server_has_workers_on_three_hosts(project: Project) -> None:
     """One rank a host: the server on the first, a worker on each of the others."""
     shutil.copy(ROOT / "examples" / "parameter_server.py", project.path)
-    words = ("--launcher", launcher, *ONE_EACH, "--script", "parameter_server.py")
-    done = project.launch(*words)
+    done = project.launch(*ONE_EACH, "--script", "parameter_server.py")
     assert done.status == 0, done.output
     assert [rank["host"] for rank in done.result["ranks"]] == ["node1", "node2", "node3"]
     (loss,) = {*re.findall(r"300 updates by 2 workers, loss (\S+)", done.output)}  # in the verdict again
     assert float(loss) < 0.2  # of an untrained model about 0.5
 
 
-@pytest.mark.soak
-@mostly_mpirun
-def test_the_minimal_example_trains_on_three_hosts(project: Project, launcher: str) -> None:
+def test_the_minimal_example_trains_on_three_hosts(project: Project) -> None:
     shutil.copy(ROOT / "examples" / "minimal.py", project.path)
-    done = project.launch("--launcher", launcher, *ONE_EACH, "--script", "minimal.py")
+    done = project.launch("--launcher", "torchrun", *ONE_EACH, "--script", "minimal.py")
     assert done.status == 0, done.output
     assert "3 ranks: epoch 4, loss" in done.output
 
 
-@pytest.mark.soak
-@mostly_mpirun
-def test_the_script_of_the_page_own_model_trains_on_three_hosts(
-    cluster: Cluster, project: Project, launcher: str
-) -> None:
+def test_the_script_of_the_page_own_model_trains_on_three_hosts(cluster: Cluster, project: Project) -> None:
     (project.path / "train.py").write_text(stages()[-1])
-    done = project.launch("--launcher", launcher, *ONE_EACH, "--script", "train.py")
+    done = project.launch(*ONE_EACH, "--script", "train.py")
     assert done.status == 0, done.output
     assert "epoch 4, loss" in done.output
     kept = cluster.exec("node1", ["ls", f"/home/muster/.muster/jobs/{done.job}/out/model.pt"])

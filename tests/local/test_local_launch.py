@@ -328,19 +328,14 @@ def test_the_demo_of_the_checkout_is_that_of_muster(project: Project, checkout: 
 
 
 @pytest.mark.soak
-@both
-def test_the_demo_of_the_readme_learns(project: Project, checkout: Path, launcher: str) -> None:
-    torchrun = (str(FAB), "launch", "--hosts", str(project.path / "hosts.txt"), "--launcher", "torchrun")
-    words = torchrun if launcher == "torchrun" else DEMO
+def test_the_demo_of_the_readme_learns(project: Project, checkout: Path) -> None:
     env = without_make(project.env)
     done = subprocess.run(
-        words, cwd=checkout, env=env, capture_output=True, text=True, timeout=540, check=False
+        DEMO, cwd=checkout, env=env, capture_output=True, text=True, timeout=540, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
-    found = re.fullmatch(
-        rf"accuracy=(0\.\d+) ranks=2 hosts=1 backend=gloo launcher={launcher} seconds=\S+", last
-    )
+    found = re.fullmatch(r"accuracy=(0\.\d+) ranks=2 hosts=1 backend=gloo launcher=mpirun seconds=\S+", last)
     assert found, last
     assert float(found.group(1)) >= 0.97
 

@@ -48,10 +48,14 @@ def test_the_verdict_and_the_page_of_a_recorded_run_name_the_rank_that_is_late(p
 def test_each_seeded_straggler_is_named_thirty_steps_after_it_becomes_slow(
     project: Project, backend: str
 ) -> None:
-    """Where it is rank 1, the line of the program is its likely cause."""
+    """Where it is rank 1, the line of the program is its likely cause.
+
+    Every second one under each backend: what names them knows of no backend.
+    """
     missed = []
-    with running(project, SEEDED, backend) as job:
-        for phase in SEEDED:
+    phases = SEEDED[backend == "mpi" :: 2]
+    with running(project, phases, backend) as job:
+        for phase in phases:
             pace = job.paces()
             named = [rank.rank for rank in pace.late] if pace else []
             if named != [phase.slow]:

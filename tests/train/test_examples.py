@@ -1,4 +1,4 @@
-"""The programs of examples/, under every launcher: the same loss at any number of ranks."""
+"""The programs of examples/: the same loss at any number of ranks, under more than one launcher."""
 
 from __future__ import annotations
 
@@ -40,14 +40,9 @@ def test_the_minimal_example_has_the_same_loss_on_one_rank_and_on_three(
 
 
 @soak
-@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 3), ("torchrun", 2), ("spawn", 2)])
-def test_the_minimal_example_has_the_same_loss_under_every_launcher(
-    launch: Launch, alone: list[float], launcher: str, ranks: int
-) -> None:
-    more = ("--spawn", str(ranks)) if launcher == "spawn" else ()
-    job = launch(launcher, ranks, MINIMAL, *more)
-    assert job.status == 0, job.stdout + job.stderr
-    assert losses(job.stdout, ranks) == pytest.approx(alone, abs=1e-5)
+def test_the_minimal_example_has_the_same_loss_under_mpirun(launch: Launch, alone: list[float]) -> None:
+    """Under torchrun on three hosts: tests/cluster/test_cluster_examples.py."""
+    assert losses(run(launch, "mpirun", 3, "minimal.py"), 3) == pytest.approx(alone, abs=1e-5)
 
 
 def test_the_minimal_example_fits_on_a_screen() -> None:
@@ -71,13 +66,12 @@ def run(launch: Launch, launcher: str, ranks: int, name: str) -> str:
     return job.stdout
 
 
-def on(first: str, *others: str) -> pytest.MarkDecorator:
-    """Run a test under the first launcher, and in make soak under the others."""
-    repeated = [pytest.param(launcher, marks=soak) for launcher in others]
-    return pytest.mark.parametrize("launcher", [first, *repeated])
+def on(first: str, another: str) -> pytest.MarkDecorator:
+    """Run a test under the first launcher, and in make soak under another."""
+    return pytest.mark.parametrize("launcher", [first, pytest.param(another, marks=soak)])
 
 
-@on("mpirun", "torchrun", "spawn")
+@on("mpirun", "torchrun")
 def test_sums_that_travel_while_a_rank_computes_are_right(launch: Launch, launcher: str) -> None:
     printed = run(launch, launcher, 2, "async_all_reduce.py")
     assert re.findall(r"(\w+): \d+ ms, (\w+)", printed) == [
@@ -86,7 +80,7 @@ def test_sums_that_travel_while_a_rank_computes_are_right(launch: Launch, launch
     ]
 
 
-@on("spawn", "torchrun", "mpirun")
+@on("spawn", "mpirun")
 def test_messages_go_round_a_ring_and_through_a_pipeline(launch: Launch, launcher: str) -> None:
     printed = run(launch, launcher, 2, "point_to_point.py")
     assert "ring: [1.0, 3.0, 5.0, 7.0], all_reduce: [1.0, 3.0, 5.0, 7.0]" in printed
@@ -99,7 +93,7 @@ def test_a_ring_of_three_ranks_passes_on_what_arrives(tmp_path: Path) -> None:
     assert "pipeline: [8.0, 16.0, 24.0, 32.0]" in printed[2]
 
 
-@on("mpirun", "torchrun", "spawn")
+@on("mpirun", "spawn")
 def test_a_parameter_server_learns_from_every_worker(launch: Launch, launcher: str) -> None:
     """On three hosts: tests/cluster/test_cluster_examples.py."""
     learned(run(launch, launcher, 2, "parameter_server.py"), workers=1)

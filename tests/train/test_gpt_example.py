@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 GPT = str(Path(__file__).parents[2] / "examples" / "gpt.py")
 SHAPE = ("--layers", "1", "--width", "16", "--heads", "2", "--context", "16")
-TINY = (*SHAPE, "--batch-size", "7", "--accumulate", "2", "--log-every", "1")
+TINY = (*SHAPE, "--batch-size", "7", "--accumulate", "2", "--log-every", "1", "--sample", "8")
 
 
 @pytest.fixture(scope="module")
@@ -191,11 +191,12 @@ def test_options_that_save_time_or_memory_leave_the_loss_as_it_is(
 
 @pytest.mark.soak
 def test_the_gpt_learns_the_standard_library_on_two_ranks_within_minutes(launch: Launch) -> None:
-    job = launch("torchrun", 2, GPT, "--steps", "200", "--eval-every", "200")
-    (at_the_end,) = re.findall(r"step 200: loss on held-out text (\S+)", job.stdout)
-    assert float(at_the_end) < 2.5
+    """A loss of 3.1 is that of a program which knows how often each byte comes."""
+    job = launch("torchrun", 2, GPT, "--steps", "100", "--eval-every", "100")
+    (at_the_end,) = re.findall(r"step 100: loss on held-out text (\S+)", job.stdout)
+    assert float(at_the_end) < 2.6
     learned = steps(job.out)
-    hold("200 steps of the GPT", learned[-1]["time"] - learned[0]["time"], 300)
+    hold("100 steps of the GPT", learned[-1]["time"] - learned[0]["time"], 150)
 
 
 @pytest.mark.parametrize(
