@@ -32,8 +32,8 @@ TEXT = """# What happens when something breaks
 Six ranks on three hosts of the practice cluster; the ranks only sleep, so no collective tells them of each
 other. Medians of {rounds} on {machine}.
 Made by `python benchmarks/faults.py` from [tests/cluster/faults.py](../tests/cluster/faults.py). `make soak`
-holds the limits; where more than two processes wait for each core they stretch, at most twofold, so a figure
-can be over its limit here.
+holds the limits, under mpirun alone where the agents notice a fault, whatever launcher there is. Where more
+than two processes wait for each core they stretch, at most twofold, so a figure can be over its limit here.
 
 ## While a job runs
 

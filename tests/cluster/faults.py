@@ -309,6 +309,14 @@ FAULTS: Mapping[str, Fault] = {
 }
 CASES = [(name, launcher) for name, fault in FAULTS.items() for launcher in fault.launchers]
 
+# The agents notice these, whatever launcher there is: the tests do them under mpirun, benchmarks/faults.py
+# under both. torchrun imports PyTorch on each host.
+OF_THE_AGENTS = {
+    *("host-agent", "sigint-twice", "sigterm", "sighup", "sigkill", "connection"),
+    *("power", "shutdown", "frozen", "cut-off", "packets"),
+}
+TESTED = [case for case in CASES if case not in {(name, "torchrun") for name in OF_THE_AGENTS}]
+
 # The rows that `make test` runs, without limits of time; the other rows are for `make soak`.
 IN_EVERY_TEST = {
     *(("kill", "mpirun"), ("memory", "mpirun"), ("daemon", "mpirun"), ("agent", "torchrun")),

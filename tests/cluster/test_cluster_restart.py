@@ -93,15 +93,12 @@ def one_home(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.mark.usefixtures("node3_comes_back")
 @pytest.mark.soak
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_training_goes_on_without_the_host_that_was_lost(
-    cluster: Cluster, tmp_path: Path, launcher: str
-) -> None:
-    lose_a_host(cluster, tmp_path, launcher)
+def test_training_goes_on_without_the_host_that_was_lost(cluster: Cluster, tmp_path: Path) -> None:
+    lose_a_host(cluster, tmp_path, "torchrun")
 
 
 @pytest.mark.soak
-def test_the_same_where_hosts_share_a_home(one_home: Cluster, tmp_path: Path) -> None:
+def test_the_same_under_mpirun_where_hosts_share_a_home(one_home: Cluster, tmp_path: Path) -> None:
     job = lose_a_host(one_home, tmp_path / "runs", "mpirun")
     left = tmp_path / "left.txt"
     left.write_text("node1 slots=2\nnode2 slots=2\n")

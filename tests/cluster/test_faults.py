@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from muster.deploy.agent.job.supervisor import SILENCE_SECONDS
-from tests.cluster.faults import CASES, FAULTS, IN_EVERY_TEST
+from tests.cluster.faults import CASES, FAULTS, IN_EVERY_TEST, TESTED
 from tests.cluster.start_faults import IN_EVERY_TEST as STARTS_IN_EVERY_TEST
 from tests.cluster.start_faults import START_FAULTS
 from tests.cluster.striking import clean_at, suffer
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
 
+RECORD = os.environ.get("MUSTER_FAULTS_RECORD")  # of benchmarks/faults.py
+
+
 def record(**measured: object) -> None:
-    """For benchmarks/faults.py."""
-    if path := os.environ.get("MUSTER_FAULTS_RECORD"):
-        with Path(path).open("a") as file:
+    if RECORD:
+        with Path(RECORD).open("a") as file:
             file.write(json.dumps({**measured, "load": os.getloadavg()[0]}) + "\n")
 
 
@@ -37,7 +39,8 @@ def case(*words: str, always: bool) -> object:
 
 
 @pytest.mark.parametrize(
-    ("name", "launcher"), [case(*words, always=words in IN_EVERY_TEST) for words in CASES]
+    ("name", "launcher"),
+    [case(*words, always=words in IN_EVERY_TEST) for words in (CASES if RECORD else TESTED)],
 )
 def test_a_fault_is_named_in_time_and_leaves_nothing(
     name: str, launcher: str, project: Project, cluster: Cluster

@@ -5,6 +5,7 @@ The line of the program where the culprit is has the comment HERE, that of a ran
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,15 +78,13 @@ SETTINGS = ("gloo", "mpi", "torch 2.6")
 
 
 def in_setting(setting: str) -> list[Hang]:
-    """The bugs that make soak has hang in a setting: each in one of the three, and one of each kind in all.
+    """The bugs that make soak has hang in a setting: one after the other of each kind, so that all kinds do.
 
     tests/unit/test_why.py judges the records of all, which `python -m tests.hangs.capture` makes anew.
     """
     hanging = [hang for hang in HANGS if not hang.ends]
-    firsts = {hang.kind: hang for hang in reversed(hanging) if hang.backends == BOTH}.values()
+    by_kind = sorted((hang for hang in hanging if hang.backends == BOTH), key=lambda hang: hang.kind)
+    turns = {hang: number % len(SETTINGS) for number, hang in enumerate(by_kind)}
+    of_kind = Counter(hang.kind for hang in by_kind)
     mine = SETTINGS.index(setting)
-    return [
-        hang
-        for number, hang in enumerate(hanging)
-        if hang in firsts or mine == (number % len(SETTINGS) if hang.backends == BOTH else 0)
-    ]
+    return [hang for hang in hanging if turns.get(hang, 0) == mine or of_kind[hang.kind] < len(SETTINGS)]
