@@ -16,14 +16,21 @@ def wait_until(
     what: str | Callable[[], str],
     *,
     patience: float = PATIENCE,
-    pause: float = 0.05,
+    pause: float | None = None,
 ) -> T:
-    """Call `look` until its result is true, and return the result; on time-out the failure names `what`."""
-    deadline = time.monotonic() + patience
+    """Call `look` until its result is true, and return the result; on time-out the failure names `what`.
+
+    `pause`: seconds between two looks. Without it they are three times as long as a look, which may run
+    programs in containers and would take the processor from what it waits for; 0.05 s at least.
+    """
+    began = time.monotonic()
+    deadline = began + patience
     while not (seen := look()):
-        if time.monotonic() > deadline:
+        ended = time.monotonic()
+        if ended > deadline:
             raise AssertionError(f"not within {patience:g} s: {what if isinstance(what, str) else what()}")
-        time.sleep(pause)
+        time.sleep(max(0.05, 3 * (ended - began)) if pause is None else pause)
+        began = time.monotonic()
     return seen
 
 

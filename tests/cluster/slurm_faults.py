@@ -92,7 +92,7 @@ def cancel(slurm: Slurm) -> None:
 
 
 def restart(slurm: Slurm) -> None:
-    slurm.compose("up", "--detach", "--wait")
+    slurm.compose("up", "--detach")
 
 
 def thaw(slurm: Slurm) -> None:

@@ -127,4 +127,5 @@ def test_a_node_that_dies_is_named_and_the_job_goes_on_on_what_is_left(slurm: Sl
         assert re.search(r"slurm3: .*; restart 1 of 1 on slurm1, slurm2\n", output), output
         assert process.returncode == 130
     finally:
-        slurm.compose("up", "--detach", "--wait")
+        slurm.compose("up", "--detach")
+        slurm.until_idle()

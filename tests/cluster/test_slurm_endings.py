@@ -138,7 +138,7 @@ def test_a_launch_waits_for_a_node_that_drains_and_starts_when_it_is_back(slurm:
 @pytest.mark.parametrize("delay", [0.0, 0.3, 0.6, 1.0])
 def test_an_allocation_that_is_revoked_while_it_starts_is_the_verdict(slurm: Slurm, delay: float) -> None:
     with slurm.start("muster", "launch", "--slurm", "-N 3 -n 3", "program.py", "save") as process:
-        (number,) = wait_until(slurm.jobs, "Slurm's job")
+        (number,) = wait_until(slurm.jobs, "Slurm's job", pause=0.05)
         time.sleep(delay)
         slurm.run("scancel", number)
         output, _ = process.communicate(timeout=120)

