@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Seconds between two looks at the nodes, each of which starts three clients of the engine. The figures of
 # docs/faults.md need more of them.
-LOOK = 0.05 if os.environ.get("MUSTER_FAULTS_RECORD") else 0.5
+LOOK = 0.05 if os.environ.get("MUSTER_FAULTS_RECORD") else 0.2
 
 
 @dataclass(frozen=True)

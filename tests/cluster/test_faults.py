@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from muster.deploy.agent.job.supervisor import SILENCE_SECONDS
-from tests.cluster.faults import CASES, FAULTS, IN_EVERY_TEST, TESTED
+from tests.cluster.faults import CASES, FAULTS, IN_EVERY_TEST, QUIET, TESTED
 from tests.cluster.start_faults import IN_EVERY_TEST as STARTS_IN_EVERY_TEST
 from tests.cluster.start_faults import START_FAULTS
 from tests.cluster.striking import clean_at, suffer
@@ -32,15 +32,18 @@ def record(**measured: object) -> None:
             file.write(json.dumps({**measured, "load": os.getloadavg()[0]}) + "\n")
 
 
-def case(*words: str, always: bool) -> object:
-    """A row of a table; `make soak` runs them all and holds their limits."""
-    marks = pytest.mark.timed if always else pytest.mark.soak
+def case(*words: str, always: bool, quiet: bool = False) -> object:
+    """A row of a table; `make soak` runs them all and holds their limits, `quiet` with nothing beside."""
+    marks = [pytest.mark.timed] if always else [pytest.mark.soak, *([pytest.mark.timed] if quiet else [])]
     return pytest.param(*words, marks=marks, id="-".join(words))
 
 
 @pytest.mark.parametrize(
     ("name", "launcher"),
-    [case(*words, always=words in IN_EVERY_TEST) for words in (CASES if RECORD else TESTED)],
+    [
+        case(*words, always=words in IN_EVERY_TEST, quiet=words in QUIET)
+        for words in (CASES if RECORD else TESTED)
+    ],
 )
 def test_a_fault_is_named_in_time_and_leaves_nothing(
     name: str, launcher: str, project: Project, cluster: Cluster

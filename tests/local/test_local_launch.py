@@ -327,19 +327,6 @@ def test_the_demo_of_the_checkout_is_that_of_muster(project: Project, checkout: 
     assert (done.returncode, done.stdout) == (0, ".venv/bin/muster demo\n"), done.stderr
 
 
-@pytest.mark.soak
-def test_the_demo_of_the_readme_learns(project: Project, checkout: Path) -> None:
-    env = without_make(project.env)
-    done = subprocess.run(
-        DEMO, cwd=checkout, env=env, capture_output=True, text=True, timeout=540, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    last = done.stdout.splitlines()[-1]
-    found = re.fullmatch(r"accuracy=(0\.\d+) ranks=2 hosts=1 backend=gloo launcher=mpirun seconds=\S+", last)
-    assert found, last
-    assert float(found.group(1)) >= 0.97
-
-
 # As muster.train draws its bar (tests/unit/test_train_progress.py); it waits until the bar has been seen.
 DRAWS = """
 import os, pathlib, time
