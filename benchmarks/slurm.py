@@ -26,6 +26,7 @@ PAGE = ROOT / "docs" / "slurm.md"
 BEGIN, END = "<!-- figures: benchmarks/slurm.py -->", "<!-- end of figures -->"
 STARTS = "import time; print('rank at', time.time(), flush=True)\n"
 LONGEST = 110
+PATIENCE = 30.0  # seconds for a command to notice a fault
 STARTED = ("started by", "first rank", "last rank", "nodes free again")
 BATCH = f"#!/bin/sh\n#SBATCH {' '.join(SHAPE)} --output=plain.log\nsrun --mpi=pmix python3 starts.py\n"
 
@@ -38,7 +39,7 @@ def main(rounds: int) -> None:
             name: [started(slurm, command) for _ in range(rounds)] for name, command in commands().items()
         }
         faults = {
-            (name, way): outcome_of(slurm, fault, way)
+            (name, way): outcome_of(slurm, fault, way, PATIENCE)
             for name, fault in FAULTS.items()
             for way in WAYS
             if way.startswith("muster") or not fault.only_muster
@@ -124,7 +125,9 @@ def cell(faults: dict[tuple[str, str], Outcome], name: str, way: str) -> str:
     if outcome is None:
         return ""
     ended = (
-        "not within 30 s" if outcome.seconds is None else f"{outcome.seconds:.1f} s, status {outcome.status}"
+        f"not within {PATIENCE:.0f} s"
+        if outcome.seconds is None
+        else f"{outcome.seconds:.1f} s, status {outcome.status}"
     )
     return f"{ended}; left: {outcome.left}" if outcome.left else ended
 

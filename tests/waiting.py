@@ -20,8 +20,8 @@ def wait_until(
 ) -> T:
     """Call `look` until its result is true, and return the result; on time-out the failure names `what`.
 
-    `pause`: seconds between two looks. Without it they are three times as long as a look, which may run
-    programs in containers and would take the processor from what it waits for; 0.05 s at least.
+    `pause`: seconds between two looks. Without it three times as long as the look took, from 0.05 to 1 s: a
+    look may run programs in containers, and take the processor from what it waits for.
     """
     began = time.monotonic()
     deadline = began + patience
@@ -29,7 +29,7 @@ def wait_until(
         ended = time.monotonic()
         if ended > deadline:
             raise AssertionError(f"not within {patience:g} s: {what if isinstance(what, str) else what()}")
-        time.sleep(max(0.05, 3 * (ended - began)) if pause is None else pause)
+        time.sleep(min(1.0, max(0.05, 3 * (ended - began))) if pause is None else pause)
         began = time.monotonic()
     return seen
 

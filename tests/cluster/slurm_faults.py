@@ -18,8 +18,6 @@ from tests.cluster.slurm import NODES, Slurm
 from tests.waiting import read_until, wait_until
 
 STRIKE = "/tmp/muster-strike"
-PATIENCE = 30.0
-"""Seconds after which a command that has not noticed is ended."""
 PROGRAM = f"""
 import os, signal, sys, time
 rank = os.environ.get("RANK") or os.environ["SLURM_PROCID"]
@@ -144,8 +142,11 @@ FAULTS: Mapping[str, Fault] = {
 }
 
 
-def outcome_of(slurm: Slurm, fault: Fault, way: str) -> Outcome:
-    """Start the program in this way, do the fault to it, see what follows, and leave an idle cluster."""
+def outcome_of(slurm: Slurm, fault: Fault, way: str, patience: float) -> Outcome:
+    """Start the program in this way, do the fault to it, see what follows, and leave an idle cluster.
+
+    `patience`: seconds after which a command that has not noticed is ended.
+    """
     is_muster = way.startswith("muster")
     command = [*WAYS[way], *(fault.words if is_muster else ()), "program.py", fault.deed]
     try:
@@ -153,17 +154,22 @@ def outcome_of(slurm: Slurm, fault: Fault, way: str) -> Outcome:
             lines = read_until(process, "ready", 6)
             began = time.monotonic()
             fault.strike(slurm)
-            outcome = _followed(slurm, fault, process, lines, began)
+            outcome = _followed(slurm, fault, process, lines, began, patience)
     finally:
         _clear(slurm, fault)
     return outcome
 
 
 def _followed(
-    slurm: Slurm, fault: Fault, process: subprocess.Popen[str], lines: list[str], began: float
+    slurm: Slurm,
+    fault: Fault,
+    process: subprocess.Popen[str],
+    lines: list[str],
+    began: float,
+    patience: float,
 ) -> Outcome:
     try:
-        rest, _ = process.communicate(timeout=PATIENCE)
+        rest, _ = process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
         left = _names(slurm.left(fault.alive))
         signal_command(signal.SIGKILL, slurm)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.soak
 
+# Beside other work the looks themselves take long, and a rank is late by less.
+LATE_SECONDS = 300.0
 # Each rank computes for 20 ms of processor time, sleeps, and sends as many bytes as its argument says.
 PROGRAM = """
 import os, sys, time
@@ -76,7 +78,9 @@ def test_a_rank_whose_container_has_used_up_its_cpu_quota_is_named_with_it(
         update(cluster, "node2", "--cpus", "0.15")
         try:
             seen = wait_until(
-                lambda: [one for one in late(project, job) if "quota" in one["cause"]], "a quota"
+                lambda: [one for one in late(project, job) if "quota" in one["cause"]],
+                "a quota",
+                patience=LATE_SECONDS,
             )
         finally:
             update(cluster, "node2", "--cpus", "2")
@@ -88,13 +92,14 @@ def test_a_rank_on_a_host_with_a_busy_neighbour_is_named_with_it(project: Projec
         update(cluster, "node3", "--cpuset-cpus", "1")
         for name in ("node1", "node2"):
             update(cluster, name, "--cpuset-cpus", "0")
-        loop = "for i in 1 2 3 4; do timeout 60 sh -c 'while :; do :; done' & done; wait"
+        loop = "for i in 1 2 3 4; do timeout 300 sh -c 'while :; do :; done' & done; wait"
         command = ("docker", "exec", cluster.container("node3"), "sh", "-c", loop)
         with subprocess.Popen(command) as neighbour:
             try:
                 seen = wait_until(
                     lambda: [one for one in late(project, job) if "waits for a processor" in one["cause"]],
                     "a neighbour",
+                    patience=LATE_SECONDS,
                 )
             finally:
                 cluster.exec("node3", ("sh", "-c", "kill $(pgrep -x timeout)"))
@@ -113,6 +118,7 @@ def test_a_link_that_is_limited_is_the_cause_of_the_rank_that_is_late_by_it(
             seen = wait_until(
                 lambda: [one for one in late(project, job) if "the link out of" in one["cause"]],
                 "a slow link",
+                patience=LATE_SECONDS,
             )
         finally:
             cluster.beside("node2", "tc qdisc del dev eth0 root")

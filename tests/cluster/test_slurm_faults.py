@@ -25,7 +25,7 @@ def slurm(node_image: None) -> Iterator[Slurm]:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named_and_nothing_is_left(slurm: Slurm, name: str, way: str) -> None:
     fault = FAULTS[name]
-    outcome = outcome_of(slurm, fault, way)
+    outcome = outcome_of(slurm, fault, way, patience=3 * fault.within)  # load stretches a limit twofold
     assert outcome.seconds is not None, outcome
     assert re.search(fault.says, outcome.said), outcome
     assert (outcome.status, outcome.left) == (fault.status, ""), outcome
