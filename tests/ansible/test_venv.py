@@ -1,12 +1,14 @@
-"""Bare hosts train in an environment of Python's own, made from an index, or from wheels that are brought."""
+"""Bare hosts train in environments of Python's own, made from an index, or from wheels that are brought."""
 
 from __future__ import annotations
 
 import functools
 import html
 import http.server
+import json
 import os
 import re
+import shutil
 import sys
 import threading
 import zipfile
@@ -52,12 +54,18 @@ def venv_hosts(hosts: Hosts, bare: dict[str, set[str]]) -> Iterator[Hosts]:
 
 
 @pytest.fixture
-def one_host(venv_hosts: Hosts) -> Iterator[Hosts]:
-    """The head alone: an environment takes a minute on each host."""
-    others = venv_hosts.names[1:]
-    del venv_hosts.names[1:]
+def index_and_wheels(venv_hosts: Hosts, index: str, wheels: Path) -> Iterator[Hosts]:
+    """The head reaches an index; the other host reaches none, and is brought the wheels."""
+    ways: dict[str, dict[str, object]] = {
+        "node1": {"venv_index": index, "venv_torch_index": index},
+        "node2": {"venv_wheelhouse": str(wheels), "venv_environment": NOWHERE},
+    }
+    folder = venv_hosts.folder / "host_vars"
+    folder.mkdir()
+    for name, variables in ways.items():
+        (folder / f"{name}.yml").write_text(json.dumps(variables))  # JSON is YAML
     yield venv_hosts
-    venv_hosts.names += others
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
@@ -91,47 +99,34 @@ def index(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
         server.shutdown()
 
 
-def test_a_bare_host_with_an_index_trains_with_no_further_step(
-    one_host: Hosts, index: str, tmp_path: Path, bare: dict[str, set[str]]
+def test_bare_hosts_train_in_environments_from_an_index_and_from_wheels_that_are_brought(
+    index_and_wheels: Hosts, tmp_path: Path, bare: dict[str, set[str]]
 ) -> None:
-    one_host.variables |= {"venv_index": index, "venv_torch_index": index}
-    done = one_host.play("setup")
+    hosts = index_and_wheels
+    done = hosts.play("setup")
     assert done.status == 0, done.text
-    assert "Build the environment, try it, and put it in use" in " ".join(done.changes("node1"))
-    is_verified(one_host)
-    trains(one_host, tmp_path, "mpirun")
-    done = one_host.play("setup")
-    assert (done.status, done.changed) == (0, 0), done.text
-    done = one_host.play("teardown", teardown_remove_data=True)
-    assert done.status == 0, done.text
-    as_before(one_host, bare)
-
-
-def test_bare_hosts_without_an_index_train_from_wheels_that_are_brought(
-    venv_hosts: Hosts, wheels: Path, tmp_path: Path, bare: dict[str, set[str]]
-) -> None:
-    venv_hosts.variables |= {"venv_wheelhouse": str(wheels), "venv_environment": NOWHERE}
-    done = venv_hosts.play("setup")
-    assert done.status == 0, done.text
-    is_verified(venv_hosts)
-    checked = run(*FAB, "check", "--hosts", str(venv_hosts.hosts_file), timeout=300, cwd=tmp_path)
+    for name in hosts.names:
+        assert "Build the environment, try it, and put it in use" in " ".join(done.changes(name))
+    is_verified(hosts)
+    checked = run(*FAB, "check", "--hosts", str(hosts.hosts_file), timeout=300, cwd=tmp_path)
     assert "torch" in checked.stdout, checked.stdout + checked.stderr
-    trains(venv_hosts, tmp_path, "mpirun")
-    trains(venv_hosts, tmp_path, "torchrun")
-    runs_detached(venv_hosts, tmp_path)
-    assert venv_hosts.play("setup").changed == 0
-    done = venv_hosts.play("teardown", teardown_remove_data=True)
+    trains(hosts, tmp_path, "mpirun")
+    trains(hosts, tmp_path, "torchrun")
+    runs_detached(hosts, tmp_path)
+    done = hosts.play("setup")
+    assert (done.status, done.changed) == (0, 0), done.text
+    done = hosts.play("teardown", teardown_remove_data=True)
     assert done.status == 0, done.text
-    done = venv_hosts.play("verify", verify_state="absent")
+    done = hosts.play("verify", verify_state="absent")
     assert done.status == 0, done.text
-    as_before(venv_hosts, bare)
-    assert not venv_hosts.muster.exists() or list(venv_hosts.muster.iterdir()) == []
+    as_before(hosts, bare)
+    assert not hosts.muster.exists() or list(hosts.muster.iterdir()) == []
 
 
 def test_hosts_that_reach_no_index_are_told_so_before_anything_is_changed(
     venv_hosts: Hosts, bare: dict[str, set[str]]
 ) -> None:
-    venv_hosts.variables |= {"venv_wheelhouse": "", "venv_index": "", "venv_environment": NOWHERE}
+    venv_hosts.variables |= {"venv_environment": NOWHERE}
     done = venv_hosts.play("setup", venv_torch_index="https://download.pytorch.org/whl/cpu")
     assert done.status != 0
     assert (

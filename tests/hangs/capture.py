@@ -68,7 +68,7 @@ def seen(
     """Launch a program on three ranks, and ask why it hangs until it does, for so many seconds at most.
 
     `looks`: stop after so many at ranks that have begun to work, two each second.
-    `launcher`: torchrun imports PyTorch once more, so it is for the few programs that ask for it.
+    `launcher`: torchrun imports PyTorch once more, so it is for the program that asks for it.
     """
     for source in program.parent.glob("*.py"):
         shutil.copy(source, project.path)

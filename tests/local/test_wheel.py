@@ -75,7 +75,9 @@ def test_nothing_of_the_checkout_is_loaded(installed: Installed, place: Path) ->
 def test_demo_learns(installed: Installed, place: Path) -> None:
     done = installed.muster("demo", cwd=place, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
-    last = done.stdout.splitlines()[-1]
+    *lines, last = done.stdout.splitlines()
+    assert any("1437 training and 360 held-out digits" in line for line in lines), done.stdout
+    assert sum("loss" in line for line in lines) == 15, done.stdout
     found = re.fullmatch(r"accuracy=(0\.\d+) ranks=2 hosts=1 backend=gloo launcher=mpirun seconds=\S+", last)
     assert found, last
     assert float(found.group(1)) >= 0.97

@@ -70,10 +70,11 @@ def on_hosts(folder: Path, hosts: int, function: Callable[[Group], T]) -> list[T
     return [pickle.loads(store.with_suffix(f".{rank}").read_bytes()) for rank in range(hosts)]  # noqa: S301
 
 
-def run_script(script: Path, ranks: int, *argv: str, out: Path) -> list[str]:
+def run_script(script: Path, ranks: int, *argv: str, out: Path, **variables: str) -> list[str]:
     """Run a program on that many ranks of this host, as `python SCRIPT ARGV`; returns what each printed.
 
-    Files to keep go to `out`, which is also the current folder. A rank that fails fails the test.
+    Files to keep go to `out`, which is also the current folder; `variables` are added to the environment. A
+    rank that fails fails the test.
     """
     out.mkdir(parents=True, exist_ok=True)
     meeting = at_free_port() | {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
@@ -81,9 +82,9 @@ def run_script(script: Path, ranks: int, *argv: str, out: Path) -> list[str]:
     def be_rank(rank: int) -> None:
         torch.set_num_threads(1)
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MUSTER_OUT": str(out)}
-        variables = environment(**meeting, **place)
+        everything = environment(**meeting, **place, **variables)
         os.environ.clear()
-        os.environ.update(variables)
+        os.environ.update(everything)
         os.chdir(out)
         sys.argv, sys.path[0] = [str(script), *argv], str(script.parent)
         with (out / f"printed-{rank}").open("w") as file, contextlib.redirect_stdout(file):

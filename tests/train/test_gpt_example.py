@@ -21,7 +21,7 @@ from tests.train.forked import run_script
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.train.conftest import Job, Launch
+    from tests.train.conftest import Launch
 
 GPT = str(Path(__file__).parents[2] / "examples" / "gpt.py")
 SHAPE = ("--layers", "1", "--width", "16", "--heads", "2", "--context", "16")
@@ -41,34 +41,28 @@ def steps(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
 
 
-def losses(job: Job) -> list[float]:
-    assert job.status == 0, job.stdout + job.stderr
-    return [step["loss"] for step in steps(job.out)]
+def losses(out: Path) -> list[float]:
+    return [step["loss"] for step in steps(out)]
 
 
-def held_out(job: Job) -> float:
-    (written,) = re.findall(r"step 6: loss on held-out text (\S+)", job.stdout)
+def held_out(printed: str) -> float:
+    (written,) = re.findall(r"step 6: loss on held-out text (\S+)", printed)
     return float(written)
 
 
 @pytest.fixture(scope="module")
-def of_one_rank(launch: Launch, text: tuple[str, ...]) -> Job:
-    return launch("single", 1, GPT, *TINY, *text, "--steps", "6")
+def alone(tmp_path_factory: pytest.TempPathFactory, text: tuple[str, ...]) -> list[float]:
+    """The losses of one rank: of six steps, and on held-out text."""
+    out = tmp_path_factory.mktemp("alone")
+    (printed,) = run_script(Path(GPT), 1, *TINY, *text, "--steps", "6", out=out)
+    return [*losses(out), held_out(printed)]
 
 
-@pytest.fixture(scope="module")
-def alone(of_one_rank: Job) -> list[float]:
-    return losses(of_one_rank)
-
-
-def test_the_gpt_has_the_same_loss_on_one_rank_and_on_three(tmp_path: Path, text: tuple[str, ...]) -> None:
-    curves = []
-    for ranks in (1, 3):
-        out = tmp_path / str(ranks)
-        printed = run_script(Path(GPT), ranks, *TINY, *text, "--steps", "6", out=out)
-        (held_out,) = re.findall(r"step 6: loss on held-out text (\S+)", printed[0])
-        curves.append([*(step["loss"] for step in steps(out)), float(held_out)])
-    assert curves[1] == pytest.approx(curves[0], abs=1e-4)
+def test_the_gpt_has_the_same_loss_on_one_rank_and_on_three(
+    tmp_path: Path, text: tuple[str, ...], alone: list[float]
+) -> None:
+    printed = run_script(Path(GPT), 3, *TINY, *text, "--steps", "6", out=tmp_path)
+    assert [*losses(tmp_path), held_out(printed[0])] == pytest.approx(alone, abs=1e-4)
 
 
 def test_what_is_asked_for_every_0_steps_is_done_at_the_end_alone(
@@ -81,17 +75,17 @@ def test_what_is_asked_for_every_0_steps_is_done_at_the_end_alone(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("launcher", "ranks"), [("torchrun", 3), ("spawn", 2)])
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
 def test_the_gpt_has_the_same_loss_under_other_launchers(
-    launch: Launch, text: tuple[str, ...], of_one_rank: Job, launcher: str, ranks: int
+    launch: Launch, text: tuple[str, ...], alone: list[float], launcher: str
 ) -> None:
-    more = ("--spawn", str(ranks)) if launcher == "spawn" else ("--profile", "3:4")
-    job = launch(launcher, ranks, GPT, *TINY, *text, "--steps", "6", *more)
-    assert losses(job) == pytest.approx(losses(of_one_rank), abs=1e-4)
+    more = ("--spawn", "2") if launcher == "spawn" else ("--profile", "3:4")
+    job = launch(launcher, 2, GPT, *TINY, *text, "--steps", "6", *more)
+    assert job.status == 0, job.stdout + job.stderr
+    assert [*losses(job.out), held_out(job.stdout)] == pytest.approx(alone, abs=1e-4)
     assert re.search(r"step 6/6  loss \d.\d{6}  .* tokens/s  MFU \d+\.\d%  \d+ MiB", job.stdout)
-    assert held_out(job) == pytest.approx(held_out(of_one_rank), abs=1e-4)
     if launcher != "spawn":
-        for rank in range(ranks):
+        for rank in range(2):
             trace = json.loads((job.out / "profile" / f"rank-{rank:04d}.json").read_text())
             seen = {event.get("name", "") for event in trace["traceEvents"]}
             assert {"ProfilerStep#2", "ProfilerStep#3"} <= seen  # torch counts from 0
@@ -148,13 +142,7 @@ WHO: dict[str, Callable[[Started], int]] = {
     ],
 )
 def test_a_signal_saves_and_a_restart_goes_on_from_there(
-    launch: Launch,
-    text: tuple[str, ...],
-    tmp_path: Path,
-    launcher: str,
-    who: str,
-    number: signal.Signals,
-    status: int,
+    text: tuple[str, ...], tmp_path: Path, launcher: str, who: str, number: signal.Signals, status: int
 ) -> None:
     """The status of torchrun is always 1: each rank's own is in its report.
 
@@ -171,9 +159,8 @@ def test_a_signal_saves_and_a_restart_goes_on_from_there(
     assert [step["step"] for step in steps(tmp_path)] == list(range(1, done + 1))
 
     more = (*TINY, *text, "--steps", str(done + 2))
-    again = launch("single", 1, GPT, *more, MUSTER_RESTART="1", MUSTER_OUT=str(tmp_path))
-    assert again.status == 0, again.stderr
-    assert f"resumed from {saved}" in again.stdout
+    (printed,) = run_script(Path(GPT), 1, *more, out=tmp_path, MUSTER_RESTART="1")
+    assert f"resumed from {saved}" in printed
     assert [step["step"] for step in steps(tmp_path)] == list(range(1, done + 3))
 
 
@@ -183,10 +170,10 @@ def test_a_signal_saves_and_a_restart_goes_on_from_there(
     [("--dtype bf16", 0.05), ("--dtype fp16", 0.05), ("--recompute", 1e-5), ("--workers 1", 1e-5)],
 )
 def test_options_that_save_time_or_memory_leave_the_loss_as_it_is(
-    launch: Launch, text: tuple[str, ...], alone: list[float], option: str, within: float
+    tmp_path: Path, text: tuple[str, ...], alone: list[float], option: str, within: float
 ) -> None:
-    job = launch("single", 1, GPT, *TINY, *text, "--steps", "6", *option.split())
-    assert losses(job) == pytest.approx(alone, abs=within)
+    run_script(Path(GPT), 1, *TINY, *text, "--steps", "6", *option.split(), out=tmp_path)
+    assert losses(tmp_path) == pytest.approx(alone[:-1], abs=within)
 
 
 @pytest.mark.soak

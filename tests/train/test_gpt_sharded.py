@@ -120,7 +120,8 @@ def test_four_ranks_hold_a_quarter_of_100_million_weights_each(
     words = (*large, *text, "--steps", "1", "--log-every", "1", "--sample", "0")
     peaks = {}
     for ranks in (1, 4):
-        job = launch("spawn", ranks, str(SHARDED), *words, "--spawn", str(ranks))
+        several = ("--spawn", str(ranks)) if ranks > 1 else ()
+        job = launch("spawn" if several else "single", ranks, str(SHARDED), *words, *several)
         assert job.status == 0, job.stderr
         (step,) = (job.out / "steps.jsonl").read_text().splitlines()
         peaks[ranks] = json.loads(step)["peak_memory_bytes"] / 2**20

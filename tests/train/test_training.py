@@ -36,22 +36,14 @@ def test_the_loss_curve_does_not_depend_on_the_ranks(
     more = ("--spawn", str(ranks)) if launcher == "spawn" else ()
     job = launch(launcher, ranks, "-m", "muster.train", *SHORT, *more, meet=meet)
     assert job.status == 0, job.stderr
-    assert (job.verdict["launcher"], job.verdict["ranks"]) == (launcher, str(ranks))
+    lines = job.stdout.splitlines()
+    assert lines[0] == (
+        f"{ranks} ranks on 1 host, backend gloo, launched by {launcher}, "
+        "global batch 64, 193 training and 360 held-out digits"
+    )
+    assert len(lines) == 1 + 6 + 1
+    said = rf"accuracy=0\.\d{{4}} ranks={ranks} hosts=1 backend=gloo launcher={launcher} seconds=\d+\.\d"
+    assert re.fullmatch(said, lines[-1])
     assert len(job.losses) == 6
     assert job.losses == pytest.approx(alone.losses, abs=1e-5)
     assert job.verdict["accuracy"] == f"{alone.accuracy:.4f}"
-
-
-@pytest.mark.soak  # the demo of tests/local is the same one, through the driver
-def test_the_default_training_reads_97_of_100_digits(launch: Launch) -> None:
-    job = launch("mpirun", 2, "-m", "muster.train")
-    assert job.status == 0, job.stderr
-    lines = job.stdout.splitlines()
-    assert lines[0] == (
-        "2 ranks on 1 host, backend gloo, launched by mpirun, "
-        "global batch 64, 1437 training and 360 held-out digits"
-    )
-    assert len(lines) == 1 + 15 + 1
-    verdict = r"accuracy=0\.\d{4} ranks=2 hosts=1 backend=gloo launcher=mpirun seconds=\d+\.\d"
-    assert re.fullmatch(verdict, lines[-1])
-    assert float(job.verdict["accuracy"]) >= 0.97
