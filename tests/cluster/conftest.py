@@ -100,7 +100,10 @@ class Cluster:
         return sorted(set(" ".join(addresses).split()) - set(own_addresses[1:]))
 
     def beside(self, node: str, command: str) -> str:
-        """Run a shell command in the node's network namespace, with the right to change it."""
+        """Run a shell command in the node's network namespace, with the right to change it.
+
+        `$card` is its interface there, whose name changes when the node is disconnected and connected again.
+        """
         container = self.container(node)
         words = ["docker", "run", "--rm", f"--network=container:{container}", "--cap-add=NET_ADMIN"]
         words += [
@@ -108,9 +111,11 @@ class Cluster:
             "--entrypoint=sh",
             f"muster:{self.env.get('MUSTER_TARGET', 'cpu')}",
             "-c",
-            command,
+            f"card=$(ip route show default | cut -d ' ' -f 5); {command}",
         ]
-        return subprocess.run(words, capture_output=True, text=True, timeout=200, check=True).stdout
+        done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, f"{node}: {command}: {done.stderr}"
+        return done.stdout
 
     def kill(self, node: str) -> None:
         """Power the node off without a shutdown."""

@@ -131,9 +131,8 @@ def find_packets(cluster: Cluster) -> None:
 
 
 def for_each_other(cluster: Cluster, command: str) -> str:
-    """Return a shell loop over the other addresses; the interface's name changes after a disconnection."""
-    card = "card=$(ip route show default | cut -d ' ' -f 5)"
-    return f"set -e; {card}; for one in {' '.join(cluster.others('node3'))}; do {command}; done"
+    """Return a shell loop over the other addresses."""
+    return f"set -e; for one in {' '.join(cluster.others('node3'))}; do {command}; done"
 
 
 # ---- the table --------------------------------------------------------------------------------------------

@@ -44,18 +44,24 @@ def tc(cluster: Cluster, node: str, *commands: str) -> None:
 def limited(cluster: Cluster) -> Iterator[None]:
     """Every node sends with OTHERS, and node1 to node3 with LIMITED."""
     queues = (
-        "qdisc replace dev eth0 root handle 1: htb default 1",  # all that it does is to tell the two apart
-        *(f"class add dev eth0 parent 1: classid 1:{number} htb rate 10gbit" for number in (1, 2)),
-        f"qdisc add dev eth0 parent 1:1 handle 10: tbf rate {OTHERS}mbit {QUEUE}",
-        f"qdisc add dev eth0 parent 1:2 handle 20: tbf rate {LIMITED}mbit {QUEUE}",
+        "qdisc replace dev $card root handle 1: htb default 1",  # all that it does is to tell the two apart
+        *(f"class add dev $card parent 1: classid 1:{number} htb rate 10gbit" for number in (1, 2)),
+        f"qdisc add dev $card parent 1:1 handle 10: tbf rate {OTHERS}mbit {QUEUE}",
+        f"qdisc add dev $card parent 1:2 handle 20: tbf rate {LIMITED}mbit {QUEUE}",
     )
-    for node in cluster.nodes:
-        tc(cluster, node, *queues)
-    target = f"{address_of(cluster, PAIR[1])}/32"
-    tc(cluster, PAIR[0], f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {target} flowid 1:2")
-    yield
-    for node in cluster.nodes:
-        tc(cluster, node, "qdisc del dev eth0 root")
+    try:
+        for node in cluster.nodes:
+            tc(cluster, node, *queues)
+        target = f"{address_of(cluster, PAIR[1])}/32"
+        tc(
+            cluster,
+            PAIR[0],
+            f"filter add dev $card parent 1: protocol ip u32 match ip dst {target} flowid 1:2",
+        )
+        yield
+    finally:
+        for node in cluster.nodes:
+            cluster.beside(node, "tc qdisc del dev $card root || true")
 
 
 def links(project: Project, *words: str) -> dict[str, Any]:
@@ -97,6 +103,6 @@ def test_the_matrix_agrees_with_iperf3(project: Project, cluster: Cluster) -> No
 @pytest.mark.usefixtures("limited")
 def test_a_link_that_gets_slower_than_the_baseline_is_named(project: Project, cluster: Cluster) -> None:
     links(project, "--keep")
-    tc(cluster, "node2", f"qdisc replace dev eth0 parent 1:1 handle 10: tbf rate {LIMITED}mbit {QUEUE}")
+    tc(cluster, "node2", f"qdisc replace dev $card parent 1:1 handle 10: tbf rate {LIMITED}mbit {QUEUE}")
     slower = [each for each in links(project)["slower"] if each["quantity"] == "bandwidth"]
     assert {each["source"] for each in slower} == {"node2"}

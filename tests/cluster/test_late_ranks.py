@@ -113,7 +113,7 @@ def test_a_link_that_is_limited_is_the_cause_of_the_rank_that_is_late_by_it(
     project: Project, cluster: Cluster
 ) -> None:
     with training(project, 1 << 20) as job:
-        cluster.beside("node2", "tc qdisc add dev eth0 root tbf rate 20mbit burst 32kb latency 400ms")
+        cluster.beside("node2", "tc qdisc add dev $card root tbf rate 20mbit burst 32kb latency 400ms")
         try:
             seen = wait_until(
                 lambda: [one for one in late(project, job) if "the link out of" in one["cause"]],
@@ -121,5 +121,5 @@ def test_a_link_that_is_limited_is_the_cause_of_the_rank_that_is_late_by_it(
                 patience=LATE_SECONDS,
             )
         finally:
-            cluster.beside("node2", "tc qdisc del dev eth0 root")
+            cluster.beside("node2", "tc qdisc del dev $card root")
     assert all("the link out of node2" in one["cause"] for one in seen)
