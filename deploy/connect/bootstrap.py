@@ -103,7 +103,7 @@ def late_source() -> bytes:
 def agent_source() -> bytes:
     """The agent's modules as the bootstrap reads them: compressed, in one line."""
     sources = {name: text for name, text in modules().items() if not _is_late(name)}
-    return base64.b64encode(zlib.compress(json.dumps(sources).encode())) + b"\n"
+    return base64.b64encode(zlib.compress(json.dumps(sources).encode(), level=9)) + b"\n"
 
 
 def is_swallowed(message: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -13,11 +15,12 @@ from typing import TypeVar
 
 import pytest
 
+from muster.deploy.agent.container import keeper
 from muster.deploy.agent.job import supervisor
 from muster.deploy.agent.job.local_socket import LocalSocket
 from muster.deploy.agent.job.ranks import Ranks
 from muster.deploy.agent.job.supervisor import Work
-from muster.deploy.agent.process import commands
+from muster.deploy.agent.process import commands, processes
 from muster.deploy.common import limits as limits_of_hosts
 from muster.deploy.common.clock import now, steady
 from muster.deploy.common.limits import LONGEST_TMPDIR
@@ -92,6 +95,34 @@ def test_even_a_daemon_that_ignores_sigterm_is_ended(host: Host) -> None:
     assert is_alive(pid)
     assert host.channel.ask(STOP).left == ()
     assert not is_alive(pid)
+
+
+# Its first thread ends, as every thread does that is killed, and another one lives.
+FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1000,)).start()
+SYS_exit = {'x86_64': 60, 'aarch64': 93}[__import__('platform').machine()]
+ctypes.CDLL(None).syscall(SYS_exit, 0)
+"""
+
+
+def test_a_process_lives_until_its_last_thread_has_ended() -> None:
+    """Until then it keeps its ports and the memory of its GPU, though its state is that of a zombie."""
+
+    def state() -> str:
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    with subprocess.Popen([sys.executable, "-c", FIRST_THREAD_ENDS]) as process:
+        try:
+            wait_until(lambda: state() == "Z", "the end of the first thread")
+            assert processes.process_table()[process.pid].state == "S"
+            assert process.pid in keeper.below(os.getpid())
+            assert processes.end_all(lambda: processes.trees([process.pid])) == []
+            assert state() == "Z"  # it is not waited for, but nothing of it lives
+            assert process.pid not in keeper.below(os.getpid())
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.timed

@@ -145,16 +145,16 @@ def name_of(pid: int) -> str:
 
 
 def below(pid: int) -> list[int]:
-    """Every living process below this one."""
+    """Every process below this one of which a thread lives, also where the first one has ended."""
     children: dict[int, list[int]] = {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with (
             contextlib.suppress(OSError),
             open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as file,
         ):
-            state, parent = file.read().rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                children.setdefault(int(parent), []).append(int(entry))
+            fields = file.read().rpartition(")")[2].split()
+            if fields[0] not in "ZX" or int(fields[17]) > 1:  # num_threads, proc(5)
+                children.setdefault(int(fields[1]), []).append(int(entry))
     level, pids = children.get(pid, []), []
     while level:
         pids += level

@@ -30,7 +30,10 @@ def die_with_agent() -> None:
 
 
 class Stat(NamedTuple):
-    """A process as in proc(5): state, parent, processor time with that of children it has waited for."""
+    """A process as in proc(5): state, parent, processor time with that of children it has waited for.
+
+    The state is S where only the first thread has ended.
+    """
 
     state: str
     parent: int
@@ -38,7 +41,10 @@ class Stat(NamedTuple):
 
 
 def process_table() -> dict[int, Stat]:
-    """Every living process of this host."""
+    """Every process of this host of which a thread lives.
+
+    A killed process is a zombie when its first thread has ended, and keeps its ports until its last one has.
+    """
     table: dict[int, Stat] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -47,8 +53,10 @@ def process_table() -> dict[int, Stat]:
                 open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as file,
             ):
                 fields = file.read().rpartition(")")[2].split()  # the name may hold anything
-                if fields[0] not in ("Z", "X"):
-                    table[int(entry)] = Stat(fields[0], int(fields[1]), sum(map(int, fields[11:15])))
+                ended = fields[0] in ("Z", "X")
+                if not ended or int(fields[17]) > 1:  # num_threads counts the one that has ended
+                    state = "S" if ended else fields[0]
+                    table[int(entry)] = Stat(state, int(fields[1]), sum(map(int, fields[11:15])))
     return table
 
 
