@@ -67,7 +67,7 @@ test: $(ENVIRONMENTS) ## what a change must pass; on the cluster where an engine
 # What needs the machine for itself runs after all else. The first part's failure does not keep the second from running.
 soak: $(ENVIRONMENTS) ## what takes long, and every limit of time, into build/soak.txt
 	rm -f build/soak.txt
-	SOAK=1 $(PYTEST) 4 -m 'soak and not timed'; shared=$$?; \
+	SOAK=1 $(PYTEST) 4 --ignore tests/unit -m 'soak and not timed'; shared=$$?; \
 	  SOAK=1 $(BIN)/pytest -m timed && exit $$shared
 
 lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint, ansible-lint

@@ -37,3 +37,9 @@ def test_in_make_soak_each_worker_has_its_own(monkeypatch: pytest.MonkeyPatch) -
 def test_the_files_that_are_named_are_there() -> None:
     assert [file for file in LONGEST if not (TESTS / file).exists()] == []
     assert [stem for stem in LIFE if not (TESTS / "ansible" / f"{stem}.py").exists()] == []
+
+
+def test_make_soak_leaves_out_no_folder_that_has_tests_for_it() -> None:
+    """Each of its workers would import the 4200 tests of unit/ to find none."""
+    marker = "mark." + "soak"
+    assert [path.name for path in (TESTS / "unit").rglob("*.py") if marker in path.read_text()] == []
