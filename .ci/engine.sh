@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A container engine on a bare Debian machine without an image registry, for CI: engine, plugins, base image.
-# Idempotent. Users need none of this: they have an engine, and docker.io serves the base image.
+# Idempotent. Users need none of this: they have an engine, and docker.io serves the base images.
+# SOAK=1 makes the base images that only make soak needs, too.
 set -euo pipefail
 
 BASE_IMAGE=debian:trixie-slim
@@ -45,13 +46,13 @@ start_dockerd() {
 }
 
 make_base_image() {
-  docker image inspect "$BASE_IMAGE" >/dev/null 2>&1 && return
-  say "$BASE_IMAGE by debootstrap"
-  local root
+  local release=$1 root
+  docker image inspect "debian:$release-slim" >/dev/null 2>&1 && return
+  say "debian:$release-slim by debootstrap"
   root=$(mktemp -d)
-  debootstrap --variant=minbase trixie "$root" >"$root.log" || { tail -n 20 "$root.log" >&2; return 1; }
+  debootstrap --variant=minbase "$release" "$root" >"$root.log" || { tail -n 20 "$root.log" >&2; return 1; }
   rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
-  tar -C "$root" -c . | docker import --change 'CMD ["bash"]' - "$BASE_IMAGE" >/dev/null
+  tar -C "$root" -c . | docker import --change 'CMD ["bash"]' - "debian:$release-slim" >/dev/null
   rm -rf "$root" "$root.log"
 }
 
@@ -74,6 +75,7 @@ install_plugins() {
 
 install_packages
 start_dockerd
-make_base_image
+make_base_image trixie
+if [ "${SOAK:-}" = 1 ]; then make_base_image bookworm; fi
 install_plugins
 say "$(docker version --format 'docker {{.Server.Version}}'), $(docker compose version), $(docker buildx version | cut -d' ' -f2)"
