@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.registry import docker
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
@@ -19,20 +19,17 @@ pytestmark = pytest.mark.soak
 OTHERS, LIMITED = 300, 30  # Mbit/s, which this machine sends beside other work too
 QUEUE = "burst 128kb latency 50ms"
 PAIR = ("node1", "node3")
-
-
-def pid_of(cluster: Cluster, node: str) -> str:
-    words = ("docker", "inspect", "--format", "{{.State.Pid}}", cluster.container(node))
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+IPERF3 = "muster-iperf3"
+BUILD = """
+FROM {base}
+USER root
+RUN apt-get update && apt-get install --yes --no-install-recommends iperf3
+ENTRYPOINT ["iperf3"]
+"""
 
 
 def address_of(cluster: Cluster, node: str) -> str:
     return cluster.exec(node, ("hostname", "-i")).stdout.split()[0]
-
-
-def in_network_of(cluster: Cluster, node: str, *words: str) -> list[str]:
-    """A command of this machine in the network of a node."""
-    return ["nsenter", "--target", pid_of(cluster, node), "--net", *words]
 
 
 def tc(cluster: Cluster, node: str, *commands: str) -> None:
@@ -83,20 +80,26 @@ def test_a_limited_link_is_named_each_time(project: Project, backend: str, times
         assert slow == [("link", *PAIR)]
 
 
+def bytes_per_s_of_iperf3(cluster: Cluster, source: str, target: str) -> float:
+    """What iperf3 sends from one node to another, in containers that share the networks of both."""
+    beside = ("run", "--rm", f"--network=container:{cluster.container(target)}")
+    server = docker(*beside, "--detach", IPERF3, "--server", "--one-off", "--forceflush")
+    try:
+        wait_until(lambda: "listening" in docker("logs", server), lambda: f"iperf3 on {target}")
+        beside = ("run", "--rm", f"--network=container:{cluster.container(source)}")
+        told = docker(*beside, IPERF3, "--client", address_of(cluster, target), "--time", "2", "--json")
+        return float(json.loads(told)["end"]["sum_received"]["bits_per_second"]) / 8
+    finally:
+        docker("rm", "--force", server)
+
+
 @pytest.mark.usefixtures("limited")
 def test_the_matrix_agrees_with_iperf3(project: Project, cluster: Cluster) -> None:
-    if not (shutil.which("iperf3") and shutil.which("nsenter")):
-        pytest.skip("no iperf3 or nsenter here")
+    base = docker("inspect", "--format", "{{.Config.Image}}", cluster.container("node1"))
+    docker("build", "--quiet", "--tag", IPERF3, "-", stdin=BUILD.format(base=base))
     measured = {(each["source"], each["target"]): each["bytes_per_s"] for each in links(project)["links"]}
     for (source, target), bytes_per_s in measured.items():
-        with subprocess.Popen(in_network_of(cluster, target, "iperf3", "--server", "--one-off")) as server:
-            time.sleep(1)
-            client = ("iperf3", "--client", address_of(cluster, target), "--time", "2", "--json")
-            done = subprocess.run(
-                in_network_of(cluster, source, *client), capture_output=True, text=True, check=False
-            )
-            server.wait(30)
-        judge = json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"] / 8
+        judge = bytes_per_s_of_iperf3(cluster, source, target)
         assert bytes_per_s == pytest.approx(judge, rel=0.1), (source, target)
 
 

@@ -150,5 +150,5 @@ def test_an_allocation_that_is_revoked_while_it_starts_is_the_verdict(slurm: Slu
     assert process.returncode in {status for words, status in said.items() if re.search(words, output)}, (
         output
     )
-    assert slurm.jobs() == []
+    wait_until(lambda: not slurm.jobs(), lambda: f"the end of {slurm.jobs()}, of which {number} was revoked")
     wait_until(lambda: not slurm.left(), "the end of all processes of the job")
