@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.ansible.bare_hosts import BOOKS, PATH
+from tests.terminals import shown_on
 
 pytestmark = pytest.mark.skipif(not shutil.which("ansible-playbook", path=PATH), reason="no Ansible here")
 
@@ -75,19 +76,8 @@ def test_on_a_terminal_a_bar_stays_below_the_output(play: list[str], tmp_path: P
         play, cwd=tmp_path, env=environment(tmp_path), stdin=theirs, stdout=theirs, stderr=theirs
     ) as running:
         os.close(theirs)
-        shown = b""
-        while piece := _read(ours):
-            shown += piece
+        text = shown_on(ours)
     os.close(ours)
-    text = shown.decode()
     assert running.returncode == 0
     assert "3/4" in text and "75%" in text and "some-play:" not in text
     assert text.count("PLAY RECAP") == 1 and text.rstrip().endswith("\x1b[2K")
-
-
-def _read(terminal: int) -> bytes:
-    """The next bytes; none when the last program has closed the terminal (Linux: EIO)."""
-    try:
-        return os.read(terminal, 65536)
-    except OSError:
-        return b""

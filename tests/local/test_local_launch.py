@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
@@ -18,6 +17,7 @@ import pytest
 
 from muster.deploy.agent.job.supervisor import SILENCE_SECONDS
 from tests.launching import FAB, Project, processes_of, wait_until_clean
+from tests.terminals import shown_on
 from tests.waiting import PATIENCE, read_until
 
 both = pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
@@ -348,9 +348,7 @@ def test_on_a_terminal_a_progress_bar_stays_in_place_until_a_line_follows(projec
         shown += chunk.decode()
     assert "columns 80" in shown  # a fifth of the terminal's 100 is for rank and host
     Path(project.env["HOME"], "seen").touch()
-    with contextlib.suppress(OSError):  # EIO: the other side is closed
-        while chunk := os.read(screen, 1 << 16):
-            shown += chunk.decode()
+    shown += shown_on(screen)
     assert process.wait(PATIENCE) == 0
     os.close(screen)
     assert re.match(r"\r\x1b\[K.*was seen", shown[bar.end() :], re.DOTALL), shown
