@@ -24,8 +24,8 @@ heads=" $first ${HEADS:-} "
 key=/trust/$first/id_ed25519
 [ -s "$key" ] || ssh-keygen -q -t ed25519 -N '' -C muster-cluster -f "$key"
 cp "$key" "$key.pub" "$new"
-# restrict: no terminal, no forwarding; commands are all that a launcher needs.
-echo "restrict $(cat "$key.pub")" >"$new/authorized_keys"
+# restrict: no forwarding, no start-up file. pty: `muster shell` opens a terminal.
+echo "restrict,pty $(cat "$key.pub")" >"$new/authorized_keys"
 
 for name in $names; do
   host_key=/trust/$name/ssh_host_ed25519_key

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.ansible.bare_hosts import ROOT
-from tests.ansible.rendering import render
+from tests.ansible.rendering import render, render_value
 from tests.ansible.test_observe import module, observe
 from tests.ansible.test_problems import SEEN
 
@@ -46,7 +46,23 @@ def test_nothing_stands_in_the_way_of_a_host_that_is_fit() -> None:
     assert problems() == ""
     assert problems(CARD | {"gpu": True}) == ""
     assert problems(CARD, venv_gpus="no") == ""
+    assert problems(CARD, venv_gpus=False) == ""  # YAML's own no
     assert problems(venv_planned={}, venv_wheelhouse=FOLDER, venv_chosen={"stdout": '{"problem": ""}'}) == ""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "driver", "cuda"),
+    [
+        ("auto", True, True),
+        ("auto", False, False),
+        ("yes", False, True),
+        (True, False, True),
+        (False, True, False),
+    ],
+)
+def test_gpus_are_chosen_by_a_word_or_by_yamls_own_booleans(chosen: object, driver: bool, cuda: bool) -> None:
+    known = {"muster_seen": SEEN | {"gpu": driver}}
+    assert render_value("venv", "venv_cuda", {"node1": {}}, venv_gpus=chosen, **known) is cuda
 
 
 @pytest.mark.parametrize(

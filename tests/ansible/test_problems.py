@@ -79,6 +79,7 @@ def test_an_archive_of_the_image_that_is_not_here_is_named() -> None:
 
 def test_gpus_that_are_to_be_left_alone_are_no_problem() -> None:
     assert problems(choices={"container_engine_nvidia": "no"}, **CARDS) == ""
+    assert problems(choices={"container_engine_nvidia": False}, **CARDS) == ""  # YAML's own no
 
 
 SSHD = SEEN["sshd_without"]

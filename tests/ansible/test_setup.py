@@ -225,7 +225,7 @@ def test_the_clusters_key_is_good_from_the_first_host_and_this_machine_and_forwa
 ) -> None:
     line = hosts.on("node1", "cat", "/etc/muster/ssh/authorized_keys").splitlines()[-1]
     addresses = [ADDRESSES["node1"], f"{NETWORK}.1"]  # the last is this machine's
-    assert line.startswith(f'from="{",".join(addresses)}",restrict ssh-ed25519 ')
+    assert line.startswith(f'from="{",".join(addresses)}",restrict,pty ssh-ed25519 ')
 
 
 @pytest.mark.usefixtures("set_up")

@@ -273,10 +273,10 @@ def test_a_host_gets_the_clusters_key_only_if_it_logs_in_to_others() -> None:
     def holds(**choices: object) -> bool:
         return bool(render_value("ssh_trust", "ssh_trust_holds_key", inventory, **choices))
 
-    assert lines() == ['from="10.0.0.1,192.0.2.9",restrict KEY']
+    assert lines() == ['from="10.0.0.1,192.0.2.9",restrict,pty KEY']
     assert not holds()
     several = {"ssh_trust_heads": ["b", "c"], "ssh_trust_from": ["10.9.0.0/16"]}
-    assert lines(**several) == ['from="10.0.0.2,10.0.0.3,192.0.2.9,10.9.0.0/16",restrict KEY']
+    assert lines(**several) == ['from="10.0.0.2,10.0.0.3,192.0.2.9,10.9.0.0/16",restrict,pty KEY']
     assert holds(**several)
-    assert lines(ssh_trust_heads=[]) == ['from="192.0.2.9",restrict KEY']
+    assert lines(ssh_trust_heads=[]) == ['from="192.0.2.9",restrict,pty KEY']
     assert not holds(muster_stack="node")

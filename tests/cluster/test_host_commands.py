@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from tests.cluster.striking import clean_at
 from tests.launching import FAB, Project
+from tests.terminals import shown_on
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -170,9 +172,24 @@ def test_a_shell_is_ssh_as_muster_reaches_the_host(project: Project) -> None:
         check=False,
     )
     assert done.stdout.endswith("node2\n")
+    shown = on_a_terminal([str(FAB), "shell", "node2"], project, b"tty; exit\n")
+    assert "/dev/pts/" in shown and "PTY" not in shown, shown
     wrong = project.fab("shell", "node9")
     assert wrong.returncode == 2
     assert "node9 not in the hosts file, which has node1, node2, node3" in wrong.stderr
+
+
+def on_a_terminal(command: list[str], project: Project, typed: bytes) -> str:
+    """What a command shows on a terminal on which this is typed."""
+    ours, theirs = pty.openpty()
+    os.write(ours, typed)
+    with subprocess.Popen(
+        command, cwd=project.path, env=project.env, stdin=theirs, stdout=theirs, stderr=theirs
+    ):
+        os.close(theirs)
+        shown = shown_on(ours)
+    os.close(ours)
+    return shown
 
 
 def test_cleaning_takes_what_is_over_and_leaves_what_runs(project: Project, cluster: Cluster) -> None:

@@ -177,7 +177,7 @@ CHANGED = paramiko.BadHostKeyException("n", paramiko.RSAKey.generate(1024), para
 @pytest.mark.parametrize(
     ("error", "kind", "remedy"),
     [
-        (CHANGED, "ssh.host-key-changed", "ssh-keygen -R 10.0.0.1, then pin the new key"),
+        (CHANGED, "ssh.host-key-changed", "ssh-keygen -R 10.0.0.1, then confirm the new key with: ssh node1"),
         (UnknownHostKey("ssh-ed25519 SHA256:x"), "ssh.host-key-unknown", "confirm it once with: ssh node1"),
         (
             paramiko.AuthenticationException("Authentication failed."),
