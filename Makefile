@@ -76,7 +76,7 @@ lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint, an
 	@mkdir -p .venv/typing && ln -sfn "$(CURDIR)" .venv/typing/muster # mypy follows no editable installation
 	$(BIN)/mypy
 	$(BIN)/mypy docker/*.py
-	$(BIN)/shellcheck $$(git ls-files '*.sh' '.ci/run')
+	$(BIN)/shellcheck $$(git ls-files '*.sh' .ci/run docker/slurm/start docker/slurm/muster)
 	$(BIN)/yamllint .
 	$(BIN)/hadolint --config docker/hadolint.yaml docker/Dockerfile docker/bases/*.Dockerfile \
 	  docker/slurm/Dockerfile
