@@ -82,12 +82,14 @@ def test_a_limited_link_is_named_each_time(project: Project, backend: str, times
 
 def bytes_per_s_of_iperf3(cluster: Cluster, source: str, target: str) -> float:
     """What iperf3 sends from one node to another, in containers that share the networks of both."""
-    beside = ("run", "--rm", f"--network=container:{cluster.container(target)}")
-    server = docker(*beside, "--detach", IPERF3, "--server", "--one-off", "--forceflush")
+    there, here = (f"--network=container:{cluster.container(node)}" for node in (target, source))
+    # Without --rm: the engine may be removing a server that has ended when it is removed below.
+    server = docker("run", "--detach", there, IPERF3, "--server", "--one-off", "--forceflush")
     try:
         wait_until(lambda: "listening" in docker("logs", server), lambda: f"iperf3 on {target}")
-        beside = ("run", "--rm", f"--network=container:{cluster.container(source)}")
-        told = docker(*beside, IPERF3, "--client", address_of(cluster, target), "--time", "2", "--json")
+        told = docker(
+            "run", "--rm", here, IPERF3, "--client", address_of(cluster, target), "--time", "2", "--json"
+        )
         return float(json.loads(told)["end"]["sum_received"]["bits_per_second"]) / 8
     finally:
         docker("rm", "--force", server)
