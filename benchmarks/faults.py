@@ -32,8 +32,8 @@ TEXT = """# What happens when something breaks
 Six ranks on three hosts of the practice cluster; the ranks only sleep, so no collective tells them of each
 other. Medians of {rounds} on {machine}.
 Made by `python benchmarks/faults.py` from [tests/cluster/faults.py](../tests/cluster/faults.py). `make soak`
-holds the limits, under mpirun alone where the agents notice a fault, whatever launcher there is. Where more
-than two processes wait for each core they stretch, at most twofold, so a figure can be over its limit here.
+enforces the limits. It tests faults that the agents notice under mpirun only. With more than two waiting
+processes per core, it allows up to twice the limit, so a figure can be over its limit here.
 
 ## While a job runs
 
@@ -59,7 +59,7 @@ Seconds from the command to its end.
 
 ## Without a stop-watch
 
-Tests ask what is said and what is left, and not how soon.
+These tests check the message and what is left, not the time.
 
 {untimed}
 

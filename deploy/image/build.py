@@ -13,7 +13,7 @@ from ..errors import UsageError
 from .compatibility import conflicts
 from .versions import FOLDER, Track, targets
 
-# Seconds, measured on 2 cores of a cloud machine beside other work (docs/image.md). `cuda` has not been
+# Seconds, measured on 2 cores beside other work (docs/image.md). `cuda` has not been
 # built end to end: it has no number, which is better than a guess.
 FIRST_BUILD = {"cpu": 75, "cpu-source": 7000}
 MEASURED_ON = 2
