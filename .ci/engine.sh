@@ -18,6 +18,7 @@ install_packages() {
   command -v iptables >/dev/null || missing+=(iptables)
   command -v ssh >/dev/null || missing+=(openssh-client) # the tests reach the nodes with it
   command -v make >/dev/null || missing+=(make)
+  command -v nft >/dev/null || missing+=(nftables) # reads the rules that setup would write
   command -v tcsh >/dev/null || missing+=(tcsh) # a login shell with a language of its own
   command -v tmux >/dev/null || missing+=(tmux) # a real terminal for muster top
   ((${#missing[@]})) || return 0

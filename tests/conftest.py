@@ -25,7 +25,6 @@ FIGURE, DURATION = "figure", "duration"  # properties of a report, which xdist's
 MAY_BE_SKIPPED = (
     r"no Python 3\.\d+ here",  # ruff holds the files of the hosts to 3.9 wherever it runs
     r"no podman here",  # Debian packs it; launches into its containers are tried where it is
-    r"no nft here",  # hosts with nftables prove it in tests/ansible/test_firewall.py, marked soak
 )
 
 

@@ -97,6 +97,7 @@ class Hosts:
     folder: Path
     names: list[str] = field(default_factory=lambda: ["node1", "node2", "node3"])
     variables: dict[str, object] = field(default_factory=VARIABLES.copy)
+    release: str = RELEASE
 
     @property
     def hosts_file(self) -> Path:
@@ -115,7 +116,8 @@ class Hosts:
             "ANSIBLE_SSH_COMMON_ARGS": f"-F {self.folder}/operator_config",
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.folder / "cp"),
             "BARE_NETWORK": NETWORK,
-            "BARE_BASE": "muster-bare-stack" if HAS_TORCH else f"debian:{RELEASE}-slim",
+            "BARE_BASE": "muster-bare-stack" if self.release == "trixie" else f"debian:{self.release}-slim",
+            "BARE_RELEASE": self.release,
             "COMPOSE_PROJECT_NAME": PROJECT,
             "OPERATOR_KEY": (self.folder / "operator.pub").read_text(),
         }

@@ -1,4 +1,7 @@
-"""Bare hosts train in environments of Python's own, made from an index, or from wheels that are brought."""
+"""Hosts of Debian 12 train in environments of Python's own, from an index or from wheels that are brought.
+
+Such an environment is for hosts whose distribution has no PyTorch that is new enough.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import functools
 import html
 import http.server
 import json
-import os
 import re
 import shutil
 import sys
@@ -14,21 +16,17 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ansible.bare_hosts import NETWORK, RELEASE, ROOT, run
+from tests.ansible.bare_hosts import NETWORK, ROOT, Hosts, run
 from tests.ansible.test_setup import RANKS, launch
-
-if TYPE_CHECKING:
-    from tests.ansible.bare_hosts import Hosts
 
 pytestmark = pytest.mark.soak
 
+RELEASE = "bookworm"
 WHEELS = ROOT / "build" / f"wheelhouse-{RELEASE}"
-# Where torch for the hosts comes from: PyTorch's public index, or a site's own; if empty, where pip looks.
-TORCH_INDEX = os.environ.get("MUSTER_TEST_TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own
 GATEWAY = f"{NETWORK}.1"  # this machine, as the hosts see it
 NOWHERE = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}  # discard: nobody listens
 FAB = (sys.executable, "-m", "fabric", "--search-root", str(ROOT))
@@ -42,36 +40,48 @@ def as_before(hosts: Hosts, bare: dict[str, set[str]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def venv_hosts(hosts: Hosts, bare: dict[str, set[str]]) -> Iterator[Hosts]:
-    """The bare hosts, whose stack is to be an environment."""
-    assert len(bare) == len(hosts.names)  # their traces were taken before
-    before, late = hosts.variables.copy(), hosts.names[2:]
-    del hosts.names[2:]  # which joined them, if other files ran before
+def hosts(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Hosts:
+    """Two bare hosts, whose stack is to be an environment."""
+    hosts = Hosts(tmp_path_factory.mktemp("venv"), ["node4", "node5"], release=RELEASE)
+    for name in ("operator", "operator.pub"):
+        (hosts.folder / name).symlink_to(operator / name)
     hosts.variables |= {"muster_stack": "venv", "venv_disk_free_mb": 2000}
-    yield hosts
-    hosts.variables = before
-    hosts.names += late
+    hosts.compose("build", "--quiet", "node4")
+    hosts.start(*hosts.names)
+    return hosts
+
+
+@pytest.fixture(scope="module")
+def bare(hosts: Hosts) -> dict[str, set[str]]:
+    """The traces of the hosts before any setup."""
+    return {name: hosts.traces(name) for name in hosts.names}
 
 
 @pytest.fixture
-def index_and_wheels(venv_hosts: Hosts, index: str, wheels: Path) -> Iterator[Hosts]:
+def index_and_wheels(hosts: Hosts, index: str, wheels: Path) -> Iterator[Hosts]:
     """The head reaches an index; the other host reaches none, and is brought the wheels."""
     ways: dict[str, dict[str, object]] = {
-        "node1": {"venv_index": index, "venv_torch_index": index},
-        "node2": {"venv_wheelhouse": str(wheels), "venv_environment": NOWHERE},
+        "node4": {"venv_index": index, "venv_torch_index": index},
+        "node5": {"venv_wheelhouse": str(wheels), "venv_environment": NOWHERE},
     }
-    folder = venv_hosts.folder / "host_vars"
+    folder = hosts.folder / "host_vars"
     folder.mkdir()
     for name, variables in ways.items():
         (folder / f"{name}.yml").write_text(json.dumps(variables))  # JSON is YAML
-    yield venv_hosts
+    yield hosts
     shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
-def wheels(venv_hosts: Hosts) -> Path:
-    """The wheels that these hosts need, kept from run to run."""
-    done = venv_hosts.play("wheelhouse", venv_wheelhouse=str(WHEELS), venv_torch_index=TORCH_INDEX)
+def wheels(hosts: Hosts) -> Path:
+    """The wheels that these hosts need, kept from run to run.
+
+    A site may have PyTorch for CPUs where pip looks anyway, and be unable to reach PyTorch's own index.
+    """
+    pinned = json.loads((ROOT / "docker/versions.json").read_text())["wheels"]["torch"]
+    listed = run(sys.executable, "-m", "pip", "index", "versions", "torch").stdout
+    torch_index = "" if re.search(rf"\b{re.escape(pinned)}\+cpu\b", listed) else TORCH_INDEX
+    done = hosts.play("wheelhouse", venv_wheelhouse=str(WHEELS), venv_torch_index=torch_index)
     assert done.status == 0, done.text
     return WHEELS
 
@@ -124,16 +134,23 @@ def test_bare_hosts_train_in_environments_from_an_index_and_from_wheels_that_are
 
 
 def test_hosts_that_reach_no_index_are_told_so_before_anything_is_changed(
-    venv_hosts: Hosts, bare: dict[str, set[str]]
+    hosts: Hosts, bare: dict[str, set[str]]
 ) -> None:
-    venv_hosts.variables |= {"venv_environment": NOWHERE}
-    done = venv_hosts.play("setup", venv_torch_index="https://download.pytorch.org/whl/cpu")
+    hosts.variables |= {"venv_environment": NOWHERE}
+    done = hosts.play("setup", venv_torch_index=TORCH_INDEX)
     assert done.status != 0
-    assert (
-        "node2: it cannot have the packages from https://download.pytorch.org/whl/cpu and PyPI" in done.text
-    )
+    assert f"node5: it cannot have the packages from {TORCH_INDEX} and PyPI" in done.text
     assert "ansible-playbook wheelhouse.yml -e venv_wheelhouse=FOLDER" in done.text
-    as_before(venv_hosts, bare)
+    as_before(hosts, bare)
+
+
+def test_the_python_of_an_environment_that_is_removed_is_not_started_any_more(hosts: Hosts) -> None:
+    hosts.muster.mkdir(exist_ok=True)
+    named = hosts.muster / "pythons"
+    named.write_text("node4 .muster-venv/current/bin/python\n")
+    done = hosts.play("venv", venv_state="absent")
+    assert done.status == 0, done.text
+    assert not named.exists()
 
 
 def is_verified(hosts: Hosts) -> None:
