@@ -164,6 +164,21 @@ def test_hosts_that_do_not_share_the_folder_are_named(tmp_path: Path) -> None:
     assert "a folder on a shared disk" in said[1]
 
 
+def test_what_a_killed_save_left_never_counts_as_a_checkpoint_to_keep(tmp_path: Path) -> None:
+    def saved(group: Group) -> int | None:
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.AdamW(model.parameters())
+        checkpoints = ShardedCheckpoints(group, tmp_path / "out", keep=1)
+        killed = checkpoints.folder / "step-00000200"
+        killed.mkdir(parents=True)
+        checkpoints.save(180, model, optimizer)
+        checkpoints.finish()
+        assert not killed.exists()
+        return checkpoints.newest(model, optimizer)
+
+    assert on_hosts(tmp_path, 1, saved) == [180]
+
+
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     """What is saved are the weights at the time of the call, whatever happens to them afterwards."""
 

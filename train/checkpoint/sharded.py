@@ -85,12 +85,12 @@ class ShardedCheckpoints:
             raise TrainError(f"cannot write a checkpoint to {self.folder}: {why}") from error
         finally:
             self.written = None
-        if self.group.rank == 0:
-            files.prune(self.folder, self.keep)
+        if self.group.rank == 0:  # no rank begins the next checkpoint before rank 0 does
+            files.prune(self.folder, self.keep, _is_complete)
 
     def newest(self, model: nn.Module, optimizer: Optimizer) -> int | None:
         """Load the newest complete checkpoint; returns its step, or None if there is none."""
-        complete = [path for path in files.stored(self.folder) if (path / COMPLETE).exists()]
+        complete = [path for path in files.stored(self.folder) if _is_complete(path)]
         path = self.group.broadcast(complete[0] if complete else None)
         if path is None:
             return None
@@ -112,6 +112,10 @@ class ShardedCheckpoints:
         """Return what went wrong on the lowest rank; torch's own text has the tracebacks of all ranks."""
         rank = min(error.failures)
         return f"rank {rank} ({self.group.hosts[rank]}): {error.failures[rank][0]}"
+
+
+def _is_complete(path: Path) -> bool:
+    return (path / COMPLETE).exists()
 
 
 def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
