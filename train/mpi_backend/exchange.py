@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .buffers import message, pieces, stage_in, stage_out
+from .buffers import bytes_received, message, pieces, stage_in, stage_out
 from .exceptions import MismatchError
 from .library import MPI
 
@@ -42,7 +42,7 @@ def exchange(comm: MPI.Intracomm, sends: Tensors, receives: Tensors) -> None:
     if mine is not None and theirs is not None:
         _check_size(me, mine.nbytes, theirs.nbytes)
     for (rank, piece), status in zip(expected, statuses, strict=False):  # the sends' statuses come last
-        _check_size(rank, status.Get_count(MPI.BYTE), piece.nbytes)
+        _check_size(rank, bytes_received(status), piece.nbytes)
     for tensor, flat in zip(receives, arriving, strict=True):
         if tensor is not None and flat is not None:
             stage_out(tensor, flat)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import Work
 
-from .buffers import message, pieces, stage_in, stage_out
+from .buffers import bytes_received, message, pieces, stage_in, stage_out
 from .exceptions import MpiBackendError, TimedOutError
 from .library import MPI
 from .waiting import wait_until
@@ -35,7 +35,7 @@ class MessageWork(Work):
         super().__init__()
         self.what, self.tensor, self.seconds = what, tensor, seconds
         self.when_done: Callable[[], None] | None = None
-        self.settled = False  # whether the one who waits for it has the outcome
+        self.settled = False  # whether the waiting caller has received the result or error
         self.deadline = time.monotonic() + seconds  # for the future
         self._route = route
         self._flat = flat
@@ -159,7 +159,7 @@ class Receiving(MessageWork):
             if self._source is None:
                 self._source = self._status.Get_source()
                 self._post(self._parts[1:])
-            expected, received = self._parts[self._complete].nbytes, self._status.Get_count(MPI.BYTE)
+            expected, received = self._parts[self._complete].nbytes, bytes_received(self._status)
             if received != expected:
                 raise MpiBackendError(
                     f"rank {self._source} sent {received} bytes where {expected} were expected"

@@ -18,7 +18,7 @@ class Presence:
     def __init__(self, store: Any, group: str, rank: int, size: int) -> None:
         self._store, self._prefix = store, f"muster_mpi/{group}"
         self.rank, self.size = rank, size
-        self._read = 0  # how many of the entries of ranks that left this rank has read
+        self._read = 0  # number of `left` entries that this rank has read
 
     @classmethod
     def create(cls, store: Any, group: str, rank: int, size: int) -> Presence | None:

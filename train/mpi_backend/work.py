@@ -33,7 +33,7 @@ class CollectiveWork(Work):
         self._finish = finish
         self._when_done = when_done
         self.done = False
-        self.settled = False  # whether the one who waits for it, or its future, has the outcome
+        self.settled = False  # whether the waiting caller, or the future, has received the result or error
         self._run = run
         self._result = result
         self._error: BaseException | None = None

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
 from muster.train.mpi_backend import MpiBackendError, TimedOutError, buffers
+from muster.train.mpi_backend.library import MPI
 from tests.train.mpi_checks.values import EVERY, REAL, fold, me, of_all, of_rank, same, world
 from tests.waiting import wait_until
 
@@ -205,6 +206,12 @@ def check_a_collective_that_others_do_not_join_can_be_waited_for() -> None:
         work.wait()
     else:
         dist.all_reduce(torch.ones(1), group=group)
+
+
+def check_a_message_of_2_gib_has_a_size() -> None:
+    status = MPI.Status()
+    status.Set_elements(MPI.BYTE, 2**31)
+    assert buffers.bytes_received(status) == 2**31
 
 
 def check_counts_above_the_limit_of_one_call() -> None:
