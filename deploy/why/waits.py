@@ -40,7 +40,7 @@ def waits(positions: Positions) -> list[Wait]:
     for number, rank in positions.ranks.items():
         if rank.evidence is None:
             continue
-        ended = rank.evidence.end is not None  # then only what it has given up explains anything
+        ended = rank.evidence.end is not None  # of a rank that has exited, only failed collectives count
         for group, entries in positions.collectives.items():
             for entry in entries.get(number, ()):
                 if entry.state == "d":
@@ -124,7 +124,7 @@ def _difference(entries: list[Entry], *, strict: bool) -> str:
     """What is not the same; sizes matter only in a collective that does not end."""
     if len({entry.op for entry in entries}) > 1:
         return "operation"
-    if len({entry.root for entry in entries}) > 1:
+    if len({entry.root for entry in entries if entry.root is not None}) > 1:
         return "root"
     if not strict or entries[0].op in _UNEVEN:
         return ""

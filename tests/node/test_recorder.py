@@ -37,6 +37,10 @@ def init_process_group(backend):
 def all_reduce(tensor, op=None, group=None, async_op=False):
     if tensor.size > 1000: raise ValueError("too large")
     if async_op: return Work()
+def broadcast(tensor, src=None, group=None, async_op=False, group_src=None): pass
+def gather(tensor, gather_list=None, dst=None, group=None, async_op=False, group_dst=None): pass
+def all_gather_single(output_tensor, input_tensor, group=None, async_op=False): pass
+def reduce_scatter_single(output, input, op=None, group=None, async_op=False): pass
 def recv(tensor, src=None, group=None, tag=0): all_reduce(tensor)
 """
 PROGRAM = """
@@ -138,6 +142,33 @@ def test_each_call_is_noted_with_its_group_size_state_and_line(folder: Path) -> 
     assert (received["kind"], received["peer"], received["tag"], received["seq"]) == ("message", 3, 5, 1)
     groups = {(group["group"], group["kind"]): (group["ranks"], group["count"]) for group in record["groups"]}
     assert groups == {("setup", "call"): ("", 1), ("0", "call"): ("0-1,3", 3), ("0", "message"): ("0-1,3", 1)}
+
+
+def test_the_root_is_noted_as_torch_takes_it(folder: Path) -> None:
+    run(
+        folder,
+        "dist.gather(Tensor(6), gather_list=[])\n"
+        "dist.gather(Tensor(6), dst=0)\n"
+        "dist.gather(Tensor(6), dst=3)\n"
+        "dist.gather(Tensor(6), group_dst=2)  # which is rank 3\n"
+        "dist.broadcast(Tensor(6), 1)\n"
+        "dist.all_reduce(Tensor(6))\n",
+    )
+    noted = read_ring(str(folder / "ring-1"))["entries"][1:]
+    assert [entry.get("root") for entry in noted] == [0, 0, 3, 3, 1, None]
+
+
+def test_the_collectives_that_fsdp_calls_since_torch_2_13_are_noted(folder: Path) -> None:
+    run(
+        folder,
+        "dist.all_gather_single(Tensor(8), Tensor(4))\n"
+        "dist.reduce_scatter_single(output=Tensor(4), input=Tensor(8))\n",
+    )
+    noted = read_ring(str(folder / "ring-1"))["entries"][1:]
+    assert [(entry["op"], entry["elements"]) for entry in noted] == [
+        ("all_gather_single", 4),
+        ("reduce_scatter_single", 8),
+    ]
 
 
 def test_the_ring_keeps_the_last_and_the_count_is_of_all(folder: Path) -> None:

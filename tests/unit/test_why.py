@@ -51,7 +51,9 @@ NOW = 1_000_100.0
 READS = (Line("read", "torch/utils/data/loader.py", 3, False), Line("shards", "loader.py", 40, True))
 
 
-LIKE = Entry("d", "0", "call", 0, 0.0, "all_reduce", where="train.py:88", dtype="float32", bytes=25_000_000)
+LIKE = Entry(
+    *("d", "0", "call", 0, 0.0, "all_reduce"), where="train.py:88", dtype="float32", bytes=25_000_000, root=0
+)
 
 
 def entry(seq: int, at: float, state: Any = "d", **changes: Any) -> Entry:
@@ -139,6 +141,17 @@ def test_the_rank_that_makes_something_else_of_a_collective_is_the_odd_one(
     assert verdict.cause == f"{what}: rank 3 left the common order"
     assert verdict.headline.startswith("ranks 0-2 wait in all_reduce #9 of group 0 (")
     assert "; rank 3 on node4 is in " in verdict.headline
+
+
+def test_a_root_that_no_record_has_is_no_other_root() -> None:
+    ranks = []
+    for number in range(4):
+        one = rank(number)
+        assert one.evidence
+        gathers = replace(one.evidence.entries[-1], op="gather", root=0 if number else None)
+        entries = (*one.evidence.entries[:-1], gathers)
+        ranks.append(replace(one, evidence=replace(one.evidence, entries=entries)))
+    assert "roots" not in str(explain(ranks))
 
 
 def test_a_stall_that_the_launch_has_noticed_needs_no_other_sign() -> None:

@@ -47,10 +47,12 @@ _COLLECTIVES = {
     "reduce": "tensor",
     "all_gather": "tensor",
     "all_gather_into_tensor": "input_tensor",
+    "all_gather_single": "input_tensor",  # the names that FSDP calls in torch 2.13
     "gather": "tensor",
     "scatter": "tensor",
     "reduce_scatter": "input_list",
     "reduce_scatter_tensor": "input",
+    "reduce_scatter_single": "input",
     "all_to_all": "input_tensor_list",
     "all_to_all_single": "input",
     "all_reduce_coalesced": "tensors",
@@ -123,25 +125,26 @@ class Recorder:
         return self._ring.group("call", SETUP, ()), text_of(name, self._where(), "", 0, 0)
 
     def _collective(self, name: str, given: Given) -> tuple[Group, bytes] | None:
-        group, root = self._group(given("group")), given(_ROOTS.get(name, ""))
-        extra = b',"root":%d' % root if isinstance(root, int) else b""
+        group, side = self._group(given("group")), _ROOTS.get(name)
+        # Where a program names no root, torch takes rank 0.
+        root = (self._rank_given(side, given) or 0) if side else None
+        extra = b"" if root is None else b',"root":%d' % root
         if group is None:
             return None
         return group, text_of(name, self._where(), *sizes_of(given(_COLLECTIVES[name]))) + extra
 
     def _message(self, name: str, given: Given) -> tuple[Group, bytes] | None:
-        group, peer = self._group(given("group"), "message"), self._peer(name, given)
+        group, peer = self._group(given("group"), "message"), self._rank_given(_MESSAGES[name], given)
         extra = b',"peer":%d,"tag":%d' % (-1 if peer is None else peer, given("tag") or 0)
         if group is None:
             return None
         return group, text_of(name, self._where(), *sizes_of(given("tensor"))) + extra
 
-    def _peer(self, name: str, given: Given) -> int | None:
-        """The other rank of a message, in the whole job; batch_isend_irecv gives its number in the group."""
-        side = _MESSAGES[name]
-        peer, inner = given(side), given("group_" + side)
-        if peer is not None or inner is None:
-            return None if peer is None else int(peer)
+    def _rank_given(self, side: str, given: Given) -> int | None:
+        """The rank in the argument `src` or `dst`, or of which `group_src` or `group_dst` has the number."""
+        rank, inner = given(side), given("group_" + side)
+        if rank is not None or inner is None:
+            return None if rank is None else int(rank)
         world = self._c10d._world
         ranks = world.pg_group_ranks[given("group") or world.default_pg]
         return next((rank for rank, number in ranks.items() if number == inner), None)
