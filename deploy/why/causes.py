@@ -150,5 +150,10 @@ def usual_place(looks: Sequence[Sequence[Rank]], rank: int, late: set[int]) -> s
 
 
 def waits(evidence: Evidence) -> bool:
-    """Whether a rank is in a collective, by its stack."""
-    return any(sign in line.file for line in evidence.frames for sign in _WAITS)
+    """Whether a rank is in a collective: by its stack inside the user's line.
+
+    Frames outside of that line say nothing: torch's `@record` is below every line of a program.
+    """
+    at = own_line(evidence.frames)
+    inside = evidence.frames[: evidence.frames.index(at) + 1] if at else ()
+    return any(sign in line.file for line in inside for sign in _WAITS)

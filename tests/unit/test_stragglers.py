@@ -98,6 +98,16 @@ def test_the_line_where_only_the_late_rank_is_so_often_is_the_cause() -> None:
     assert cause(looks=looks[1:]) == ""  # where all are, none is late
 
 
+def test_frames_of_torch_distributed_outside_of_the_line_of_the_user_are_no_wait() -> None:
+    record = Line("wrapper", "torch/distributed/elastic/multiprocessing/errors/__init__.py", 362, False)
+    fsdp = Line("forward", "torch/distributed/fsdp/fully_sharded_data_parallel.py", 849, False)
+    for outside in ((record,), (fsdp, Line("main", "train.py", 80, True), record)):
+        late = look(WAITS, WAITS, (*READS, *outside), (*FORWARD, *outside))
+        assert cause(looks=[late]) == "it reads data, in shards (loader.py:40)"
+        waits = look(FORWARD, FORWARD, (*WAITS, *outside), FORWARD)
+        assert cause(looks=[waits]) == ""
+
+
 def test_a_rank_that_waits_in_a_collective_is_nowhere_of_its_own() -> None:
     assert cause(looks=[look(FORWARD, FORWARD, WAITS, FORWARD)]) == ""
 
