@@ -62,11 +62,19 @@ class RunFolder:
         self._lock: int | None = None
         self._full = ""
         """Why writing here failed; empty as long as it works."""
+        self._early: list[str] = []
+        """What the driver said before there was a folder: a launch that is refused leaves none."""
 
     def wait(self, spec: LaunchSpec, why: str) -> None:
         """Make the folder before there is a plan: the job waits for its hosts. `why`: what `status` says."""
-        if self._lock is None:
-            self._create()
+        try:
+            if self._lock is None:
+                self._create()
+            self._wait(spec, why)
+        except OSError as error:
+            raise MusterError(f"cannot begin the run's folder: {explain(error)}") from None
+
+    def _wait(self, spec: LaunchSpec, why: str) -> None:
         self.waits = True
         started = self.record.get("started", time.time())
         self.record = {"job": spec.job, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0}
@@ -84,7 +92,7 @@ class RunFolder:
     def _begin(self, plan: LaunchPlan) -> None:
         if self._lock is None:
             self._create()
-        self._attempt, self.waits = plan.spec.attempt, False
+        self._attempt = plan.spec.attempt
         self._share_out(plan)
         if self._samples is None:
             self._samples = SampleFile(str(self.path / SAMPLES), len(plan.hosts))
@@ -101,6 +109,7 @@ class RunFolder:
             "driver_folder": str(self.path.resolve()),
         }
         self._replace("job.json", json.dumps(self.record, indent=2) + "\n")
+        self.waits = False
 
     def _create(self) -> None:
         try:
@@ -117,6 +126,9 @@ class RunFolder:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        early, self._early = self._early, []
+        for text in early:
+            self.say(text)
 
     def _share_out(self, plan: LaunchPlan) -> None:
         """Give each host of an attempt its share of what is left for logs."""
@@ -163,7 +175,10 @@ class RunFolder:
         return f"\n[the rest is only on {host}: --max-log {self.max_log}]\n" if room > 0 else ""
 
     def say(self, text: str) -> None:
-        """Append a line of the driver itself."""
+        """Append a line of the driver itself; before there is a folder, keep it until then."""
+        if self._lock is None:
+            self._early.append(text)
+            return
         self._append(self.logs / "driver.log", f"{text}\n")
 
     def keep_launched(self, launched: dict[str, Any], texts: bytes | None) -> None:

@@ -263,6 +263,9 @@ def test_an_image_of_a_registry_is_pulled_with_the_users_login(
             assert "inside yes" in done.output
             pulled = [line for line in images.requests() if line.startswith("GET /v2/team/tiny/manifests/")]
             assert pulled
+            log = done.folder / "logs" / "rank-0000@localhost.out"
+            assert "inside yes" in log.read_text()
+            assert "localhost: fetching" in (done.folder / "logs" / "driver.log").read_text()
             again = launch(project, name)
             assert again.status == 0, again.output
         finally:

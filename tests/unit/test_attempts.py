@@ -209,6 +209,17 @@ def test_a_log_for_which_there_is_no_room_here_ends_no_job(tmp_path: Path) -> No
     assert json.loads((folder.path / "result.json").read_text())["exit_status"] == 0
 
 
+def test_what_is_said_before_there_is_a_folder_is_kept_and_costs_no_log(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "j")
+    folder.say("node2: fetching it")
+    assert not folder.path.exists()
+    folder.begin(PLAN)
+    folder.output(0, "node1", "out", "line\n")
+    assert folder.log_of(0, "node1", "out").read_text() == "line\n"
+    assert (folder.logs / "driver.log").read_text() == "node2: fetching it\n"
+    assert folder.problem == ""
+
+
 @pytest.mark.parametrize(("end", "status"), [(DONE, 1), (FAILED, 5)])
 @pytest.mark.usefixtures("carry_out")
 def test_a_job_whose_result_cannot_be_written_ends_with_that_in_words(
