@@ -1,11 +1,73 @@
-"""Joins the metrics of a job that was restarted: each attempt leaves its own, perhaps on another head."""
+"""The metrics of a job. Each attempt of a job that was restarted leaves its own, perhaps on another head."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
+
+from ..common.paths import JobPaths
+from ..connect.channel import Channel
+from ..connect.requests.launch import FETCH, FETCHED
+from ..errors import MusterError
 
 METRICS = {"metrics.jsonl": "epoch", "steps.jsonl": "step"}
 """The files of metrics that a run keeps, and what numbers the lines of each."""
+MOST_METRICS = 1 << 26  # bytes of a file
+# For a part of a file, and for all parts of all files: a link of 1 Mbit/s brings 35 MB meanwhile. A head that
+# says nothing is given up sooner, by its channel; what then stays there is told.
+PART_SECONDS, METRICS_SECONDS = 10.0, 300.0
+
+
+class Metrics:
+    """The text of each file of METRICS, of all attempts so far. `kept`: gives that of an earlier driver."""
+
+    def __init__(self, kept: Callable[[str], str | None]) -> None:
+        self._texts = {name: kept(name) for name in METRICS}
+        self._unfetched: dict[tuple[str, str], list[str]] = {}
+        """The files that could not be fetched, by head and its folder."""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The files that there are."""
+        return {name: text for name, text in self._texts.items() if text is not None}
+
+    def fetch(self, head: Channel, folder: str) -> None:
+        """Bring the files that an attempt has left on its head, in the job's folder."""
+        lacking = self._unfetched[head.host, JobPaths(folder).out] = [*METRICS]  # an interrupt may come
+        deadline = time.monotonic() + METRICS_SECONDS
+        for name, key in METRICS.items():
+            try:
+                text = _fetched(head, name, deadline).decode(errors="replace") or None
+            except MusterError:
+                continue
+            self._texts[name] = joined(self._texts[name], text, key)
+            lacking.remove(name)
+
+    def missing(self) -> list[str]:
+        """Which files are missing or incomplete here, and where the rest is."""
+        told = []
+        for (head, out), names in self._unfetched.items():
+            if here := [name for name in names if name in self.texts]:
+                lack = f"{'lacks' if len(here) == 1 else 'lack'} what could not be fetched"
+                told.append(f"{' and '.join(here)} {lack}; it is in {out} on {head}")
+            if gone := [name for name in names if name not in self.texts]:
+                why = "could not be fetched; if the program wrote"
+                it = "it, it is" if len(gone) == 1 else "them, they are"
+                told.append(f"{' and '.join(gone)} {why} {it} in {out} on {head}")
+        return told
+
+
+def _fetched(head: Channel, name: str, deadline: float) -> bytes:
+    content = bytearray()
+    while len(content) < MOST_METRICS:
+        seconds = min(PART_SECONDS, deadline - time.monotonic())
+        start = len(content)
+        part = head.ask(FETCH, path=f"out/{name}", start=start, most=FETCHED, seconds=seconds).payload
+        content += part
+        if len(part) < FETCHED:
+            break
+    return bytes(content)
 
 
 def joined(earlier: str | None, later: str | None, key: str = "epoch") -> str | None:

@@ -16,7 +16,6 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
-from ..connect.requests.launch import FETCH, MOST_METRICS
 from ..envs.present import Packages
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
@@ -41,7 +40,7 @@ from .hints import left_behind, missing_module
 from .history import History
 from .job import Job
 from .launched import launched, texts
-from .metrics import METRICS, joined
+from .metrics import Metrics
 from .programs import tools
 from .restart_policy import Decision, Policy
 from .run_folder import RunFolder
@@ -126,10 +125,7 @@ class Attempts:
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
-        self._metrics: dict[str, str | None] = {name: folder.kept(name) for name in METRICS}
-        """The text of each file of METRICS, of all attempts so far, those of an earlier driver included."""
-        self._unfetched: list[str] = []
-        """The heads from which the metrics of an attempt could not be fetched."""
+        self._metrics = Metrics(folder.kept)
 
     def run(self) -> LaunchResult:
         """Returns the result of the last attempt; raises the error that kept the first one from starting.
@@ -205,13 +201,7 @@ class Attempts:
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result
         self._history.ended(result)
-        try:
-            for name, key in METRICS.items():
-                fetched = head.ask(FETCH, path=f"out/{name}", most=MOST_METRICS, seconds=5)
-                text = fetched.payload.decode(errors="replace") or None
-                self._metrics[name] = joined(self._metrics.get(name), text, key)
-        except MusterError:
-            self._unfetched.append(head.host)
+        self._metrics.fetch(head, the_plan.hosts[0].folder)
         self._record(head, "result.json", result.as_json(), wait=True)
 
     def _explained(self, result: LaunchResult, cluster: Cluster) -> LaunchResult:
@@ -261,15 +251,10 @@ class Attempts:
 
     def _finish(self, result: LaunchResult) -> LaunchResult:
         """Write down the result. If that fails, this is the job's failure, or a note if it has one."""
-        kept = {name: text for name, text in self._metrics.items() if text is not None}
-        for name, text in kept.items():
+        for name, text in self._metrics.texts.items():
             self.folder.keep_metrics(name, text)
         notes = [self.folder.problem] if self.folder.problem else []
-        if kept and self._unfetched:
-            where = ", ".join(dict.fromkeys(self._unfetched))
-            lack = f"{' and '.join(kept)} {'lacks' if len(kept) == 1 else 'lack'}"
-            notes.append(f"{lack} what was only on {where}, the head of an earlier attempt")
-        result = dataclasses.replace(result, notes=(*result.notes, *notes))
+        result = dataclasses.replace(result, notes=(*result.notes, *notes, *self._metrics.missing()))
         self._history.verdict(result)
         try:
             self.folder.finish(result, verdict(result, self.folder), self._results[:-1])

@@ -302,6 +302,7 @@ def test_metrics_that_went_with_their_head_are_said_to_be_missing(
     def execute(*ignored: object, **limits: float) -> LaunchResult:
         end, error = next(ends)
         monkeypatch.setattr(Head, "error", error)
+        monkeypatch.setattr(Head, "host", "node1" if error else "node2")
         return end
 
     monkeypatch.setattr(attempts, "execute", execute)
@@ -309,5 +310,6 @@ def test_metrics_that_went_with_their_head_are_said_to_be_missing(
     job = attempts_in(RunFolder(tmp_path, "j"))
     job.job = dataclasses.replace(job.job, max_restarts=1)
     job._policy = Policy(1, 1)
-    said = "metrics.jsonl and steps.jsonl lack what was only on node1, the head of an earlier attempt"
+    out = "/home/ml/.muster/jobs/20261120-120000-abcd/out"
+    said = f"metrics.jsonl and steps.jsonl lack what could not be fetched; it is in {out} on node1"
     assert job.run().notes == (said,)

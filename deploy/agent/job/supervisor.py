@@ -224,11 +224,12 @@ class Work:
         return {"files": len(counted), "bytes": sum(counted), "more": next(paths, None) is not None}
 
     def do_fetch(self, request: Frame, payload: bytes) -> Frame:
-        """The first bytes of a file of the job, as many as are asked for; none if there is no file."""
+        """Bytes of a file of the job from `start` on, as many as are asked for; none if there is no file."""
         path = Path(self.job["folder"]) / request["path"]
         if not path.is_file():
             return {}
         with open(path, "rb") as file:
+            file.seek(request["start"])
             return {"payload": file.read(request["most"])}
 
     # -- processes --

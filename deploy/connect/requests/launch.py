@@ -10,7 +10,9 @@ from ...decode import AtMost, Like
 from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Words
 from .request import MOST_ENTRIES, Nothing, Payload, Pids, Request
 
-MOST_METRICS = 1 << 26
+FETCHED = 1 << 18
+"""The most bytes that are fetched at once: over a slow link too, they are here before their host counts as
+silent (deploy/connect/channel.py)."""
 
 
 @dataclass(frozen=True)
@@ -79,5 +81,5 @@ SAMPLE = Request("sample", HostSampled)
 SIGNAL = Request("signal", Nothing)
 STOP = Request("stop", Stopped)
 OUTPUTS = Request("outputs", Outputs)
-FETCH = Request("fetch", Payload, MOST_METRICS)
+FETCH = Request("fetch", Payload, FETCHED)
 STACKS = Request("stacks", StacksHere)
