@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..common.paths import MusterPaths
 from ..common.users import home
@@ -28,9 +28,10 @@ from ..connect.transports.openssh import OpenSshPipe
 from ..envs.present import Present
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
+from ..launch.result import TERMINATED
 from ..plan.launch_plan import LaunchPlan
 from .job import Job
-from .notify import notify
+from .notify import notify, notify_of
 from .run_folder import RunFolder
 from .runner import Attempts, Blame
 from .stored import stored
@@ -54,33 +55,47 @@ def main(folder_name: str, take: Take | None = None) -> None:
     job = Job.of_json(json.load(sys.stdin))
     if os.fork():
         os._exit(0)
-    signal.signal(signal.SIGTERM, _interrupt)  # fab stop
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    end_at_sigterm_alone()
     store = Path(MusterPaths.of_home(home()).store)
     job = dataclasses.replace(job, tree=stored(job.tree, store), library=stored(job.library, store))
-    folder = Path(folder_name)
+    drive(job, Path(folder_name), take)
+
+
+def drive(job: Job, folder: Path, take: Take | None = None) -> None:
+    """Run the job to its verdict, in its folder. Without a reader of its first word there is no job."""
     run = RunFolder(folder, "run", detached=True, max_log=job.max_log)
     word = _FirstWord()
     try:
         with (take or _own_hosts)(job, run, word.waits) as hosts:
-            job = hosts.job
-            packages = Present(job.spec.environment, job.spec.packages) if job.spec.environment else None
-            attempts = Attempts(
-                job, hosts.open_pipe, run, (run,), word.started, blame=hosts.blame, packages=packages
-            )
-            result = attempts.run()
+            result = _attempts(hosts, run, word).run()
     except (MusterError, KeyboardInterrupt) as error:
         if word.said and run.waits:
-            end_unstarted(run.path, *why_unstarted(error, run.path))
+            _tell(notify_of(job.notify, end_unstarted(run.path, *why_unstarted(error, run.path))))
             return
         if word.said:  # a job that has started leaves checkpoints and logs, which belong to the user
             raise
         shutil.rmtree(folder, ignore_errors=True)
         word.refused(error)
     else:
-        if why := notify(job.notify, result):
-            sys.stderr.write(f"{why}\n")
+        _tell(notify(job.notify, result))
+
+
+def _attempts(hosts: Hosts, run: RunFolder, word: _FirstWord) -> Attempts:
+    job = hosts.job
+
+    def on_wait(line: str) -> None:
+        run.wait(job.spec, line)
+        word.waits(f"job {job.spec.job}: {line}")
+
+    packages = Present(job.spec.environment, job.spec.packages) if job.spec.environment else None
+    given: dict[str, Any] = {"blame": hosts.blame, "packages": packages, "on_wait": on_wait}
+    return Attempts(job, hosts.open_pipe, run, (run,), word.started, **given)
+
+
+def _tell(why: str) -> None:
+    """Write why --notify failed, if it did, into driver.log."""
+    if why:
+        sys.stderr.write(f"{why}\n")
 
 
 class _FirstWord:
@@ -95,23 +110,24 @@ class _FirstWord:
             self._say(title=text)
 
     def started(self, plan: LaunchPlan) -> None:
-        """Report that the job starts now. `MusterError` if the driver that waits for this has ended."""
+        """Report that the job starts now."""
         if not self.said:
-            try:
-                self._say(title=plan.title)
-            except BrokenPipeError:
-                raise MusterError("the driver that launched this job ended before the job started") from None
+            self._say(title=plan.title)
 
     def refused(self, error: BaseException) -> None:
         """Report why the job does not start."""
         reasons = error.reasons if isinstance(error, UnfitError) else ()
-        status = error.exit_status if isinstance(error, MusterError) else 143
-        with contextlib.suppress(BrokenPipeError):
+        status = error.exit_status if isinstance(error, MusterError) else TERMINATED
+        with contextlib.suppress(MusterError):
             self._say(error=str(error) or "stopped before it started", unfit=reasons, exit_status=status)
 
     def _say(self, **word: object) -> None:
+        """`MusterError` if the driver that waits for this word has ended."""
+        try:
+            os.write(sys.stdout.fileno(), json.dumps(word).encode() + b"\n")
+        except BrokenPipeError:
+            raise MusterError("the driver that launched this job ended before the job started") from None
         self.said = True
-        os.write(sys.stdout.fileno(), json.dumps(word).encode() + b"\n")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # driver.log, from here on
 
 
@@ -130,6 +146,13 @@ def _opener(job: Job) -> OpenPipe:
         return OpenSshPipe(host, job.python or job.pythons.get(host.name, "python3"), head=head)
 
     return open_pipe
+
+
+def end_at_sigterm_alone() -> None:
+    """Let SIGTERM interrupt a driver that goes on without a terminal: `muster stop` and Slurm send it."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

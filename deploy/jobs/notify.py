@@ -8,12 +8,12 @@ import shlex
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import UsageError
 from ..launch.result import LaunchResult
-from ..plan.launch_plan import LaunchPlan
 
 URL_SECONDS, COMMAND_SECONDS = 10.0, 30.0
 SCHEMES = ("http", "https")
@@ -40,28 +40,26 @@ def require_notify(target: str) -> str:
     return target
 
 
-def message(result: LaunchResult) -> dict[str, Any]:
-    """What is sent: how the job ended, without arguments, environment or output."""
-    plan: LaunchPlan = result.plan
-    failure = result.failure
+def message(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What is sent, from the content of result.json: how the job ended, without its output."""
+    failure = result["first_failure"]
     return {
-        "job": plan.spec.job,
+        "job": result["job"],
         "state": "failed" if failure else "done",
-        "exit_status": result.exit_status,
-        "launcher": plan.spec.launcher,
-        "hosts": [host.host.name for host in plan.hosts],
-        "ranks": len(plan.ranks),
-        "attempt": plan.spec.attempt,
-        "started": result.started,
-        "ended": result.ended,
-        "failure": None
-        if failure is None
-        else {"kind": failure.kind, "host": failure.host, "rank": failure.rank, "reason": failure.reason},
+        **{name: result[name] for name in ("exit_status", "launcher", "hosts")},
+        "ranks": len(result["ranks"]),
+        **{name: result[name] for name in ("attempt", "started", "ended")},
+        "failure": failure and {name: failure[name] for name in ("kind", "host", "rank", "reason")},
     }
 
 
 def notify(target: str, result: LaunchResult) -> str:
     """Send the message; returns why that failed, or an empty text. Of a URL only the host is named."""
+    return notify_of(target, result.as_json())
+
+
+def notify_of(target: str, result: Mapping[str, Any]) -> str:
+    """The same, from the content of result.json: a job whose ranks never started has no other result."""
     if not target:
         return ""
     content = (json.dumps(message(result)) + "\n").encode()

@@ -112,11 +112,14 @@ class Attempts:
         blame: Blame = lambda result: result,
         listeners: Sequence[Tell] = (),
         packages: Packages | None = None,
+        on_wait: Callable[[str], None] = lambda line: None,
     ) -> None:
+        """`on_wait` is told what the job waits for before its first start, if that may take long."""
         self._timings = timings or Timings()
         self._packages = packages
         self.job, self.folder, self.observers = job, folder, observers
         self._open_pipe, self._on_start, self._blame = open_pipe, on_start, blame
+        self._on_wait = on_wait
         self._history = History(job.spec.job, (folder.event, *listeners))
         self._stdin = Input(stdin) if job.spec.stdin and stdin is not None else None
         # The part of the input that rank 0 has read cannot be read again by a second attempt.
@@ -151,7 +154,7 @@ class Attempts:
             used = used_hosts(hosts, spec_of(self.job, hosts, attempt))
             timings = Timings() if attempt else self._timings
             contents = (Contents(self.job.tree), Contents(self.job.library))
-            images = Images(self.job.spec, self._say, pull=True) if self.job.spec.image else None
+            images = Images(self.job.spec, self._wait, pull=True) if self.job.spec.image else None
             furnishing = images or self._packages
             greet = partial(prepare_for, contents, ask=furnishing.ask if furnishing else None)
             with Cluster(used, self._open_pipe, timings=timings, greet=greet) as cluster:
@@ -263,6 +266,12 @@ class Attempts:
             failure = result.failure or Failure("driver", why, 1, at=now())
             result = dataclasses.replace(result, failure=failure, notes=(*result.notes, why))
         return result
+
+    def _wait(self, line: str) -> None:
+        """Tell what the job waits for; a job that starts again is known to run."""
+        if not self._announced:
+            self._on_wait(line)
+        self._say(line)
 
     def _say(self, text: str) -> None:
         for observer in self.observers:

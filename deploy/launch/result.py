@@ -58,15 +58,23 @@ class Failure:
         return f"{self.host}: {self.reason}" if self.host else self.reason
 
 
+TERMINATED = 143  # 128 + SIGTERM, as a shell tells it
+
+
 def interruption(interrupt: KeyboardInterrupt, at: float) -> Failure:
     """The failure after a signal to the driver. The interrupt holds its number; without one, it is SIGINT."""
     number = interrupt.args[0] if interrupt.args else 2
     return Failure("interrupted", describe_code(-number), 128 + number, at=at)
 
 
+def stopped_by(by: str) -> str:
+    """The reason after `muster stop`. `by`: who asked for it."""
+    return f"stopped by muster stop, {by}"
+
+
 def stopped(by: str, exit_status: int, at: float) -> Failure:
-    """The failure after `fab stop`. `by`: who asked for it."""
-    return Failure("stopped", f"stopped by muster stop, {by}", exit_status, at=at)
+    """The failure after `muster stop`. `by`: who asked for it."""
+    return Failure("stopped", stopped_by(by), exit_status, at=at)
 
 
 def describe_out_of_memory(limit: int | None) -> str:

@@ -82,8 +82,10 @@ class Connected:
         pass
 
 
-def attempts_in(folder: RunFolder, stdin: int | None = None, max_restarts: int = 0) -> Attempts:
-    spec = LaunchSpec(job="j", program=Program(module="train"), stdin=stdin is not None)
+def attempts_in(
+    folder: RunFolder, stdin: int | None = None, max_restarts: int = 0, image: str = ""
+) -> Attempts:
+    spec = LaunchSpec(job="j", program=Program(module="train"), stdin=stdin is not None, image=image)
     job = Job(
         spec=spec,
         hosts=hostfile.parse("node[1-2] slots=2"),
@@ -218,6 +220,27 @@ def test_what_is_said_before_there_is_a_folder_is_kept_and_costs_no_log(tmp_path
     assert folder.log_of(0, "node1", "out").read_text() == "line\n"
     assert (folder.logs / "driver.log").read_text() == "node2: fetching it\n"
     assert folder.problem == ""
+
+
+def test_a_job_waits_for_its_image_before_its_first_start_alone(
+    carry_out: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Once it was announced, a record that it waits would hide its hosts and its attempt."""
+    carry_out(DONE)  # its stand-ins hold for this test
+    ends = iter([FAILED, DONE])
+
+    def make_plan(*given: Any) -> LaunchPlan:
+        given[-1]._say("node2: fetching it")
+        return PLAN
+
+    monkeypatch.setattr(attempts, "make_plan", make_plan)
+    monkeypatch.setattr(attempts, "execute", lambda *ignored, **limits: next(ends))
+    monkeypatch.setattr(restart_policy, "BACKOFF_SECONDS", (0.0,))
+    folder, waits = RunFolder(tmp_path / "other", "j", detached=True), list[str]()
+    given = attempts_in(folder, max_restarts=1, image="it").job
+    Attempts(given, lambda host: pytest.fail("no way"), folder, (folder,), on_wait=waits.append).run()
+    assert waits == ["node2: fetching it"]
+    assert (folder.logs / "driver.log").read_text().count("node2: fetching it") == 2
 
 
 @pytest.mark.parametrize(("end", "status"), [(DONE, 1), (FAILED, 5)])

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from muster.deploy.connect.bootstrap import BOOTSTRAP
 from muster.deploy.connect.transports.openssh import OpenSshPipe, command
+from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
-from muster.deploy.jobs import detached_main
+from muster.deploy.jobs import detached_main, runner
 from muster.deploy.jobs.detach import own_code
 from muster.deploy.jobs.job import Job
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.jobs.unstarted import end_unstarted
+from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.source_tree import Tree, TreeFile
 from muster.deploy.plan.spec import LaunchSpec, Program
+from tests.unit.test_attempts import PLAN, Connected
 
 
 def make_job() -> Job:
@@ -55,6 +65,90 @@ def test_the_driver_on_the_head_goes_on_with_the_pythons_of_the_job(
 def test_a_job_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="expected one of"):
         Job.of_json({**make_job().as_json(), "spec": {**make_job().as_json()["spec"], "launcher": "sh"}})
+
+
+@pytest.fixture
+def word(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Where the first word of a driver in this process can be read."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with os.fdopen(writer, "w") as out, Path(os.devnull).open("w", encoding="ascii") as log:
+        # Not those of sys itself: pytest sets them anew for each phase of a test.
+        monkeypatch.setattr(detached_main, "sys", SimpleNamespace(stdout=out, stderr=log))
+        yield reader
+    with suppress(OSError):  # a test may have closed it
+        os.close(reader)
+
+
+def fetching(*given: Any) -> LaunchPlan:
+    """Hosts that lack the image, and cannot fetch it."""
+    given[-1]._say("node2: fetching it")
+    raise MusterError("docker pull: manifest unknown", host="node2")
+
+
+@contextmanager
+def in_the_queue(job: Job, run: RunFolder, waits: Callable[[str], None]) -> Iterator[detached_main.Hosts]:
+    run.wait(job.spec, "Slurm's job 7 waits")
+    waits("Slurm's job 7 waits")
+    raise MusterError("Slurm's job 7 got no hosts: revoked")
+    yield
+
+
+WAITING = {
+    "image": (None, "node2: fetching it", "node2: docker pull: manifest unknown"),
+    "hosts": (in_the_queue, "Slurm's job 7 waits", "Slurm's job 7 got no hosts: revoked"),
+}
+
+
+def drive_with_image(folder: Path, monkeypatch: pytest.MonkeyPatch, take: Any, notify: str = "") -> None:
+    (folder / "run").mkdir(parents=True)
+    monkeypatch.setattr(runner, "Cluster", Connected)
+    monkeypatch.setattr(runner, "make_plan", fetching)
+    job = make_job()
+    detached_main.drive(replace(job, notify=notify, spec=replace(job.spec, image="it")), folder, take)
+
+
+@pytest.mark.parametrize(("take", "says", "why"), WAITING.values(), ids=WAITING)
+def test_a_job_that_waits_says_so_at_once_and_tells_of_its_end(
+    word: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, take: Any, says: str, why: str
+) -> None:
+    told = tmp_path / "told"
+    drive_with_image(tmp_path / "j", monkeypatch, take, notify=shlex.join(["tee", str(told)]))
+    assert says in json.loads(os.read(word, 1 << 16))["title"]
+    result = json.loads((tmp_path / "j" / "run" / "result.json").read_text())
+    assert result["first_failure"]["reason"] == why
+    message = json.loads(told.read_text())
+    assert (message["job"], message["state"], message["hosts"], message["ranks"]) == ("j", "failed", [], 0)
+    assert message["failure"] == {"kind": "driver", "host": None, "rank": None, "reason": why}
+
+
+def test_a_reason_that_cannot_be_encoded_costs_no_result(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, "run", detached=True)
+    run.wait(make_job().spec, "node2: fetching it")
+    assert end_unstarted(run.path, "driver", "node2: \udc80 is no name", 1)["exit_status"] == 1
+    assert json.loads((run.path / "result.json").read_text())["first_failure"]["reason"][7] == "\udc80"
+    assert "node2: ? is no name" in (run.path / "verdict.txt").read_text()
+
+
+@pytest.mark.parametrize("take", [take for take, _, _ in WAITING.values()], ids=WAITING)
+def test_a_job_whose_launcher_is_gone_before_its_first_word_leaves_nothing(
+    word: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, take: Any
+) -> None:
+    os.close(word)
+    drive_with_image(tmp_path / "j", monkeypatch, take)
+    assert not (tmp_path / "j").exists()
+
+
+def test_a_job_whose_launcher_is_gone_when_it_could_start_leaves_nothing(
+    word: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    os.close(word)
+    (tmp_path / "j" / "run").mkdir(parents=True)
+    monkeypatch.setattr(runner, "Cluster", Connected)
+    monkeypatch.setattr(runner, "make_plan", lambda *ignored: PLAN)
+    monkeypatch.setattr(runner, "deliver", lambda *ignored: None)
+    detached_main.drive(make_job(), tmp_path / "j")
+    assert not (tmp_path / "j").exists()
 
 
 def test_the_driver_on_the_head_needs_the_standard_library_alone(tmp_path: Path) -> None:
