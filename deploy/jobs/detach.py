@@ -14,6 +14,7 @@ from ..connect.requests.hosts import TIME
 from ..connect.requests.jobs import DETACH
 from ..errors import MusterError, UnfitError
 from ..launch.deliver import DELIVERY_SECONDS, Contents
+from ..plan.placement import check_spec
 from ..plan.source_tree import Tree, of_package
 from .job import Job
 
@@ -30,6 +31,7 @@ def detach(job: Job, cluster: Cluster, driver: str = OWN_HOSTS) -> str:
     Raises the error that kept the job from starting, `UnfitError` for hosts that the head does not reach.
     Then nothing runs.
     """
+    check_spec(job.spec)
     head = cluster.hosts[0].name
     _require_python(head, cluster.facts[head].python)
     code = own_code()

@@ -9,7 +9,7 @@ from ..errors import UsageError
 from ..hosts.hostfile import Host
 from .launcher import launcher_of
 from .spec import LaunchSpec
-from .srun import OUTSIDE
+from .srun import NO_CONTAINER, OUTSIDE
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,15 @@ def place_ranks(hosts: Sequence[Host], np: int | None) -> tuple[Place, ...]:
     return tuple(Place(rank, local, name) for rank, (name, local) in enumerate(slots[:np]))
 
 
+def check_spec(spec: LaunchSpec) -> None:
+    """Refuse what can run on no hosts. Nothing is known of them yet, as for a job that waits for them."""
+    if spec.launcher == "srun" and spec.image:
+        raise UsageError(NO_CONTAINER)
+
+
 def check_shape(spec: LaunchSpec, hosts: Sequence[Host], places: Sequence[Place]) -> None:
     """Refuse what no cluster could run. This needs no facts, so it is checked before any host is asked."""
+    check_spec(spec)
     if len(hosts) > 1 and (local := [host.name for host in hosts if host.is_local]):
         raise UsageError(f"{local[0]} means another machine on every host; write its name in the hosts file")
     if spec.launcher == "srun" and not spec.allocation:

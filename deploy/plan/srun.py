@@ -18,6 +18,10 @@ OUTSIDE = (
     '--launcher srun starts the ranks as a step of Slurm: give --slurm "-N 2 -t 60", or start it inside of '
     "an allocation; elsewhere use mpirun or torchrun"
 )
+NO_CONTAINER = (
+    "--launcher srun with --image: Slurm starts the ranks on the hosts, and no container has srun; "
+    "use --launcher torchrun or mpirun"
+)
 
 
 def command(*, allocation: str, ranks: Mapping[str, int], rank: Sequence[str]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from ..errors import MusterError, UsageError
 from ..jobs.detach import own_code
 from ..jobs.job import Job
 from ..plan.source_tree import Tree
+from ..plan.placement import check_spec
 from ..plan.spec import is_secret
 from .mark import write_mark
 from .programs import SECONDS, ask, complaint, missing
@@ -85,6 +86,7 @@ def batch_of(job: Job, words: Sequence[str], runs: Path) -> Batch:
 def submit(job: Job, batch: Batch, environ: Mapping[str, str]) -> str:
     """Make the run's folder and hand the job to Slurm; returns Slurm's number of it.
 
+    check_spec(job.spec)
     `UsageError` quotes sbatch where it refuses. Then there is no folder either.
     """
     try:

@@ -316,6 +316,11 @@ def test_srun_elsewhere_is_refused_in_a_sentence() -> None:
         make_plan("node1 slots=2", launcher="srun")
 
 
+def test_srun_and_an_image_are_refused_together() -> None:
+    with pytest.raises(UsageError, match=r"--launcher srun with --image.*; use --launcher torchrun"):
+        make_plan("node1 slots=2", launcher="srun", allocation="17", image="pytorch:1")
+
+
 def test_inside_of_an_allocation_srun_means_that_allocation(
     slurm: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
