@@ -71,8 +71,9 @@ class SampleFile:
         self._write(packed)
 
     def close(self) -> None:
-        """End the file as gzip ends."""
+        """End the file as gzip ends. An interrupted end of a run closes it again."""
         if not self.problem and self._member:
+            self._member = 0
             self._write(self._packer.flush())
         with contextlib.suppress(OSError):
             self._file.close()

@@ -53,6 +53,17 @@ def test_a_line_can_be_read_as_soon_as_it_is_written(path: Path) -> None:
     file.close()
 
 
+def test_a_file_may_be_closed_again(path: Path) -> None:
+    """A Ctrl-C while a run ends makes its end begin anew."""
+    file = SampleFile(str(path), 1)
+    file.add(sample(1))
+    file.close()
+    whole = path.read_bytes()
+    file.close()
+    assert path.read_bytes() == whole
+    assert gzip.decompress(whole).count(b"\n") == 1
+
+
 def test_a_file_that_is_cut_is_read_up_to_the_cut(path: Path) -> None:
     written = write(path, range(300))
     content = path.read_bytes()
