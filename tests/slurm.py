@@ -52,7 +52,7 @@ echo 7
 
 def put_programs(folder: Path, **texts: str) -> None:
     """Write these shell texts as programs of these names."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         path = folder / name
         path.write_text(f"#!/bin/sh\n{text}\n")

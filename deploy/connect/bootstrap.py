@@ -112,10 +112,14 @@ def is_swallowed(message: str) -> bool:
 
 
 def command(python: str) -> str:
-    """The command for a host's login shell that starts an agent: the shell expands `~/`, and nothing else."""
-    home = re.match(r"~[A-Za-z0-9._-]*/", python)
-    start = home[0] + shlex.quote(python[home.end() :]) if home else shlex.quote(python)
-    return f"{start} -c {shlex.quote(BOOTSTRAP)}"
+    """The command for a host's login shell that starts an agent."""
+    return f"{quoted(python)} -c {shlex.quote(BOOTSTRAP)}"
+
+
+def quoted(path: str) -> str:
+    """The path as a word of a shell, which expands `~/`, and nothing else."""
+    home = re.match(r"~[A-Za-z0-9._-]*/", path)
+    return home[0] + shlex.quote(path[home.end() :]) if home else shlex.quote(path)
 
 
 def remedy_of(message: str) -> str:

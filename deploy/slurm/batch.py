@@ -22,14 +22,16 @@ from typing import NamedTuple
 from ..common.os_errors import explain
 from ..common.runs import identity
 from ..common.store import Store, write_atomically
+from ..connect.bootstrap import quoted
 from ..errors import MusterError, UsageError
 from ..jobs.detach import own_code
 from ..jobs.job import Job
-from ..plan.source_tree import Tree
 from ..plan.placement import check_spec
+from ..plan.source_tree import Tree
 from ..plan.spec import is_secret
 from .mark import write_mark
 from .programs import SECONDS, ask, complaint, missing
+from .steps import from_home
 
 BATCH, LOG = "batch", "driver.log"
 # The words of the user come later, and win. B: the driver alone gets the signal, and passes it to the ranks.
@@ -65,13 +67,13 @@ class Batch(NamedTuple):
     def script(self) -> str:
         """What Slurm runs on the first node: the driver in place of the shell, so that it gets the signal."""
         driver = self.folder / BATCH / "driver"
-        start = shlex.join([self.python, "-I", "-c", _START, str(driver), str(self.folder)])
+        words = shlex.join(["-I", "-c", _START, str(driver), str(self.folder)])
         unseen = f"{self.folder}: not on $(hostname); give a --runs that login node and nodes share"
         return (
             "#!/bin/sh\n"
             f"# The driver of Muster's job {self.folder.name}, on the first node of its allocation.\n"
             f"[ -d {shlex.quote(str(driver))} ] || {{ echo {_in_double_quotes(unseen)} >&2; exit 3; }}\n"
-            f"exec {start}\n"
+            f"exec {quoted(from_home(self.python))} {words}\n"
         )
 
     def __str__(self) -> str:
@@ -80,13 +82,13 @@ class Batch(NamedTuple):
 
 def batch_of(job: Job, words: Sequence[str], runs: Path) -> Batch:
     """The batch job of a launch whose folder goes into `runs`."""
+    check_spec(job.spec)
     return Batch((runs / job.spec.job).resolve(), tuple(words), job.python or "python3")
 
 
 def submit(job: Job, batch: Batch, environ: Mapping[str, str]) -> str:
     """Make the run's folder and hand the job to Slurm; returns Slurm's number of it.
 
-    check_spec(job.spec)
     `UsageError` quotes sbatch where it refuses. Then there is no folder either.
     """
     try:

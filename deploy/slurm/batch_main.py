@@ -15,11 +15,10 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
-from ..connect.transports.srun import SrunPipe
 from ..errors import MusterError
+from ..jobs.detached_main import end_at_sigterm_alone
 from ..jobs.job import Job
 from ..jobs.notify import notify
 from ..jobs.run_folder import RunFolder
@@ -33,6 +32,7 @@ from .batch import BATCH, with_secrets
 from .blame import blame_own_end
 from .grant import here
 from .mark import mark_of
+from .steps import on_hosts, steps
 
 SAVED = 75
 """EX_TEMPFAIL of sysexits.h: how a program ends that has saved after a warning (docs/how-to/own-model.md)."""
@@ -41,9 +41,7 @@ SAVED = 75
 def main() -> None:
     """Drive the job whose folder is the last argument, and exit as its first failure did."""
     folder = Path(sys.argv[2])
-    signal.signal(signal.SIGTERM, _interrupt)
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    end_at_sigterm_alone()
     for number in (signal.SIGUSR1, signal.SIGUSR2):  # until there are ranks that it can be passed on to
         signal.signal(number, lambda number, frame: None)
     sys.exit(drive(folder, os.environ))
@@ -79,32 +77,16 @@ def _begin(folder: Path, job: Job, given: Allocation, *, requeue: bool) -> tuple
     run = RunFolder(folder.parent, folder.name, detached=True, max_log=job.max_log, again=again)
     run.record = {"started": record["started"]}
     attempt = record["attempt"] + 1 if again else 0
-    spec = dataclasses.replace(
-        job.spec, attempt=attempt, may_restart=job.spec.may_restart or requeue, allocation=given.job
-    )
-    if job.min_hosts > len(given.hosts):
-        raise MusterError(f"--min-hosts {job.min_hosts}: Slurm gave {len(given.hosts)}")
+    job = on_hosts(job, given)
+    spec = dataclasses.replace(job.spec, attempt=attempt, may_restart=job.spec.may_restart or requeue)
     store = folder / BATCH / "store"
-    job = dataclasses.replace(
-        job,
-        spec=spec,
-        hosts=given.hosts,
-        min_hosts=job.min_hosts or len(given.hosts),
-        tree=stored(job.tree, store),
-        library=stored(job.library, store),
-    )
-    return run, job
+    tree, library = stored(job.tree, store), stored(job.library, store)
+    return run, dataclasses.replace(job, spec=spec, tree=tree, library=library)
 
 
 def _attempts(job: Job, run: RunFolder, given: Allocation) -> Attempts:
-    explain = partial(programs.why_lost, given.job, look=programs.ending)
-    return Attempts(
-        job,
-        lambda host: SrunPipe(given.job, host, job.python or "python3", explain),
-        run,
-        (run,),
-        blame=partial(blame_own_end, job=given.job),
-    )
+    open_pipe = steps(job, given, look=programs.ending)
+    return Attempts(job, open_pipe, run, (run,), blame=partial(blame_own_end, job=given.job))
 
 
 def _refused(folder: Path, error: BaseException) -> int:
@@ -131,9 +113,3 @@ def _requeue(job: str) -> None:
         programs.ask("scontrol", "requeue", job)
     except MusterError as error:
         sys.stderr.write(f"no requeue: {error}\n")
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Interrupt the driver at the first signal. Later ones must not disturb the end of the job."""
-    signal.signal(number, lambda number, frame: None)
-    raise KeyboardInterrupt(number)

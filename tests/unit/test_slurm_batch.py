@@ -25,7 +25,7 @@ from muster.deploy.jobs.job import Job
 from muster.deploy.launch.result import Failure, interruption
 from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import LaunchSpec, Program
-from muster.deploy.slurm import batch, batch_main, blame, programs
+from muster.deploy.slurm import batch, batch_main, blame, programs, steps
 from muster.deploy.slurm.allocation import Allocation
 from muster.deploy.slurm.batch import Batch, batch_of, submit
 from muster.deploy.slurm.batch_runs import BatchRuns
@@ -75,6 +75,37 @@ def test_the_script_becomes_the_driver_and_refuses_a_folder_that_is_not_there(tm
     assert "--runs that login node and nodes share" in done.stderr
     last = Batch(folder, (), "/my env/python").script.splitlines()[-1]
     assert shlex.split(last)[:3] == ["exec", "/my env/python", "-I"]
+
+
+@pytest.mark.parametrize("python", ["~/my env/bin/python", "my env/bin/python"])
+def test_the_python_of_the_driver_may_be_named_from_the_home_folder_as_over_ssh(
+    tmp_path: Path, python: str
+) -> None:
+    put_programs((tmp_path / "my env" / "bin"), python='echo "$1"')
+    (tmp_path / "runs" / "j" / "batch" / "driver").mkdir(parents=True)
+    done = subprocess.run(
+        ["sh", "-c", Batch(tmp_path / "runs" / "j", (), python).script],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path / "runs",
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout) == (0, "-I\n"), done.stderr
+
+
+@pytest.mark.parametrize("python", ["~/venv/bin/python", "venv/bin/python"])
+def test_steps_start_the_same_python(monkeypatch: pytest.MonkeyPatch, job: Job, python: str) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(steps, "SrunPipe", lambda number, host, python, explain: started.append(python))
+    steps.steps(dataclasses.replace(job, python=python), TWO)(TWO.hosts[0])
+    assert started == ["~/venv/bin/python"]
+
+
+def test_srun_in_an_image_is_refused_before_the_queue(job: Job, tmp_path: Path) -> None:
+    job = dataclasses.replace(job, spec=dataclasses.replace(job.spec, launcher="srun", image="it"))
+    with pytest.raises(UsageError, match="--launcher srun with --image"):
+        batch_of(job, [], tmp_path / "runs")
 
 
 def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
