@@ -38,6 +38,10 @@ BATCH, LOG = "batch", "driver.log"
 # No --no-kill: with it Slurm 24.11 keeps the other nodes for ever when the first one, the driver's, dies.
 OWN_WORDS = ("--no-requeue", "--signal=B:USR1@60")
 REQUEUE = "--requeue"
+NOTIFY = "MUSTER_NOTIFY"
+"""The variable with the target of --notify, which may be a URL that lets anyone post."""
+_ELSEWHERE = "***"
+"""What is written in its place."""
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.slurm.batch_main import main; main()"
 )
@@ -126,23 +130,27 @@ def _hand_over(batch: Batch, environ: Mapping[str, str]) -> str:
 
 def secrets(job: Job) -> dict[str, str]:
     """The values that no file may hold. They travel as Slurm carries every variable of sbatch's."""
-    return {name: value for name, value in job.spec.env if is_secret(name, job.spec.hidden)}
+    values = {name: value for name, value in job.spec.env if is_secret(name, job.spec.hidden)}
+    return {**values, NOTIFY: job.notify} if job.notify else values
 
 
 def without_secrets(job: Job) -> Job:
     """The job as it is written down."""
     env = tuple((name, "" if is_secret(name, job.spec.hidden) else value) for name, value in job.spec.env)
-    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, env=env))
+    notify = _ELSEWHERE if job.notify else ""
+    return dataclasses.replace(job, notify=notify, spec=dataclasses.replace(job.spec, env=env))
 
 
 def with_secrets(job: Job, environ: Mapping[str, str]) -> Job:
     """The job as it was asked for; `MusterError` if Slurm did not pass on a value."""
     if lacking := [name for name in secrets(job) if name not in environ]:
-        raise MusterError(f"--env {lacking[0]}: Slurm did not pass it on; leave --export out of --slurm")
+        option = "--notify" if lacking[0] == NOTIFY else f"--env {lacking[0]}"
+        raise MusterError(f"{option}: Slurm did not pass it on; leave --export out of --slurm")
     env = tuple(
         (name, environ[name] if is_secret(name, job.spec.hidden) else value) for name, value in job.spec.env
     )
-    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, env=env))
+    notify = environ.get(NOTIFY, "") if job.notify else ""
+    return dataclasses.replace(job, notify=notify, spec=dataclasses.replace(job.spec, env=env))
 
 
 def _prepare(job: Job, batch: Batch) -> None:

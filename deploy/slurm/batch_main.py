@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import MusterError
 from ..jobs.detached_main import end_at_sigterm_alone
 from ..jobs.job import Job
-from ..jobs.notify import notify
+from ..jobs.notify import notify_of
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
 from ..jobs.stored import stored
@@ -28,7 +28,7 @@ from ..jobs.unstarted import end_unstarted, why_unstarted
 from ..launch.result import LaunchResult
 from . import programs
 from .allocation import Allocation
-from .batch import BATCH, with_secrets
+from .batch import BATCH, NOTIFY, with_secrets
 from .blame import blame_own_end
 from .grant import here
 from .mark import mark_of
@@ -57,15 +57,20 @@ def drive(folder: Path, environ: Mapping[str, str]) -> int:
         run, job = _begin(folder, job, given, requeue=requeue)
         result = _attempts(job, run, given).run()
     except (MusterError, KeyboardInterrupt) as error:
-        return _refused(folder, error)
-    if why := notify(job.notify, result):
-        sys.stderr.write(f"{why}\n")
+        return _refused(folder, error, environ, requeue=requeue)
     again = requeue and _goes_on(result)
     if again and result.warned:
-        _requeue(given.job)
-    elif not again:
-        shutil.rmtree(folder / BATCH, ignore_errors=True)
+        again = _requeue(given.job)
+    if not again:
+        _end(folder, job.notify, result.as_json())
     return result.exit_status
+
+
+def _end(folder: Path, target: str, result: Mapping[str, Any]) -> None:
+    """The job does not go on: remove what a further start would need, and tell of its end."""
+    shutil.rmtree(folder / BATCH, ignore_errors=True)
+    if why := notify_of(target, result):
+        sys.stderr.write(f"{why}\n")
 
 
 def _begin(folder: Path, job: Job, given: Allocation, *, requeue: bool) -> tuple[RunFolder, Job]:
@@ -89,11 +94,13 @@ def _attempts(job: Job, run: RunFolder, given: Allocation) -> Attempts:
     return Attempts(job, open_pipe, run, (run,), blame=partial(blame_own_end, job=given.job))
 
 
-def _refused(folder: Path, error: BaseException) -> int:
+def _refused(folder: Path, error: BaseException, environ: Mapping[str, str], *, requeue: bool) -> int:
     """Write down why the ranks did not start; returns the exit status."""
     kind, reason, status = why_unstarted(error, folder)
     sys.stderr.write(f"{reason}\n")
-    end_unstarted(folder, kind, reason, status)
+    result = end_unstarted(folder, kind, reason, status)
+    if not (requeue and _is_taken(programs.ending(environ.get("SLURM_JOB_ID", "")))):
+        _end(folder, environ.get(NOTIFY, ""), result)
     return status
 
 
@@ -102,14 +109,21 @@ def _goes_on(result: LaunchResult) -> bool:
     failure = result.failure
     if failure is None:
         return False
-    taken = failure.kind == "allocation" and not failure.reason.endswith("CANCELLED")
+    taken = failure.kind == "allocation" and _is_taken(failure.reason)
     return taken or (result.warned and failure.exit_status == SAVED)
 
 
-def _requeue(job: str) -> None:
+def _is_taken(ended: str) -> bool:
+    """Whether Slurm may start a job again that ended so: not after a cancellation or the time limit."""
+    return bool(ended) and not ended.endswith(("CANCELLED", "TIMEOUT (TimeLimit)"))
+
+
+def _requeue(job: str) -> bool:
     """Have Slurm start the job again when it has hosts; Slurm ends this process for it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         programs.ask("scontrol", "requeue", job)
     except MusterError as error:
         sys.stderr.write(f"no requeue: {error}\n")
+        return False
+    return True

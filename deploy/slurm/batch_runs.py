@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,12 +20,13 @@ from ..connect.requests.request import Answer, Request
 from ..errors import MusterError
 from ..jobs.control import Here
 from ..jobs.unstarted import end_unstarted
+from ..launch.result import TERMINATED, stopped_by
+from .batch import BATCH
 from .mark import mark_of
 from .programs import ask, outcome, own_jobs
 
 FRESH_SECONDS = 2.0
 """How long an answer of squeue counts: whoever follows a job asks several times a second."""
-STOPPED = 143
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
 
 
@@ -69,7 +71,8 @@ class BatchRuns:
         folder = self._runs / job
         if self._queued().get(number, "").startswith(_WAITING):
             ask("scancel", number)
-            end_unstarted(folder, "stopped", f"stopped by muster stop, {by}", STOPPED)
+            end_unstarted(folder, "stopped", stopped_by(by), TERMINATED)
+            shutil.rmtree(folder / BATCH, ignore_errors=True)
         else:
             text = json.dumps({"by": by, "time": time.time()})
             write_atomically(folder / "stop.json", text.encode(), 0o600)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from muster.deploy.hosts.hostfile import Host
 from muster.deploy.jobs import control
 from muster.deploy.jobs.control import Here, Known
 from muster.deploy.jobs.job import Job
-from muster.deploy.launch.result import Failure, interruption
+from muster.deploy.launch.result import Failure, LaunchResult, interruption
 from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import LaunchSpec, Program
 from muster.deploy.slurm import batch, batch_main, blame, programs, steps
@@ -34,6 +35,7 @@ from tests.slurm import SHOW_JOB, put_programs
 from tests.unit.test_attempts import DONE, FAILED
 
 NAME = "20261122-120000-abcd"
+URL = "https://chat.example.org/hook"
 TWO = Allocation("7", (Host("n1", slots=2), Host("n2", slots=1)))
 
 
@@ -112,21 +114,27 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
     slurm: Callable[..., None], job: Job, tmp_path: Path
 ) -> None:
     slurm(sbatch=f'env > {tmp_path}/env; echo "7;cluster"')
+    job = dataclasses.replace(job, notify=URL)
     made = batch_of(job, ["-N", "2", "--requeue"], tmp_path / "runs")
     assert submit(job, made, {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}) == "7"
     (tmp_path / "project" / "train.py").write_text("changed since")
     run, given = batch_main._begin(
-        made.folder, batch.with_secrets(_kept(made), {"HF_TOKEN": "s3cret", "PIN": "p"}), TWO, requeue=True
+        made.folder,
+        batch.with_secrets(_kept(made), {"HF_TOKEN": "s3cret", "PIN": "p", batch.NOTIFY: URL}),
+        TWO,
+        requeue=True,
     )
     assert given.tree.source(given.tree.files[0]).read_text() == "print('as it was')\n"
     assert (given.hosts, given.min_hosts, given.spec.allocation) == (TWO.hosts, 2, "7")
     assert given.spec.env == (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "p"))
     assert given.spec.may_restart
+    assert given.notify == URL
     assert run.detached
     written = b"".join(path.read_bytes() for path in made.folder.rglob("*") if path.is_file())
     assert b"s3cret" not in written
     assert b"hidden too" not in written
-    assert "HF_TOKEN=s3cret" in (tmp_path / "env").read_text()
+    assert URL.encode() not in written
+    assert {"HF_TOKEN=s3cret", f"{batch.NOTIFY}={URL}"} <= {*(tmp_path / "env").read_text().splitlines()}
     assert made.folder.stat().st_mode & 0o077 == 0
     mark = mark_of(made.folder)
     assert mark is not None
@@ -140,6 +148,9 @@ def _kept(made: Batch) -> Job:
 def test_a_value_that_slurm_did_not_pass_on_is_named(job: Job) -> None:
     with pytest.raises(MusterError, match=r"--env HF_TOKEN: Slurm did not pass it on; leave --export out"):
         batch.with_secrets(batch.without_secrets(job), {"PIN": ""})
+    job = dataclasses.replace(job, notify=URL, spec=dataclasses.replace(job.spec, env=()))
+    with pytest.raises(MusterError, match=r"--notify: Slurm did not pass it on; leave --export out"):
+        batch.with_secrets(batch.without_secrets(job), {})
 
 
 @pytest.mark.parametrize(
@@ -281,9 +292,10 @@ def test_a_job_that_waits_is_stopped_in_the_queue(slurm: Callable[..., None], tm
         scancel=f'echo "$@" > {gone}',
         scontrol="false",
     )
-    make_run(tmp_path / "runs")
+    (make_run(tmp_path / "runs") / "batch" / "store").mkdir(parents=True)
     ended = control.stop(known(tmp_path / "runs"), "by ml on login")
     assert gone.read_text() == "7\n"
+    assert not (tmp_path / "runs" / NAME / "batch").exists()
     assert (ended.state, ended.exit_status, ended.why) == (
         "failed",
         143,
@@ -338,6 +350,7 @@ def test_a_sigterm_to_the_driver_is_what_slurm_does(
         (Failure("rank", "SIGUSR1 (10)", 138), True, False),
         (Failure("allocation", "Slurm ended the allocation 7: PREEMPTED", 3), False, True),
         (Failure("allocation", "Slurm ended the allocation 7: CANCELLED", 143), False, False),
+        (Failure("allocation", "Slurm ended the allocation 7: TIMEOUT (TimeLimit)", 3), False, False),
     ],
 )
 def test_a_job_goes_on_when_it_has_saved_or_slurm_took_its_hosts(
@@ -365,14 +378,68 @@ def test_a_job_that_cannot_start_says_why_in_its_folder(
     slurm: Callable[..., None], job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slurm(sbatch="echo 7", scontrol='printf "n1\\n"', squeue="true")
-    wants_more = dataclasses.replace(job, min_hosts=4)
+    tell = shlex.join(["tee", str(tmp_path / "told")])
+    wants_more = dataclasses.replace(job, min_hosts=4, notify=tell)
     submit(wants_more, made := batch_of(job, [], tmp_path / "runs"), {"PATH": f"{tmp_path / 'bin'}:/bin"})
-    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "HF_TOKEN": "t", "PIN": "p"}
+    environ = {**ON_N1, batch.NOTIFY: tell}
     assert batch_main.drive(made.folder, environ) == 1
     found = state(tmp_path / "runs")
     assert (found.state, found.why) == ("failed", "--min-hosts 4: Slurm gave 1")
     assert "--min-hosts 4" in (made.folder / "verdict.txt").read_text()
     assert "--min-hosts 4" in capsys.readouterr().err
+    told = json.loads((tmp_path / "told").read_text())
+    assert (told["job"], told["state"], told["exit_status"], told["hosts"]) == (NAME, "failed", 1, [])
+    assert told["failure"]["reason"] == "--min-hosts 4: Slurm gave 1"
+    assert not (made.folder / "batch").exists()
+
+
+ON_N1 = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "HF_TOKEN": "t", "PIN": "p"}
+TAKEN = Failure("allocation", "Slurm ended the allocation 7: PREEMPTED", 3)
+SAVED = Failure("rank", "exit status 75", 75)
+
+
+@pytest.mark.parametrize(
+    ("end", "shown", "requeued", "goes_on"),
+    [
+        (dataclasses.replace(FAILED, failure=TAKEN), "", "true", True),
+        (dataclasses.replace(FAILED, failure=SAVED, warned=True), "", "true", True),
+        (dataclasses.replace(FAILED, failure=SAVED, warned=True), "", "exit 1", False),
+        (FAILED, "", "true", False),
+        (KeyboardInterrupt(15), "JobState=COMPLETING PreemptTime=2026-11-22T12:00:00", "true", True),
+        (KeyboardInterrupt(15), "JobState=COMPLETING Reason=None", "true", False),
+        (KeyboardInterrupt(15), "JobState=RUNNING Reason=None", "true", False),
+    ],
+)
+def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
+    slurm: Callable[..., None],
+    job: Job,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: LaunchResult | KeyboardInterrupt,
+    shown: str,
+    requeued: str,
+    goes_on: bool,
+) -> None:
+    def run(*_: object) -> LaunchResult:
+        if isinstance(end, KeyboardInterrupt):
+            raise end
+        return end
+
+    told: list[str] = []
+
+    def tell(target: str, result: dict[str, Any]) -> str:
+        told.append(target)
+        return ""
+
+    monkeypatch.setattr(batch_main, "notify_of", tell)
+    monkeypatch.setattr(batch_main, "_attempts", lambda *_: SimpleNamespace(run=run))
+    cases = f'"show hostnames") echo n1 ;; "show job") echo "JobId=7 {shown}" ;; requeue*) {requeued}'
+    slurm(sbatch="echo 7", scontrol=f'case "$1 $2" in {cases} ;; esac')
+    job = dataclasses.replace(job, notify=URL)
+    submit(job, made := batch_of(job, ["--requeue"], tmp_path / "runs"), {"PATH": os.environ["PATH"]})
+    batch_main.drive(made.folder, {**ON_N1, batch.NOTIFY: URL})
+    assert told == ([] if goes_on else [URL])
+    assert (made.folder / "batch").exists() is goes_on
 
 
 def test_a_driver_that_slurm_ends_does_not_wait_for_the_end_of_its_own_job(
