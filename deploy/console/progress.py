@@ -1,4 +1,4 @@
-"""Progress where one waits: a bar on a terminal, drawn by rich, and a new line for each tenth elsewhere."""
+"""Shows progress while the user waits: a bar on a terminal, drawn by rich; else a line for each tenth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BAR, WORDS = 24, 44  # columns
 MB = "MB"
 MANY = 8
-"""The hosts from which on it is worth to show how many have answered."""
+"""Progress is shown from this number of hosts on."""
 
 
 def line(done: int, total: int, seconds: float, unit: str = MB) -> str:
@@ -29,7 +29,7 @@ def line(done: int, total: int, seconds: float, unit: str = MB) -> str:
 
 
 class Progress:
-    """Shows how much of something is done. Any thread may call `show`, `add` and `one`.
+    """Shows how much of something is done. Any thread may call `show` and `add`.
 
     `what`: a word or two before the bar. `unit`: what is counted; MB stands for bytes, which are shown in
     millions. `least`: the total below which nothing is worth showing.

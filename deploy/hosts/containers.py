@@ -44,7 +44,7 @@ class ContainerThere:
     id: Annotated[str, Like(r"([0-9a-f]{64})?")]
     """The SHA-256 that names the image; empty where the host does not have it."""
     digests: Annotated[tuple[Annotated[str, Like(r"[0-9a-f]{64}")], ...], AtMost(64)]
-    """Under which registries know it."""
+    """The digests by which registries know the image."""
     inside: Inside | None
     user: Annotated[str, Like(r"[^\s:]{1,64}")]
     gid: Count

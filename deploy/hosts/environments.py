@@ -18,7 +18,10 @@ Key = Annotated[str, Like(KEY)]
 
 @dataclass(frozen=True)
 class Environment(Interpreter):
-    """An environment that is complete on a host. `bytes`: of its own; what others have too counts again."""
+    """An environment that is complete on a host.
+
+    `bytes`: the size of this environment; shared files count in each environment.
+    """
 
     source: Name
     """The file that it was made from, as the user named it."""

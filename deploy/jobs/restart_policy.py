@@ -14,7 +14,7 @@ from ..launch.result import Failure
 FINAL = frozenset({"interrupted", "stopped", "allocation", "placement", "world"})
 FINAL_STATUS = 2  # a mistake in what the user wrote
 OTHER_PORTS = 2
-"""How often a launch whose port was taken starts again with another one; these restarts are not counted."""
+"""How often a launch restarts with a new port because its port was taken; these restarts are not counted."""
 BACKOFF_SECONDS = (1.0, 2.0)
 
 

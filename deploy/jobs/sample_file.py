@@ -133,13 +133,5 @@ class SampleReader:
         return lines
 
 
-def read_samples(path: str) -> Iterator[HostSample]:
-    """The samples of a file, up to where it ends or is cut; OSError for a file that cannot be read."""
-    reader = SampleReader()
-    with Path(path).open("rb") as file:
-        while content := file.read(1 << 16):
-            yield from reader.feed(content)
-
-
 def _packer() -> zlib._Compress:
     return zlib.compressobj(6, zlib.DEFLATED, GZIP)

@@ -12,7 +12,7 @@ from queue import Empty
 from typing import Any
 
 from ..common.clock import now
-from ..connect.channel import FROZEN
+from ..connect.channel import FROZEN, SILENCE_SECONDS
 from ..connect.cluster import Cluster
 from ..connect.pipe import LostError
 from ..connect.reports import Sampled
@@ -31,7 +31,7 @@ from .sampling import SAMPLE_SECONDS, Keep, Sampling
 from .state import State
 from .stdin import Input
 from .suspension import Suspension
-from .watchdogs import SILENCE_SECONDS, Heartbeat, Stall, Start
+from .watchdogs import Heartbeat, Stall, Start
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005

@@ -1,7 +1,8 @@
 """Passes a notice on to the ranks: SIGUSR1 or SIGUSR2 to the driver goes to every rank of the job.
 
-A scheduler that takes hosts away sends such a signal first (sbatch --signal=B:USR1@60). Programs that know it
-save and end; `muster.train` ends with status 75. The job does not start again after that.
+A scheduler that takes hosts away sends such a signal first (sbatch --signal=B:USR1@60). A program that
+handles the signal saves a checkpoint and exits; `muster.train` exits with status 75. The job does not start
+again after that.
 """
 
 from __future__ import annotations

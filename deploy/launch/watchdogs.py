@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ..common.clock import now
+from ..connect.channel import SILENCE_SECONDS
 from ..connect.cluster import Cluster
 from ..connect.reports import Pulses
 from ..connect.requests.launch import PING
@@ -95,8 +96,7 @@ HEARTBEAT_SECONDS = 2.0
 
 
 # A host that is silent for so long is frozen or cut off. The agent waits a little longer for the driver, so
-# that the driver's verdict comes first (deploy/agent/main.py).
-SILENCE_SECONDS = 10.0
+# that the driver's verdict comes first (SILENCE_SECONDS of deploy/agent/job/supervisor.py).
 SILENT = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
 
 
@@ -110,7 +110,7 @@ class Heartbeat:
     def beat(self) -> None:
         """Ping every agent, and schedule the next round."""
         for name, channel in self._cluster.channels.items():
-            # This looks once a beat: to wait for the whole time could notice the silence a beat late.
+            # The check runs once per heartbeat, so the limit is one heartbeat shorter.
             if channel.silent_for() > SILENCE_SECONDS - HEARTBEAT_SECONDS and name not in self.silent:
                 self.silent.add(name)
                 channel.give_up()

@@ -156,7 +156,7 @@ def _quoted(field: str) -> str:
 
 
 def _gpus(spec: LaunchSpec, facts: Facts, there: ContainerThere) -> tuple[str, ...]:
-    """How the host's NVIDIA GPUs get in. Without any of them in sight of the ranks, they may stay outside."""
+    """How the host's NVIDIA GPUs get in. If the ranks are to see no GPU, the container gets none."""
     if not facts.gpus or dict(spec.env).get("CUDA_VISIBLE_DEVICES") in {"", "-1"}:
         return ()
     if there.engine == "docker" and there.gpus == "toolkit":

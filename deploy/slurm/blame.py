@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from ..errors import UnfitError
-from ..launch.result import Failure, LaunchResult
+from ..launch.result import TERMINATED, Failure, LaunchResult
 from .programs import ended, ending, node_state, why_lost
 
 OWN = frozenset({"interrupted", "stopped", "placement", "world", "driver", "port"})
 """Failures that have another cause."""
-STATUS, CANCELLED = 3, 143
+STATUS = 3
 
 
 def blame_slurm(result: LaunchResult, job: str) -> LaunchResult:
@@ -33,7 +33,8 @@ def blame_slurm(result: LaunchResult, job: str) -> LaunchResult:
 def blame_for_unfit(error: UnfitError, job: str) -> UnfitError:
     """The error with the end of the allocation as each host's reason, if Slurm ended it.
 
-    Agents that Slurm ends remove the job's folder, and others still fill it where hosts share a home.
+    On a shared home, an agent that Slurm ends removes the job's folder while another agent still writes to
+    it.
     """
     if state := ended(job):
         return UnfitError((host, f"Slurm ended the allocation {job}: {state}") for host, _ in error.reasons)
@@ -49,7 +50,7 @@ def blame_own_end(result: LaunchResult, job: str) -> LaunchResult:
 
 
 def _taken(result: LaunchResult, failure: Failure, job: str, state: str) -> LaunchResult:
-    status = CANCELLED if state.startswith("CANCELLED") else STATUS
+    status = TERMINATED if state.startswith("CANCELLED") else STATUS
     reason = f"Slurm ended the allocation {job}: {state}"
     tail = () if failure.kind == "interrupted" else (f"{failure.headline}\n",)
     return dataclasses.replace(

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.jobs.sample_file import read_samples
 from tests.launching import Project
+from tests.samples import read_samples
 from tests.waiting import wait_until
 
 # Each attempt writes steps until its file is there; the first attempt fails then.

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.connect.channel import SILENCE_SECONDS
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.report_frames import of_frame
@@ -29,7 +30,6 @@ from muster.deploy.launch.blame import first_of
 from muster.deploy.launch.explanation import Explanation
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.launch.stacks import Stacks
-from muster.deploy.launch.watchdogs import SILENCE_SECONDS
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.why.verdict import explain
 from tests.unit.plans import make_plan

@@ -10,7 +10,8 @@ import pytest
 
 from muster.deploy.common.samples import HostSample, RankSample, of_line
 from muster.deploy.jobs import sample_file
-from muster.deploy.jobs.sample_file import HEAD, SampleFile, SampleReader, read_samples
+from muster.deploy.jobs.sample_file import HEAD, SampleFile, SampleReader
+from tests.samples import read_samples
 
 
 def sample(number: int, host: str = "node1") -> HostSample:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.connect.channel import SILENCE_SECONDS
 from muster.deploy.launch import suspension
 from muster.deploy.launch.result import Failure
-from muster.deploy.launch.watchdogs import SILENCE_SECONDS
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import Hosts
 
