@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from ..timings import Timings
 from . import options
 from .carrying import carry_out
 from .command import command
-from .shared import explained
+from .shared import NEW_RUN, explained
 from .shipped import COMPOSE, TRAIN
 
 LOCAL: tuple[LauncherName, ...] = ("mpirun", "torchrun")
@@ -33,13 +34,21 @@ NODES = ("node1", "node2", "node3")
 COMPOSED = ("cpu", "cpu-source")
 """The targets that compose.yaml builds; others need more arguments than it gives."""
 KEYS = ("id_ed25519", "id_ed25519.pub", "known_hosts", "ssh_config")
+"""What docker/make-keys.sh writes. `down` removes the last of them last: it says whose the others are."""
+SETUPS = ("hosts.json", "id_ed25519.next", "ssh_config.next")
+"""Files beside the keys that only setup and rotate-keys write."""
+_CONFIG_OF_PRACTICE = re.compile(
+    r"Host \S+\n {4}HostName 127\.0\.0\.1\n {4}Port \d+\n {4}User muster\n {4}IdentityFile "
+)
+"""How the ssh_config of docker/make-keys.sh begins."""
+_OWN_FOLDER = "a folder of its own: mkdir practice && cd practice"
 
 
 @command(
     help={
         "launcher": "mpirun (default) or torchrun",
         "np": "number of ranks (default: 2)",
-        "runs": "the folder in which to make the folder of this run (default: runs)",
+        "runs": NEW_RUN,
     },
     spellings={"-n": "--np"},
 )
@@ -75,6 +84,11 @@ def _require_torch() -> None:
 def up(context: Context, hosts: str = "hosts.txt") -> None:
     """Start a practice cluster: three containers of the node image, reached as real hosts are."""
     with explained(context):
+        if theirs := _of_another_cluster(folder := _keys_folder(Path(hosts))):
+            raise UsageError(
+                f"{folder} has the SSH files of another cluster ({theirs}), and this command would overwrite "
+                f"them; give the practice cluster {_OWN_FOLDER}"
+            )
         hosts_file = _practice_hosts(Path(hosts))
         target = os.environ.get("MUSTER_TARGET") or COMPOSED[0]
         image = os.environ.get("MUSTER_IMAGE") or f"muster:{target}"
@@ -95,9 +109,14 @@ def up(context: Context, hosts: str = "hosts.txt") -> None:
 def down(context: Context, hosts: str = "hosts.txt") -> None:
     """Remove the practice cluster and its keys; the hosts file stays."""
     with explained(context):
+        if theirs := _of_another_cluster(folder := _keys_folder(Path(hosts))):
+            raise UsageError(
+                f"{folder} has the SSH files of another cluster ({theirs}), and this command would remove "
+                f"them; run it where you ran muster cluster up, or in {_OWN_FOLDER}"
+            )
         _compose(Path(hosts), "down", "--volumes")
         for name in KEYS:
-            (_keys_folder(Path(hosts)) / name).unlink(missing_ok=True)
+            (folder / name).unlink(missing_ok=True)
 
 
 cluster = Collection("cluster", up, down)
@@ -110,7 +129,7 @@ def _practice_hosts(path: Path) -> Path:
     elif others := {host.name for host in hostfile.load(path)} - {*NODES}:
         raise UsageError(
             f"{path}: {min(others)} is no node of the practice cluster ({', '.join(NODES)}); "
-            "give another file: muster cluster up --hosts practice.txt"
+            f"give the practice cluster {_OWN_FOLDER}"
         )
     return path
 
@@ -118,6 +137,17 @@ def _practice_hosts(path: Path) -> Path:
 def _keys_folder(hosts_file: Path) -> Path:
     """`.muster` beside the hosts file, where a launch looks for ssh_config and the keys."""
     return Path(os.environ.get("MUSTER_DIR") or hosts_file.resolve().parent / ".muster")
+
+
+def _of_another_cluster(folder: Path) -> str:
+    """The name of a file there that is not the practice cluster's; empty if there is none.
+
+    Setup gives key and configuration the same names. A key alone may be of a setup that was interrupted.
+    """
+    config = folder / "ssh_config"
+    ours = config.is_file() and _CONFIG_OF_PRACTICE.match(config.read_text(errors="replace"))
+    names = SETUPS if ours else (*KEYS, *SETUPS)
+    return next((name for name in names if os.path.lexists(folder / name)), "")
 
 
 def _compose(hosts_file: Path, *words: str) -> None:

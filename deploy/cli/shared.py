@@ -25,6 +25,8 @@ HELP = {
 THE_JOB = "the id of the job, or the end of the id"
 NEWEST_JOB = f"{THE_JOB} (default: the newest)"
 RUNNING_JOB = f"{THE_JOB} (default: the newest that runs)"
+RUNS = "the folder that holds the runs of this machine (default: runs)"
+NEW_RUN = "the folder in which to make the folder of this run (default: runs)"
 SLOTS = "slots of every host: gpus, cores, auto (GPUs, else cores) or a number (default: the hosts file's)"
 
 

@@ -1,0 +1,83 @@
+"""`muster cluster up` and `down` keep off the SSH keys of every other cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.cli.practice import KEYS
+from muster.deploy.cli.program import Muster
+from tests.launching import ROOT
+from tests.slurm import put_programs
+
+KEY = "the only key"
+OF_SETUP = """# How `fab` and you reach the cluster from this machine: ssh -F /work/.muster/ssh_config node1
+# Written by setup.yml. What is not here, such as a proxy, is taken from ~/.ssh/config.
+Host node1
+    User muster
+    HostKeyAlias node1
+"""
+OF_USER = "Host node1\n  HostName 127.0.0.1\n  User vagrant\n  Port 2222\n"
+
+
+def of_practice() -> str:
+    """An entry of ssh_config as the practice cluster writes it."""
+    script = (ROOT / "docker" / "make-keys.sh").read_text()
+    written = re.search(r"ssh_config\" <<END\n(.*?)END\n", script, re.DOTALL)
+    assert written
+    text = written[1].replace("$MUSTER_DIR", "/work/.muster")
+    return text.replace("$name", "node1").replace("$port", "2201")
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """A docker that does nothing; returns what it was asked for."""
+    log = tmp_path / "docker.log"
+    put_programs(tmp_path / "bin", docker=f'echo "$4" >> {log}')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    for name in ("MUSTER_DIR", "MUSTER_TARGET", "MUSTER_IMAGE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "project" / ".muster").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    return lambda: log.read_text().split() if log.exists() else []
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"ssh_config": OF_SETUP},
+        {"ssh_config": OF_USER},
+        {},
+        {"hosts.json": "{}", "ssh_config": of_practice()},
+    ],
+    ids=["of setup", "of the user", "of a setup that was interrupted", "of a setup that took the key over"],
+)
+@pytest.mark.parametrize("line", ["cluster up", "cluster up --hosts practice.txt", "cluster down"])
+def test_the_key_of_another_cluster_is_kept(
+    docker: Callable[[], list[str]], capsys: pytest.CaptureFixture[str], line: str, others: dict[str, str]
+) -> None:
+    Path("hosts.txt").write_text("node[1-3] slots=8\n")
+    files = {"id_ed25519": KEY, **others}
+    for name, text in files.items():
+        Path(".muster", name).write_text(text)
+    with pytest.raises(SystemExit) as end:
+        Muster().run(["muster", *line.split()])
+    assert end.value.code == 2
+    assert "mkdir practice && cd practice" in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in Path(".muster").iterdir()} == files
+    assert (docker(), Path("practice.txt").exists()) == ([], False)
+
+
+def test_a_practice_cluster_is_started_again_and_removed_with_its_keys(
+    docker: Callable[[], list[str]],
+) -> None:
+    for name in KEYS:
+        Path(".muster", name).write_text(of_practice() if name == "ssh_config" else KEY)
+    Path(".muster", "verify.json").write_text("{}")  # muster verify was tried on it
+    for line in ("cluster up", "cluster up", "cluster down", "cluster down", "cluster up"):
+        Muster().run(["muster", *line.split()], exit=False)
+    assert docker() == ["build", "up", "build", "up", "down", "down", "build", "up"]
+    assert sorted(path.name for path in Path(".muster").iterdir()) == [".gitignore", "verify.json"]
