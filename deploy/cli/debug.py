@@ -15,14 +15,14 @@ from ..debug.talk import open_talk, talk
 from ..errors import UsageError
 from ..hosts import hostfile
 from .command import command
-from .running import running
-from .shared import HELP, RUNNING_JOB, THE_JOB, explained, require_rank
+from .running import exit_if_silent, running
+from .shared import HELP, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
 
 _HELP = {
     "hosts": HELP["hosts"],
     "python": HELP["python"],
     "job": THE_JOB,
-    "runs": "the folder that holds the runs of this machine (default: runs)",
+    "runs": RUNS,
 }
 ALL = -1
 DEFAULT_SECONDS, MOST_SECONDS = 5, 60
@@ -76,9 +76,7 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
             sys.stdout.write(dumps(said, indent=2) + "\n")
         else:
             sys.stdout.write(str(gathered))
-        if gathered.silent:
-            lines = [harmless(f"{host}: {reason}") for host, reason in gathered.silent.items()]
-            raise Exit("\n".join(lines), 3)
+        exit_if_silent(gathered.silent)
         if gathered.failed:
             raise Exit(code=1)
 

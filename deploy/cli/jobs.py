@@ -28,13 +28,13 @@ from ..jobs.control import Here, Known, Line, Place
 from ..slurm.mark import any_mark
 from .command import command
 from .ending import PAGE, end_with_page
-from .shared import HELP, NEWEST_JOB, RUNNING_JOB, THE_JOB, explained, require_rank
+from .shared import HELP, NEWEST_JOB, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
 
 JOB_HELP = {
     "hosts": "the hosts file (default: hosts.txt, if there is one)",
     "python": HELP["python"],
     "job": THE_JOB,
-    "runs": "the folder that holds the runs of this machine (default: runs)",
+    "runs": RUNS,
 }
 Default = Literal["newest", "running"]
 ALL = -1

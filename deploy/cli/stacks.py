@@ -7,17 +7,17 @@ from pathlib import Path
 
 from invoke import Context, Exit
 
-from ..console.terminal import harmless, harmless_lines
+from ..console.terminal import harmless_lines
 from ..hosts import hostfile
 from ..launch.stacks import gather
 from .command import command
-from .running import running
-from .shared import HELP, RUNNING_JOB, explained
+from .running import exit_if_silent, running
+from .shared import HELP, RUNNING_JOB, RUNS, explained
 
 _HELP = {
     **HELP,
     "job": RUNNING_JOB,
-    "runs": "the folder that holds the runs of this machine (default: runs)",
+    "runs": RUNS,
 }
 
 
@@ -37,7 +37,6 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
         with running(job, chosen, hosts, runs, python) as (state, channels, silent):
             gathered = gather(state.job, channels)
         sys.stdout.write(harmless_lines(str(gathered)))
-        if silent:
-            raise Exit("\n".join(harmless(f"{host}: {reason}") for host, reason in silent.items()), 3)
+        exit_if_silent(silent)
         if not gathered.frames and not gathered.problems:
             raise Exit(f"no rank of {state.job} is running on these hosts", 1)

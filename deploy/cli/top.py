@@ -26,7 +26,7 @@ from ..view.top.screen import everything
 from ..view.top.sources import HostSource, JobSource, Source
 from .command import command
 from .jobs import known_jobs, looked, require_logs
-from .shared import HELP, RUNNING_JOB, explained
+from .shared import HELP, RUNNING_JOB, RUNS, explained
 
 FIRST_SECONDS, PAUSE_SECONDS = 8.0, 0.5  # how long --once waits for a first sample of each host
 
@@ -34,7 +34,7 @@ _HELP = {
     **HELP,
     "hosts": "watch these hosts, without a job; with JOB: where to look for it (default: hosts.txt)",
     "job": RUNNING_JOB,
-    "runs": "the folder that holds the runs of this machine (default: runs)",
+    "runs": RUNS,
     "once": "print hosts and ranks once, as plain text",
     "json": "print once what is known of hosts and ranks, as JSON for programs",
 }

@@ -9,22 +9,22 @@ from pathlib import Path
 
 from invoke import Context, Exit
 
-from ..console.terminal import harmless, harmless_lines
+from ..console.terminal import harmless_lines
 from ..hosts import hostfile
 from ..why.gather import gather, with_silent
 from ..why.gather_pace import gather_stragglers
 from ..why.slow import lines
 from ..why.verdict import explain
 from .command import command
-from .running import running
-from .shared import HELP, RUNNING_JOB, explained
+from .running import exit_if_silent, running
+from .shared import HELP, RUNNING_JOB, RUNS, explained
 
 _HELP = {
     "hosts": HELP["hosts"],
     "python": HELP["python"],
     "job": RUNNING_JOB,
     "json": "print JSON for programs",
-    "runs": "the folder that holds the runs of this machine (default: runs)",
+    "runs": RUNS,
 }
 
 
@@ -57,7 +57,6 @@ def why(  # noqa: PLR0917  # fab makes a flag of each parameter
         else:
             slow = "".join(f"{line}\n" for line in lines(late, time.time()))
             sys.stdout.write(harmless_lines(slow + str(verdict)))
-        if silent:
-            raise Exit("\n".join(harmless(f"{host}: {reason}") for host, reason in silent.items()), 3)
+        exit_if_silent(silent)
         if verdict.hang:
             raise Exit(code=1)
