@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ..bench.outliers import outliers
 from ..bench.run import Ran, one_rank_each
 from ..check.finding import Finding
 from ..console.terminal import harmless_lines
+from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from .benching import HOSTS, LINKS, SHORT, carry_out, job_on, made, settings_of
 from .inventory import Inventory
@@ -47,16 +49,29 @@ def benched(inventory: Inventory, hosts: Sequence[Host], launcher: str, python: 
             return None
         return done
 
-    if len(hosts) > 1 and (done := ran(LINKS)):
-        links, problems = read_links(done.result.plan.spec.job, made(), done.hosts, done.printed)
-        slow = [each for quantity in links_text.QUANTITIES for each in outliers(links, quantity)]
-        findings += [*of_links(slow), *(failed(host, reason) for host, reason in problems.items())]
-        texts += [*links_text.matrix(links, "bandwidth"), ""]
-        values["links"], found = links.as_json(), (links,)
-    if hosts and (done := ran(HOSTS)):
-        speeds, problems = by_host.read(done.result.plan.spec.job, made(), done.hosts, done.printed)
-        findings += of_hosts(by_host.slow_hosts(speeds))
-        findings += [failed(host, reason) for host, reason in problems.items()]
-        texts += by_host.figures_table(speeds)
-        values["speeds"] = speeds.as_json()
+    with _noted(findings):
+        if len(hosts) > 1 and (done := ran(LINKS)):
+            links, problems = read_links(done.result.plan.spec.job, made(), done.hosts, done.printed)
+            slow = [each for quantity in links_text.QUANTITIES for each in outliers(links, quantity)]
+            findings += [*of_links(slow), *(failed(host, reason) for host, reason in problems.items())]
+            texts += [*links_text.matrix(links, "bandwidth"), ""]
+            values["links"], found = links.as_json(), (links,)
+    with _noted(findings):
+        if hosts and (done := ran(HOSTS)):
+            speeds, problems = by_host.read(done.result.plan.spec.job, made(), done.hosts, done.printed)
+            findings += of_hosts(by_host.slow_hosts(speeds))
+            findings += [failed(host, reason) for host, reason in problems.items()]
+            texts += by_host.figures_table(speeds)
+            values["speeds"] = speeds.as_json()
     return Benched(tuple(findings), harmless_lines("\n".join([*texts, ""])), values, found)
+
+
+@contextlib.contextmanager
+def _noted(findings: list[Finding]) -> Iterator[None]:
+    """Make a job that could not run a finding, so that what else the check has found is still shown."""
+    try:
+        yield
+    except UnfitError as error:
+        findings += [failed(host, reason) for host, reason in error.reasons]
+    except MusterError as error:
+        findings.append(failed(error.host, error.reason))

@@ -18,6 +18,7 @@ from muster.deploy.bench.run import Ran
 from muster.deploy.cli import bench, benching, check_bench
 from muster.deploy.cli import inventory as inventories
 from muster.deploy.cli.inventory import Inventory, of_file
+from muster.deploy.errors import MusterError, UnfitError
 from muster.deploy.jobs.job import Job
 from tests.unit.test_bench_hosts import text as speeds_of
 from tests.unit.test_bench_links import printed as links_of
@@ -181,6 +182,30 @@ def test_a_benchmark_that_fails_is_a_warning_of_a_check(place: Path, monkeypatch
     found = check_bench.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert [(finding.id, finding.host) for finding in found.findings] == [("bench.failed", "node2")] * 2
     assert "rank 1 on node2: boom (runs/JOB)" in found.findings[0].text
+
+
+LOST = [("node1", "no login"), ("node3", "silent")]
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (MusterError("--runs runs: permission denied"), [("", "--runs runs: permission denied")]),
+        (UnfitError(LOST), LOST),
+    ],
+    ids=["runs", "login"],
+)
+def test_a_benchmark_that_cannot_begin_is_a_warning_of_a_check(
+    place: Path, monkeypatch: pytest.MonkeyPatch, error: MusterError, found: list[tuple[str, str]]
+) -> None:
+    def refuse(*_: object) -> Ran:
+        raise error
+
+    monkeypatch.setattr(check_bench, "carry_out", refuse)
+    inventory = of_file("hosts.txt", "", "", "")
+    benched = check_bench.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    assert {finding.id for finding in benched.findings} == {"bench.failed"}
+    assert [(finding.host, finding.text) for finding in benched.findings] == found * 2  # links, then hosts
 
 
 def test_a_single_host_has_no_links_to_check(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
