@@ -20,6 +20,7 @@ from ..connect.opener import config_beside
 from ..console.fold import fold, fold_names
 from ..console.progress import MANY, Progress
 from ..console.terminal import harmless
+from ..console.text import count
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from .command import command as declare
@@ -28,7 +29,8 @@ from .shared import HELP, explained, not_negative
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
-WORTH_SHOWING = 1 << 24  # bytes, for all hosts together: less is there before anybody waits
+WORTH_SHOWING = 1 << 24
+"""Total bytes below which no progress is shown, because the copy is quick."""
 
 
 @declare(
@@ -51,7 +53,8 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
     muster run -- sh -c "df -h | tail -1"    with a shell
     """
     with explained(context, "interrupted; the command is ended on every host"):
-        argv = shlex.split(command)
+        not_negative(timeout=timeout)
+        argv = _words(command)
         if not argv:
             raise UsageError("what to run? muster run COMMAND")
         with (
@@ -87,8 +90,8 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
 ) -> None:
     """Copy a file or folder to every host; to all hosts or to none.
 
-    A file replaces a file that exists there. A folder replaces nothing. What is there already is not sent:
-    the same content, or what an interrupted put has brought of it.
+    A file replaces a file that exists there. A folder replaces nothing. Content that a host already has, also
+    from an interrupted put, is not sent again.
     """
     with explained(context):
         if not file:
@@ -129,7 +132,12 @@ def shell(context: Context, host: str = "", hosts: str = "hosts.txt") -> None:
     with explained(context):
         if not host:
             raise UsageError("which host? muster shell HOST")
-        (chosen,) = hostfile.select(hostfile.load(Path(hosts)), host)
+        chosen, *others = hostfile.select(hostfile.load(Path(hosts)), host)
+        if others:
+            raise UsageError(
+                f"{host} names {count(1 + len(others), 'host')}, and a shell is on one host: "
+                f"muster shell {chosen.name}"
+            )
         if chosen.is_local:
             raise UsageError(f"{host} is this machine: you are there")
         config = config_beside(Path(hosts))
@@ -171,6 +179,14 @@ def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
                 sys.stdout.write(f"{host}: {jobs}, {cleanup.freed / 2**20:.1f} MiB freed\n")
         if errors:
             raise UnfitError(errors.items())
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command, split as by a shell."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--command {command!r}: {error}; quote it as in a shell") from None
 
 
 @contextlib.contextmanager

@@ -29,6 +29,13 @@ REFUSED = {
         "--max-restarts=-1 a.py": "--max-restarts -1: write 0 or more",
     },
     "launch --slurm '-N 2' --slurm-login gate": {"--timings a.py": TIMINGS},
+    "run": {
+        "--timeout=-5 true": "--timeout -5: write 0 or more",
+        '--command "echo don\'t"': '--command "echo don\'t": No closing quotation; quote it as in a shell',
+    },
+    "shell --hosts mine.txt": {
+        "node[1-2]": "node[1-2] names 2 hosts, and a shell is on one host: muster shell node1",
+    },
     "clean": {"--older-than=-1": "--older-than -1: write 0 or more"},
     f"logs {RECORD['job']}": {
         "--rank 4": "--rank 4: the job has the ranks 0 to 3",
@@ -56,6 +63,7 @@ def test_it_is_refused_in_one_sentence(
 ) -> None:
     (tmp_path / "a.py").touch()
     (tmp_path / "hosts.txt").write_text("localhost slots=3\n")
+    (tmp_path / "mine.txt").write_text("node[1-3]\n")
     make_run(tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))  # whatever is not refused harms nobody
