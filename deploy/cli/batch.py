@@ -12,8 +12,10 @@ from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
-from ..errors import UsageError
+from ..console.text import count
+from ..errors import HostfileError, UsageError
 from ..hosts import hostfile
+from ..hosts.hostfile import Host
 from ..jobs.detach import detach
 from ..jobs.job import Job
 from ..slurm.batch import batch_of, submit
@@ -36,11 +38,23 @@ def hand_to_login(job: Job, words: Sequence[str], login: str, screen: Screen, *,
     """Start the driver on a login node, which asks Slurm for the hosts."""
     if dry:
         raise UsageError(
-            "--dry-run with --slurm-login: nobody knows the hosts yet; on the login node: --detach"
+            "--dry-run does not work with --slurm-login: Slurm has not given hosts yet. "
+            "On the login node, use --slurm ... --detach --dry-run"
         )
-    hosts, name = hostfile.parse(login), job.spec.job
+    node, name = _login_node(login), job.spec.job
     job = dataclasses.replace(job, slurm=tuple(words))
-    with Cluster(hosts[:1], opener(Path("hosts.txt"), job.python)) as cluster:
+    with Cluster([node], opener(Path("hosts.txt"), job.python)) as cluster:
         screen.say(harmless(detach(job, cluster, LOGIN_DRIVER)))
     listed = f"with a hosts file whose line is: {login}"
-    screen.say(f"detached; its driver is on {hosts[0].name}: muster attach {name} --hosts FILE, {listed}")
+    screen.say(f"detached; its driver is on {node.name}: muster attach {name} --hosts FILE, {listed}")
+
+
+def _login_node(login: str) -> Host:
+    """The host of `--slurm-login`, which is written as a line of a hosts file is."""
+    try:
+        node, *others = hostfile.parse(login)
+    except HostfileError as error:
+        raise UsageError(f"--slurm-login {login}: {error.problems[0].text}") from None
+    if others:
+        raise UsageError(f"--slurm-login {login}: {count(1 + len(others), 'host')}; name one login node")
+    return node

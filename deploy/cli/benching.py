@@ -23,8 +23,8 @@ from ..jobs.verdict import verdict
 from ..plan.launcher import LAUNCHERS, LauncherName
 from . import options as request
 from .ending import PAGE, end_with_page
-from .inventory import Inventory, inventory_of, slurm_of
-from .shared import HELP
+from .inventory import Inventory, inventory_of, require_one_source, slurm_of
+from .shared import HELP, NEW_RUN
 from .shipped import TRAIN
 
 BENCH_HELP = {
@@ -33,7 +33,7 @@ BENCH_HELP = {
     "launcher": "mpirun (default), torchrun, or srun on hosts of Slurm",
     "backend": "auto (default), gloo, nccl or mpi: what carries the messages, as in a job",
     "network": "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
-    "runs": "the folder in which to make the folder of this run (default: runs)",
+    "runs": NEW_RUN,
     "json": "print JSON for programs",
 }
 KEPT_HELP = {
@@ -94,6 +94,7 @@ def settings_of(launcher: str, backend: str = "auto", network: str = "", python:
 def hosts_for(settings: Settings, hosts: str, slurm: str, include: str, exclude: str) -> Iterator[Inventory]:
     """The hosts of a benchmark: those of the hosts file, or those that Slurm gives."""
     slurm = slurm_of(settings.launcher, slurm)
+    require_one_source(hosts, slurm)
     with inventory_of(hosts, slurm, include, exclude, settings.python) as inventory:
         yield inventory
 

@@ -20,7 +20,7 @@ from ..plan.launcher import LAUNCHERS, LauncherName
 from . import options as request
 from .checked import Checked, checked, with_bench
 from .command import command
-from .inventory import HERE, inventory_of, salloc_words
+from .inventory import HERE, inventory_of, require_one_source, salloc_words
 from .shared import HELP, SLOTS, explained
 
 _HELP = {
@@ -52,6 +52,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
 ) -> None:
     """Check whether every host is fit for a launch; if not, say which host is not and what fixes it."""
     with explained(context), contextlib.ExitStack() as stack:
+        require_one_source(hosts, slurm)
         named = request.one_of("--launcher", launcher, LAUNCHERS)
         rule = slot_rule(slots) if slots else None
         site = _judge_site(slurm, named) if slurm else ()

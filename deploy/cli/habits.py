@@ -20,7 +20,7 @@ SPELLINGS: Mapping[str, str] = {
 """Spellings of mpirun, torchrun and python that `launch` accepts."""
 
 _MEETING = "ranks meet by themselves; --network chooses the network"
-_PLACES = "the hosts file says which ranks are where: its order is the ranks', slots= how many a host has"
+_PLACES = "ranks follow the order of the hosts file; slots= is the number of ranks on a host"
 _OPEN_MPI = "Muster chooses mpirun's options; a parameter of Open MPI: --env OMPI_MCA_name=value"
 HINTS: Mapping[str, str] = {
     **dict.fromkeys(("--host", "-host"), "some hosts of the hosts file: --include node1,node2"),

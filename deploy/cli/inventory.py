@@ -27,10 +27,14 @@ if TYPE_CHECKING:  # most commands launch nothing
 HERE = "here"
 """The value of `--slurm` without words: the allocation in which this command runs."""
 
+HOSTS_FILE = "hosts.txt"
+"""The hosts file of a command that names none."""
+
 _INSTEAD = {
     "include": '--slurm "... -w node1,node2" names them',
     "exclude": '--slurm "... -x node3" leaves hosts out',
     "per_host": '--slurm "... --ntasks-per-node 2" says how many ranks each has',
+    "slots": '--slurm "... --ntasks-per-node 2" says how many ranks each has',
     "requirements": "launch without --detach, or inside of a batch script",
 }
 """What to write for a batch job, in place of options that need its hosts."""
@@ -142,6 +146,12 @@ def slurm_of(launcher: str, slurm: str) -> str:
     return slurm
 
 
+def require_one_source(hosts: str, slurm: str) -> None:
+    """Refuse a hosts file beside hosts of Slurm: it would not be read."""
+    if slurm and hosts != HOSTS_FILE:
+        raise UsageError(f"--hosts {hosts}: Slurm gives the hosts, so no hosts file is read; leave it out")
+
+
 def salloc_words(slurm: str) -> list[str]:
     """The options of salloc in the value of `--slurm`; `UsageError` if it is something else."""
     try:
@@ -163,7 +173,7 @@ def batch_words(slurm: str, login: str = "", *, detach: bool, **needing_hosts: o
     `UsageError` for options that need hosts which nobody knows yet, with Slurm's own word in their place.
     """
     if login and slurm in {"", HERE}:
-        raise UsageError('--slurm-login asks for hosts there; say which: --slurm "-N 2 -t 60"')
+        raise UsageError('--slurm-login needs options for salloc: --slurm "-N 2 -t 60"')
     if not (slurm and (detach or login)):
         return None
     if slurm == HERE:

@@ -5,26 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from invoke import Context
 
 from ..connect.ahead import ahead
 from ..console.screen import Screen
 from ..envs.wanted import wanted
+from ..hosts.slots import slot_rule
 from ..plan.launcher import LAUNCHERS
 from ..plan.placement import used_hosts
-from ..plan.source_tree import of_package, scan
+from ..plan.source_tree import Tree, of_package, scan
 from ..plan.spec import LaunchSpec, Program
 from ..timings import Timings
 from . import options as request
 from .command import command
 from .habits import HINTS, SPELLINGS
-from .inventory import HERE, batch_words, inventory_of, later, slurm_of, with_slots
-from .shared import HELP, SLOTS, explained, not_negative
+from .inventory import HERE, batch_words, inventory_of, later, require_one_source, slurm_of, with_slots
+from .shared import HELP, NEW_RUN, SLOTS, explained, not_negative
 from .shipped import TRAIN
 
 START_SECONDS = 60
@@ -50,7 +52,7 @@ _HELP = {
     "max-restarts": "how often to start again after a failure, on the hosts that are still fit (default: 0)",
     "min-hosts": "start again only if at least this many hosts are fit (default: all of them)",
     "start-timeout": "seconds until every rank must have started (default: 60), and for Slurm to give hosts "
-    "(default: no limit)",
+    "(default: no limit; a batch job waits as long as Slurm does)",
     "stall-timeout": "end the job if no rank makes progress for this many seconds (default: 0, never)",
     "max-log": "limit for the logs of the run here: 500M, 20G (default: 8G; 0: none); hosts keep all logs",
     "sample-every": "seconds between two samples of each host, for muster top (default: 2; 0: none)",
@@ -64,12 +66,52 @@ _HELP = {
     "image": "run the ranks in a container of this image on every host",
     "engine": "docker, podman or apptainer starts the container (default: what each host has)",
     "mount": "PATH, PATH:INSIDE or PATH:INSIDE:ro of the hosts, for the container; may be repeated",
-    "runs": "the folder in which to make the folder of this run (default: runs)",
+    "runs": NEW_RUN,
     "events": "write what happens as JSON lines to a file, or to standard output with -",
     "metrics": "answer scrapes (OpenMetrics) at this port of this machine, or at ADDRESS:PORT, while it runs",
     "notify": "at the end, post how the job ended as JSON to a URL, or give it to a command on its input",
     "timings": "at the end, print how long each part of the start took",
 }
+
+
+class _Work(NamedTuple):
+    """What goes to the hosts."""
+
+    program: Program
+    recorded: bool
+    tree: Tree
+    library: Tree
+
+
+def _work(
+    clock: Timings,
+    place: Path,
+    recorded: Callable[[Program], bool],
+    *,
+    slots: str,
+    notify: str,
+    metrics: str,
+    **program: str,
+) -> _Work:
+    """Read the working tree, and load the modules that carry the launch out.
+
+    `UsageError` for a program, or a value of these options, that no host can make right.
+    """
+    with clock.part("tree"):
+        tree = scan(place)
+        asked = request.program(tree, place, **program)
+        work = _Work(asked, recorded(asked), tree, of_package(TRAIN))
+    with clock.part("imports meanwhile"):
+        # The logins that run meanwhile take longer than these imports.
+        from ..jobs.notify import require_notify  # noqa: PLC0415
+        from . import batch, carrying  # noqa: F401, PLC0415
+        from .scrape import address_of  # noqa: PLC0415
+    require_notify(notify)
+    if metrics:
+        address_of(metrics)
+    if slots:
+        slot_rule(slots)
+    return work
 
 
 @command(
@@ -136,14 +178,15 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         clock = Timings()
         clock.note("Python and the command line", 0.0)
         slurm = slurm if slurm_login else slurm_of(launcher, slurm)
+        require_one_source(hosts, slurm)
         alone = detach or bool(slurm_login)
         request.require_attached(detach=alone, events=events, metrics=metrics, timings=timings, rank=rank)
         not_negative(start_timeout=start_timeout, stall_timeout=stall_timeout, max_restarts=max_restarts)
         if (script or module) and hosts == "hosts.txt" and not slurm:
             request.require_hosts_before(script or f"-m {module}", args, Path.cwd())
         # Hosts of a batch job are known only when it starts.
-        needing = {"include": include, "exclude": exclude, "per_host": per_host, "requirements": requirements}
-        batch = batch_words(slurm, slurm_login, detach=detach, **needing)
+        needing = {"include": include, "exclude": exclude, "per_host": per_host, "slots": slots}
+        words = batch_words(slurm, slurm_login, detach=detach, **needing, requirements=requirements)
         shown = sys.stderr if events == "-" else sys.stdout
         asked = wanted(
             requirements,
@@ -154,62 +197,75 @@ def launch(  # noqa: PLR0917  # fab makes a flag of each parameter
         )
         container = request.container(image, engine, mount or (), requirements=requirements)
         here, screen = Path.cwd(), Screen(shown, request.ranks(rank), may_drop=True)
-        if batch:
+        spec = LaunchSpec(
+            job=request.new_job(),
+            program=Program(),
+            launcher=request.one_of("--launcher", launcher, LAUNCHERS),
+            np=np or None,
+            backend=request.one_of("--backend", backend, request.BACKENDS),
+            env=request.environment(env or (), os.environ),
+            hidden=request.taken_from_here(env or ()),
+            columns=None if alone else screen.columns,
+            may_restart=max_restarts > 0,
+            stdin=not (alone or max_restarts) and request.feeds(0),
+            **container,
+        )
+        limits: dict[str, Any] = {
+            "network": request.network(network),
+            "max_log": request.size("--max-log", max_log),
+        }
+        if np:  # else the hosts say how many ranks there are
+            request.require_ranks(rank, np)
+        work_of = partial(
+            _work,
+            clock,
+            here,
+            partial(request.recorded, record=record, no_record=no_record, stalls=stall_timeout > 0),
+            slots=slots,
+            notify=notify,
+            metrics=metrics,
+            script=script,
+            module=module,
+            args=args,
+        )
+        # Mistakes are reported before the job waits for Slurm's hosts; other hosts are connected meanwhile.
+        early = work_of() if slurm else None
+        if words:
             inventory = later()
         else:
             given = inventory_of(hosts, slurm, include, exclude, python, seconds=start_timeout or None)
             inventory = stack.enter_context(given)
         listed = request.per_host(with_slots(inventory, slots), per_host)
-        spec = LaunchSpec(
-            job=request.new_job(),
-            program=Program(),
-            launcher=request.one_of("--launcher", launcher, LAUNCHERS),
-            allocation=inventory.allocation,
-            np=np or None,
-            backend=request.one_of("--backend", backend, request.BACKENDS),
-            env=request.environment(env or (), os.environ),
-            hidden=request.taken_from_here(env or ()),
-            columns=None if detach else screen.columns,
-            may_restart=max_restarts > 0,
-            stdin=not (detach or max_restarts) and request.feeds(0),
-            **container,
-        )
+        spec = replace(spec, allocation=inventory.allocation)
         used = used_hosts(listed, spec) if listed else ()
         request.require_ranks(rank, np or sum(host.slots for host in used))
         open_pipe = ahead(listed[:1] if detach else used, inventory.open_pipe, clock)
-        with clock.part("tree"):
-            tree = scan(here)
-            program = request.program(tree, here, script=script, module=module, args=args)
-            recorded = request.recorded(program, record=record, no_record=no_record, stalls=stall_timeout > 0)
-            library = of_package(TRAIN)
-        with clock.part("imports meanwhile"):
-            # The logins that run meanwhile take longer than these imports.
-            from ..jobs.job import Job  # noqa: PLC0415
-            from ..jobs.notify import require_notify  # noqa: PLC0415
-            from . import carrying  # noqa: PLC0415
-            from .batch import hand_to_login, hand_to_slurm  # noqa: PLC0415
+        work = early or work_of()
+        from ..jobs.job import Job  # noqa: PLC0415  # loaded by now
+        from . import batch, carrying  # noqa: PLC0415
+
         job = Job(
-            spec=replace(spec, program=program, record=recorded),
+            spec=replace(spec, program=work.program, record=work.recorded),
             hosts=listed,
-            tree=tree,
-            library=library,
+            tree=work.tree,
+            library=work.library,
             start_timeout=float(start_timeout or START_SECONDS),
+            slurm_timeout=float(start_timeout),
             stall_timeout=float(stall_timeout),
-            network=request.network(network),
             max_restarts=max_restarts,
-            min_hosts=max(0, min_hosts) if batch else request.min_hosts(min_hosts, used),
-            max_log=request.size("--max-log", max_log),
+            min_hosts=max(0, min_hosts) if words else request.min_hosts(min_hosts, used),
             sample_every=float(max(0, sample_every)),
-            notify=require_notify(notify),
+            notify=notify,
             python=python,
             pythons=inventory.pythons,
+            **limits,
         )
         dry = dry_run or context.config.run.dry
         packages = carrying.packages(asked, spec.launcher, screen, dry=dry) if asked else None
-        if batch and slurm_login:
-            hand_to_login(job, batch, slurm_login, screen, dry=dry)
-        elif batch:
-            hand_to_slurm(job, batch, Path(runs), screen, dry=dry)
+        if words and slurm_login:
+            batch.hand_to_login(job, words, slurm_login, screen, dry=dry)
+        elif words:
+            batch.hand_to_slurm(job, words, Path(runs), screen, dry=dry)
         elif dry:
             carrying.show(job, open_pipe, clock, packages)
         elif detach:

@@ -39,6 +39,8 @@ class Job:
     """Seconds between two samples of each host; 0 for none."""
     slurm: tuple[str, ...] = ()
     """Options of salloc, for a driver that asks Slurm for the hosts itself."""
+    slurm_timeout: float = 0.0
+    """Seconds that such a driver waits for the hosts; 0 for no limit."""
     notify: str = ""
     """A command or a URL that is told of the end."""
     python: str = ""

@@ -15,6 +15,11 @@ TIMINGS = (
     "--timings ends with this command, and a detached job (--detach, --slurm-login) goes on; "
     "its runs/JOB/result.json has them, and comes with muster attach"
 )
+SLOTS = (
+    "--slots needs hosts, and Slurm has not given any yet: "
+    '--slurm "... --ntasks-per-node 2" says how many ranks each has'
+)
+NO_HOSTS_FILE = "--hosts mine.txt: Slurm gives the hosts, so no hosts file is read; leave it out"
 REFUSED = {
     "launch --detach": {
         "--timings a.py": TIMINGS,
@@ -28,7 +33,24 @@ REFUSED = {
         "--stall-timeout=-1 a.py": "--stall-timeout -1: write 0 or more",
         "--max-restarts=-1 a.py": "--max-restarts -1: write 0 or more",
     },
-    "launch --slurm '-N 2' --slurm-login gate": {"--timings a.py": TIMINGS},
+    "launch --slurm '-N 2' --detach": {"--slots 2 a.py": SLOTS},
+    "launch --slurm '-N 2' --slurm-login gate": {
+        "--timings a.py": TIMINGS,
+        "--slots gpus a.py": SLOTS,
+        "--dry-run a.py": "--dry-run does not work with --slurm-login: Slurm has not given hosts yet. "
+        "On the login node, use --slurm ... --detach --dry-run",
+    },
+    "launch --slurm '-N 2'": {
+        "--hosts mine.txt a.py": NO_HOSTS_FILE,
+        "--detach --hosts mine.txt a.py": NO_HOSTS_FILE,
+        "--slurm-login me@gate a.py": "--slurm-login me@gate: write 'gate user=me', got 'me@gate'",
+        "--slurm-login 'gate[1-2]' a.py": "--slurm-login gate[1-2]: 2 hosts; name one login node",
+    },
+    "launch --slurm-login gate": {
+        "a.py": '--slurm-login needs options for salloc: --slurm "-N 2 -t 60"',
+    },
+    "check --slurm '-N 2'": {"--hosts mine.txt": NO_HOSTS_FILE},
+    "bench links --slurm '-N 2'": {"--hosts mine.txt": NO_HOSTS_FILE},
     "run": {
         "--timeout=-5 true": "--timeout -5: write 0 or more",
         '--command "echo don\'t"': '--command "echo don\'t": No closing quotation; quote it as in a shell',
@@ -67,6 +89,7 @@ def test_it_is_refused_in_one_sentence(
     make_run(tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))  # whatever is not refused harms nobody
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(SystemExit) as end:
         Muster().run(["muster", *shlex.split(line)])
     assert (end.value.code, capsys.readouterr().err) == (2, f"{sentence}\n")

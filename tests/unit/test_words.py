@@ -73,7 +73,7 @@ def test_words_become_flags(written: str, meant: str) -> None:
         ("launch --script --np 4", "--script needs a value"),
         ("launch --script=--np", "--script needs a value, got the option --np"),
         ("launch --detach=yes", "--detach takes no value"),
-        ("launch --nnodes 2", "unknown option --nnodes: the hosts file says"),
+        ("launch --nnodes 2", "unknown option --nnodes: ranks follow the order of the hosts file"),
         ("launch --rdzv_backend c10d", "ranks meet by themselves"),
         ("check launch", "muster check: no place for 'launch'"),
         ("stop J K", "muster stop: no place for 'K' after JOB"),

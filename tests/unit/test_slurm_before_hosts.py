@@ -1,0 +1,104 @@
+"""What `muster launch --slurm` decides before Slurm is asked for hosts, and what a login node is told."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.cli import batch, options
+from muster.deploy.cli.program import Muster
+from muster.deploy.console.screen import Screen
+from muster.deploy.errors import UsageError
+from muster.deploy.jobs.job import Job
+from muster.deploy.slurm import login_main
+from muster.deploy.slurm.allocation import Allocation
+from tests.slurm import put_programs
+from tests.unit.test_detach import make_job
+
+MISTAKES = {
+    "none.py": "script none.py: no such file",
+    "--max-log 5X a.py": "--max-log 5X: write a number of bytes",
+    "--backend x a.py": "--backend x: must be one of",
+    "--env 1=2 a.py": "--env 1=2: write NAME=value",
+    "--notify ftp://site/ a.py": "--notify: ftp:// is no web address",
+    "--network 10.0.0.0/99 a.py": "--network 10.0.0.0/99",
+    "--metrics here a.py": "--metrics here: write a port",
+    "--slots many a.py": "--slots many: write gpus",
+    "--record --no-record a.py": "--record and --no-record exclude each other",
+    "--np 2 --rank 2 a.py": "--rank 2: the job has the ranks 0 to 1",
+}
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that salloc writes, which then refuses."""
+    marker = tmp_path / "asked"
+    put_programs(tmp_path / "bin", salloc=f"touch {marker}; echo 'salloc: error: full' >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "a.py").touch()
+    monkeypatch.chdir(tmp_path / "project")
+    return marker
+
+
+@pytest.mark.parametrize(("words", "said"), MISTAKES.items())
+def test_a_mistake_is_reported_before_slurm_is_asked_for_hosts(
+    asked: Path, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        Muster().run(["muster", "launch", "--slurm", "-N 2", *shlex.split(words)])
+    assert (end.value.code, asked.exists()) == (2, False)
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_slurm_is_asked_where_nothing_is_wrong(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        Muster().run(["muster", "launch", "--slurm", "-N 2", "a.py"])
+    assert (end.value.code, asked.exists()) == (2, True)
+    assert capsys.readouterr().err == "--slurm '-N 2': full\n"
+
+
+def test_a_driver_on_a_login_node_gets_neither_input_nor_terminal_of_this_machine(
+    asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 would wait for ever for the end of an input that nobody feeds."""
+    jobs: list[Job] = []
+    monkeypatch.setattr(batch, "hand_to_login", lambda job, *_, **__: jobs.append(job))
+    monkeypatch.setattr(options, "feeds", lambda stdin: True)
+    monkeypatch.setattr(Screen, "columns", 80)
+    words = ("--slurm", "-N 2", "--slurm-login", "gate", "--start-timeout", "90", "a.py")
+    Muster().run(["muster", "launch", *words], exit=False)
+    (job,) = jobs
+    assert (job.spec.stdin, job.spec.columns) == (False, None)
+    assert (job.start_timeout, job.slurm_timeout) == (90.0, 90.0)
+
+
+@pytest.mark.parametrize(("timeout", "waits"), [(90.0, 90.0), (0.0, None)], ids=["a limit", "no limit"])
+def test_a_driver_on_a_login_node_waits_for_hosts_as_long_as_the_job_says(
+    monkeypatch: pytest.MonkeyPatch, timeout: float, waits: float | None
+) -> None:
+    waited: list[float | None] = []
+
+    @contextlib.contextmanager
+    def granted(words: object, environ: object, tell: object, seconds: float | None) -> Iterator[Allocation]:
+        waited.append(seconds)
+        raise UsageError("no hosts")
+        yield
+
+    monkeypatch.setattr(login_main, "granted", granted)
+    sent = dataclasses.replace(make_job(), slurm=("-N", "2"), slurm_timeout=timeout)
+    run: Any = None
+    with (
+        pytest.raises(UsageError, match="no hosts"),
+        login_main.allocated(Job.of_json(sent.as_json()), run, lambda line: None),
+    ):
+        pass
+    assert waited == [waits]
