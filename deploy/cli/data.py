@@ -39,7 +39,7 @@ JSON = "for programs"
         "source": "a folder or file here; head:/PATH, a folder of the first host; or a URL, which it fetches",
         "name": "the name of the data set (default: the name of the folder)",
         "shard": "give each host only a part: every n-th file",
-        "most": "the most that a URL may bring, such as 500M (default: 100G)",
+        "most": "the size limit for a download, such as 500M (default: 100G)",
     },
 )
 def push(  # noqa: PLR0917  # fab makes a flag of each parameter

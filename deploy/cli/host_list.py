@@ -58,7 +58,7 @@ def add(  # noqa: PLR0917  # fab makes a flag of each parameter
 ) -> None:
     """Add hosts to the hosts file, with slots from what they have. What is in the file stays as it is.
 
-    muster hosts add node[01-16]
+    muster hosts add 'node[01-16]'
     muster hosts add 'gpu-*'                          Host names of ~/.ssh/config
     muster hosts add --from-inventory inventory.ini   all hosts of an Ansible inventory
     """

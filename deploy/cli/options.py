@@ -145,7 +145,7 @@ def environment(settings: Iterable[str], environ: Mapping[str, str]) -> tuple[tu
 
 
 def taken_from_here(settings: Iterable[str]) -> tuple[str, ...]:
-    """The names that were given without a value, as one gives a secret."""
+    """The names that were given without a value, which is how users pass secrets."""
     return tuple(setting for setting in settings if "=" not in setting)
 
 

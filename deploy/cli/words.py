@@ -123,7 +123,7 @@ class _Line:
             self._take_rest(left)
 
     def _stands_alone(self, left: Sequence[str]) -> bool:
-        """Whether what follows a flag that needs no value is no value of it."""
+        """Whether the flag stands alone: the next word is not its value."""
         return not left or left[0] == "--" or not left[0].startswith("-") or bool(self._flag(left[0]))
 
     def _flag(self, written: str) -> str | None:
