@@ -110,6 +110,23 @@ def test_the_global_mean_and_its_gradient_weigh_every_sample_alike(tmp_path: Pat
     assert on_hosts(tmp_path, 3, _gradient_of_uneven_shares) == [pytest.approx((3.0, 3.0))] * 3
 
 
+@pytest.mark.parametrize(("dtype", "count"), [(torch.bfloat16, 257), (torch.float16, 70_000)])
+def test_the_global_mean_of_16_bits_counts_every_sample(
+    tmp_path: Path, dtype: torch.dtype, count: int
+) -> None:
+    """257 is 256 in bfloat16, and float16 ends at 65504."""
+
+    def mean_and_gradient(group: object) -> tuple[float, float]:
+        losses = torch.ones(count, dtype=dtype, requires_grad=True)
+        mean = group.global_mean(losses)  # type: ignore[attr-defined]
+        mean.backward()
+        assert losses.grad is not None
+        return mean.item(), losses.grad[0].item()
+
+    of_each = torch.tensor(1 / count, dtype=dtype).item()
+    assert on_hosts(tmp_path, 1, mean_and_gradient) == [(1.0, of_each)]
+
+
 def test_a_batch_without_samples_for_a_rank_is_refused_before_the_first_step() -> None:
     sampler = GlobalBatchSampler(samples=193, batch_size=64, rank=0, world_size=3)
     with pytest.raises(TrainError, match="a batch of 1 samples has none for some of 3 ranks"):

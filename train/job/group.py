@@ -102,15 +102,16 @@ class Group:
 
         `losses`, of any shape, has one number for each of this rank's samples or tokens; ranks may have
         unequally many. The gradients that DistributedDataParallel or FSDP then averages over the ranks are
-        those of this mean. The mean of the ranks' means would weight samples unequally.
+        those of this mean. The mean of the ranks' means would weight samples unequally. The mean of losses in
+        bfloat16 or float16 is in float32: their sum need not fit into 16 bits.
         """
-        both = torch.stack(
-            [losses.detach().sum(dtype=torch.float64), losses.new_tensor(losses.numel()).double()]
-        )
+        count = torch.tensor(losses.numel(), dtype=torch.float64, device=losses.device)
+        both = torch.stack([losses.detach().sum(dtype=torch.float64), count])
         dist.all_reduce(both)
-        scaled_sum = losses.sum() * (self.world_size / both[1]).to(losses.dtype)
+        dtype = torch.promote_types(losses.dtype, torch.float32)
+        scaled_sum = losses.sum(dtype=dtype) * (self.world_size / both[1]).to(dtype)
         # The value is the mean over all ranks; the gradient is that of this rank's part.
-        return scaled_sum + ((both[0] / both[1]).to(losses.dtype) - scaled_sum.detach())
+        return scaled_sum + ((both[0] / both[1]).to(dtype) - scaled_sum.detach())
 
 
 @dataclass(frozen=True, slots=True)
