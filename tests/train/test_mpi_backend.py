@@ -6,6 +6,7 @@ import ast
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,6 +85,23 @@ def test_without_mpi4py_there_is_one_plain_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(backend, "find_spec", lambda name: None)
     with pytest.raises(TrainError, match=r"is not built into this torch .* and Muster's own needs mpi4py"):
         backend.available("mpi")
+
+
+def test_an_mpi_that_cannot_start_is_one_plain_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from datetime import timedelta
+
+    import torch
+
+    from muster.train.job import group
+    from muster.train.job.failure import TrainError
+    from muster.train.job.ranks import Ranks
+
+    register = Mock(side_effect=RuntimeError("cannot load MPI library"))
+    monkeypatch.setattr("torch.distributed.is_mpi_available", lambda: False)
+    monkeypatch.setattr("muster.train.mpi_backend.register", register)
+    ranks = Ranks(0, 2, 0, 2, "spawn")
+    with pytest.raises(TrainError, match=r"cannot start: cannot load MPI library\n.*--backend gloo"):
+        group._join("mpi", ranks, torch.device("cpu"), timedelta(seconds=1), torch.distributed.HashStore())
 
 
 def test_every_check_ran(outcome: dict[str, str], outcome_in_debug_mode: dict[str, str]) -> None:

