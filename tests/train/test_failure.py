@@ -82,6 +82,31 @@ def test_each_kind_of_end_has_its_status_and_its_words(
     assert capsys.readouterr().err == says
 
 
+def test_a_reader_of_the_output_that_leaves_ends_a_rank_quietly() -> None:
+    program = """
+from muster.train.job.failure import fail_together
+with fail_together():
+    while True:
+        print("step", flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as rank:
+        assert rank.stdout
+        assert rank.stderr
+        rank.stdout.readline()
+        rank.stdout.close()
+        assert rank.stderr.read() == b""
+    assert rank.returncode == 1
+
+
+def test_a_broken_pipe_that_is_not_the_output_is_an_error_with_its_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert report(BrokenPipeError("to a worker")) == 1
+    assert capsys.readouterr().err == "BrokenPipeError: to a worker\n"
+
+
 def test_the_record_is_what_torchrun_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed.elastic.multiprocessing.api import ProcessFailure
 

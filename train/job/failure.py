@@ -14,9 +14,11 @@ waits in a collective executes none.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
+import select
 import sys
 import time
 import traceback
@@ -101,15 +103,28 @@ def report(error: BaseException) -> int:
             return status
         case SystemExit():
             sys.stderr.write(f"{error}\n")
-            return 1
-    traceback.print_exception(error)
+        case BrokenPipeError() if _output_has_no_reader():  # as in `python -m muster.train | head -1`
+            pass
+        case _:
+            traceback.print_exception(error)
     return 1
+
+
+def _output_has_no_reader() -> bool:
+    """Return whether nobody reads this process's output any more."""
+    output = select.poll()
+    try:
+        output.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):  # it is closed, or no file
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))
 
 
 def end_job(status: int) -> NoReturn:
     """End this process, and with it the job, without the exit handlers, which could wait for another rank."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed
+            stream.flush()
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(status)
