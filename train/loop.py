@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable
@@ -46,24 +47,12 @@ def fit(trainer: Trainer, evaluate: Callable[[], float], config: TrainConfig, te
     checkpoints = Checkpoints(group, config.out, keep=config.keep, say=terminal.line)
     # Before setting aside an earlier run's files, because the package may be missing.
     tensorboard = TensorBoard(config.out / "tensorboard") if config.tensorboard and group.rank == 0 else None
-
-    def check(state: dict[str, Any]) -> None:
-        refuse_another_training(config, state)
-        trainer.check(state)
-
-    resumed = where_to_begin(config, checkpoints, terminal, check)
-    if resumed:
-        trainer.restore(resumed.state)
+    own = continue_training(trainer, config, checkpoints, terminal)
     metrics_file = None
     if group.rank == 0:
-        metrics_file = open_metrics(config.out, trainer.epoch if resumed and resumed.own else 0, terminal)
+        metrics_file = open_metrics(config.out, trainer.epoch if own else 0, terminal)
 
-    log = StepLog(
-        group,
-        config.out,
-        after_step=trainer.steps if resumed and resumed.own else 0,
-        tensorboard=config.tensorboard,
-    )
+    log = StepLog(group, config.out, after_step=trainer.steps if own else 0, tensorboard=config.tensorboard)
     trainer.lap = log.lap
 
     def save() -> None:
@@ -131,11 +120,15 @@ class AfterStep:
         if (due or self.asked) and not self.trainer.epoch_is_done:
             self.save()
             self.leave_if_asked()
-        self.log.restart()
+        self.log.restart(wait=self._writes(self.trainer.steps + 1))
+
+    def _writes(self, step: int) -> bool:
+        """Whether the figures of a step are due."""
+        return self.config.log_every > 0 and step % self.config.log_every == 0
 
     def _write(self, step: Step) -> None:
         """Write the figures of the step when they are due; that call is a collective."""
-        if self.config.log_every and self.trainer.steps % self.config.log_every == 0:
+        if self._writes(self.trainer.steps):
             loss = self.trainer.group.all_reduce_sum(step.loss_sum.item())[0] / step.batch_size
             self.log.step(
                 self.trainer.steps,
@@ -177,6 +170,29 @@ def where_to_begin(
     if newest is None:
         checkpoints.begin()
     return newest
+
+
+def continue_training(
+    trainer: Trainer, config: TrainConfig, checkpoints: Checkpoints, terminal: Terminal
+) -> bool:
+    """Put `trainer` where the training begins; returns whether that is at a checkpoint of this run.
+
+    No tensor of the checkpoint is left then: they are mapped from its file, whose space on the disk would not
+    be free when the file is removed.
+    """
+
+    def check(state: dict[str, Any]) -> None:
+        refuse_another_training(config, state)
+        trainer.check(state)
+
+    resumed = where_to_begin(config, checkpoints, terminal, check)
+    if resumed is None:
+        return False
+    trainer.restore(resumed.state)
+    own = resumed.own
+    del resumed
+    gc.collect()  # torch's functions leave cycles that refer to the tensors
+    return own
 
 
 def refuse_another_training(config: TrainConfig, state: dict[str, Any]) -> None:

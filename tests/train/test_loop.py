@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import torch
 
-from muster.train.loop import learning_rate
+from muster.train.config import TrainConfig
+from muster.train.loop import AfterStep, learning_rate
 from muster.train.reporting.metrics import EpochMetrics, MetricsFile
+from muster.train.reporting.steps import StepLog
 
 EPOCH = 10  # steps
 
@@ -76,3 +80,30 @@ def test_metrics_are_complete_at_every_moment(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         MetricsFile(path, after=1)
     assert _epochs(path) == [1, 2]
+
+
+def test_a_gpu_has_done_the_step_before_one_whose_time_is_written() -> None:
+    trainer = Mock(steps=0, epoch_is_done=False, batch=1, epoch=0)
+    trainer.group.all_reduce_sum.return_value = [1.0]
+    config = TrainConfig.from_argv(["--log-every", "2"], {})
+    log = Mock()
+    preemption = Mock(asked=lambda: False)
+    after_step = AfterStep(trainer, config, Mock(bar_is_due=lambda: False), log, preemption, Mock(), Mock())
+    waited = []
+    for trainer.steps in range(1, 5):
+        after_step(Mock(batch_size=64))
+        waited.append(log.restart.call_args.kwargs["wait"])
+    assert waited == [True, False, True, False]
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cuda", 1), ("cpu", 0)])
+def test_a_restart_that_waits_waits_for_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, waits: int
+) -> None:
+    synchronize = Mock()
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    log = StepLog(Mock(rank=1, device=torch.device(device)), tmp_path)
+    log.restart()
+    assert synchronize.call_count == 0
+    log.restart(wait=True)
+    assert synchronize.call_count == waits

@@ -223,6 +223,26 @@ def _files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.glob("host*/**/*")) if path.is_file()}
 
 
+def test_the_file_of_a_resumed_checkpoint_is_not_kept_open(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor that is mapped from it would keep its space on the disk after it is removed."""
+    again = tmp_path / "again"
+    _back_to(6, whole, again)
+    mapped: list[bool] = []
+    monkeypatch.setattr(
+        "muster.train.loop.report",
+        lambda *_: mapped.append(files.STATE in Path("/proc/self/maps").read_text()),
+    )
+
+    def run(group: Group) -> list[bool]:
+        options = (*SHORT, "--out", str(again), "--resume", "auto", "--keep", "1")
+        train(TrainConfig.from_argv(options, {}), group)
+        return mapped
+
+    assert on_hosts(tmp_path, 1, run) == [[False, False]]
+
+
 @pytest.mark.parametrize("keep", ["1", "2"])
 def test_the_newest_are_kept(tmp_path: Path, keep: str) -> None:
     _train(tmp_path, 1, "--epochs", "1", "--save-every", "1", "--keep", keep)

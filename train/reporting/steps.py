@@ -51,7 +51,8 @@ class StepLog:
             log.restart()
 
     On a GPU the host runs ahead: a part has the time that the host spent on it, and the waiting is where the
-    host first needs a result. Their sum, `step_seconds`, is right over many steps.
+    host first needs a result. Their sum, `step_seconds`, is right where this step and the step before it end
+    with a result that the host needs, such as `loss.item()`. After another step, call `restart(wait=True)`.
     """
 
     def __init__(self, group: Group, out: Path, *, after_step: int = 0, tensorboard: bool = False) -> None:
@@ -76,8 +77,13 @@ class StepLog:
         self._seconds[part] = self._seconds.get(part, 0.0) + now - self._at
         self._at = now
 
-    def restart(self) -> None:
-        """Leave out the time since the last lap, which an evaluation or a checkpoint took."""
+    def restart(self, *, wait: bool = False) -> None:
+        """Leave out the time since the last lap, which an evaluation or a checkpoint took.
+
+        `wait`: first wait until the GPU has done all work so far, so that the next step is timed without it.
+        """
+        if wait and self.group.device.type == "cuda":
+            torch.cuda.synchronize(self.group.device)
         self._seconds, self._at = {}, time.perf_counter()
 
     def step(
