@@ -102,7 +102,7 @@ def train(job: Job, config: PipelineConfig) -> None:
         log.lap("data")
         loss, norm = training.run_step(inputs, targets)
         record = log.step(step, loss=loss, lr=learning_rate(step - 1, config), gradient_norm=norm, **size)
-        if step % config.log_every == 0:
+        if config.log_every and step % config.log_every == 0:
             say(job, f"step {step}/{config.steps}  loss {loss:.6f}  {record.tokens_per_second:.0f} tokens/s")
 
 

@@ -47,6 +47,12 @@ def test_a_pipeline_has_the_losses_of_the_whole_model(
         assert step == pytest.approx(of_whole, abs=1e-5)
 
 
+def test_a_pipeline_that_shall_print_no_steps_writes_them(tmp_path: Path, text: tuple[str, ...]) -> None:
+    words = ("--steps", "1", "--micro-batches", "2", "--log-every", "0")
+    assert len(train(tmp_path, 1, text, *words)) == 1
+    assert (tmp_path / "printed-0").read_text() == ""
+
+
 @pytest.mark.parametrize("words", [("--layers", "0"), ("--micro-batches", "3")])
 def test_what_cannot_be_divided_is_refused(
     tmp_path: Path, text: tuple[str, ...], words: tuple[str, ...]
