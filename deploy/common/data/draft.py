@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Sequence
 
 from ..os_errors import naming
-from .manifest import CHUNK, Chunks, File, Link, Manifest, encoded, parents
+from .manifest import CHUNK, Chunks, File, Link, Manifest, encoded, has_below
 from .scan import read_part
 
 # All files get this time, the first that a ZIP archive can hold, 1980-01-01. A later write changes it, so a
@@ -51,7 +51,7 @@ class Draft:
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise OSError(f"{os.fsdecode(self.folder)} is there already, and no folder of yours; remove it")
         files = {encoded(self.manifest.files[index].path): index for index in self.wanted}
-        keep = {encoded(up) for index in self.wanted for up in parents(self.manifest.files[index].path)}
+        ordered = sorted(files)
         for place, _, _ in os.walk(self.folder):
             os.chmod(place, 0o700)  # it may have been about to be put into place
         for place, folders, names in os.walk(self.folder, topdown=False):
@@ -61,20 +61,24 @@ class Draft:
                 index = files.get(os.path.relpath(path, self.folder))
                 if index is None or not self._keeps(path, index):
                     os.unlink(path)
-            if place != self.folder and os.path.relpath(place, self.folder) not in keep:
+            if place != self.folder and not has_below(ordered, os.path.relpath(place, self.folder) + b"/"):
                 with contextlib.suppress(OSError):  # what is in it came later
                     os.rmdir(place)
 
     def _keeps(self, path: bytes, index: int) -> bool:
-        """Whether a file that is there has chunks of the set; they are lacking no longer."""
+        """Whether a file that is there is kept; only then its right chunks are lacking no longer."""
         file = self.manifest.files[index]
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size > file.size or status.st_nlink > 1:
             return False  # a file with another name is linked again, if it still belongs here
         right = [number for number, digest in enumerate(file.chunks) if self._has(path, file, number, digest)]
-        for number in right:
+        if len(file.chunks) == 1:
+            kept = bool(right) and is_intact(path, file)  # nobody will settle its time and mode again
+        else:
+            kept = bool(right) and (len(file.chunks) == len(right) or bool(status.st_mode & stat.S_IWUSR))
+        for number in right if kept else ():
             self._got(self.chunks.number[file.chunks[number]], (index, number * CHUNK))
-        return bool(right) and (len(file.chunks) == len(right) or bool(status.st_mode & stat.S_IWUSR))
+        return kept
 
     @staticmethod
     def _has(path: bytes, file: File, number: int, digest: str) -> bool:

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, AnyStr, NamedTuple
 
 from ..files import Entry, require_harmless
 
 CHUNK = 1 << 22
 FORM = 1
 MOST_ENTRIES, MOST_CHUNKS, MOST_TEXT = 1_000_000, 1 << 22, 1 << 30
-LONGEST_NAME, LONGEST_PATH = 255, 4000
+# Braces, brackets and commas of the text: of a few bytes between two of them, Python makes 64 bytes or more.
+MOST_SIGNS = 1 << 24
+LONGEST_NAME, LONGEST_PATH, MOST_NAMES = 255, 4000, 128
 NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -135,6 +137,8 @@ def unpack(packed: bytes) -> Manifest:
 
 def parse(text: bytes) -> Manifest:
     """The manifest in a text; ValueError for what could reach out of its folder, or is none."""
+    if sum(map(text.count, (b"{", b"[", b","))) > MOST_SIGNS:
+        raise ValueError(f"a manifest with more than {MOST_SIGNS} braces, brackets and commas")
     try:
         document = json.loads(text)
         if document["muster_data"] != FORM or document["chunk"] != CHUNK:
@@ -151,21 +155,26 @@ def parse(text: bytes) -> Manifest:
 def require_sound(manifest: Manifest) -> None:
     """ValueError unless all paths differ, none is below a file or a link, and the numbers have bounds."""
     leaves = [*(file.path for file in manifest.files), *(link.path for link in manifest.links)]
-    paths = [*leaves, *manifest.folders]
+    paths, targets = [*leaves, *manifest.folders], [link.target for link in manifest.links]
     if len(paths) > MOST_ENTRIES or sum(len(file.chunks) for file in manifest.files) > MOST_CHUNKS:
         raise ValueError(f"a data set has at most {MOST_ENTRIES} files and {MOST_CHUNKS} chunks")
     if len({*paths}) < len(paths):
         raise ValueError("a manifest with the same path twice")
-    above = {parent for path in paths for parent in parents(path)}
-    if inside := sorted(above.intersection(leaves)):
-        raise ValueError(f"a manifest with something below {inside[0]!r}, which is no folder")
+    if deep := [path for path in (*paths, *targets) if path.count("/") >= MOST_NAMES]:
+        raise ValueError(f"a manifest with a path of more than {MOST_NAMES} names: {deep[0]!r:.80}")
+    paths.sort()
+    if above := [leaf for leaf in leaves if has_below(paths, leaf + "/")]:
+        raise ValueError(f"a manifest with something below {min(above)!r}, which is no folder")
     require_harmless([Entry(link.path, "link", link=link.target) for link in manifest.links])
 
 
-def parents(path: str) -> Iterator[str]:
-    """The folders above a path in the set, the nearest first."""
-    while path := os.path.dirname(path):
-        yield path
+def has_below(ordered: Sequence[AnyStr], folder: AnyStr) -> bool:
+    """Whether one of the paths, which are in order, is below a folder; its name ends with a slash.
+
+    A set of all folders could fill the memory: a manifest of 1 MB may unpack to very many long paths.
+    """
+    place = bisect_left(ordered, folder)
+    return place < len(ordered) and ordered[place].startswith(folder)
 
 
 def encoded(path: str) -> bytes:

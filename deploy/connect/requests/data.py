@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ...common.data.manifest import CHUNK
-from ...decode import AtMost, Like
-from ...hosts.bounds import Bytes, Count, Digest, Name, Words
+from ...decode import AtMost, Between, Like
+from ...hosts.bounds import MOST_HOSTS, Bytes, Count, Digest, Name, Words
 from .request import FilesServed, Nothing, Payload, Request
 
 _Chunks = Annotated[str, AtMost(1 << 20), Like("[0-9a-f]*")]
@@ -48,7 +48,7 @@ class DataSet:
     bytes: Bytes = 0
     digest: Annotated[str, Like("([0-9a-f]{64})?")] = ""
     shard: Count = 0
-    of: Count = 1
+    of: Annotated[int, Between(1, MOST_HOSTS)] = 1
     error: Words = ""
 
 
