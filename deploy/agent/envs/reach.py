@@ -1,12 +1,13 @@
-"""Whether this host reaches an index: the addresses of a lock are tried, a few seconds at most."""
+"""Whether this host reaches the servers of a lock's packages: one address of each is tried."""
 
 from __future__ import annotations
 
+import http.client
 import threading
-import urllib.error
+import time
 import urllib.request
 
-SECONDS = 5.0
+SECONDS = 5.0  # for all addresses: the driver waits 15 s (deploy/envs/bring.py)
 
 
 def refusal(urls: list[str]) -> str:
@@ -14,17 +15,19 @@ def refusal(urls: list[str]) -> str:
     reasons: dict[str, str] = {}
 
     def attempt(url: str) -> None:
-        request = urllib.request.Request(url, method="HEAD")  # noqa: S310  # https only, as the driver says
+        # http or https: deploy/envs/lock.py takes no others.
+        request = urllib.request.Request(url, method="HEAD")  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=SECONDS):  # noqa: S310
                 reasons[url] = ""
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reasons[url] = f"{url}: {error}"
 
     threads = [threading.Thread(target=attempt, args=(url,), daemon=True) for url in urls]
     for thread in threads:
         thread.start()
+    deadline = time.monotonic() + SECONDS
     for thread in threads:
-        thread.join(SECONDS)
+        thread.join(max(0.0, deadline - time.monotonic()))
     silent = f"no answer within {SECONDS:.0f} s"
     return next((reason for url in urls if (reason := reasons.get(url, f"{url}: {silent}"))), "")
