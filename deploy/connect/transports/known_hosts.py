@@ -85,7 +85,7 @@ def _lines_for(host: str, path: Path) -> Iterator[tuple[str, str, bytes]]:
 def _are_names_of(host: str, names: str) -> bool:
     """Whether the names of a line mean the host: a hashed name, or patterns; none with `!` may fit."""
     if names.startswith("|1|"):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, AssertionError):  # paramiko asserts that the salt has 20 bytes
             return paramiko.HostKeys.hash_host(host, names) == names
         return False
     fits = [name[:1] != "!" for name in names.lower().split(",") if _fits(host, name.removeprefix("!"))]
