@@ -16,7 +16,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-NONSENSE = (KeyError, TypeError, ValueError)
+NONSENSE = (KeyError, TypeError, ValueError, OverflowError)  # for an integer that is too large for a float
 """What `from_json` raises. Its text says where in the value the mismatch is, and quotes little of it."""
 
 _short = Repr()
