@@ -88,14 +88,16 @@ def write_atomically(path: Path, content: bytes, mode: int) -> None:
 
 
 def sweep_old_jobs(jobs: Path) -> None:
-    """Remove the code copies of old jobs that no agent holds; whatever a job wrote itself stays."""
+    """Remove the code of old jobs that no agent or driver holds; whatever a job wrote itself stays."""
     for folder in sorted((path for path in jobs.iterdir() if path.is_dir()), reverse=True)[OLD_JOBS_KEPT:]:
         with contextlib.suppress(OSError, ValueError), held_by_nobody(folder):
             paths = JobPaths(str(folder))
             for name, _, digest, link in json.loads(Path(paths.code_list).read_text()):
                 path = Path(paths.code, name)
-                if link is not None or hashlib.sha256(path.read_bytes()).hexdigest() == digest:
-                    path.unlink()
+                with contextlib.suppress(OSError):  # the job has removed or replaced it
+                    content = os.readlink(path) if link else hashlib.sha256(path.read_bytes()).hexdigest()
+                    if content == (link or digest):
+                        path.unlink()
             os.unlink(paths.code_list)
 
 

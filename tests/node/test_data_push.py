@@ -132,6 +132,17 @@ def test_a_folder_of_the_head_leaves_it_only_towards_the_hosts(hosts: HostsHere,
     assert all(contents(hosts.data(host) / "digits") == expected for host in ("node1", "node2", "node3"))
 
 
+def test_a_folder_of_the_user_stays_whatever_is_above_it(
+    hosts: HostsHere, folder: Path, tmp_path: Path
+) -> None:
+    """Only what a push has fetched itself is removed after it."""
+    before, kept = contents(folder), tmp_path / ".fetched" / "digits"
+    kept.parent.mkdir()
+    folder.rename(kept)
+    assert not push(hosts, f"head:{kept}").failed
+    assert contents(kept) == before
+
+
 def test_a_host_whose_file_was_damaged_is_found_and_repaired(hosts: HostsHere, folder: Path) -> None:
     push(hosts, str(folder))
     path = hosts.data("node2").resolve() / "digits" / "large.bin"

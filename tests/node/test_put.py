@@ -11,7 +11,7 @@ import pytest
 
 from muster.deploy.adhoc import run as fanout
 from muster.deploy.adhoc.transfer import get, put
-from muster.deploy.agent.host.drafts import KEPT_FROM
+from muster.deploy.agent.host.drafts import KEPT_FROM, _sweep
 from muster.deploy.common.files import PART, Entry, entries, listing_digest
 from muster.deploy.connect.fanout import on_every
 from muster.deploy.errors import MusterError, UnfitError
@@ -167,6 +167,17 @@ def test_a_small_put_leaves_nothing_behind(hosts: HostsHere, tmp_path: Path) -> 
     interrupted(hosts, small, 4 * PART)
     assert parts(hosts, "node1") == parts(hosts, "node2") == []
     assert [path.name for host in ("node1", "node2") for path in (hosts.home(host) / "place").iterdir()] == []
+
+
+def test_a_sweep_takes_old_drafts_of_its_name_and_no_file_of_the_user(tmp_path: Path) -> None:
+    draft, other = f".model.{'0a' * 10}.part", f".model.v2.{'0a' * 10}.part"
+    for name in (draft, other, ".model.v2.part", ".model.part", f".model.{'0a' * 10}.part.txt"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / f".model.{'0b' * 10}.part").touch()
+    before = {path.name for path in tmp_path.iterdir()}
+    _sweep(str(tmp_path), "model")
+    assert before - {path.name for path in tmp_path.iterdir()} == {draft}
 
 
 def test_two_readings_of_a_folder_are_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

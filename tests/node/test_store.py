@@ -87,6 +87,22 @@ def test_a_sweep_takes_copies_of_code_and_nothing_that_a_job_made(
     assert len(list((new / "code").iterdir())) == 3
 
 
+def test_a_sweep_takes_a_link_but_not_what_the_job_has_put_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is gone keeps none of the others."""
+    monkeypatch.setattr(store, "OLD_JOBS_KEPT", 0)
+    code = make_job(tmp_path, "20260101") / "code"
+    (code / "link").symlink_to("same.py")
+    (code / "latest.pt").write_bytes(b"a checkpoint")
+    (code / "other").symlink_to("model.pt")
+    links = [[name, False, "", "same.py"] for name in ("latest.pt", "other", "link")]
+    gone = ["gone.py", False, digest(b"1"), None]
+    (code.parent / "code.json").write_text(json.dumps([gone, *links, ["same.py", False, digest(b"1"), None]]))
+    sweep_old_jobs(tmp_path)
+    assert sorted(path.name for path in code.iterdir()) == ["edited.py", "latest.pt", "model.pt", "other"]
+
+
 def test_a_sweep_leaves_a_job_alone_that_a_agent_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,7 +101,7 @@ class Data(Passing):
     def do_data_publish(self, request: Frame, payload: bytes) -> Frame:
         """Put the version into place, and end the push here."""
         self._arrived.publish()
-        if os.path.basename(os.path.dirname(self._source)) == ".fetched":
+        if os.path.dirname(self._source) == str(self.root / ".fetched"):
             shutil.rmtree(self._source, ignore_errors=True)
         self._held.close()
         return {}

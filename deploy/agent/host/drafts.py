@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -188,10 +189,11 @@ def _size(path: str) -> int:
 
 
 def _sweep(folder: str, name: str) -> None:
-    """Remove drafts of long ago."""
+    """Remove drafts of this name with which no put has gone on for OLD_SECONDS."""
+    draft = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{20}}\.part", re.DOTALL)
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         for entry in found:
-            if entry.name.startswith(f".{name}.") and entry.name.endswith(".part"):
+            if draft.fullmatch(entry.name):
                 status = entry.stat(follow_symlinks=False)
                 if status.st_uid == os.geteuid() and time.time() - status.st_mtime > OLD_SECONDS:
                     _remove(entry.path)
