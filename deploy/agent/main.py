@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from typing import Any
 
 from ..common.clock import steady
 from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
@@ -89,6 +90,7 @@ class Agent:
 
     def _close(self) -> None:
         """End what was started, and remove what must not stay; the job itself first."""
+        on_signals(signal.SIG_IGN)  # a second signal would break this off
         self._parts.close()
         if "subprocess" in sys.modules:  # some part may have started something
             from .process.processes import end_descendants  # noqa: PLC0415
@@ -106,14 +108,20 @@ def add_modules(packed: bytes) -> None:
             finder.add(json.loads(zlib.decompress(packed)))
 
 
+def on_signals(action: Any) -> None:
+    """Do this at a signal that ends an agent."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, action)
+
+
 def main() -> None:
     """Serve the driver on stdin and stdout; SIGTERM, SIGINT and SIGHUP end it as a closed lifeline does."""
 
     def end(number: int, frame: object) -> None:
+        on_signals(signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, end)
+    on_signals(end)
     os.umask(os.umask(0o077) & 0o077)  # a umask that takes rights from the user would close our folders to us
     Agent(sys.stdin.buffer, sys.stdout.buffer).serve()
 

@@ -21,11 +21,14 @@ LATE = tuple(
     for name in (
         *("agent.data.", "common.data.", "agent.image.", "agent.container."),
         *("agent.host.health", "agent.host.gpus", "agent.host.drafts"),
-        *("agent.job.consoles", "agent.job.arrivals", "agent.job.pressure", "agent.job.unsent"),
+        *("agent.job.cleanup", "agent.job.consoles"),
+        *("agent.job.arrivals", "agent.job.pressure", "agent.job.unsent"),
         *(f"agent.envs.{module}" for module in ("build", "describe", "environments", "reach", "wheels")),
     )
 )
-NEED_LATE = ("health", "arrivals", "data_", "image", "env", "wheel_", "console_", "draft", "container")
+NEED_LATE = (
+    *("health", "arrivals", "data_", "image", "env", "wheel_", "console_", "draft", "container", "clean"),
+)
 # Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
 _JOB = "muster.deploy.agent.job"
 PROGRAMS = {

@@ -48,6 +48,8 @@ DAEMON = (
     "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
     "time.sleep(60)\n"
 )
+# The same, and it notes SIGTERM.
+NOTES_SIGTERM = DAEMON.replace("signal.SIG_IGN", "lambda *_: open(sys.argv[1] + '.term', 'w').close()")
 
 
 class Host:
@@ -70,9 +72,9 @@ class Host:
             files=[],
         )
 
-    def start_daemon(self) -> int:
+    def start_daemon(self, program: str = DAEMON) -> int:
         note = self.folder / "pid"
-        self.channel.ask(START, argv=["python3", "-c", DAEMON, str(note)])
+        self.channel.ask(START, argv=["python3", "-c", program, str(note)])
         assert self.next_event(CommandEnd).code == 0
         return int(wait_until(lambda: note.exists() and note.read_text(), "the daemon's number"))
 
@@ -138,6 +140,18 @@ def test_a_signal_for_the_keeper_ends_everything(host: Host, number: signal.Sign
     pid = host.start_daemon()
     os.kill(host.pipe.pid, number)
     wait_until_gone(pid, 5.0)
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, None], ids=["a signal", "a closed lifeline"])
+def test_a_second_signal_does_not_break_off_the_end(host: Host, first: signal.Signals | None) -> None:
+    pid = host.start_daemon(NOTES_SIGTERM)
+    if first:
+        os.kill(host.pipe.pid, first)
+    else:
+        host.pipe._process.stdin.close()  # type: ignore[union-attr]  # stdin=PIPE
+    wait_until((host.folder / "pid.term").exists, "the first signal for the daemon", pause=0.01)
+    os.kill(host.pipe.pid, signal.SIGTERM)
+    wait_until_gone(pid)
 
 
 def test_other_processes_of_the_same_user_are_not_touched(host: Host) -> None:
