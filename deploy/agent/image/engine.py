@@ -5,6 +5,7 @@ The driver has the Docker SDK for this; a host has nothing but its Python.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -38,14 +39,20 @@ def socket_path() -> str:
 
 
 def ask(method: str, path: str, body: Iterable[bytes] | None = None) -> Any:
-    """The engine's answer, from JSON; OSError in the engine's words if it refuses, or is not there."""
+    """The engine's answer, from JSON; to a request with a body, a list of its lines.
+
+    OSError with the engine's words if it refuses, with another reason if no engine answers.
+    """
     place = socket_path()
     connection = _Connection(place)
     try:
         headers = {"Content-Type": "application/x-tar"} if body else {}
-        connection.request(method, path, body, headers, encode_chunked=body is not None)
+        with contextlib.suppress(BrokenPipeError):  # an engine may refuse before it has read all; it says why
+            connection.request(method, path, body, headers, encode_chunked=body is not None)
         answer = connection.getresponse()
         text = answer.read().decode(errors="replace")
+    except http.client.HTTPException as error:
+        raise OSError(f"the container engine at {place}: {error}") from None
     except OSError as error:
         raise OSError(f"the container engine at {place}: {error.strerror or error}") from None
     finally:

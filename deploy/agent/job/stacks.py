@@ -97,7 +97,7 @@ def _take(tool: str, pid: int, state: str, code: str) -> Frame:
             timeout=PY_SPY_SECONDS,
             check=False,
         )
-        if done.returncode == 0:
+        if done.stdout:
             return {"frames": _main_thread(pid, json.loads(done.stdout), code)}
     except subprocess.TimeoutExpired:
         return {"error": f"py-spy could not read it within {PY_SPY_SECONDS:.0f} s"}
