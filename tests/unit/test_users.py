@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from invoke import Context, Exit
 
+from muster.deploy.agent.host.health import health
+from muster.deploy.agent.job.rsh import login_shell
 from muster.deploy.cli.shared import cache_folder, explained
 from muster.deploy.common.users import own_name
 from muster.deploy.connect.transports.ssh_config import _route
@@ -28,6 +30,15 @@ def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("unknown")
 def test_a_user_without_an_entry_is_called_by_its_number() -> None:
     assert own_name() == str(os.getuid())
+
+
+@pytest.mark.usefixtures("unknown")
+def test_a_host_is_examined_also_for_a_user_without_an_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert health()["user"] == str(os.getuid())
+    assert login_shell() == ""
 
 
 @pytest.mark.usefixtures("unknown")

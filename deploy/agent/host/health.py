@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import getpass
 import importlib.util
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from ...common.frames import Frame
 from ...common.limits import is_noexec, open_files
 from ...common.paths import MusterPaths
+from ...common.users import own_name
 from .facts import wheel_version
 from .gpus import survey
 
@@ -41,7 +41,7 @@ def health() -> Frame:
     gpu_survey = survey()
     muster = MusterPaths.of_home(str(Path.home())).root
     return {
-        "user": getpass.getuser(),
+        "user": own_name(),
         "own_addresses": own_addresses(),
         "folders": [examine_folder(Path(place)) for place in (muster, tempfile.gettempdir())],
         "shm_free": free_bytes("/dev/shm"),  # noqa: S108  # not a place to write to, but to measure

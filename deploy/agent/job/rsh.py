@@ -31,12 +31,20 @@ def for_sh(command: str, login_shell: str) -> str:
     return command
 
 
+def login_shell() -> str:
+    """The login shell of this user; empty if no user database knows the user."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_shell
+    except KeyError:
+        return ""
+
+
 if __name__ == "__main__":
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.path.join(os.environ["MUSTER_AGENT"], "agent"))
     stream = connection.makefile("rwb")
     command = INTERFACE.sub(OWN_INTERFACE, " ".join(sys.argv[2:]))
-    command = for_sh(command, pwd.getpwuid(os.getuid()).pw_shell)
+    command = for_sh(command, login_shell())
     hello = {"hello": "shell", "host": sys.argv[1], "command": command}
     stream.write(json.dumps(hello).encode() + b"\n")
     stream.flush()
