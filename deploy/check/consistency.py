@@ -63,7 +63,7 @@ def differences(examined: Mapping[str, Examined], launcher: LauncherName) -> Ite
                     name,
                     "warning",
                     "no mpi4py, which others have: an exception in one rank will not end MPI in the others",
-                    "install it, or live without it",
+                    "install mpi4py there, or accept that a failed rank does not end the others",
                 )
     if any(measured.facts.gpus for measured in examined.values()):
         for name, measured in examined.items():
@@ -75,7 +75,8 @@ def differences(examined: Mapping[str, Examined], launcher: LauncherName) -> Ite
 def clocks(clocks: Mapping[str, Clock]) -> Iterator[Finding]:
     """Findings for clocks that differ from the median of all clocks, which include the driver's.
 
-    Of two clocks in the middle, the one nearer to the driver's counts: halfway between them no clock is.
+    With an even number of clocks there are two middle ones; the one nearer to the driver's clock is used,
+    not their mean.
     """
     ahead = {"": 0.0, **{name: clock.ahead for name, clock in clocks.items()}}
     middle = min(median_low(ahead.values()), median_high(ahead.values()), key=abs)

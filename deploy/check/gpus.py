@@ -139,8 +139,8 @@ class _Judge:
             remedy = f"when nothing runs on it: nvidia-smi --gpu-reset -i {gpu.index}, or restart the host"
             yield self._says("gpu.reset-needed", "warning", text, remedy)
         if gpu.pids or gpu.used > IDLE_MIB:
-            nobody = "nobody that is seen from there"
-            whose = f"processes {', '.join(map(str, gpu.pids))}" if gpu.pids else nobody
+            unseen = "processes that are not visible there"
+            whose = f"processes {', '.join(map(str, gpu.pids))}" if gpu.pids else unseen
             text = f"GPU {gpu.index}: {gpu.used} of {gpu.total} MiB in use by {whose}"
             yield self._says("gpu.busy", "warning", text, "wait for them, or end them if they are left over")
 

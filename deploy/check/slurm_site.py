@@ -120,7 +120,7 @@ def _ends(site: Site) -> Iterator[Finding]:
         yield _warning("slurm.no-node-failure", text, "ask the site's staff")
     wait = re.match(r"(\d+) sec", site.config.get("killwait", ""))
     if wait and int(wait[1]) < SHORT_KILL_WAIT:
-        text = f"KillWait is {wait[1]} s: so long a program has to save between SIGTERM and SIGKILL"
+        text = f"KillWait is {wait[1]} s: a program has only {wait[1]} s to save between SIGTERM and SIGKILL"
         yield _warning(
             "slurm.short-kill-wait", text, "save often; --signal=TERM@60 warns before a time limit"
         )

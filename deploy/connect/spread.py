@@ -1,8 +1,8 @@
 """Brings files to hosts, each through a tree of hosts: this machine sends each file only once.
 
-A file goes to a first host, and from there through the tree (`relay`) while it still arrives. A host that
-none of its ancestors supplies gets it from a host that has it by then, else from here. If this breaks off,
-what has arrived stays on the hosts, and the next time goes on from there.
+A file goes to a first host, and from there through the tree (`relay`) while it still arrives. If no ancestor
+can supply a host, another host that has the file does, else this machine. After an interruption, what has
+arrived stays, and the next push continues from there.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Tell = Callable[[int, int], None]
 class Spread:
     """Brings files to hosts, and hears from every host what has arrived.
 
-    `tell`: gets the bytes that are on hosts, and the bytes that shall be there. A class of its own may let a
-    host work on what it has got (`_arrived`, `working`), handle more reports (`_take_other`), and say what a
-    host gets in place of what another host cannot give (`_instead`).
+    `tell`: gets the bytes that are on hosts, and the bytes that shall be there. A subclass may start work on
+    a host whose files have arrived (`_arrived`, `working`), handle further reports (`_take_other`), and
+    replace a file that its giver cannot give (`_instead`).
     """
 
     working_seconds = STALLED_SECONDS

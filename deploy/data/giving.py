@@ -50,7 +50,7 @@ class Giving(Spread):
                     self.lose(host, "no host is left that could give it the rest; push again")
 
     def _made(self, bundle: Bundle) -> Parcel | None:
-        """A bundle as a file: of a host that has its chunks, else of this machine; None if there is none."""
+        """A bundle as a parcel, from a host that has its chunks, else from here; None if neither has them."""
         givers = [host for host in bundle.givers if host not in self.lost]
         while givers:
             giver = givers.pop(bundle.chunks[0] % len(givers))  # hosts with equal chunks take turns

@@ -109,7 +109,8 @@ class Making:
                 self._made[host] = made
                 self._tell(f"{host}: {count(made.packages, 'package')}, made in {seconds:.1f} s")
             case EnvironmentMade(error=error):
-                self._errors[host] = f"cannot make the environment: {error or 'and it does not say why'}"
+                reason = f": {error}" if error else "; the host gave no reason"
+                self._errors[host] = f"cannot make the environment{reason}"
             case Lost(reason):
                 self._errors[host] = reason.reason
             case _:

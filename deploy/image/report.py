@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..console.text import count
 from .engine import Image
 from .push import Outcome, Pushed
 
@@ -11,10 +12,11 @@ def as_text(image: Image, pushed: Pushed, seconds: float) -> str:
     width = max(map(len, pushed.hosts))
     lines = [f"{host:<{width}}  {_outcome(outcome)}" for host, outcome in pushed.hosts.items()]
     have = sum(not outcome.error for outcome in pushed.hosts.values())
+    hosts = count(len(pushed.hosts), "host")
     lines += [
         "",
-        f"{image.name} {image.id.removeprefix('sha256:')[:12]}: on {have} of {len(pushed.hosts)} hosts after "
-        f"{seconds:.0f} s; {pushed.sent / 1e6:.1f} MB left this machine",
+        f"{image.name} {image.id.removeprefix('sha256:')[:12]}: on {have} of {hosts} after {seconds:.0f} s; "
+        f"{pushed.sent / 1e6:.1f} MB left this machine",
         "",
     ]
     return "\n".join(lines)
@@ -25,5 +27,4 @@ def _outcome(outcome: Outcome) -> str:
         return f"FAILED: {outcome.error}"
     if outcome.had_it:
         return "has it already"
-    layers = "1 layer" if outcome.layers == 1 else f"{outcome.layers} layers"
-    return f"loaded; {layers} of it came, {outcome.size / 1e6:.1f} MB"
+    return f"loaded; {count(outcome.layers, 'layer')} of it came, {outcome.size / 1e6:.1f} MB"

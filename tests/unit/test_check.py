@@ -144,7 +144,7 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      "node2", {"facts": {"node2": {"mpi": "3.1.6"}}}),
     ("mpi.version-differs", "error", "node3", "Open MPI 4.1.6, where 2 hosts have 5.0.7", "one version",
      THREE, {"facts": {"node3": {"mpi": "4.1.6"}}}),
-    ("mpi4py.missing", "warning", "node1", "no mpi4py, which others have", "install it",
+    ("mpi4py.missing", "warning", "node1", "no mpi4py, which others have", "install mpi4py there",
      THREE, {"facts": {"node1": {"mpi4py": None}}}),
     ("mpi4py.version-differs", "warning", "node1", "mpi4py 3.1.6, where 2 hosts have 4.0.3", "one version",
      THREE, {"facts": {"node1": {"mpi4py": "3.1.6"}}}),

@@ -136,3 +136,5 @@ def test_the_report_is_one_line_a_host() -> None:
         "",
         "muster:x abababababab: on 2 of 3 hosts after 12 s; 263.0 MB left this machine",
     ]
+    alone = report.as_text(IMAGE, Pushed({"node1": Outcome(had_it=True)}, sent=0), 1.0)
+    assert "on 1 of 1 host after 1 s" in alone

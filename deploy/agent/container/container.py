@@ -121,7 +121,7 @@ class Container:
         self._client = None
 
     def _living(self) -> list[int]:
-        """The job's processes: those below the agent and the keeper, but not the engine's and the keeper."""
+        """The job's processes: all below the agent and the keeper, without the keeper and the engine's."""
         table = process_table()
         inside = below(self._keeper, table) if self._keeper in table else []
         spared, pid = {self._keeper}, self._keeper

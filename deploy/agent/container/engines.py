@@ -130,7 +130,10 @@ class Engine(NamedTuple):
 
 
 def choose(wanted: str, reference: str) -> tuple[Engine, Frame | None]:
-    """The first engine here that answers, or the one that is wanted, and its image; OSError without one."""
+    """The wanted engine, or the first that answers, and the image if the engine has it.
+
+    OSError if no engine answers.
+    """
     is_file = reference.startswith("/")
     names = [wanted] if wanted else (["apptainer"] if is_file else ["docker", "podman"])
     complaints = []

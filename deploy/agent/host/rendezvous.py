@@ -117,7 +117,7 @@ class RendezvousPort:
         return {"port": self._rendezvous.port}
 
     def do_try_to_open_port(self, request: Frame, payload: bytes) -> Frame:
-        """The same for a check: there, having no port is an answer and no error."""
+        """The same for `fab check`: if there is no free port, the answer says so instead of an error."""
         try:
             return self.do_open_port(request, payload)
         except OSError as error:

@@ -57,8 +57,8 @@ class Blobs:
     def append(self, digest: str, offset: int, content: bytes) -> None:
         """Append bytes to what is here; ValueError if some before `offset` are missing.
 
-        Another agent may write the same file: of a host with the same home, or of a second command. So
-        bytes that are here already are none to complain of; `complete` checks the whole.
+        An agent with the same home, or a second command, may write the same file. So bytes that are already
+        here are skipped; `complete` checks the whole file.
         """
         if self.has(digest):
             return

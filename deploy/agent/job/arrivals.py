@@ -79,7 +79,8 @@ def in_short(ring: Frame, trace: list[Frame]) -> Frame:
             key,
             {"group": key[0], "kind": key[1], "ranks": ranks, "count": 0, "seqs": [], "at": [], "sites": []},
         )
-        # A call that has returned while its work goes on; a backend's work that no line of Python waits for.
+        # Does not wait: a call that returned while its work goes on, and a backend's work outside any
+        # recorded call.
         waits = entry["state"] != "a" if entry["kind"] == "call" else bool(entry.get("where"))
         site = entry["op"], entry.get("where", ""), entry.get("bytes", 0), waits
         track["count"] = max(counts.get(key, 0), entry["seq"])

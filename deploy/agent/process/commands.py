@@ -1,4 +1,4 @@
-"""Runs one command on this host, for `fab run`: reports its output and its end, and leaves nothing of it."""
+"""Runs a command on this host for `fab run`, reports its output and exit code, and ends what it started."""
 
 from __future__ import annotations
 
