@@ -69,7 +69,7 @@ class Files:
             return {"payload": file.read(PART)}
 
 
-def digest(path: str) -> str:
+def digest(path: str | os.PathLike[str]) -> str:
     """The SHA-256 of a file."""
     sha256 = hashlib.sha256()
     with open(path, "rb") as file:

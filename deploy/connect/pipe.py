@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from ..hosts.hostfile import Host
 
 PYTHON_FAILED = "it needs Python 3.9 or newer (--python names another), and a login whose shell runs commands"
 PYTHON_MISSING = "install Python 3.9 or newer, or name another with --python"
+KILLED = 128 + signal.SIGKILL  # the status of a login shell for it
 AGENT_KILLED = "its agent was killed there (SIGKILL)"
 SEE_MEMORY = "by the kernel for lack of memory? see dmesg"
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ..common.files import digest as digest_of
 from ..connect.parcels import File
 from ..connect.spread import Tell
 from ..errors import MusterError
@@ -52,7 +53,7 @@ def wheels(
 
 def described(path: Path) -> File:
     """A file of this machine with its digest."""
-    return File(_digest(path), path.stat().st_size, path)
+    return File(digest_of(path), path.stat().st_size, path)
 
 
 def _wheel(package: Package, python: str, cache: Path, over: threading.Event) -> Wheel:
@@ -64,7 +65,7 @@ def _wheel(package: Package, python: str, cache: Path, over: threading.Event) ->
     path = package.local or folder / package.file
     if package.local is None and not path.is_file():
         _download(package, path, over)
-    elif package.local is not None and _digest(path) != package.sha256:
+    elif package.local is not None and digest_of(path) != package.sha256:
         raise MusterError(f"{path}: changed since it was locked; launch with --relock")
     return Wheel(package.sha256, path.stat().st_size, path)
 
@@ -115,11 +116,3 @@ def _built(package: Package, python: str, cache: Path, folder: Path, over: threa
         folder.mkdir(exist_ok=True)
         made.replace(folder / made.name)  # whole, or not at all
     return folder / made.name
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from ...common.files import digest
 from ...common.frames import Frame
 from ...common.store import held_by_nobody
 
@@ -59,7 +59,7 @@ class Engine(NamedTuple):
     def image(self, reference: str) -> Frame | None:
         """The id of an image and its digests in registries; None if it is not here."""
         if self.name == "apptainer":
-            return {"id": _sha256(reference), "digests": []} if os.path.isfile(reference) else None
+            return {"id": digest(reference), "digests": []} if os.path.isfile(reference) else None
         form = "{{.Id}} {{range .RepoDigests}}{{.}} {{end}}"
         try:
             words = self.ask("image", "inspect", "--format", form, reference).split()
@@ -182,14 +182,6 @@ def _is_podman(program: str) -> bool:
         start = file.read(1 << 10)
         return start.startswith(b"#!") and b"podman" in start
     return False
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while content := file.read(1 << 20):
-            digest.update(content)
-    return digest.hexdigest()
 
 
 def last_line(text: str) -> str:

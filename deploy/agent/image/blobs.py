@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import fcntl
-import hashlib
 import hmac
 import json
 import os
@@ -22,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ...common.files import digest as sha256
 from ..host.rendezvous import PORTS, listen_everywhere
 
 CHUNK = 1 << 18
@@ -193,15 +193,6 @@ def _pull_from(source: Source, blobs: Blobs, wanted: Wanted, tell: Callable[[int
             blobs.append(wanted.digest, offset, content[: wanted.size - offset])
             offset += len(content)
             tell(offset)
-
-
-def sha256(path: Path) -> str:
-    """The digest of a file."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while content := file.read(1 << 20):
-            digest.update(content)
-    return digest.hexdigest()
 
 
 def _listen() -> tuple[int, socket.socket]:

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from ...common.frames import Frame
 from ..host.meter import text
-from ..process.processes import below, process_table
+from ..process.processes import SECONDS_PER_TICK, below, process_table
 
-SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # The table of all processes is read so seldom that it costs no more than this share of a core.
 TABLE_SHARE = 0.001

@@ -6,10 +6,9 @@ import os
 import signal
 
 from ...common.frames import Frame
-from ..process.processes import Stat, below, process_table
+from ..process.processes import SECONDS_PER_TICK, Stat, below, process_table
 from .memory import OutOfMemory, memory_limit
 
-SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
 STOPPED = "T"  # proc(5); t, stopped by a tracer, does not last
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")  # of processor time, in proc(5)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
 LAUNCHER_GRACE_SECONDS = 0.5  # the same when no rank is left

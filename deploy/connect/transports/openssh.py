@@ -8,14 +8,13 @@ not have: Kerberos, security keys, host certificates, and connections that are s
 from __future__ import annotations
 
 import select
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import HostError
 from ...hosts.hostfile import Host
 from .. import bootstrap
-from ..pipe import AGENT_KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
+from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
 from .process import ProcessPipe
 from .remedies import remedy
 
@@ -32,7 +31,6 @@ OPTIONS = {
     "PermitLocalCommand": "no",
     "RemoteCommand": "none",
 }
-KILLED = 128 + signal.SIGKILL
 SSH_FAILED = 255  # ssh(1): its own exit status when it is ssh that failed
 # Its ConnectTimeout bounds everything but the login itself, which may ask a slow service for names.
 LOGIN_SECONDS = 20.0

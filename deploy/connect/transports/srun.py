@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 
 from ...errors import HostError
 from ...hosts.hostfile import Host
 from .. import bootstrap
-from ..pipe import AGENT_KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
+from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, SEE_MEMORY, LostError
 from .process import ProcessPipe
-
-KILLED = 128 + signal.SIGKILL
 
 
 def command(job: str, host: Host, python: str) -> list[str]:

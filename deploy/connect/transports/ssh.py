@@ -6,7 +6,6 @@ import contextlib
 import errno
 import io
 import os
-import signal
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from paramiko.ssh_exception import (
 from ...common.frames import Readable, Writable
 from ...errors import HostError
 from ..bootstrap import command, is_swallowed
-from ..pipe import AGENT_KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
+from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
 from .host_keys import CertifiedHostKey, PinnedConnection, RevokedHostKey, UnknownHostKey, fingerprint
 from .remedies import remedy
 from .ssh_config import Route
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 KEEPALIVE_SECONDS = 5
-KILLED = 128 + signal.SIGKILL
 PACKET_BYTES = 1 << 15  # the most that OpenSSH takes at once
 # What a host may send before this side has read it; paramiko's own 2 MiB would be 512 MiB for 256 hosts.
 WINDOW_BYTES = 1 << 19
