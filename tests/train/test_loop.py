@@ -82,6 +82,18 @@ def test_metrics_are_complete_at_every_moment(tmp_path: Path, monkeypatch: pytes
     assert _epochs(path) == [1, 2]
 
 
+def test_a_loss_that_is_not_finite_is_null(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl", after=0)
+    for loss in (float("nan"), float("inf"), 0.5):
+        file.append(replace(LINE, loss=loss))
+
+    def refuse(word: str) -> None:
+        raise ValueError(word)
+
+    lines = [json.loads(line, parse_constant=refuse) for line in file.path.read_text().splitlines()]
+    assert [line["loss"] for line in lines] == [None, None, 0.5]
+
+
 def test_a_gpu_has_done_the_step_before_one_whose_time_is_written() -> None:
     trainer = Mock(steps=0, epoch_is_done=False, batch=1, epoch=0)
     trainer.group.all_reduce_sum.return_value = [1.0]

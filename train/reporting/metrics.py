@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from dataclasses import asdict, dataclass
@@ -28,11 +29,11 @@ class EpochMetrics:
 
 
 class MetricsFile:
-    """Appends records to a file, which is opened to continue after the one whose `key` is `after`.
+    """Appends records to a JSON-lines file. Opening it keeps the lines whose `key` is at most `after`.
 
-    0 starts anew. Later lines belong to a training that is not continued. Where there are any, the whole
-    earlier file is kept beside the new one, as `aside`: metrics.1.jsonl, or the next number that is free. The
-    path has a complete file at every moment.
+    Later lines belong to a training that is not continued. Where there are any, the whole earlier file is
+    kept beside the new one, as `aside`: metrics.1.jsonl, or the next number that is free. The path has a
+    complete file at every moment.
     """
 
     def __init__(self, path: Path, *, after: int, key: str = "epoch") -> None:
@@ -47,8 +48,14 @@ class MetricsFile:
         _replace(path, "".join(f"{line}\n" for line in kept))
 
     def append(self, record: DataclassInstance) -> None:
+        """Append `record`; a number that JSON cannot write, such as NaN, becomes null."""
+        known = {name: value if _is_json(value) else None for name, value in asdict(record).items()}
         with self.path.open("a") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
+            file.write(json.dumps(known, allow_nan=False) + "\n")
+
+
+def _is_json(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _number(line: str, key: str) -> float | None:
