@@ -375,8 +375,8 @@ def show(record: StepMetrics, training: Training, peak: float) -> str:
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Return NVIDIA's dense figure for `device`; of another one, what a product of two matrices reaches."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" and dtype != torch.float32 else ""
-    if known := next((peak for key, peak in PEAKS.items() if key in name), None):
-        return known
+    if rate := next((peak for key, peak in PEAKS.items() if f"{key} " in f"{name} ".replace("-", " ")), None):
+        return rate
     a = torch.randn(512, 512, device=device, dtype=dtype)
     return 2 * 512**3 / Timer("a @ a", globals={"a": a}).blocked_autorange(min_run_time=0.1).median
 
