@@ -21,7 +21,7 @@ from .sync import COMPRESSIONS, STRATEGIES
 T = TypeVar("T")
 
 LEARNING = "learning", "these decide the result, which is the same at any number of ranks"
-RANKS = "ranks", "how the ranks find each other; under a launcher the defaults do"
+RANKS = "ranks", "how the ranks find each other; under a launcher the defaults are enough"
 SYNC = "strategy", "how the ranks train one model together"
 OUTPUT = "output", "output files"
 CHECKPOINTS = "checkpoints", "in --out of every host, with a checksum"

@@ -163,7 +163,8 @@ class Trainer:
             self.gradient_norm = norm = self.strategy.clip(self.clip)
             if not math.isfinite(norm):  # the same on every rank; the step would leave no weight but NaN
                 raise TrainError(
-                    f"step {self.steps + 1}: the norm of the gradients is {norm}, which nothing can clip\n"
+                    f"step {self.steps + 1}: the gradient norm is {norm}, "
+                    "so the gradients cannot be clipped\n"
                     "the training diverges: lower --lr, or look for a sample whose loss is not finite"
                 )
         self.strategy.optimizer.step()

@@ -107,9 +107,6 @@ class _Run:
         source, target = ("" if where == "to" else name), ("" if where == "from" else name)
         return Slow(self._quantity, where, source, target, value, _speed(usual, self._quantity))
 
-    def _slow_among(self, pairs: Sequence[Pair], usual: float) -> int:
-        return sum(self._speeds[pair] < self._limit * usual for pair in pairs)
-
     def _ordered(self, pairs: Sequence[Pair]) -> list[float]:
         return sorted(self._speeds[pair] for pair in pairs)
 

@@ -16,12 +16,13 @@ from .positions import Rank
 from .words import doing, own_line
 
 THROTTLED, QUEUED = 0.2, 0.15
-"""Shares of the time from which on a quota, or other threads, explain a lateness,"""
+"""From these shares of the time on, a quota or other threads explain a lateness."""
 UNSENT = 0.4
+"""From this share of the time on, data that waits to be sent explains a lateness."""
 MORE = 2.0
-"""if they are so many times what the others have."""
+"""A share explains a lateness only if it is at least so many times that of the others."""
 OTHERS_CORES = 0.5
-HOT, HOT_GPU = 95.0, 87.0  # degrees Celsius
+HOT_CPU, HOT_GPU = 95.0, 87.0  # degrees Celsius
 SLOW_CLOCK = 0.85
 OFTEN_THERE = 0.25
 """A line explains a rank that is there in so much more of the looks than the other ranks."""
@@ -103,7 +104,7 @@ def _heat(host: str, samples: Mapping[str, HostSample]) -> str:
             at = f", at {gpu.clock:.0f} MHz" if gpu.clock is not None else ""
             return f"GPU {gpu.index} of {harmless(host)} is slow: {gpu.temperature or 0:.0f} °C{at}"
     hot = sample.temperature or 0.0
-    return f"{harmless(host)} is hot: {hot:.0f} °C" if hot >= HOT else ""
+    return f"{harmless(host)} is hot: {hot:.0f} °C" if hot >= HOT_CPU else ""
 
 
 def slow_link(host: str, unsent: Mapping[str, float]) -> str:

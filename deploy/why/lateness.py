@@ -1,8 +1,8 @@
 """Which ranks come late to collectives, how late, and since when. Pure: times of arrival in, lateness out.
 
-A rank is late by what it comes after the median of the others. The lateness of a step is the sum over its
-collectives that wait for all ranks, and the most of those that go on in the background, as the buckets of a
-backward do: a rank that is late for the first bucket is as late for the next.
+The lateness of a rank is its arrival time minus the median arrival time of the other ranks. The lateness of
+a step is the sum over its collectives that wait for all ranks, and the most of those that go on in the
+background, as the buckets of a backward do: a rank that is late for the first bucket is as late for the next.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ STEPS = 30
 """The steps that are judged: the last of those that are known."""
 LEAST_STEPS = 8
 SLOW = 0.1
-"""A rank is late if the others wait for it for more than this share of a step,"""
+"""A rank is late in a step if the others wait for it for more than this share of the step."""
 MOST_STEPS = 0.75
-"""in at least this share of the steps."""
+"""A rank is late if it is late in at least this share of the steps."""
 SURE = 4.0
-"""and if its lateness is so many times what noise would make of it."""
+"""Lateness below this multiple of what noise alone would show is ignored."""
 _REGULAR = 0.9
 _BLOCKS = 10
 

@@ -11,9 +11,9 @@ from ..connect.evidence import SETUP
 from .names import names_apart
 
 UNCERTAINTIES = 3.0
-"""What clocks may be wrong by, so many times, is no lateness."""
+"""Lateness below this multiple of the clock uncertainty is ignored."""
 LEAST_SECONDS = 0.0005
-"""Nor is what a scheduler does to any process."""
+"""Lateness below 0.5 ms is scheduling jitter and is ignored."""
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,9 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, list[int]]:
 def restore(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Put the result of `consolidated` back; every rank must call it, with the same `state`.
 
-    Nothing keeps a reference to `state`, whose tensors may be mapped from a file that is removed later.
-    Raises TrainError if it does not fit.
+    Model and optimizer get copies, because the tensors of `state` may be mapped from a file that is removed
+    later. Cycles that torch's functions leave refer to `state` until the garbage collector runs. Raises
+    TrainError if it does not fit.
     """
     state = _rebuilt({name: state[name] for name in ("model", "optimizer")})
     try:

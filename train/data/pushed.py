@@ -53,7 +53,8 @@ class PushedData:
                 raise TrainError(
                     f"{self.name} is on {self.of} hosts in shards: {ranks.world_size} ranks, "
                     f"{ranks.local_world_size} on this host, and batches of {batch_size} cannot be divided\n"
-                    "the same number of ranks on each of these hosts, and a batch_size that they can divide"
+                    "start the same number of ranks on each of these hosts, "
+                    "with a batch_size that the number of shards divides"
                 )
             samples, batch_size, seed = (
                 len(self.all_files) // self.of,

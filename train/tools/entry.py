@@ -27,7 +27,7 @@ class ToolConfig(RankOptions):
 
 
 def run(program: str, options: type[C], work: Callable[[Group, C], int]) -> None:
-    """Run `work` on every rank; rank 0's exit status is the job's. `work` must be importable.
+    """Run `work`, which must be importable, on every rank; each rank exits with the status that it returns.
 
     `program` is what the help calls the tool; its `options` come from the command line.
     """

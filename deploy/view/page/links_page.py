@@ -49,5 +49,5 @@ def links_page(found: Sequence[Links]) -> LinksPage:
     """The page of one or several benchmarks."""
     runs = tuple(map(section, found))
     number = sum(len(run.slow) + run.more for run in runs)
-    title = f"{count(number, 'link')} or hosts are slow" if number else "no link is slow beside the others"
+    title = f"slow links and hosts: {number}" if number else "no link is slow beside the others"
     return LinksPage(title, "bad" if number else "good", runs)

@@ -17,7 +17,8 @@ MOST_STEPS = 1 << 20
 def own_times(pace: Sequence[Record]) -> list[RankSteps]:
     """How long each rank works on a step, without what it waits for others; of the last attempt."""
     numbers = [number_of(record.get("attempt")) or 0.0 for record in pace]
-    looks = [record for record, number in zip(pace, numbers, strict=True) if number == max(numbers)]
+    last = max(numbers, default=0.0)
+    looks = [record for record, number in zip(pace, numbers, strict=True) if number == last]
     times: dict[int, list[float]] = {}
     steps: dict[int, int] = {}
     late: dict[int, int] = {}

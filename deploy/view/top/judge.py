@@ -6,6 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from ...common.samples import HostSample
+from ...why.causes import HOT_CPU, HOT_GPU
 from .history import History, HostTrack, RankTrack
 from .marks import seconds
 
@@ -13,13 +14,12 @@ from .marks import seconds
 SILENT_SECONDS, SILENT_GAPS = 8.0, 2.5
 QUIET_SECONDS = 60.0  # a rank that prints nothing, where others did meanwhile
 BEHIND_STEPS = 2
-HOT_CPU, HOT_GPU = 95.0, 87.0  # degrees Celsius
 NEARLY_FULL, OVERLOAD = 0.95, 2.0
 BUSY_GPU = 0.3
 
 
 class Note(NamedTuple):
-    """What is to be said. `bad`: it needs somebody; otherwise it is only odd."""
+    """What is to be said. `bad`: somebody must act; otherwise it is only unusual."""
 
     text: str
     bad: bool
