@@ -1,4 +1,4 @@
-"""How a rank uses its host: how many cores, and whether in a deterministic order."""
+"""How a rank uses its host: how many cores, in which order a GPU adds, and when it has finished."""
 
 from __future__ import annotations
 
@@ -29,3 +29,9 @@ def be_deterministic() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
+
+
+def wait_for_gpu(device: torch.device | None) -> None:
+    """Return when the GPU `device` has done everything that was asked of it; at once for another device."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from ..job.group import Group
+from ..job.hardware import wait_for_gpu
 from .metrics import MetricsFile
 from .outputs import TensorBoard
 
@@ -82,8 +83,8 @@ class StepLog:
 
         `wait`: first wait until the GPU has done all work so far, so that the next step is timed without it.
         """
-        if wait and self.group.device.type == "cuda":
-            torch.cuda.synchronize(self.group.device)
+        if wait:
+            wait_for_gpu(self.group.device)
         self._seconds, self._at = {}, time.perf_counter()
 
     def step(

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from ..config import LEARNING, OUTPUT, SYNC, RankOptions, broken, compression_without_mpi4py, option
 from ..job.group import Group
+from ..job.hardware import wait_for_gpu
 from ..job.long_work import others_wait
 from ..models.architectures import BUILT_IN, Architecture, architecture
 from ..reporting.summary import headline
@@ -115,8 +116,7 @@ def measure(config: BenchmarkConfig, group: Group, members: list[int]) -> Rate:
         began = time.perf_counter()
         for _ in range(batches):
             _step(strategy, images, labels, config.amp)
-        if group.device.type == "cuda":
-            torch.cuda.synchronize()
+        wait_for_gpu(group.device)
         seconds = time.perf_counter() - began
         if len(members) > 1:
             (seconds,) = (total / len(members) for total in group.all_reduce_sum(seconds))

@@ -22,6 +22,7 @@ import torch
 
 from ..config import OUTPUT, RANKS, RankOptions, broken, option
 from ..job.group import Group, out_folder
+from ..job.hardware import wait_for_gpu
 from .entry import run
 
 SHM = Path("/dev/shm")  # noqa: S108
@@ -99,18 +100,13 @@ def figures(config: HostConfig, folder: Path) -> Iterator[Figure]:
 def _rate(work: Callable[[], object], seconds: float, device: torch.device | None = None) -> float:
     """Return how often `work` is done in a second, after a first time that does not count."""
     work()
-    _settle(device)
+    wait_for_gpu(device)
     times, began = 0, time.perf_counter()
     while (taken := time.perf_counter() - began) < seconds or times < 2:
         work()
-        _settle(device)
+        wait_for_gpu(device)
         times += 1
     return times / taken
-
-
-def _settle(device: torch.device | None) -> None:
-    if device is not None and device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _copies(name: str, config: HostConfig, device: torch.device) -> Figure:

@@ -29,6 +29,7 @@ import torch.distributed as dist
 
 from ..config import OUTPUT, RANKS, RankOptions, broken, option
 from ..job.group import Group
+from ..job.hardware import wait_for_gpu
 from .entry import run
 from .tournament import one_at_a_time, rounds
 
@@ -116,7 +117,7 @@ class End:
             began = time.perf_counter()
             dist.send(self._note, self._peer)
             dist.recv(self._note, self._peer)
-            self._settle()
+            wait_for_gpu(self._device)
             if number > trips // 10:  # the first ones warm up
                 taken.append(time.perf_counter() - began)
         return statistics.median(taken) / 2
@@ -126,7 +127,7 @@ class End:
         for _ in range(trips + trips // 10 + 1):
             dist.recv(self._note, self._peer)
             dist.send(self._note, self._peer)
-            self._settle()
+            wait_for_gpu(self._device)
 
     def send(self, size: int, seconds: float) -> tuple[float, int]:
         """Send messages of `size` bytes for about `seconds`; returns bytes per second, and their number."""
@@ -163,20 +164,15 @@ class End:
             under_way.append(dist.irecv(room[count % IN_FLIGHT], self._peer))
         for request in under_way:
             request.wait()
-        self._settle()
+        wait_for_gpu(self._device)
         dist.send(self._note, self._peer)
-        self._settle()
+        wait_for_gpu(self._device)
 
     def _timed(self, work: Callable[[], None]) -> float:
         began = time.perf_counter()
         work()
-        self._settle()
+        wait_for_gpu(self._device)
         return time.perf_counter() - began
-
-    def _settle(self) -> None:
-        """Wait for what is queued on a GPU."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
 
 def _print(bench: str, **values: object) -> None:

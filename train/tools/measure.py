@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ..job.hardware import wait_for_gpu
 from .operations import Operation, World
 
 RIGHT, WRONG, REFUSED, BROKEN = "right", "wrong", "refused", "broken"
@@ -15,8 +16,7 @@ def run(operation: Operation, world: World) -> tuple[str, str]:
     """Run `operation` on this rank; returns RIGHT, WRONG or REFUSED, and a wrong result or the error."""
     try:
         pairs = operation.run(world)
-        if world.device.type == "cuda":
-            torch.cuda.synchronize(world.device)
+        wait_for_gpu(world.device)
     except Exception as error:  # noqa: BLE001 - a backend may raise anything; its message is the result
         return REFUSED, first_line(error)
     for got, right in pairs:

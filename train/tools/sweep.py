@@ -20,6 +20,7 @@ import torch
 
 from ..config import OUTPUT, RANKS, RankOptions, broken, option
 from ..job.group import Group
+from ..job.hardware import wait_for_gpu
 from . import measure, sweep_text
 from .entry import run
 from .sweep_text import About, Figures, Row
@@ -141,7 +142,7 @@ def _try(group: Group, case: Case, operation: Timed) -> None:
         prepared = operation.prepare(case)
         prepared.fill()
         prepared.call()
-        _settle(group.device)
+        wait_for_gpu(group.device)
         outcome = (measure.RIGHT, "")
     except Exception as error:  # noqa: BLE001 - a backend may raise anything; its message is the result
         outcome = (measure.REFUSED, measure.first_line(error))
@@ -179,12 +180,12 @@ def _timed(prepared: Prepared, calls: int, device: torch.device, group: Group | 
     """Return the seconds of a call, of `calls`; with a group, the mean of all ranks, which begin together."""
     if group:
         prepared.call()
-        _settle(device)
+        wait_for_gpu(device)
         group.barrier()
     began = time.perf_counter()
     for _ in range(calls):
         prepared.call()
-    _settle(device)
+    wait_for_gpu(device)
     seconds = (time.perf_counter() - began) / max(1, calls)
     return group.all_reduce_sum(seconds)[0] / group.world_size if group else seconds
 
@@ -194,16 +195,11 @@ def _wrong(prepared: Prepared, group: Group) -> int:
     prepared.fill()
     group.barrier()
     prepared.call()
-    _settle(group.device)
+    wait_for_gpu(group.device)
     got, right = (tensor.to(torch.float64) for tensor in (prepared.got, prepared.right))
     exact = not prepared.got.dtype.is_floating_point or prepared.got.dtype.itemsize >= 4
     same = torch.isclose(got, right, rtol=1e-5 if exact else 2e-2, atol=0)
     return round(group.all_reduce_sum(float((~same).sum()))[0])
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":
