@@ -18,14 +18,39 @@ AT_ONCE = 64
 TURN_SECONDS = 0.0005
 
 
+class _ShortTurns:
+    """Threads take short turns while any call of `ahead` logs in, and then turns of the usual length."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logins = 0
+        self._usual = 0.0
+
+    def begin(self, logins: int) -> None:
+        with self._lock:
+            if logins and not self._logins:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(TURN_SECONDS)
+            self._logins += logins
+
+    def end(self) -> None:
+        """One login is over."""
+        with self._lock:
+            self._logins -= 1
+            if not self._logins:
+                sys.setswitchinterval(self._usual)
+
+
+_turns = _ShortTurns()
+
+
 def ahead(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) -> OpenPipe:
     """Begin to open a pipe to each of these hosts; returns a function that gives each pipe once.
 
     A second call for a host opens a new pipe. An error of a login is raised by the call for that host. A pipe
     may be left unused: the threads keep no process alive, and the agent behind a pipe ends with this process.
     """
-    usual, left = sys.getswitchinterval(), [host.name for host in hosts]
-    sys.setswitchinterval(TURN_SECONDS)
+    _turns.begin(len(hosts))
     begun: dict[str, Future[Pipe]] = {host.name: Future() for host in hosts}
     waiting = deque((host, begun[host.name]) for host in hosts)
 
@@ -43,9 +68,7 @@ def ahead(hosts: Sequence[Host], open_pipe: OpenPipe, timings: Timings) -> OpenP
                 future.set_result(opened(host))
             except BaseException as error:  # noqa: BLE001  # it is raised where the pipe is asked for
                 future.set_exception(error)
-            left.remove(host.name)
-            if not left:
-                sys.setswitchinterval(usual)
+            _turns.end()
 
     for _ in range(min(len(hosts), AT_ONCE)):
         threading.Thread(target=work, daemon=True).start()

@@ -106,6 +106,7 @@ def test_threads_take_turns_as_ever_once_every_way_is_open() -> None:
         return pipe()
 
     ahead(NODES, open_pipe, Timings())
+    ahead(NODES, open_pipe, Timings())
     assert sys.getswitchinterval() < usual
     go.set()
     wait_until(lambda: sys.getswitchinterval() == usual, "turns of the usual length")
