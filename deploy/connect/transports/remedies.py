@@ -6,7 +6,7 @@ import shlex
 
 _REMEDIES = {
     "ssh.host-key-changed": "either the host was installed anew, or someone is in between; if you know why: "
-    "ssh-keygen -R {known_as}, then confirm the new key with: ssh {name} (hosts of muster setup: run it again)",
+    "ssh-keygen -R {known_as}, then confirm the new key with: ssh {name} (after muster setup: run it again)",
     "ssh.host-key-unknown": "compare the fingerprint with the host's own, and confirm it once with: "
     "ssh {name}",
     "ssh.host-key-revoked": "do not log in there; give the host a new key, and pin that one",
