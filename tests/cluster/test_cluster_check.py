@@ -217,7 +217,7 @@ BREAKS: dict[str, tuple[Break, int, str, str, str]] = {
         file_of("node2", "/usr/bin/mpirun", MPIRUN_4),
         *(3, "mpi.version-differs", "Open MPI 4.1.6, where 2 hosts have 5.0.7", "one version on all hosts"),
     ),
-    "no mpi4py": (no_mpi4py, 0, "mpi4py.missing", "which others have", "install it"),
+    "no mpi4py": (no_mpi4py, 0, "mpi4py.missing", "which others have", "install mpi4py there"),
     "no torch": (no_torch, 3, "torch.missing", "/usr/bin/python3 has no torch", "--python"),
     "another torch": (other_torch, 3, "torch.version-differs", "torch 2.5.1, where 2 hosts", "one version"),
     "too many slots": (
