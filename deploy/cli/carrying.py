@@ -1,11 +1,12 @@
-"""The three ways to handle a launch: show its plan, hand it over to its head, or run it to its verdict.
+"""The ways to handle a launch: show its plan, hand it over to its head or to Slurm, or run it here.
 
-launch.py loads this module while it connects to the hosts.
+launch_request.py loads this module while launch.py connects to the hosts.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..envs.present import Packages
 from ..envs.wanted import Wanted
+from ..hosts.hostfile import Host
 from ..jobs.detach import detach
 from ..jobs.job import Job
 from ..jobs.notify import notify
@@ -28,13 +30,83 @@ from ..jobs.runner import Attempts, Blame, make_plan
 from ..jobs.verdict import verdict
 from ..launch.containers import Images
 from ..plan.placement import used_hosts
+from ..plan.source_tree import Tree
+from ..plan.spec import LaunchSpec
 from ..timings import Timings, table
-from . import listeners
+from . import batch, listeners
+from . import options as parse
 from .ending import PAGE, end_with_page
+from .inventory import Inventory
+from .launch_options import LaunchOptions
 from .scrape import scraped
 from .shared import cache_folder
 
 STDIN = 0  # file descriptor
+START_SECONDS = 60
+
+
+def job_of(
+    options: LaunchOptions,
+    spec: LaunchSpec,
+    hosts: tuple[Host, ...],
+    *,
+    tree: Tree,
+    library: Tree,
+    pythons: Mapping[str, str],
+    min_hosts: int,
+) -> Job:
+    """The job of a launch: what goes to the hosts, and the rules for starting it again."""
+    return Job(
+        spec=spec,
+        hosts=hosts,
+        tree=tree,
+        library=library,
+        start_timeout=float(options.start_timeout or START_SECONDS),
+        slurm_timeout=float(options.start_timeout),
+        stall_timeout=float(options.stall_timeout),
+        network=parse.network(options.network),
+        max_restarts=options.max_restarts,
+        min_hosts=min_hosts,
+        max_log=parse.size("--max-log", options.max_log),
+        sample_every=float(max(0, options.sample_every)),
+        notify=options.notify,
+        python=options.python,
+        pythons=pythons,
+    )
+
+
+def carry(
+    job: Job,
+    options: LaunchOptions,
+    screen: Screen,
+    clock: Timings,
+    *,
+    inventory: Inventory,
+    words: Sequence[str] | None,
+    asked: Wanted | None,
+    dry: bool,
+) -> None:
+    """Handle a job in the way that its options ask for.
+
+    `words`: the options for Slurm of a job that goes there. `asked`: the packages that the ranks shall have.
+    """
+    open_pipe, runs = inventory.open_pipe, Path(options.runs)
+    brought = packages(asked, job.spec.launcher, screen, dry=dry) if asked else None
+    if words and options.slurm_login:
+        batch.hand_to_login(job, words, options.slurm_login, screen, dry=dry)
+    elif words:
+        batch.hand_to_slurm(job, words, runs, screen, dry=dry)
+    elif dry:
+        show(job, open_pipe, clock, brought)
+    elif options.detach:
+        hand_over(job, open_pipe, screen, brought)
+    else:
+        outward: dict[str, Any] = {
+            "blame": inventory.blame,
+            "events": options.events,
+            "metrics": options.metrics,
+        }
+        carry_out(job, open_pipe, runs, screen, clock, packages=brought, tell=options.timings, **outward)
 
 
 def packages(asked: Wanted, launcher: str, screen: Screen, *, dry: bool) -> Packages:

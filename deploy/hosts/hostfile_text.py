@@ -20,7 +20,9 @@ def load(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such hosts file; `muster init` writes one: a line a host") from None
+        raise UsageError(
+            f"{path}: no such hosts file; `muster init` writes an example with one line for each host"
+        ) from None
     except IsADirectoryError:
         raise UsageError(f"{path}: is a directory, not a hosts file") from None
     except OSError as error:

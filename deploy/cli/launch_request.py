@@ -1,0 +1,125 @@
+"""What the options of a launch say before any host is known, and the mistakes that no host can make right."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from ..envs.wanted import Wanted, wanted
+from ..hosts.slots import slot_rule
+from ..plan.launcher import LAUNCHERS
+from ..plan.placement import check_spec
+from ..plan.source_tree import Tree, of_package, scan
+from ..plan.spec import LaunchSpec, Program
+from ..timings import Timings
+from . import options as parse
+from .inventory import HOSTS_FILE, batch_words, require_one_source, slurm_of
+from .launch_options import LaunchOptions
+from .shared import not_negative
+from .shipped import TRAIN
+
+STDIN = 0  # file descriptor
+
+
+def with_allocation(options: LaunchOptions) -> LaunchOptions:
+    """The options with the allocation that `--launcher srun` means by itself."""
+    if options.slurm_login:
+        return options
+    return replace(options, slurm=slurm_of(options.launcher, options.slurm))
+
+
+def refuse(options: LaunchOptions) -> None:
+    """Refuse options that do not go together, and numbers that mean nothing."""
+    require_one_source(options.hosts, options.slurm)
+    ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
+    parse.require_attached(detach=options.is_away, **ends_here)
+    times = {name: getattr(options, name) for name in ("start_timeout", "stall_timeout", "max_restarts")}
+    not_negative(**times)
+    if (options.script or options.module) and options.hosts == HOSTS_FILE and not options.slurm:
+        program = options.script or f"-m {options.module}"
+        parse.require_hosts_before(program, options.args, Path.cwd())
+    parse.network(options.network)
+    parse.size("--max-log", options.max_log)
+    if options.slots:
+        slot_rule(options.slots)
+    if options.np:  # else the hosts say how many ranks there are
+        parse.require_ranks(options.rank, options.np)
+
+
+def words_for_slurm(options: LaunchOptions) -> list[str] | None:
+    """The options for Slurm of a launch whose driver Slurm's side has; None for any other launch."""
+    # Hosts of a batch job are known only when it starts.
+    needing = ("include", "exclude", "per_host", "slots", "requirements")
+    given = {name: getattr(options, name) for name in needing}
+    return batch_words(options.slurm, options.slurm_login, detach=options.detach, **given)
+
+
+def packages_of(options: LaunchOptions) -> Wanted | None:
+    """The packages that the ranks shall have."""
+    return wanted(
+        options.requirements,
+        python=options.python_version,
+        system_torch=options.system_torch,
+        torch_backend=options.torch_backend,
+        relock=options.relock,
+    )
+
+
+def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
+    """The specification, without its program and hosts. `columns`: of the terminal that shows the ranks."""
+    container = parse.container(
+        options.image, options.engine, options.mount, requirements=options.requirements
+    )
+    restarts = options.max_restarts > 0
+    spec = LaunchSpec(
+        job=parse.new_job(),
+        program=Program(),
+        launcher=parse.one_of("--launcher", options.launcher, LAUNCHERS),
+        np=options.np or None,
+        backend=parse.one_of("--backend", options.backend, parse.BACKENDS),
+        env=parse.environment(options.env, os.environ),
+        hidden=parse.taken_from_here(options.env),
+        columns=None if options.is_away else columns,
+        may_restart=restarts,
+        stdin=not (options.is_away or restarts) and parse.feeds(STDIN),
+        **container,
+    )
+    check_spec(spec)
+    return spec
+
+
+class Work(NamedTuple):
+    """What goes to the hosts."""
+
+    program: Program
+    recorded: bool
+    tree: Tree
+    library: Tree
+
+
+def work_of(options: LaunchOptions, clock: Timings) -> Work:
+    """Read the working tree, and load what carries a launch out; logins that run meanwhile take longer.
+
+    `UsageError` for a program, `--notify` or `--metrics` that is wrong on any host.
+    """
+    here = Path.cwd()
+    with clock.part("tree"):
+        tree = scan(here)
+        program = parse.program(tree, here, script=options.script, module=options.module, args=options.args)
+        recorded = parse.recorded(
+            program,
+            record=options.record,
+            no_record=options.no_record,
+            stalls=options.stall_timeout > 0,
+        )
+        work = Work(program, recorded, tree, of_package(TRAIN))
+    with clock.part("imports meanwhile"):
+        from ..jobs.notify import require_notify  # noqa: PLC0415
+        from . import carrying  # noqa: F401, PLC0415
+        from .scrape import address_of  # noqa: PLC0415
+    require_notify(options.notify)
+    if options.metrics:
+        address_of(options.metrics)
+    return work
