@@ -95,6 +95,24 @@ def test_the_time_of_an_end_is_of_a_clock_that_nobody_sets(agent: Agent) -> None
     assert before <= agent.frames()[-1]["time"] <= steady()
 
 
+CLOSES_LATE = """
+import os, time
+class Connection:
+    def __del__(self, clock=time.clock_gettime, boottime=time.CLOCK_BOOTTIME, write=os.write):
+        write(1, repr(clock(boottime)).encode())
+open_until_python_takes_its_modules_apart = Connection()
+raise ValueError("boom")
+"""
+
+
+def test_a_rank_has_failed_before_its_connections_close(agent: Agent) -> None:
+    agent.start("-c", CLOSES_LATE)
+    *frames, end = agent.frames()
+    (closed,) = [frame["text"] for frame in frames if frame.get("stream") == "out"]
+    assert (end["code"], end["tail"][-1]) == (1, "ValueError: boom\n")
+    assert end["time"] < float(closed)
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_the_end_of_a_rank_is_told_though_its_folder_is_gone(agent: Agent, code: int) -> None:
     remove = f"import shutil,sys; shutil.rmtree({str(agent.folder / 'logs')!r}); sys.exit({code})"

@@ -253,11 +253,13 @@ def run(argv: list[str]) -> int:
     for thread in pumps:
         thread.start()
     code = child.wait()
+    ended = time.clock_gettime(time.CLOCK_BOOTTIME)
     os.close(ending)
     for thread in pumps:
         thread.join(LAST_SECONDS)
-    alone = was_alone(ranks["rank"])
-    return finish(agent, label, code, list(tails["err"]) or list(tails["out"]), alone=alone)
+    tail = list(tails["err"]) or list(tails["out"])
+    at = failed_at(child.pid, ended) if code else ended
+    return finish(agent, label, code, tail, at=at, alone=was_alone(ranks["rank"]))
 
 
 def was_alone(rank: int) -> bool:
@@ -265,10 +267,27 @@ def was_alone(rank: int) -> bool:
     return os.path.exists(os.path.join(os.environ["MUSTER_AGENT"], f"world-of-one-{rank}"))
 
 
-def finish(agent: Agent, label: str, code: int, tail: list[str], *, alone: bool = False) -> int:
-    """Send the exit record to the agent, and write it here if possible: the disk may be full or gone."""
+def failed_at(pid: int, ended: float) -> float:
+    """When the program failed, which in_rank/sitecustomize.py has left, or else when it had ended.
+
+    Its connections close some time before it has ended: peers that notice may end, and be reported, first.
+    """
+    path = os.path.join(os.environ["MUSTER_AGENT"], f"failed-{pid}")
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+        return min(float(file.read(64)), ended)
+    return ended
+
+
+def finish(
+    agent: Agent, label: str, code: int, tail: list[str], *, at: float | None = None, alone: bool = False
+) -> int:
+    """Send the exit record to the agent, and write it here if possible: the disk may be full or gone.
+
+    `at`: when it failed or ended, by the clock of common/clock.py; now, if the program never began.
+    """
     record = {"code": code, "time": time.time(), "tail": tail, **({"alone": True} if alone else {})}
-    agent.send({"event": "rank-end", **record, "time": time.clock_gettime(time.CLOCK_BOOTTIME)})
+    at = time.clock_gettime(time.CLOCK_BOOTTIME) if at is None else at
+    agent.send({"event": "rank-end", **record, "time": at})
     with contextlib.suppress(OSError), open(f"{label}.json", "w", encoding="utf-8") as file:
         json.dump(record, file)
     return code

@@ -10,6 +10,8 @@ Two failures of a program that uses MPI look like success, or like no end, from 
   MPI_Abort for programs that import mpi4py. For those that do not, as with torch's own MPI backend, the rank
   ends here without MPI_Finalize.
 
+A rank that fails also leaves the time: peers that lose their connection to it may be gone before it is.
+
 If Open MPI's library is loaded, it is asked through ctypes. Standard library only, Python 3.9.
 """
 
@@ -19,6 +21,7 @@ import atexit
 import contextlib
 import os
 import sys
+import time
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
@@ -26,6 +29,7 @@ from types import TracebackType
 from typing import Any
 
 ALONE = "world-of-one"  # the file of rank 3: world-of-one-3 (deploy/agent/job/rank.py)
+FAILED = "failed"  # the file of process 71, whose text is the time by the clock of common/clock.py: failed-71
 
 RUNNERS = ("<frozen runpy>", "/runpy.py", "/mpi4py/__main__.py", "/mpi4py/run.py")
 STARTED_BY_MPI = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}  # what a launcher of MPI tells its ranks
@@ -38,7 +42,8 @@ class _End:
         # Read now: the program may change the environment, and MPI does.
         world = environment.get("WORLD_SIZE", "")
         self._world = int(world) if world.isdecimal() else 1
-        self._marker = os.path.join(environment.get("MUSTER_AGENT", ""), f"{ALONE}-{environment.get('RANK')}")
+        self._agent = environment.get("MUSTER_AGENT", "")
+        self._marker = os.path.join(self._agent, f"{ALONE}-{environment.get('RANK')}")
         self._in_mpi_job = not STARTED_BY_MPI.isdisjoint(environment)
         self._status = 0
 
@@ -50,11 +55,13 @@ class _End:
 
     def judge(self) -> None:
         """Python calls this last of all at exit: it is registered first."""
+        status = self._status or int(getattr(sys, "last_value", None) is not None)
+        if status:
+            self._leave_time()
         library = _loaded_mpi()
         if library is None or not _flag(library, "MPI_Initialized"):
             return
         finalized = _flag(library, "MPI_Finalized")
-        status = self._status or int(getattr(sys, "last_value", None) is not None)
         if status and not finalized and "mpi4py.MPI" not in sys.modules:
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
@@ -63,6 +70,11 @@ class _End:
         if self._world > 1 and not _met_by_torch() and self._is_alone(library, finalized=finalized):
             with contextlib.suppress(OSError), open(self._marker, "x", encoding="ascii"):
                 pass
+
+    def _leave_time(self) -> None:
+        """Leave the time of the failure. A process forked by the rank leaves its own: nobody reads it."""
+        with contextlib.suppress(OSError), open(f"{self._agent}/{FAILED}-{os.getpid()}", "x") as file:
+            file.write(repr(time.clock_gettime(time.CLOCK_BOOTTIME)))
 
     def _is_alone(self, library: Any, *, finalized: bool) -> bool:
         """Whether MPI_COMM_WORLD has one rank; after MPI_Finalize, MPI can no longer be asked."""
