@@ -8,15 +8,18 @@ from collections.abc import Callable
 
 from ..common.paths import JobPaths
 from ..connect.channel import Channel
-from ..connect.requests.launch import FETCH, FETCHED
+from ..connect.requests.launch import FETCH, FETCHED, PING
 from ..errors import MusterError
 
 METRICS = {"metrics.jsonl": "epoch", "steps.jsonl": "step"}
 """The files of metrics that a run keeps, and what numbers the lines of each."""
 MOST_METRICS = 1 << 26  # bytes of a file
-# For a part of a file, and for all parts of all files: a link of 1 Mbit/s brings 35 MB meanwhile. A head that
-# says nothing is given up sooner, by its channel; what then stays there is told.
+# Time limits for one part, and for all parts together. Files not fetched by then are named in the verdict.
+# The head's agent ends itself after 12 s without a ping (deploy/agent/job/supervisor.py), and none is sent
+# while a part is awaited.
 PART_SECONDS, METRICS_SECONDS = 10.0, 300.0
+# A slow link brings a small part in time; large parts spare a link with a long round trip most of its waits.
+LEAST_PART, QUICK_SECONDS = 1 << 16, 2.0
 
 
 class Metrics:
@@ -49,8 +52,9 @@ class Metrics:
         told = []
         for (head, out), names in self._unfetched.items():
             if here := [name for name in names if name in self.texts]:
-                lack = f"{'lacks' if len(here) == 1 else 'lack'} what could not be fetched"
-                told.append(f"{' and '.join(here)} {lack}; it is in {out} on {head}")
+                verb = "is" if len(here) == 1 else "are"
+                rest = f"the rest could not be fetched from {head}, where it is in {out}"
+                told.append(f"{' and '.join(here)} {verb} incomplete: {rest}")
             if gone := [name for name in names if name not in self.texts]:
                 why = "could not be fetched; if the program wrote"
                 it = "it, it is" if len(gone) == 1 else "them, they are"
@@ -59,14 +63,20 @@ class Metrics:
 
 
 def _fetched(head: Channel, name: str, deadline: float) -> bytes:
-    content = bytearray()
+    content, most = bytearray(), LEAST_PART
     while len(content) < MOST_METRICS:
-        seconds = min(PART_SECONDS, deadline - time.monotonic())
+        head.post(PING, pulse=False)
+        began = time.monotonic()
+        seconds = min(PART_SECONDS, deadline - began)
+        if seconds <= 0:
+            raise MusterError(f"more than {METRICS_SECONDS:.0f} s", host=head.host)
         start = len(content)
-        part = head.ask(FETCH, path=f"out/{name}", start=start, most=FETCHED, seconds=seconds).payload
+        part = head.ask(FETCH, path=f"out/{name}", start=start, most=most, seconds=seconds).payload
         content += part
-        if len(part) < FETCHED:
+        if len(part) < most:
             break
+        quick = time.monotonic() - began < QUICK_SECONDS
+        most = min(2 * most, FETCHED) if quick else max(most // 2, LEAST_PART)
     return bytes(content)
 
 

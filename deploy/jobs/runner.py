@@ -204,8 +204,8 @@ class Attempts:
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result
         self._history.ended(result)
+        self._record(head, "result.json", result.as_json(), wait=True)  # first: the metrics may take minutes
         self._metrics.fetch(head, the_plan.hosts[0].folder)
-        self._record(head, "result.json", result.as_json(), wait=True)
 
     def _explained(self, result: LaunchResult, cluster: Cluster) -> LaunchResult:
         """The result with the outputs that the hosts have, or with a hint about the failure."""

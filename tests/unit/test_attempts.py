@@ -316,6 +316,23 @@ def test_the_metrics_of_all_attempts_are_one_story(
 
 
 @pytest.mark.usefixtures("carry_out")
+def test_the_head_has_the_result_before_its_metrics_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    whole = Head.ask
+
+    def ask(self: Head, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
+        asked.append(words.get("name", request.word))
+        return whole(self, request, payload, **words)
+
+    monkeypatch.setattr(attempts, "execute", lambda *ignored, **limits: DONE)
+    monkeypatch.setattr(Head, "ask", ask)
+    attempts_in(RunFolder(tmp_path, "j")).run()
+    assert asked.index("result.json") < asked.index(FETCH.word)
+
+
+@pytest.mark.usefixtures("carry_out")
 def test_metrics_that_went_with_their_head_are_said_to_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,5 +351,6 @@ def test_metrics_that_went_with_their_head_are_said_to_be_missing(
     job.job = dataclasses.replace(job.job, max_restarts=1)
     job._policy = Policy(1, 1)
     out = "/home/ml/.muster/jobs/20261120-120000-abcd/out"
-    said = f"metrics.jsonl and steps.jsonl lack what could not be fetched; it is in {out} on node1"
+    rest = f"the rest could not be fetched from node1, where it is in {out}"
+    said = f"metrics.jsonl and steps.jsonl are incomplete: {rest}"
     assert job.run().notes == (said,)

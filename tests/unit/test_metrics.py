@@ -2,37 +2,68 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from muster.deploy.agent.job.supervisor import Work
-from muster.deploy.connect.requests.launch import FETCH, FETCHED
+from muster.deploy.agent.job.supervisor import SILENCE_SECONDS, Work
+from muster.deploy.connect.requests.launch import FETCH, FETCHED, PING
 from muster.deploy.connect.requests.request import Payload, Request
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs import metrics
-from muster.deploy.jobs.metrics import Metrics
+from muster.deploy.jobs.metrics import LEAST_PART, Metrics
 
 FOLDER = "/home/ml/.muster/jobs/j"
 
 
 class Head:
-    """A head that gives the files that it has, as an agent does, and fails for others."""
+    """A head that gives the files that it has, as an agent does, and fails for others.
 
-    def __init__(self, host: str, **files: bytes) -> None:
+    Its clock goes on while it gives a part: by `delay`, and by the time that a link of `speed` bytes/s takes.
+    """
+
+    def __init__(self, host: str, *, delay: float = 0.0, speed: float = math.inf, **files: bytes) -> None:
         self.host = host
         self.files = {f"out/{name}.jsonl": content for name, content in files.items()}
-        self.asked: list[tuple[str, float]] = []
+        self.asked: list[str] = []
+        self.pings: list[float] = []
+        self.now = 1000.0
+        self._delay, self._speed = delay, speed
 
-    def ask(
-        self, request: Request[Any], *, path: str, start: int, most: int, seconds: float = 30.0
-    ) -> Payload:
+    def post(self, request: Request[Any], *, pulse: bool) -> None:
+        assert (request, pulse) == (PING, False)
+        self.pings.append(self.now)
+
+    def ask(self, request: Request[Any], *, path: str, start: int, most: int, seconds: float) -> Payload:
         assert request is FETCH
-        self.asked.append((path, seconds))
-        if path not in self.files:
+        assert self.pings, "the agent hears no driver"
+        self.asked.append(path)
+        part = self.files.get(path, b"")[start : start + most]
+        takes = self._delay + len(part) / self._speed
+        self.now += min(takes, seconds)
+        if path not in self.files or takes > seconds:
             raise MusterError("no answer", host=self.host)
-        return Payload(self.files[path][start : start + most])
+        return Payload(part)
+
+    @property
+    def silences(self) -> list[float]:
+        """The times for which the agent has heard no ping."""
+        return [later - earlier for earlier, later in itertools.pairwise([*self.pings, self.now])]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Head], None]:
+    """Have the driver read the clock of a head."""
+
+    def follow(head: Head) -> None:
+        monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: head.now))
+
+    return follow
 
 
 def fetched(*heads: Any) -> Metrics:
@@ -63,7 +94,7 @@ def test_files_of_which_nothing_came_are_named_with_their_place() -> None:
 def test_a_file_that_lacks_the_part_of_an_earlier_head_says_where_that_is() -> None:
     found = fetched(Head("node1", steps=b""), Head("node2", metrics=b'{"epoch": 2}\n', steps=b""))
     assert found.missing() == [
-        f"metrics.jsonl lacks what could not be fetched; it is in {FOLDER}/out on node1"
+        f"metrics.jsonl is incomplete: the rest could not be fetched from node1, where it is in {FOLDER}/out"
     ]
 
 
@@ -81,16 +112,49 @@ def test_an_agent_gives_any_part_of_a_file(tmp_path: Path) -> None:
     assert work.do_fetch({**asked, "path": "steps.jsonl"}, b"") == {}
 
 
-@pytest.mark.parametrize("size", [0, 1, FETCHED, 2 * FETCHED + 7])
-def test_a_file_comes_whole_in_parts_that_a_slow_link_brings_in_time(size: int) -> None:
-    content = b"x" * size
-    head = Head("node1", metrics=content, steps=b"")
-    assert fetched(head).texts.get("metrics.jsonl", "").encode() == content
-    assert len(head.asked) == size // FETCHED + 2
+@pytest.mark.parametrize("size", [0, 1, LEAST_PART, 3 * LEAST_PART + 7, 2 * FETCHED + 7])
+def test_a_file_comes_whole_in_parts(clock: Callable[[Head], None], size: int) -> None:
+    content = " ".join(map(str, range(size // 4 + 1)))[:size]
+    head = Head("node1", metrics=content.encode(), steps=b"")
+    clock(head)
+    assert fetched(head).texts.get("metrics.jsonl", "") == content
 
 
-def test_no_host_holds_the_end_of_a_job_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "METRICS_SECONDS", 0.0)
-    head = Head("node1", metrics=b"", steps=b"")
+@pytest.mark.parametrize(
+    ("delay", "speed"), [(0.0, 1e9), (0.5, 1e9), (0.2, 125e3), (0.2, 12e3), (9.9, 1e9), (math.inf, 1.0)]
+)
+def test_the_agent_of_a_head_never_misses_its_driver(
+    clock: Callable[[Head], None], delay: float, speed: float
+) -> None:
+    head = Head("node1", delay=delay, speed=speed, metrics=b"x" * (1 << 26), steps=b"x" * (1 << 26))
+    clock(head)
     fetched(head)
-    assert head.asked and all(seconds <= 0 for _, seconds in head.asked)
+    assert len(head.pings) > 1
+    assert max(head.silences) < SILENCE_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("delay", "speed", "size", "seconds"),
+    [
+        (0.3, 125e6, 1 << 26, 10.0),  # a long round trip
+        (0.1, 125e3, 30 << 20, 300.0),  # 1 Mbit/s
+        (0.1, 8e3, 2 << 20, 300.0),  # 64 kbit/s
+    ],
+)
+def test_a_slow_link_brings_the_metrics_in_time(
+    clock: Callable[[Head], None], delay: float, speed: float, size: int, seconds: float
+) -> None:
+    head = Head("node1", delay=delay, speed=speed, metrics=b"x" * size, steps=b"")
+    clock(head)
+    found = fetched(head)
+    assert (len(found.texts["metrics.jsonl"]), found.missing()) == (size, [])
+    assert head.now - 1000 < seconds
+
+
+def test_no_host_holds_the_end_of_a_job_for_ever(clock: Callable[[Head], None]) -> None:
+    head = Head("node1", delay=9.0, metrics=b"x" * (1 << 26), steps=b"x")
+    clock(head)
+    found = fetched(head)
+    assert head.now - 1000 == metrics.METRICS_SECONDS
+    assert set(head.asked) == {"out/metrics.jsonl"}
+    assert [why.partition(" could")[0] for why in found.missing()] == ["metrics.jsonl and steps.jsonl"]

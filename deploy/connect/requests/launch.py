@@ -10,9 +10,9 @@ from ...decode import AtMost, Like
 from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Words
 from .request import MOST_ENTRIES, Nothing, Payload, Pids, Request
 
-FETCHED = 1 << 18
-"""The most bytes that are fetched at once: over a slow link too, they are here before their host counts as
-silent (deploy/connect/channel.py)."""
+FETCHED = 1 << 22
+"""The most bytes that are fetched at once. Over a slow link fewer are asked for: they must be here before
+their host counts as silent (deploy/connect/channel.py)."""
 
 
 @dataclass(frozen=True)
