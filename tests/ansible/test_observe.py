@@ -176,6 +176,39 @@ def test_a_job_is_running_while_its_keeper_holds_its_lock(tmp_path: Path) -> Non
     assert observe.running_jobs([str(tmp_path)]) == []
 
 
+@pytest.mark.parametrize("made", ["folder", "FIFO", "link to a lock", "link to itself"])
+def test_what_an_account_puts_in_the_place_of_a_lock_is_no_lock(tmp_path: Path, made: str) -> None:
+    jobs = tmp_path / ".muster/jobs"
+    (jobs / "job/run").mkdir(parents=True)
+    (jobs / "held").mkdir()
+    held = os.open(jobs / "held/lock.node1", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    targets = {"link to a lock": "../held/lock.node1", "link to itself": "lock.node1"}
+    place = jobs / "job/lock.node1"
+    if made == "folder":
+        place.mkdir()
+    elif made == "FIFO":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(targets[made])
+    (jobs / "job/run/lock.driver").symlink_to("../lock.node1")
+    assert observe.running_jobs([str(tmp_path)]) == ["held"]
+    os.close(held)
+
+
+def test_what_takes_the_place_of_a_lock_meanwhile_is_not_opened_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, other = tmp_path / "lock.node1", tmp_path / "other"
+    other.touch()
+    held = os.open(other, os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    lock.symlink_to(other)
+    monkeypatch.setattr(observe.Path, "lstat", lambda _: other.stat())  # as it was before the exchange
+    assert not observe.is_locked(lock, fcntl.LOCK_EX)
+    os.close(held)
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [

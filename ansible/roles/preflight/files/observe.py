@@ -17,6 +17,7 @@ import pwd
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -275,12 +276,23 @@ def running_jobs(homes: list[str]) -> list[str]:
 
 
 def is_locked(lock: Path, kind: int) -> bool:
-    """Whether another process holds this lock."""
-    with contextlib.suppress(FileNotFoundError), lock.open("r+b") as file:
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except OSError:
-            return True
+    """Whether this is a lock that another process holds.
+
+    Its folder is the account's, which may have made anything there: a FIFO, a folder, a link to a device.
+    """
+    try:
+        if not stat.S_ISREG(lock.lstat().st_mode):  # opening some devices does something already
+            return False
+        descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # another may have taken its place
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
     return False
 
 
