@@ -97,9 +97,9 @@ def allocated(
     slurm: str, include: str, exclude: str, python: str, seconds: float | None
 ) -> Iterator[Inventory]:
     """The hosts of an allocation: one that salloc gives for these words, or the one that is HERE."""
-    from ..connect.transports.srun import SrunPipe  # noqa: PLC0415  # most commands need no Slurm
-    from ..slurm import grant, programs  # noqa: PLC0415
+    from ..slurm import grant  # noqa: PLC0415  # most commands need no Slurm
     from ..slurm.blame import blame_for_unfit, blame_slurm  # noqa: PLC0415
+    from ..slurm.steps import steps  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         if slurm == HERE:
@@ -107,11 +107,10 @@ def allocated(
         else:
             given = stack.enter_context(grant.granted(salloc_words(slurm), os.environ, _tell, seconds))
         hosts = hostfile.select(given.hosts, include, exclude)
-        explain = partial(programs.why_lost, given.job)
         try:
             yield Inventory(
                 hosts,
-                lambda host: SrunPipe(given.job, host, python or "python3", explain),
+                steps(python, given),
                 allocation=given.job,
                 blame=partial(blame_slurm, job=given.job),
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -90,7 +91,7 @@ def _begin(folder: Path, job: Job, given: Allocation, *, requeue: bool) -> tuple
 
 
 def _attempts(job: Job, run: RunFolder, given: Allocation) -> Attempts:
-    open_pipe = steps(job, given, look=programs.ending)
+    open_pipe = steps(job.python, given, look=programs.ending)
     return Attempts(job, open_pipe, run, (run,), blame=partial(blame_own_end, job=given.job))
 
 
@@ -114,8 +115,8 @@ def _goes_on(result: LaunchResult) -> bool:
 
 
 def _is_taken(ended: str) -> bool:
-    """Whether Slurm may start a job again that ended so: not after a cancellation or the time limit."""
-    return bool(ended) and not ended.endswith(("CANCELLED", "TIMEOUT (TimeLimit)"))
+    """Whether Slurm took the hosts: after any other end it does not start the job again."""
+    return re.search(r"(?:^|: )(PREEMPTED|NODE_FAIL)\b", ended) is not None
 
 
 def _requeue(job: str) -> bool:

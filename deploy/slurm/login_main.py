@@ -37,4 +37,4 @@ def allocated(job: Job, run: RunFolder, waits: Callable[[str], None]) -> Iterato
     if job.spec.launcher == "srun":
         require_pmix()
     with granted(job.slurm, os.environ, tell, job.slurm_timeout or None) as given:
-        yield Hosts(on_hosts(job, given), steps(job, given), partial(blame_slurm, job=given.job))
+        yield Hosts(on_hosts(job, given), steps(job.python, given), partial(blame_slurm, job=given.job))

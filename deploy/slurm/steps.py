@@ -9,16 +9,16 @@ from functools import partial
 
 from ..connect.pipe import OpenPipe
 from ..connect.transports.srun import SrunPipe
-from ..errors import MusterError
+from ..errors import UsageError
 from ..jobs.job import Job
 from . import programs
 from .allocation import Allocation
 
 
 def on_hosts(job: Job, given: Allocation) -> Job:
-    """The job on the hosts of the allocation; `MusterError` if they are too few."""
+    """The job on the hosts of the allocation; `UsageError` if they are too few."""
     if job.min_hosts > len(given.hosts):
-        raise MusterError(f"--min-hosts {job.min_hosts}: Slurm gave {len(given.hosts)}")
+        raise UsageError(f"--min-hosts {job.min_hosts}: Slurm gave {len(given.hosts)}")
     return dataclasses.replace(
         job,
         hosts=given.hosts,
@@ -27,10 +27,10 @@ def on_hosts(job: Job, given: Allocation) -> Job:
     )
 
 
-def steps(job: Job, given: Allocation, *, look: Callable[[str], str] = programs.ended) -> OpenPipe:
+def steps(python: str, given: Allocation, *, look: Callable[[str], str] = programs.ended) -> OpenPipe:
     """Opens an agent as a step of the allocation. `look`: what Slurm says about the end of the job."""
-    explain, python = partial(programs.why_lost, given.job, look=look), from_home(job.python or "python3")
-    return lambda host: SrunPipe(given.job, host, python, explain)
+    explain, command = partial(programs.why_lost, given.job, look=look), from_home(python or "python3")
+    return lambda host: SrunPipe(given.job, host, command, explain)
 
 
 def from_home(python: str) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from muster.deploy.cli import inventory
 from muster.deploy.common.runs import identity
+from muster.deploy.connect.pipe import OpenPipe
 from muster.deploy.connect.requests.jobs import JobState
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.hosts.hostfile import Host
@@ -26,7 +27,7 @@ from muster.deploy.jobs.job import Job
 from muster.deploy.launch.result import Failure, LaunchResult, interruption
 from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import LaunchSpec, Program
-from muster.deploy.slurm import batch, batch_main, blame, programs, steps
+from muster.deploy.slurm import batch, batch_main, blame, grant, programs, steps
 from muster.deploy.slurm.allocation import Allocation
 from muster.deploy.slurm.batch import Batch, batch_of, submit
 from muster.deploy.slurm.batch_runs import BatchRuns
@@ -96,12 +97,37 @@ def test_the_python_of_the_driver_may_be_named_from_the_home_folder_as_over_ssh(
     assert (done.returncode, done.stdout) == (0, "-I\n"), done.stderr
 
 
-@pytest.mark.parametrize("python", ["~/venv/bin/python", "venv/bin/python"])
-def test_steps_start_the_same_python(monkeypatch: pytest.MonkeyPatch, job: Job, python: str) -> None:
+def to_batch_job(python: str) -> OpenPipe:
+    return steps.steps(python, TWO)
+
+
+def to_attached_launch(python: str) -> OpenPipe:
+    with inventory.allocated(inventory.HERE, "", "", python, None) as found:
+        return found.open_pipe
+
+
+@pytest.mark.parametrize("way", [to_batch_job, to_attached_launch])
+@pytest.mark.parametrize(
+    ("python", "meant"),
+    [
+        ("~/venv/bin/python", "~/venv/bin/python"),
+        ("venv/bin/python", "~/venv/bin/python"),
+        ("python3.12", "python3.12"),
+        ("", "python3"),
+    ],
+)
+def test_steps_start_the_same_python(
+    monkeypatch: pytest.MonkeyPatch, way: Callable[[str], OpenPipe], python: str, meant: str
+) -> None:
     started: list[str] = []
-    monkeypatch.setattr(steps, "SrunPipe", lambda number, host, python, explain: started.append(python))
-    steps.steps(dataclasses.replace(job, python=python), TWO)(TWO.hosts[0])
-    assert started == ["~/venv/bin/python"]
+
+    def pipe(number: str, host: Host, python: str, explain: Callable[[str], str]) -> None:
+        started.append(python)
+
+    monkeypatch.setattr(steps, "SrunPipe", pipe)
+    monkeypatch.setattr(grant, "here", lambda environ: TWO)
+    way(python)(TWO.hosts[0])
+    assert started == [meant]
 
 
 def test_srun_in_an_image_is_refused_before_the_queue(job: Job, tmp_path: Path) -> None:
@@ -349,8 +375,14 @@ def test_a_sigterm_to_the_driver_is_what_slurm_does(
         (Failure("rank", "exit status 75", 75), False, False),
         (Failure("rank", "SIGUSR1 (10)", 138), True, False),
         (Failure("allocation", "Slurm ended the allocation 7: PREEMPTED", 3), False, True),
+        (Failure("allocation", "Slurm ended the allocation 7: NODE_FAIL", 3), False, True),
+        (Failure("allocation", "Slurm ended the allocation 7: NODE_FAIL (NodeDown)", 3), False, True),
         (Failure("allocation", "Slurm ended the allocation 7: CANCELLED", 143), False, False),
+        (Failure("allocation", "Slurm ended the allocation 7: CANCELLED (Prolog)", 143), False, False),
+        (Failure("allocation", "Slurm ended the allocation 7: TIMEOUT", 3), False, False),
         (Failure("allocation", "Slurm ended the allocation 7: TIMEOUT (TimeLimit)", 3), False, False),
+        (Failure("allocation", "Slurm ended the allocation 7: DEADLINE", 3), False, False),
+        (Failure("allocation", "Slurm ended the allocation 7: OUT_OF_MEMORY", 3), False, False),
     ],
 )
 def test_a_job_goes_on_when_it_has_saved_or_slurm_took_its_hosts(
@@ -382,13 +414,13 @@ def test_a_job_that_cannot_start_says_why_in_its_folder(
     wants_more = dataclasses.replace(job, min_hosts=4, notify=tell)
     submit(wants_more, made := batch_of(job, [], tmp_path / "runs"), {"PATH": f"{tmp_path / 'bin'}:/bin"})
     environ = {**ON_N1, batch.NOTIFY: tell}
-    assert batch_main.drive(made.folder, environ) == 1
+    assert batch_main.drive(made.folder, environ) == 2
     found = state(tmp_path / "runs")
     assert (found.state, found.why) == ("failed", "--min-hosts 4: Slurm gave 1")
     assert "--min-hosts 4" in (made.folder / "verdict.txt").read_text()
     assert "--min-hosts 4" in capsys.readouterr().err
     told = json.loads((tmp_path / "told").read_text())
-    assert (told["job"], told["state"], told["exit_status"], told["hosts"]) == (NAME, "failed", 1, [])
+    assert (told["job"], told["state"], told["exit_status"], told["hosts"]) == (NAME, "failed", 2, [])
     assert told["failure"]["reason"] == "--min-hosts 4: Slurm gave 1"
     assert not (made.folder / "batch").exists()
 
