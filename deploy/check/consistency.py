@@ -63,7 +63,7 @@ def differences(examined: Mapping[str, Examined], launcher: LauncherName) -> Ite
                     name,
                     "warning",
                     "no mpi4py, which others have: an exception in one rank will not end MPI in the others",
-                    "install mpi4py there, or accept that a failed rank does not end the others",
+                    "install mpi4py there",
                 )
     if any(measured.facts.gpus for measured in examined.values()):
         for name, measured in examined.items():

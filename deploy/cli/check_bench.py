@@ -71,7 +71,7 @@ def _noted(findings: list[Finding]) -> Iterator[None]:
     """Make a job that could not run a finding, so that what else the check has found is still shown."""
     try:
         yield
-    except UnfitError as error:
-        findings += [failed(host, reason) for host, reason in error.reasons]
     except MusterError as error:
-        findings.append(failed(error.host, error.reason))
+        reasons = error.reasons if isinstance(error, UnfitError) else ((error.host, error.reason),)
+        found = [failed(host, reason) for host, reason in reasons]
+        findings += [finding for finding in found if finding not in findings]  # the other job had it too
