@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -31,7 +30,7 @@ from ..console.terminal import harmless
 from ..console.text import describe_code, status_of
 from ..plan.openmpi import starts_daemon
 from . import result
-from .result import Failure, alone, describe_out_of_memory, stopped
+from .result import TERMINATED, Failure, alone, describe_out_of_memory, stopped
 from .state import State, UntrueReport
 from .stdin import Input
 from .watchdogs import Stall
@@ -216,7 +215,7 @@ class Reports:
         """`fab stop` was run on another machine than the driver's: the job ends like after a SIGTERM here."""
         if not self.state.over:
             by = harmless(report.by)
-            self.state.failures = [stopped(by, 128 + signal.SIGTERM, now())]
+            self.state.failures = [stopped(by, TERMINATED, now())]
             self.state.finish()
 
     # -- what follows --
