@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.ansible.bare_hosts import BOOKS
 from tests.ansible.rendering import render, render_value
 
 ENGINE = {"command": "/usr/bin/docker", "kind": "docker", "answers": True, "version": "28.2.2", "cdi": True}
@@ -156,6 +159,18 @@ def test_a_node_without_gpus_has_none_and_podman_needs_no_docker() -> None:
 def test_a_node_has_no_gpus_where_they_are_to_be_left_alone() -> None:
     lines = unit({"container_engine_nvidia": "no"}, **CARDS | CUDA)
     assert not [line for line in lines if "gpu" in line or "nvidia" in line]
+
+
+def test_root_loads_an_image_from_a_folder_that_nobody_else_writes_in() -> None:
+    folder = str(PurePosixPath(render_value("node", "node_archive_copy", {"node1": {}})).parent)
+    tasks = yaml.safe_load((BOOKS / "roles/node/tasks/image.yml").read_text())
+    assert folder == render_value("node", "node_record | dirname", {"node1": {}})
+    assert tasks[0]["ansible.builtin.file"] == {
+        "path": "{{ node_record | dirname }}",
+        "state": "directory",
+        "mode": "0755",
+    }
+    assert folder == "/var/lib/muster"  # teardown removes it with all that a run left there
 
 
 def test_memory_to_pin_is_in_kib_and_the_engine_takes_bytes() -> None:
