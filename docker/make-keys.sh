@@ -69,7 +69,8 @@ done
 } >>"$new/ssh_config"
 
 mv "$new/host_known_hosts" "$new/known_hosts"
-for file in id_ed25519 id_ed25519.pub known_hosts ssh_config; do
+# ssh_config first: `muster cluster down` knows by it that the other files are the practice cluster's.
+for file in ssh_config id_ed25519 id_ed25519.pub known_hosts; do
   cp "$new/$file" "/muster/.$file"
   chown --reference=/muster "/muster/.$file" # so the user can read them, and remove them
   mv "/muster/.$file" "/muster/$file"

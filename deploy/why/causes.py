@@ -156,5 +156,5 @@ def waits(evidence: Evidence) -> bool:
     Frames outside of that line say nothing: torch's `@record` is below every line of a program.
     """
     at = own_line(evidence.frames)
-    inside = evidence.frames[: evidence.frames.index(at) + 1] if at else ()
+    inside = evidence.frames[: evidence.frames.index(at) + 1] if at else evidence.frames
     return any(sign in line.file for line in inside for sign in _WAITS)

@@ -23,7 +23,9 @@ def engine(answer: bytes, reads: int) -> threading.Thread:
             caller.settimeout(60)
             seen = 0
             while seen < reads:
-                seen += len(caller.recv(reads - seen))
+                part = caller.recv(reads - seen)
+                assert part, "the request ended early"
+                seen += len(part)
             caller.sendall(answer)
 
     thread = threading.Thread(target=serve, daemon=True)

@@ -24,7 +24,7 @@ def reaped() -> Iterator[None]:
     ("program", "reason"),
     [
         ("echo 'Error: Permission denied' >&2; exit 1", "Error: Permission denied"),
-        ("exit 1", "py-spy ended with status 0"),
+        ("exit 1", "py-spy printed nothing"),
     ],
 )
 def test_the_reason_of_a_py_spy_that_failed_is_told(tmp_path: Path, program: str, reason: str) -> None:

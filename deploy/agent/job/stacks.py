@@ -104,7 +104,7 @@ def _take(tool: str, pid: int, state: str, code: str) -> Frame:
     except (OSError, ValueError, KeyError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
     messages = done.stderr.decode(errors="replace").strip().splitlines()
-    return {"error": messages[0] if messages else f"py-spy ended with status {done.returncode}"}
+    return {"error": messages[0] if messages else "py-spy printed nothing"}
 
 
 def _main_thread(pid: int, threads: list[dict[str, Any]], code: str) -> list[list[Any]]:
