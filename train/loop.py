@@ -177,8 +177,8 @@ def continue_training(
 ) -> bool:
     """Put `trainer` where the training begins; returns whether that is at a checkpoint of this run.
 
-    No tensor of the checkpoint is left then: they are mapped from its file, whose space on the disk would not
-    be free when the file is removed.
+    No tensor of the checkpoint is left then. Tensors of a checkpoint are mapped from its file; while such a
+    tensor exists, removing the file frees no disk space.
     """
 
     def check(state: dict[str, Any]) -> None:

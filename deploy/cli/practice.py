@@ -34,7 +34,8 @@ NODES = ("node1", "node2", "node3")
 COMPOSED = ("cpu", "cpu-source")
 """The targets that compose.yaml builds; others need more arguments than it gives."""
 KEYS = ("id_ed25519", "id_ed25519.pub", "known_hosts", "ssh_config")
-"""What docker/make-keys.sh writes. `down` removes the last of them last: it says whose the others are."""
+"""What docker/make-keys.sh writes. `down` removes ssh_config last, because it identifies the practice
+cluster's keys."""
 SETUPS = ("hosts.json", "id_ed25519.next", "ssh_config.next")
 """Files beside the keys that only setup and rotate-keys write."""
 _CONFIG_OF_PRACTICE = re.compile(

@@ -78,7 +78,7 @@ def compare(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
     json: bool = False,
 ) -> None:
-    """Compare jobs: what differs in code, arguments, environment, versions and hosts, and results."""
+    """Compare jobs: differences in code, arguments, environment, versions, hosts and results."""
     names = list(job or ())
     with explained(context), tempfile.TemporaryDirectory(prefix="muster-compare-") as place:
         if len(names) < 2:

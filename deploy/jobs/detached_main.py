@@ -62,7 +62,10 @@ def main(folder_name: str, take: Take | None = None) -> None:
 
 
 def drive(job: Job, folder: Path, take: Take | None = None) -> None:
-    """Run the job to its verdict, in its folder. Without a reader of its first word there is no job."""
+    """Run the job to its verdict, in its folder.
+
+    If the launching command is gone before the first report, the job is not started.
+    """
     run = RunFolder(folder, "run", detached=True, max_log=job.max_log)
     word = _FirstWord()
     try:

@@ -30,7 +30,10 @@ def place_ranks(hosts: Sequence[Host], np: int | None) -> tuple[Place, ...]:
 
 
 def check_spec(spec: LaunchSpec) -> None:
-    """Refuse what can run on no hosts. Nothing is known of them yet, as for a job that waits for them."""
+    """Refuse a specification that no hosts could run.
+
+    It needs no hosts, so it can be checked before any are known.
+    """
     if spec.launcher == "srun" and spec.image:
         raise UsageError(NO_CONTAINER)
 

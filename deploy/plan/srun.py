@@ -19,8 +19,7 @@ OUTSIDE = (
     "an allocation; elsewhere use mpirun or torchrun"
 )
 NO_CONTAINER = (
-    "--launcher srun with --image: Slurm starts the ranks on the hosts, and no container has srun; "
-    "use --launcher torchrun or mpirun"
+    "--launcher srun cannot start ranks in a container (--image); use --launcher torchrun or mpirun"
 )
 
 

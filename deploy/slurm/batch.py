@@ -41,7 +41,7 @@ REQUEUE = "--requeue"
 NOTIFY = "MUSTER_NOTIFY"
 """The variable with the target of --notify, which may be a URL that lets anyone post."""
 _ELSEWHERE = "***"
-"""What is written in its place."""
+"""Stands for the target of --notify in files."""
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.slurm.batch_main import main; main()"
 )

@@ -317,7 +317,9 @@ def test_srun_elsewhere_is_refused_in_a_sentence() -> None:
 
 
 def test_srun_and_an_image_are_refused_together() -> None:
-    with pytest.raises(UsageError, match=r"--launcher srun with --image.*; use --launcher torchrun"):
+    with pytest.raises(
+        UsageError, match=r"srun cannot start ranks in a container .*; use --launcher torchrun"
+    ):
         make_plan("node1 slots=2", launcher="srun", allocation="17", image="pytorch:1")
 
 

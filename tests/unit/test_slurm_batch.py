@@ -132,7 +132,7 @@ def test_steps_start_the_same_python(
 
 def test_srun_in_an_image_is_refused_before_the_queue(job: Job, tmp_path: Path) -> None:
     job = dataclasses.replace(job, spec=dataclasses.replace(job.spec, launcher="srun", image="it"))
-    with pytest.raises(UsageError, match="--launcher srun with --image"):
+    with pytest.raises(UsageError, match="--launcher srun cannot start ranks in a container"):
         batch_of(job, [], tmp_path / "runs")
 
 

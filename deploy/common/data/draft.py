@@ -66,7 +66,7 @@ class Draft:
                     os.rmdir(place)
 
     def _keeps(self, path: bytes, index: int) -> bool:
-        """Whether a file that is there is kept; only then its right chunks are lacking no longer."""
+        """Decide whether to keep a file of the draft; if it is kept, its correct chunks count as present."""
         file = self.manifest.files[index]
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size > file.size or status.st_nlink > 1:

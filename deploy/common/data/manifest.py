@@ -138,7 +138,7 @@ def unpack(packed: bytes) -> Manifest:
 def parse(text: bytes) -> Manifest:
     """The manifest in a text; ValueError for what could reach out of its folder, or is none."""
     if sum(map(text.count, (b"{", b"[", b","))) > MOST_SIGNS:
-        raise ValueError(f"a manifest with more than {MOST_SIGNS} braces, brackets and commas")
+        raise ValueError("a manifest that is too large to read safely; put small files into archives")
     try:
         document = json.loads(text)
         if document["muster_data"] != FORM or document["chunk"] != CHUNK:
