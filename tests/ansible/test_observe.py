@@ -160,6 +160,21 @@ def test_a_gpu_is_known_by_its_vendor_though_no_driver_is_loaded(tmp_path: Path)
     assert observe.nvidia_cards(str(tmp_path / "none")) == 0
 
 
+def test_a_home_with_data_is_one_also_where_the_skeleton_or_the_home_cannot_be_read(tmp_path: Path) -> None:
+    home, skeleton, loop = tmp_path / "home", tmp_path / "skel", tmp_path / "loop"
+    for folder in (home, skeleton):
+        folder.mkdir()
+        (folder / ".profile").touch()
+    (home / ".ssh").mkdir()
+    loop.symlink_to("loop")
+    assert not observe.holds_data(str(home), str(skeleton))
+    assert not observe.holds_data(str(tmp_path / "none"), str(skeleton))
+    assert observe.holds_data(str(loop), str(skeleton))
+    (home / "weights").touch()
+    for readable in (skeleton, tmp_path / "none", loop):
+        assert observe.holds_data(str(home), str(readable))
+
+
 def test_a_job_is_running_while_its_keeper_holds_its_lock(tmp_path: Path) -> None:
     jobs = tmp_path / ".muster/jobs"
     for job in ("ended", "running", "detached"):

@@ -182,14 +182,18 @@ def account(name: str) -> dict[str, object]:
     }
 
 
-def holds_data(home: str) -> bool:
-    """Whether a home folder holds more than a new home folder does."""
+def holds_data(home: str, skeleton: str = "/etc/skel") -> bool:
+    """Whether a home folder holds more than a new home folder does; one that cannot be read may."""
+    new: set[str] = set()
     try:
         names = {path.name for path in Path(home).iterdir()}
-        skeleton = {path.name for path in Path("/etc/skel").iterdir()}
-    except OSError:
+    except FileNotFoundError:
         return False
-    return bool(names - skeleton - {".ansible", ".ssh", ".bash_history", ".muster-venv"})
+    except OSError:
+        return True
+    with contextlib.suppress(OSError):  # not every host has it
+        new = {path.name for path in Path(skeleton).iterdir()}
+    return bool(names - new - {".ansible", ".ssh", ".bash_history", ".muster-venv"})
 
 
 def environment(home: str) -> dict[str, object]:
