@@ -17,6 +17,10 @@ import pytest
 
 from tests import load, parallel
 
+# What a git hook sets is for this checkout, not for repositories of tests; nor is a way to the hosts of the user.
+for name in [name for name in os.environ if name.startswith("GIT_") or name == "MUSTER_SSH"]:
+    del os.environ[name]
+
 HERE = Path(__file__).parent
 SOAK_TABLE = HERE.parent / "build" / "soak.txt"
 FIGURE, DURATION = "figure", "duration"  # properties of a report, which xdist's workers pass on

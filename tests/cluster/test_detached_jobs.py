@@ -59,7 +59,7 @@ def test_a_detached_job_ends_as_any_other_and_leaves_its_folder_here(
     assert "FAILED  rank 4 on node3: exit status 3" in attached.stdout
     folder = project.path / "runs" / job
     assert f"logs: runs/{job}/logs" in attached.stdout
-    assert (folder / "logs" / "rank-0005@node3.out").read_text().startswith("step 0\n")
+    assert (folder / "logs" / "rank-0004@node3.out").read_text().startswith("step 0\n")
     assert json.loads((folder / "result.json").read_text())["exit_status"] == 3
     no_job_is_left(cluster)
 

@@ -14,6 +14,7 @@ import pytest
 
 from muster.deploy.common.samples import HostSample
 from muster.deploy.jobs.sample_file import NAME, SampleFile
+from tests.processes import wait_until_gone
 from tests.unit.runs import BEGAN, JOB, write_run
 from tests.waiting import wait_until
 
@@ -100,4 +101,4 @@ def test_it_ends_when_it_is_told_to_and_when_its_terminal_is_gone(
         os.kill(pid, signal.SIGTERM)
     else:
         terminal.close()
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the end of muster top")
+    wait_until_gone(pid)

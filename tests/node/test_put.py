@@ -190,7 +190,7 @@ def test_two_readings_of_a_folder_are_the_same(folder: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "walk", other_order)
     assert _listed(folder) == first
-    (folder / "a" / "data").chmod(0o600)
+    (folder / "a" / "data").chmod(0o755)
     assert listing_digest(_listed(folder)) != listing_digest(first)
 
 

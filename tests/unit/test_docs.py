@@ -158,7 +158,7 @@ def test_every_variable_of_muster_is_described_and_only_those() -> None:
     texts = [
         path.read_text(errors="replace")
         for path in (*sources, ROOT / "compose.yaml")
-        if path.suffix != ".pyc"
+        if "__pycache__" not in path.parts
     ]
     used = {name for text in texts for name in re.findall(r"MUSTER_[A-Z0-9_]*[A-Z0-9]", text)}
     described = re.findall(r"`(MUSTER_[A-Z0-9_]+)`", DOCUMENTS["docs/reference/environment.md"])

@@ -24,6 +24,7 @@ from muster.deploy.launch.result import Failure
 from muster.deploy.plan import srun
 from muster.deploy.slurm import blame, grant, programs
 from muster.deploy.slurm.allocation import Allocation, allocation_of, repeated
+from tests.processes import wait_until_gone
 from tests.unit.plans import make_plan
 from tests.unit.test_attempts import DONE, FAILED
 from tests.waiting import wait_until
@@ -170,7 +171,7 @@ def test_an_srun_that_waits_for_a_lost_node_is_ended_with_all_it_started(
     child = tmp_path / "child"
     wait_until(lambda: child.is_file() and child.read_text(), "the child of srun")
     pipe.close()
-    wait_until(lambda: not Path(f"/proc/{child.read_text().strip()}").exists(), "the end of srun's child")
+    wait_until_gone(int(child.read_text()))
 
 
 def test_the_reason_to_wait_is_told_once_and_a_time_out_quotes_it(slurm: Callable[..., None]) -> None:
