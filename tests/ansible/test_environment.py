@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -11,8 +12,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.ansible.bare_hosts import ROOT
+from tests.ansible.bare_hosts import BOOKS, ROOT
 from tests.ansible.rendering import render, render_value
 from tests.ansible.test_observe import module, observe
 from tests.ansible.test_problems import SEEN
@@ -144,6 +146,7 @@ from pathlib import Path
 words = sys.argv[1:]
 with open({log!r}, "a") as log:
     print(*words, file=log)
+    print(os.environ.get("UV_DEFAULT_INDEX", ""), file=log)
 if words[0] == "venv":
     program = Path(words[-1], "bin", "python")
     program.parent.mkdir(parents=True)
@@ -186,6 +189,12 @@ def made(program: ModuleType, **asked: Any) -> bool:
     return bool(program.make(ASKED | {"uv": str(program.home() / "uv")} | asked)["changed"])
 
 
+def calls(folder: Path) -> list[tuple[str, str]]:
+    """The words of each call of uv, and the index that it was to ask."""
+    lines = (folder / "log").read_text().splitlines()
+    return list(zip(lines[::2], lines[1::2], strict=True))
+
+
 def state(program: ModuleType) -> tuple[str, list[str]]:
     """The environment in use, and all that are there."""
     root = program.home() / ".muster-venv"
@@ -196,9 +205,9 @@ def test_an_environment_is_made_once_and_another_takes_its_place(program: Module
     assert made(program)
     assert state(program) == ("one", ["one"])
     assert (tmp_path / ".muster-venv/current/bin/uv").is_file()
-    calls = (tmp_path / "log").read_text()
+    before = calls(tmp_path)
     assert not made(program)
-    assert (tmp_path / "log").read_text() == calls
+    assert calls(tmp_path) == before
     assert made(program, digest="two")
     assert state(program) == ("two", ["two"])
 
@@ -264,19 +273,27 @@ def test_torch_comes_from_its_own_index_alone_and_the_rest_from_the_other(
     program: ModuleType, tmp_path: Path
 ) -> None:
     made(program, index="https://example/simple")
-    _, torch, rest = (tmp_path / "log").read_text().splitlines()
-    assert torch.endswith(
-        "--no-deps --only-binary :all: --default-index https://torch.example/cpu torch==2.13.0"
-    )
-    assert rest.endswith("--default-index https://example/simple torch==2.13.0 mpi4py==4.1.2 numpy")
-    assert "--constraint" in rest
+    _, torch, rest = calls(tmp_path)
+    assert torch[0].endswith("--no-deps --only-binary :all: torch==2.13.0")
+    assert rest[0].endswith("--only-binary :all: torch==2.13.0 mpi4py==4.1.2 numpy")
+    assert (torch[1], rest[1]) == ("https://torch.example/cpu", "https://example/simple")
+    assert "--constraint" in rest[0]
+
+
+def test_without_an_index_of_its_own_uv_asks_the_one_that_the_host_is_told_of(
+    program: ModuleType, tmp_path: Path
+) -> None:
+    made(program, environment={"UV_DEFAULT_INDEX": "https://site.example/simple"})
+    _, torch, rest = calls(tmp_path)
+    assert (torch[1], rest[1]) == ("https://torch.example/cpu", "https://site.example/simple")
 
 
 def test_with_wheels_no_index_is_asked(program: ModuleType, tmp_path: Path) -> None:
     made(program, wheels="/var/tmp/w", index="https://example/simple")
-    _, install = (tmp_path / "log").read_text().splitlines()
-    assert "--no-index --find-links /var/tmp/w torch==2.13.0 mpi4py" in install
-    assert "example" not in install
+    _, (install, asked) = calls(tmp_path)
+    assert "--no-index --find-links /var/tmp/w " in install
+    assert install.endswith("torch==2.13.0 mpi4py==4.1.2 numpy")
+    assert "example" not in install + asked
 
 
 def test_nothing_stays_of_the_question_or_after_a_removal(program: ModuleType, tmp_path: Path) -> None:
@@ -297,6 +314,85 @@ def test_a_failure_is_said_on_stderr_and_a_secret_is_on_no_command_line(
     assert program.main(json.dumps(asked)) == 1
     assert capsys.readouterr().err == "error: no compile\n"
     assert "hush" not in (tmp_path / "log").read_text()
+
+
+PRIVATE_INDEX = "https://reader:hush@index.example/simple"
+PRIVATE_TORCH_INDEX = "https://reader:hush@torch.example/cpu"
+
+
+def test_an_index_with_a_password_is_named_on_no_command_line_and_in_no_message(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    indexes = {"index": PRIVATE_INDEX, "torch_index": PRIVATE_TORCH_INDEX}
+    made(program, **indexes)
+    program.plan(ASKED | {"uv": str(tmp_path / "uv")} | indexes)
+    assert "hush" not in "".join(words for words, _ in calls(tmp_path))
+    assert [index for _, index in calls(tmp_path)] == ["", *[PRIVATE_TORCH_INDEX, PRIVATE_INDEX] * 2]
+    monkeypatch.setenv("FAIL", "compile")
+    uv = tmp_path / "uv"
+    uv.write_text(
+        uv.read_text().replace('"error: no "', '"error: no " + os.environ["UV_DEFAULT_INDEX"] + " "')
+    )
+    assert program.main(json.dumps(ASKED | {"do": "plan", "uv": str(uv)} | indexes)) == 1
+    assert capsys.readouterr().err == "error: no https://***@torch.example/cpu compile\n"
+    assert "from https://***@torch.example/cpu and https://***@index.example/simple: error" in problems(
+        venv_planned=BAD, venv_index=PRIVATE_INDEX, venv_torch_index=PRIVATE_TORCH_INDEX
+    )
+
+
+def test_a_wheelhouse_is_filled_without_a_password_on_a_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheelhouse = module("venv", "wheelhouse")
+    calls: list[tuple[list[str], dict[str, str]]] = []
+
+    def said(argv: list[str], environment: dict[str, str], stdin: str = "") -> str:
+        calls.append((argv, environment))
+        return stdin
+
+    monkeypatch.setattr(wheelhouse, "said", said)
+    asked = {
+        "folder": str(tmp_path),
+        "uv": "uv",
+        "constraints": "c",
+        "platform": "p",
+        "architecture": "x86_64",
+    }
+    asked |= {name: ASKED[name] for name in ("python_version", "torch", "packages")}
+    for index, torch_index, expected in (
+        (PRIVATE_INDEX, PRIVATE_TORCH_INDEX, [PRIVATE_TORCH_INDEX, PRIVATE_INDEX, PRIVATE_INDEX]),
+        (PRIVATE_INDEX, "", [PRIVATE_INDEX] * 3),
+        ("", PRIVATE_TORCH_INDEX, [PRIVATE_TORCH_INDEX, "", ""]),
+    ):
+        calls.clear()
+        wheelhouse.fill(asked | {"index": index, "torch_index": torch_index})
+        assert "hush" not in " ".join(word for argv, _ in calls for word in argv)
+        names = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "PIP_INDEX_URL")
+        told = [{name: value} if value else {} for name, value in zip(names, expected, strict=True)]
+        assert [environment for _, environment in calls] == told
+
+
+def test_a_failure_to_fill_a_wheelhouse_says_no_password() -> None:
+    wheelhouse = module("venv", "wheelhouse")
+    fails = [sys.executable, "-c", "import os, sys; sys.exit(os.environ['PIP_INDEX_URL'] + ' is away')"]
+    with pytest.raises(ValueError, match=r"^https://\*\*\*@index\.example/simple is away$"):
+        wheelhouse.said(fails, {"PIP_INDEX_URL": PRIVATE_INDEX})
+
+
+def test_no_question_to_a_program_of_the_role_is_on_a_command_line() -> None:
+    texts = [path.read_text() for path in (BOOKS / "roles/venv/tasks").glob("*.yml")]
+    asked = [task for text in texts for task in commands(yaml.safe_load(text))]
+    assert len(asked) == 7
+    assert [task["argv"] for task in asked if "json" in str(task["argv"])] == []
+    fill = (BOOKS / "roles/venv/tasks/fill.yml").read_text()
+    assert re.findall("loop: (.*)", fill) == ['"{{ range(venv_needs | length) | list }}"']
+
+
+def commands(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The commands of tasks that are given a program, those of blocks too."""
+    within = [one for task in tasks for one in commands(task.get("block", []) + task.get("always", []))]
+    own = [task["ansible.builtin.command"] for task in tasks if "ansible.builtin.command" in task]
+    return [one for one in own if "stdin" in one] + within
 
 
 def test_the_wheels_that_travel_are_those_of_the_hosts_python_and_machine(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def index(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     with http.server.ThreadingHTTPServer((GATEWAY, 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://{GATEWAY}:{server.server_address[1]}/simple"
+        yield f"http://reader:hush@{GATEWAY}:{server.server_address[1]}/simple"
         server.shutdown()
 
 
@@ -115,6 +115,7 @@ def test_bare_hosts_train_in_environments_from_an_index_and_from_wheels_that_are
     hosts = index_and_wheels
     done = hosts.play("setup")
     assert done.status == 0, done.text
+    assert "hush" not in done.text
     for name in hosts.names:
         assert "Build the environment, try it, and put it in use" in " ".join(done.changes(name))
     is_verified(hosts)

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def home() -> Path:
 
 
 def words(argv: list[str], environment: dict[str, str], stdin: str = "") -> str:
-    """Return what a program printed; raises `Failed` with its last lines if it failed."""
+    """Return what a program printed; raises `Failed` with its last lines, masked, if it failed."""
     try:
         done = subprocess.run(
             argv, input=stdin, env=environment, cwd=home(), capture_output=True, text=True, check=False
@@ -57,8 +58,14 @@ def words(argv: list[str], environment: dict[str, str], stdin: str = "") -> str:
         raise Failed(f"{argv[0]}: {error.strerror}") from None
     if done.returncode:
         last_lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise Failed("\n".join(last_lines[-WORDS:]) or f"{argv[0]} ended with status {done.returncode}")
+        said = masked("\n".join(last_lines[-WORDS:]))
+        raise Failed(said or f"{argv[0]} ended with status {done.returncode}")
     return done.stdout
+
+
+def masked(said: str) -> str:
+    """Hide the users and passwords of URLs."""
+    return re.sub(r"(?<=://)[^/?#\s]+@", "***@", said)
 
 
 def surroundings(asked: dict[str, Any], cache: Path) -> dict[str, str]:
@@ -70,11 +77,15 @@ def surroundings(asked: dict[str, Any], cache: Path) -> dict[str, str]:
     return {**os.environ, **kept, **asked["environment"], **fixed}
 
 
-def sources(asked: dict[str, Any], index: str) -> list[str]:
+def sources(asked: dict[str, Any]) -> list[str]:
     """Return uv's options for finding packages: only wheels, because nothing is compiled on a host."""
-    if asked["wheels"]:
-        return ["--only-binary", ":all:", "--no-index", "--find-links", asked["wheels"]]
-    return ["--only-binary", ":all:", *(["--default-index", index] if index else [])]
+    brought = ["--no-index", "--find-links", asked["wheels"]] if asked["wheels"] else []
+    return ["--only-binary", ":all:", *brought]
+
+
+def asking(index: str, asked: dict[str, Any], environment: dict[str, str]) -> dict[str, str]:
+    """Return the variables of a uv that asks an index: not an option, as everyone may read a command line."""
+    return {**environment, "UV_DEFAULT_INDEX": index} if index and not asked["wheels"] else environment
 
 
 def plan(asked: dict[str, Any]) -> dict[str, Any]:
@@ -84,13 +95,14 @@ def plan(asked: dict[str, Any]) -> dict[str, Any]:
         ask = [asked["uv"], "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"]
         ask += ["--python-version", asked["python_version"]]
         if asked["torch_index"]:
-            words([*ask, "--no-deps", *sources(asked, asked["torch_index"])], environment, asked["torch"])
+            torch_environment = asking(asked["torch_index"], asked, environment)
+            words([*ask, "--no-deps", *sources(asked)], torch_environment, asked["torch"])
         rest = [] if asked["torch_index"] else [asked["torch"]]
         lines = "\n".join([*rest, *asked["packages"]])
         constraints = Path(cache, "constraints.txt")
         constraints.write_text(asked["constraints"])
-        ask += ["--constraint", str(constraints)]
-        return {"packages": words([*ask, *sources(asked, asked["index"])], environment, lines).split()}
+        ask += ["--constraint", str(constraints), *sources(asked)]
+        return {"packages": words(ask, asking(asked["index"], asked, environment), lines).split()}
 
 
 def make(asked: dict[str, Any]) -> dict[str, Any]:
@@ -164,9 +176,10 @@ def build(folder: Path, asked: dict[str, Any]) -> None:
     constraints.write_text(asked["constraints"])
     install = [asked["uv"], "pip", "install", "--quiet", "--python", str(folder / "bin" / "python")]
     if asked["torch_index"] and not asked["wheels"]:
-        words([*install, "--no-deps", *sources(asked, asked["torch_index"]), asked["torch"]], environment)
-    install += ["--constraint", str(constraints), *sources(asked, asked["index"])]
-    words([*install, asked["torch"], *asked["packages"]], environment)
+        torch_environment = asking(asked["torch_index"], asked, environment)
+        words([*install, "--no-deps", *sources(asked), asked["torch"]], torch_environment)
+    install += ["--constraint", str(constraints), *sources(asked)]
+    words([*install, asked["torch"], *asked["packages"]], asking(asked["index"], asked, environment))
 
 
 def trial(folder: Path, asked: dict[str, Any]) -> dict[str, Any]:

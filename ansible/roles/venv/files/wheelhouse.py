@@ -1,12 +1,13 @@
 """Chooses wheels from a local folder for hosts that reach no index.
 
-`python3 -` runs it on this machine, with the question as JSON. uv chooses as it would on the host, so a
-missing wheel is known before anything is changed.
+`python3 -` reads this text on this machine, with a call of main appended. uv chooses as it would on the host,
+so a missing wheel is known before anything is changed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,26 +19,38 @@ from typing import Any
 OLDEST, NEWEST = 5, 28  # manylinux_2_N: wheels for this C library and older ones
 
 
-def said(argv: list[str], stdin: str = "") -> str:
-    """Return what a program printed; raises ValueError with its message if it failed."""
-    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
+def said(argv: list[str], environment: dict[str, str], stdin: str = "") -> str:
+    """Return what a program printed; raises ValueError with its message, masked, if it failed."""
+    done = subprocess.run(
+        argv, input=stdin, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
     if done.returncode:
-        raise ValueError(" ".join(done.stderr.split()))
+        raise ValueError(masked(" ".join(done.stderr.split())))
     return done.stdout
 
 
-def resolve(asked: dict[str, Any], *more: str) -> list[str]:
+def masked(message: str) -> str:
+    """Hide the users and passwords of URLs."""
+    return re.sub(r"(?<=://)[^/?#\s]+@", "***@", message)
+
+
+def asking(index: str, name: str) -> dict[str, str]:
+    """Return the variable that names an index: not an option, as everyone may read a command line."""
+    return {name: index} if index else {}
+
+
+def resolve(asked: dict[str, Any], index: str, *more: str) -> list[str]:
     """Return `name==version` of each package that uv would install on the host."""
     argv = [asked["uv"], "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"]
     argv += ["--find-links", asked["folder"], "--only-binary", ":all:", "--constraint", asked["constraints"]]
     argv += ["--python-version", asked["python_version"], "--python-platform", asked["platform"], *more]
-    return said(argv, "\n".join(asked["packages"])).split()
+    return said(argv, asking(index, "UV_DEFAULT_INDEX"), "\n".join(asked["packages"])).split()
 
 
 def choose(asked: dict[str, Any]) -> dict[str, Any]:
     """Return the files of the folder that a host needs, and the problem if some are missing."""
     try:
-        pins = resolve(asked, "--no-index", "--no-cache", "--no-config")
+        pins = resolve(asked, "", "--no-index", "--no-cache", "--no-config")
     except (OSError, ValueError) as error:
         return {"wheels": [], "problem": str(error)}
     files = wheels(Path(asked["folder"]), pins, asked["python_version"], asked["architecture"])
@@ -68,29 +81,25 @@ def fill(asked: dict[str, Any]) -> dict[str, Any]:
     folder = Path(asked["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.iterdir())
-    index = ["--index-url", asked["index"]] if asked["index"] else []
-    torch_index = ["--index-url", asked["torch_index"]] if asked["torch_index"] else index
-    download(asked, [asked["torch"]], torch_index)
-    pins = resolve(
-        {**asked, "packages": [asked["torch"], *asked["packages"]]},
-        *(["--default-index", asked["index"]] if asked["index"] else []),
-    )
-    download(asked, pins, index)
+    download(asked, [asked["torch"]], asked["torch_index"] or asked["index"])
+    pins = resolve({**asked, "packages": [asked["torch"], *asked["packages"]]}, asked["index"])
+    download(asked, pins, asked["index"])
     return {"new": sorted(path.name for path in set(folder.iterdir()) - before)}
 
 
-def download(asked: dict[str, Any], packages: list[str], index: list[str]) -> None:
+def download(asked: dict[str, Any], packages: list[str], index: str) -> None:
     """Download exactly these packages, as wheels for the host's Python and machine."""
     machine = asked["architecture"]
     names = [f"manylinux_2_{minor}_{machine}" for minor in range(NEWEST, OLDEST - 1, -1)]
     names += [f"{old}_{machine}" for old in ("manylinux2014", "manylinux2010", "manylinux1")]
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    argv += ["--python-version", asked["python_version"], *index, "--find-links", asked["folder"]]
+    argv += ["--python-version", asked["python_version"], "--find-links", asked["folder"]]
     argv += [word for name in names for word in ("--platform", name)]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
         listed.write("\n".join(packages))
         listed.flush()
-        said([*argv, "--dest", asked["folder"], "--requirement", listed.name])
+        argv += ["--dest", asked["folder"], "--requirement", listed.name]
+        said(argv, asking(index, "PIP_INDEX_URL"))
 
 
 def pack(asked: dict[str, Any]) -> dict[str, Any]:
@@ -105,16 +114,12 @@ def pack(asked: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def main() -> int:
-    """Print the answer as JSON."""
-    asked = json.loads(sys.argv[1])
+def main(question: str) -> int:
+    """Do what `question` asks, and print the answer as JSON; on failure print the reason to stderr."""
+    asked = json.loads(question)
     try:
         print(json.dumps({"choose": choose, "fill": fill, "pack": pack}[asked["do"]](asked)))
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
