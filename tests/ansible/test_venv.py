@@ -149,6 +149,9 @@ def test_the_python_of_an_environment_that_is_removed_is_not_started_any_more(ho
     hosts.muster.mkdir(exist_ok=True)
     named = hosts.muster / "pythons"
     named.write_text("node4 .muster-venv/current/bin/python\n")
+    done = hosts.play("venv", "--limit", "node5", venv_state="absent")
+    assert done.status == 0, done.text
+    assert named.exists()  # node4 keeps its environment
     done = hosts.play("venv", venv_state="absent")
     assert done.status == 0, done.text
     assert not named.exists()
