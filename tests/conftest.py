@@ -17,7 +17,7 @@ import pytest
 
 from tests import load, parallel
 
-# What a git hook sets is for this checkout, not for repositories of tests; nor is a way to the hosts of the user.
+# Variables of a git hook are for this checkout; MUSTER_SSH is for the hosts of a user: neither is for tests.
 for name in [name for name in os.environ if name.startswith("GIT_") or name == "MUSTER_SSH"]:
     del os.environ[name]
 
