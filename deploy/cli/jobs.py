@@ -24,6 +24,7 @@ from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..jobs import control as jobs
 from ..jobs import table as job_table
+from ..jobs.bounded import TooLargeError, content_of
 from ..jobs.control import Here, Known, Line, Place
 from ..slurm.mark import any_mark
 from .command import command
@@ -40,6 +41,7 @@ Default = Literal["newest", "running"]
 ALL = -1
 LOST_STATUS = 3
 LOGS = "        logs: "  # of a verdict
+MOST_VERDICT = 1 << 20
 
 
 @command(help={**JOB_HELP, "json": "print JSON for programs, with all that is known"}, words=("job",))
@@ -238,7 +240,10 @@ def _end(known: Known, runs: Path, screen: Screen) -> None:
     folder = jobs.fetch(known, runs)
     if state.exit_status is None:
         raise Exit(f"LOST    {harmless(state.why)}\n        logs: {folder}/logs", LOST_STATUS)
-    text = (folder / "verdict.txt").read_text(errors="replace").rstrip("\n")
+    try:
+        text = content_of(folder / "verdict.txt", MOST_VERDICT).decode(errors="replace").rstrip("\n")
+    except TooLargeError as error:  # no driver writes as much: it is what a host has made of it
+        text = f"verdict.txt is left out: {error}"
     lines = text.replace(state.driver_folder, str(folder)).split("\n")
     place = max(
         (number for number, line in enumerate(lines) if line.startswith(LOGS)), default=len(lines) - 1

@@ -39,7 +39,7 @@ def read_frame(
         if len(line) == most:
             raise ValueError(f"a line longer than {most} bytes")
         return None
-    if most >= 0 and _values(line) > MOST_VALUES:
+    if most >= 0 and values_in(line) > MOST_VALUES:
         raise ValueError(f"a line of more than {MOST_VALUES} values")
     try:
         frame = json.loads(line, parse_constant=_refuse)
@@ -71,7 +71,8 @@ def write_frame(stream: Writable, frame: Frame, payload: bytes = b"") -> None:
     stream.flush()
 
 
-def _values(line: bytes) -> int:
+def values_in(line: bytes) -> int:
+    """How many values a JSON text has at most, but for the first; commas in strings count as well."""
     return line.count(b"{") + line.count(b"[") + line.count(b",")
 
 

@@ -22,12 +22,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .frames import Frame, read_frame, write_frame
+from .frames import MOST_VALUES, Frame, read_frame, values_in, write_frame
 from .store import write_atomically
 
 RESERVE = "reserve"
 """A file that reserves disk space while a run goes on (deploy/jobs/run_folder.py)."""
 LAST_BYTES = 4096
+MOST_BYTES = 1 << 24  # of a file that are read at once: a host may have made it
 # What job.json and result.json hold at least.
 RECORD: dict[str, Any] = {
     **dict.fromkeys(("job", "launcher", "driver_folder"), str),
@@ -130,14 +131,15 @@ class Output:
             if rank is None or re.match(rf"rank-0*{rank}@", name):
                 with open(self._logs / name, "rb") as file:
                     file.seek(start)
-                    texts.append((name, file.read(size).decode(errors="surrogateescape")))
+                    text = file.read(max(0, min(size, MOST_BYTES)))
+                    texts.append((name, text.decode(errors="surrogateescape")))
         return texts, taken > 0
 
     def _next(self, most: int) -> Iterator[tuple[int, str]]:
         """Entries of `logs/order`, until they cover `most` bytes; the last line may be half written."""
         with contextlib.suppress(FileNotFoundError), open(self._logs / "order", "rb") as file:
             file.seek(self._order)
-            while most > 0 and (line := file.readline()).endswith(b"\n"):
+            while most > 0 and (line := file.readline(LAST_BYTES)).endswith(b"\n"):
                 self._order += len(line)
                 size, _, name = line.decode().rstrip("\n").partition(" ")
                 most -= int(size)
@@ -248,9 +250,12 @@ def _could_lock(lock: Path, kind: int) -> bool:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
-        loaded = json.loads(path.read_text())
-        return loaded if isinstance(loaded, dict) else {}
+    missing = FileNotFoundError, NotADirectoryError
+    with contextlib.suppress(*missing, ValueError, RecursionError), open(path, "rb") as file:
+        text = file.read(MOST_BYTES)
+        if len(text) < MOST_BYTES and values_in(text) <= MOST_VALUES:
+            loaded = json.loads(text.decode())
+            return loaded if isinstance(loaded, dict) else {}
     return {}
 
 

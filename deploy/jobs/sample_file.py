@@ -12,16 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..common.samples import HostSample, as_line, of_line
+from .bounded import GZIP, LONGEST_LINE, MOST_RATIO
 
 NAME = "samples.jsonl.gz"
 MOST_FILE = 1 << 28  # bytes: 8 hosts of 8 ranks and 8 GPUs are kept in full for most of a day
 MEMBER = 1 << 20
-GZIP = 31  # zlib's window bits for gzip
 HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
 """How each member begins: gzip, deflate, no name and no time."""
-LONGEST_LINE = 1 << 20
-MOST_RATIO = 256
-"""The most that bytes of the file may grow by: a file that grows more is no file of samples."""
 
 
 class _Share:

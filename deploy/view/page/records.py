@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import os
 import re
@@ -14,6 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from ...common.runs import describe
+from ...jobs.bounded import (
+    VALUE,
+    Room,
+    TooLargeError,
+    content_of,
+    lines_of,
+    memory_of,
+    pieces_of,
+    unzipped,
+    unzipped_content_of,
+    value_of,
+)
 
 Record = Mapping[str, Any]
 MOST_LINES = 200_000
@@ -21,8 +32,14 @@ MOST_LINES = 200_000
 MOST_SAMPLES = 50_000
 """Samples that are read, spread over the whole run: an hour of 256 hosts has ten times as many."""
 TAIL_BYTES = 6000
-LONGEST_LINE = 1 << 20
+MOST_MEMORY = 1 << 29
+"""Bytes of memory that the records of one run may take, but for its samples."""
+MOST_SAMPLE_MEMORY = 5 << 27
+"""Bytes of memory that its samples may take: MOST_SAMPLES of hosts with 8 ranks and 8 GPUs."""
 MOST_NUMBER = 1e100
+MOST_SHOWN = 1 << 22
+"""Bytes of a plan or a verdict."""
+_EVERY_BIT = (1 << 32) - 1  # of a CRC
 _LOG = re.compile(r"rank-(\d{4,9})@(.+?)(?:\.restart-(\d+))?\.(out|err)")
 
 
@@ -72,21 +89,22 @@ def number_of(value: object) -> float | None:
 def read(folder: Path) -> Records:
     """The records of a run. What cannot be read becomes a note."""
     notes: list[str] = []
+    room = Room(MOST_MEMORY)
     first = sorted(folder.glob("launch*.json"), key=_attempt_of)
     plans = sorted(folder.glob("plan*.txt"), key=_attempt_of)
     return Records(
         name=folder.name,
         state=_state(folder, notes),
-        result=_object(folder / "result.json", notes),
-        launches=tuple(_object(path, notes) for path in first),
-        plan=_text(plans[-1]) if plans else "",
-        verdict=_text(folder / "verdict.txt"),
-        events=tuple(event for event in _lines(folder / "events.jsonl", notes) if _is_event(event)),
-        metrics=tuple(_lines(folder / "metrics.jsonl", notes)),
-        steps=tuple(_lines(folder / "steps.jsonl", notes)),
-        pace=tuple(_lines(folder / "pace.jsonl", notes)),
+        result=_object(folder / "result.json", room, notes),
+        launches=tuple(_object(path, room, notes) for path in first),
+        plan=_text(plans[-1], notes) if plans else "",
+        verdict=_text(folder / "verdict.txt", notes),
+        events=tuple(event for event in _lines(folder / "events.jsonl", room, notes) if _is_event(event)),
+        metrics=tuple(_lines(folder / "metrics.jsonl", room, notes)),
+        steps=tuple(_lines(folder / "steps.jsonl", room, notes)),
+        pace=tuple(_lines(folder / "pace.jsonl", room, notes)),
         samples=tuple(_samples(folder / "samples.jsonl.gz", notes)),
-        tails=tuple(_tails(folder / "logs")),
+        tails=tuple(_tails(folder / "logs", room, notes)),
         texts=_texts(folder / "code.json.gz", notes),
         notes=tuple(notes),
     )
@@ -98,6 +116,8 @@ def _state(folder: Path, notes: list[str]) -> Record:
     except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         notes.append(f"job.json cannot be read: {error}")
         return {}
+    if not state:
+        _object(folder / "job.json", Room(MOST_MEMORY), notes)  # says why, where it is damaged or too large
     return state
 
 
@@ -114,15 +134,22 @@ def _attempt_of(path: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def _text(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text(errors="replace")
+def _text(path: Path, notes: list[str]) -> str:
+    try:
+        return content_of(path, MOST_SHOWN).decode(errors="replace")
+    except TooLargeError as error:
+        notes.append(f"{path.name} is left out: {error}")
+    except OSError:
+        pass
     return ""
 
 
-def _object(path: Path, notes: list[str]) -> Record:
+def _object(path: Path, room: Room, notes: list[str]) -> Record:
     try:
-        loaded = json.loads(path.read_text(errors="replace"))
+        content = content_of(path)
+        if not room.take(memory_of(content)):
+            raise TooLargeError("the records of this run take too much memory")
+        loaded = value_of(content)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
@@ -133,32 +160,35 @@ def _object(path: Path, notes: list[str]) -> Record:
 
 def _texts(path: Path, notes: list[str]) -> Mapping[str, str]:
     try:
-        loaded = json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {}
+        loaded = value_of(unzipped_content_of(path)) if path.is_file() else {}
     except (OSError, ValueError, EOFError, RecursionError, zlib.error) as error:
         notes.append(f"{path.name} cannot be read: {error}")
         return {}
     return {str(digest): str(text) for digest, text in loaded.items()} if isinstance(loaded, dict) else {}
 
 
-def _lines(path: Path, notes: list[str]) -> Iterator[Record]:
+def _lines(path: Path, room: Room, notes: list[str]) -> Iterator[Record]:
     try:
         with path.open("rb") as file:
-            yield from _decoded(file, path.name, notes)
+            yield from _decoded(lines_of(pieces_of(file)), path.name, room, notes)
     except FileNotFoundError:
         return
     except OSError as error:
         notes.append(f"{path.name} cannot be read: {error.strerror}")
 
 
-def _decoded(lines: Iterable[bytes], name: str, notes: list[str]) -> Iterator[Record]:
+def _decoded(lines: Iterable[bytes], name: str, room: Room, notes: list[str]) -> Iterator[Record]:
     """The JSON objects of a file. Other lines are counted: the last may be half written."""
     bad = 0
     for number, line in enumerate(lines):
         if number >= MOST_LINES:
             notes.append(f"{name}: only its first {MOST_LINES} lines are shown")
             break
+        if not room.take(memory_of(line)):
+            notes.append(f"{name}: only its first {number} lines are shown: the rest takes too much memory")
+            break
         try:
-            record = json.loads(line) if len(line) <= LONGEST_LINE else None
+            record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict):
@@ -173,30 +203,36 @@ def _samples(path: Path, notes: list[str]) -> Iterator[Record]:
     """Samples, evenly thinned out where there are too many. A running or killed driver leaves a cut file."""
     if not path.is_file():
         return
-    mask, kept = 0, []
+    mask, held = 0, 0
+    kept: list[bytes] = []
     for line in _unzipped(path, notes):
         # By the hash of the line: every n-th line could always be of the same host.
         if not zlib.crc32(line) & mask:
             kept.append(line)
-            if len(kept) > MOST_SAMPLES:
+            held += memory_of(line)
+            while (len(kept) > MOST_SAMPLES or held > MOST_SAMPLE_MEMORY) and mask < _EVERY_BIT:
                 mask = mask << 1 | 1
                 kept = [line for line in kept if not zlib.crc32(line) & mask]
+                held = sum(map(memory_of, kept))
+            if mask == _EVERY_BIT:  # lines that are made to have one hash cannot be thinned out
+                notes.append(f"{path.name} is not read to its end: it is no file of samples")
+                break
     if mask:
         notes.append(f"{path.name}: of {mask + 1} samples one is shown, so that short peaks may be missing")
-    yield from _decoded(kept, path.name, notes)
+    yield from _decoded(kept, path.name, Room(MOST_SAMPLE_MEMORY), notes)
 
 
 def _unzipped(path: Path, notes: list[str]) -> Iterator[bytes]:
     try:
-        with gzip.open(path, "rb") as file:
-            yield from file
+        with path.open("rb") as file:
+            yield from lines_of(unzipped(file))
     except EOFError:
         notes.append(f"{path.name} ends in the middle: its driver still runs, or was killed")
-    except (OSError, zlib.error) as error:
+    except (OSError, zlib.error, TooLargeError) as error:
         notes.append(f"{path.name} cannot be read to its end: {error}")
 
 
-def _tails(logs: Path) -> Iterator[Tail]:
+def _tails(logs: Path, room: Room, notes: list[str]) -> Iterator[Tail]:
     """The last lines of each log, of the last attempt in which a rank left one."""
     last: dict[tuple[int, str], tuple[int, str, Path]] = {}
     for path in sorted(logs.glob("rank-*@*")):
@@ -206,6 +242,9 @@ def _tails(logs: Path) -> Iterator[Tail]:
                 last[key] = (attempt, match[2], path)
     for (rank, stream), (attempt, host, path) in sorted(last.items()):
         if lines := _end_of(path):
+            if not room.take(sum(VALUE + len(line) for line in lines)):
+                notes.append(f"logs: only those before rank {rank} are shown: the rest takes too much memory")
+                return
             yield Tail(rank, host, attempt, stream, lines)
 
 

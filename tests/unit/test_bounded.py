@@ -1,0 +1,275 @@
+"""Files that a host may have written: what is read of them has a bound, and what is not read is said."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.common.runs import MOST_BYTES, Output, describe
+from muster.deploy.jobs import bounded
+from muster.deploy.jobs.bounded import LONGEST_LINE, MOST_TEXT, PIECE, Room, TooLargeError
+from muster.deploy.view.page import records
+from muster.deploy.view.page.records import MOST_SAMPLES, Records, read
+from tests.unit.runs import write_run
+
+HUGE = 8 * LONGEST_LINE
+
+
+@pytest.fixture(scope="module")
+def bomb() -> bytes:
+    """64 MiB in 64 KiB."""
+    return gzip.compress(bytes(64 << 20))
+
+
+class Counted(io.BytesIO):
+    """A file that knows the most bytes that it was asked for at once."""
+
+    most = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert size is not None
+        assert size >= 0, "a read without a bound"
+        self.most = max(self.most, size)
+        return super().read(size)
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(bomb: bytes) -> None:
+    file = Counted(bomb)
+    taken = 0
+    with pytest.raises(TooLargeError, match="grows to more than 256 times its size"):
+        for piece in bounded.unzipped(file):
+            assert len(piece) <= PIECE
+            taken += len(piece)
+    assert taken <= bounded.MOST_RATIO * len(bomb) + LONGEST_LINE
+    assert file.most == PIECE
+
+
+def test_what_grows_little_is_still_not_held_beyond_the_bound(tmp_path: Path) -> None:
+    """Random bytes do not shrink: the ratio says nothing about them."""
+    (tmp_path / "x.gz").write_bytes(gzip.compress(os.urandom(3 << 20), 0))
+    with pytest.raises(TooLargeError, match="more than 1 MiB"):
+        bounded.unzipped_content_of(tmp_path / "x.gz", 1 << 20)
+    assert len(bounded.unzipped_content_of(tmp_path / "x.gz", 3 << 20)) == 3 << 20
+
+
+@pytest.mark.parametrize("members", [1, 2, 300])
+@pytest.mark.parametrize("zeros", [0, 5, 2 * PIECE])
+def test_a_sound_file_is_read_as_python_reads_it(members: int, zeros: int) -> None:
+    plain = [os.urandom(701) + b"\n" + b"x" * 900 for _ in range(members)]
+    packed = b"".join(map(gzip.compress, plain)) + bytes(zeros)
+    assert b"".join(bounded.unzipped(io.BytesIO(packed))) == gzip.decompress(packed) == b"".join(plain)
+
+
+def test_a_cut_or_damaged_file_gives_what_comes_before_its_end() -> None:
+    packed = gzip.compress(os.urandom(3 * PIECE))
+    with pytest.raises(EOFError):
+        list(bounded.unzipped(io.BytesIO(packed[:-9])))
+    with pytest.raises(zlib.error):
+        list(bounded.unzipped(io.BytesIO(b"plain text")))
+    assert list(bounded.unzipped(io.BytesIO())) == []
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ([], []),
+        ([b"a\nb\n"], [b"a", b"b"]),
+        ([b"a\nb"], [b"a", b"b"]),
+        ([b"a", b"b\n", b"\n", b"c"], [b"ab", b"", b"c"]),
+        ([b"12345678\n9\n"], [b"12345678", b"9"]),
+        ([b"123456789\n9\n"], [b"", b"9"]),
+        ([b"12345", b"67890", b"1", b"\n9\n"], [b"", b"9"]),
+        ([b"12345", b"67890", b"12345678901\n9"], [b"", b"9"]),
+        ([b"9\n123456789"], [b"9", b""]),
+    ],
+)
+def test_a_line_that_is_too_long_is_an_empty_one(pieces: list[bytes], lines: list[bytes]) -> None:
+    assert list(bounded.lines_of(pieces, 8)) == lines
+
+
+def test_the_memory_of_values_is_known_before_they_are_made() -> None:
+    assert bounded.memory_of(b"[" + b"[]," * 1000 + b"0]") >= 1000 * (56 + 8)
+    with pytest.raises(TooLargeError, match="more than 1048576 values"):
+        bounded.value_of(b"[" + b"{}," * (1 << 19) + b"0]")
+    room = Room(10)
+    assert [room.take(6), room.take(6), room.take(4), room.left] == [True, False, True, 0]
+
+
+# -- the folder of a run that a host has handed over --
+
+
+def said(found: Records, *words: str) -> bool:
+    return any(all(word in note for word in words) for note in found.notes)
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the JSON texts that are turned into values."""
+    sizes: list[int] = []
+
+    def loads(text: str | bytes, **options: Any) -> Any:
+        sizes.append(len(text))
+        return whole(text, **options)
+
+    whole: Callable[..., Any] = json.loads
+    monkeypatch.setattr(json, "loads", loads)
+    return sizes
+
+
+@pytest.mark.parametrize("name", ["code.json.gz", "samples.jsonl.gz"])
+def test_a_bomb_in_a_run_is_left_out_and_named(
+    tmp_path: Path, bomb: bytes, loaded: list[int], name: str
+) -> None:
+    folder = write_run(tmp_path)
+    (folder / name).write_bytes(bomb)
+    found = read(folder)
+    assert not (found.texts if name == "code.json.gz" else found.samples)
+    assert found.events, "the rest of the run is shown"
+    assert said(found, name, "cannot be read")
+    assert max(loaded) <= LONGEST_LINE
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl", "steps.jsonl", "samples.jsonl.gz"])
+def test_a_huge_line_costs_that_line_alone(tmp_path: Path, loaded: list[int], name: str) -> None:
+    folder = write_run(tmp_path)
+    whole = read(folder)
+    opened = gzip.open if name.endswith(".gz") else open
+    line = b'{"at": 1, "type": "x", "attempt": 0, "x": "' + os.urandom(HUGE // 2).hex().encode() + b'"}\n'
+    with opened(folder / name, "rb") as file:
+        lines = line + file.read()
+    with opened(folder / name, "wb") as file:
+        file.write(lines)
+    found = read(folder)
+    assert [len(one) for one in (found.events, found.metrics, found.steps, found.samples)] == [
+        len(one) for one in (whole.events, whole.metrics, whole.steps, whole.samples)
+    ]
+    assert said(found, f"{name}: 1 line is no JSON object")
+    assert max(loaded) <= LONGEST_LINE
+
+
+@pytest.mark.parametrize(
+    "name", ["result.json", "job.json", "launch.json", "launch.restart-1.json", "verdict.txt", "plan.txt"]
+)
+def test_a_file_that_is_too_large_is_left_out_and_named(tmp_path: Path, loaded: list[int], name: str) -> None:
+    folder = write_run(tmp_path)
+    with (folder / name).open("wb") as file:
+        file.write(b'{"x": 1}')
+        file.truncate(MOST_TEXT + 1)
+    found = read(folder)
+    assert said(found, name, "has more than")
+    assert not any("x" in record for record in (found.result, found.state, *found.launches))
+    assert "x" not in (found.plan if name == "plan.txt" else found.verdict)[:9]
+    assert found.events
+    assert max(loaded) < MOST_TEXT
+
+
+def test_a_file_of_many_small_values_is_not_made_into_them(tmp_path: Path, loaded: list[int]) -> None:
+    folder = write_run(tmp_path)
+    many = b'{"exit_status": [' + b"{}," * (1 << 20) + b"0]}"
+    (folder / "result.json").write_bytes(many)
+    (folder / "code.json.gz").write_bytes(gzip.compress(os.urandom(40_000).hex().encode() * 2 + many))
+    found = read(folder)
+    assert (found.result, found.texts) == ({}, {})
+    assert said(found, "result.json", "values")
+    assert said(found, "code.json.gz", "values")
+    assert max(loaded) < LONGEST_LINE
+
+
+def test_many_files_and_lines_share_one_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[int]
+) -> None:
+    monkeypatch.setattr(records, "MOST_MEMORY", 100_000)
+    folder = write_run(tmp_path)
+    for attempt in range(1, 20):
+        (folder / f"launch.restart-{attempt}.json").write_text(json.dumps({"x": "y" * 9000}))
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n' * 5000)
+    (folder / "logs" / "rank-0009@node9.out").write_text("\n" * 4000)
+    found = read(folder)
+    assert sum(map(len, found.launches)) < 30
+    assert said(found, "launch.restart-19.json", "take too much memory")
+    assert said(found, "metrics.jsonl: only its first", "takes too much memory")
+    assert said(found, "logs: ", "takes too much memory")
+
+
+def test_samples_are_thinned_out_by_their_memory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_run(tmp_path, hosts=3, seconds=600)
+    whole = read(folder)
+    monkeypatch.setattr(records, "MOST_SAMPLE_MEMORY", 100_000)
+    found = read(folder)
+    held = sum(bounded.memory_of(json.dumps(dict(sample)).encode()) for sample in found.samples)
+    assert 0 < held < 110_000
+    assert len(found.samples) < len(whole.samples) / 2
+    assert said(found, "samples one is shown")
+
+
+def test_samples_that_share_a_hash_end_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host can choose lines with any hash, and those with 0 are never thinned out."""
+    monkeypatch.setattr(records, "MOST_SAMPLES", 100)
+    folder = write_run(tmp_path)
+    line = _with_hash_0(b'{"at": 1, "host": "node1", "x": "')
+    assert zlib.crc32(line) == 0
+    (folder / "samples.jsonl.gz").write_bytes(gzip.compress((line + b"\n") * 5000, 0))
+    found = read(folder)
+    assert len(found.samples) <= 101
+    assert said(found, "samples.jsonl.gz is not read to its end")
+
+
+def _with_hash_0(start: bytes) -> bytes:
+    """A line of JSON whose CRC is 0: eight letters in it are chosen bit by bit (CRC is linear)."""
+    letters = bytearray(b"@" * 40)  # the last bit of each letter is free: @ or A
+
+    def of(word: bytes) -> int:
+        return zlib.crc32(start + word + b'"}')
+
+    base = of(bytes(letters))
+    rows = []
+    for place in range(len(letters)):
+        changed = bytearray(letters)
+        changed[place] ^= 1
+        rows.append((of(bytes(changed)) ^ base, 1 << place))
+    wanted, chosen = base, 0
+    for bit in range(32):
+        pivot = next(row for row in rows if row[0] >> bit & 1)
+        rows.remove(pivot)
+        rows = [(row[0] ^ pivot[0], row[1] ^ pivot[1]) if row[0] >> bit & 1 else row for row in rows]
+        if wanted >> bit & 1:
+            wanted, chosen = wanted ^ pivot[0], chosen ^ pivot[1]
+    for place in range(len(letters)):
+        letters[place] ^= chosen >> place & 1
+    return start + bytes(letters) + b'"}'
+
+
+def test_the_bounds_are_above_what_a_large_run_has() -> None:
+    """A sample of 8 ranks and 8 GPUs has about 2300 bytes and 165 values."""
+    assert MOST_SAMPLES * (2300 + 165 * bounded.VALUE) < records.MOST_SAMPLE_MEMORY
+
+
+# -- commands that look at all runs --
+
+
+@pytest.mark.parametrize("name", ["job.json", "result.json"])
+@pytest.mark.parametrize("content", [b"[" * 99_999, b" " * MOST_BYTES + b"{}", b"\xff"])
+def test_a_damaged_record_hides_no_other_run(tmp_path: Path, name: str, content: bytes) -> None:
+    folder = write_run(tmp_path)
+    (folder / name).write_bytes(content)
+    described = describe(folder)
+    assert described == {} if name == "job.json" else described["state"] == "lost"
+
+
+def test_an_order_of_logs_without_lines_or_with_huge_sizes_is_read_with_a_bound(tmp_path: Path) -> None:
+    (tmp_path / "rank-0000@n.out").write_bytes(b"")
+    os.truncate(tmp_path / "rank-0000@n.out", MOST_BYTES + 9)
+    (tmp_path / "order").write_bytes(f"{1 << 40} rank-0000@n.out\n".encode())
+    assert [len(text) for _, text in Output(tmp_path).take()[0]] == [MOST_BYTES]
+    (tmp_path / "order").write_bytes(b"-1 rank-0000@n.out\n")
+    assert [text for _, text in Output(tmp_path).take()[0]] == [""]
+    (tmp_path / "order").write_bytes(b"0" * LONGEST_LINE + b"1 rank-0000@n.out\n")
+    assert Output(tmp_path).take() == ([], False)
