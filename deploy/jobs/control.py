@@ -21,6 +21,11 @@ STOP_SECONDS = 20.0
 CHUNK = 1 << 20
 LISTED = 10
 MOST_BYTES = 1 << 36  # more than any run has; a bound so that no host can fill this machine's disk
+SPARE_SHARE, MOST_SPARE = 20, 1 << 30  # a twentieth of the disk stays free, or 1 GiB where that is less
+BLOCK = 1 << 12  # of a disk: a file of one byte takes as much
+_OURS = frozenset({"slurm.json", "stop.json", "report.html"})
+"""Files that only this machine may write into its copy of a run. It acts upon the first two: `muster stop`
+ends the job of Slurm that slurm.json names. The third is a page, which a browser opens as ours."""
 _LOG = re.compile(r"rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?:\.restart-\d+)?\.(?P<stream>out|err)")
 
 
@@ -170,7 +175,7 @@ def fetch(known: Known, runs: Path) -> Path:
         # Each call has its own draft: two users may attach to the same job at once.
         draft = Path(tempfile.mkdtemp(prefix=f".{known.state.job}.", suffix=".new", dir=runs))
         try:
-            for name, size in _files(known, shutil.disk_usage(runs).free):
+            for name, size in _files(known, _room(runs)):
                 _bring(known, name, size, draft / name)
             draft.rename(target)
         finally:
@@ -182,17 +187,32 @@ def fetch(known: Known, runs: Path) -> Path:
 
 
 def _files(known: Known, room: int) -> list[tuple[PurePosixPath, int]]:
-    """The files of a run with their sizes, in bytes; `MusterError` for what cannot be brought here."""
+    """The files of a run with their sizes, in bytes; `MusterError` for what cannot be brought here.
+
+    Files that this machine alone may write are left out.
+    """
     host = known.place.host
     listed = known.place.ask(FILES, job=known.state.job).files
-    files = [(_inside(name), size) for name, size in listed]
-    total = sum(size for _, size in files)
+    files = [(path, size) for name, size in listed if not _is_ours(path := _inside(name))]
+    total = sum(-(-size // BLOCK) * BLOCK for _, size in files)
     if total > min(MOST_BYTES, room):
         raise MusterError(
             f"{host}: the run has {total >> 20} MiB; there is room for {room >> 20} MiB here, and at most "
             f"{MOST_BYTES >> 20} MiB are brought: it is in {known.state.folder}"
         )
     return files
+
+
+def _room(folder: Path) -> int:
+    """The bytes that a run may take here: the disk keeps some for everything else."""
+    disk = shutil.disk_usage(folder)
+    return max(0, disk.free - min(disk.total // SPARE_SHARE, MOST_SPARE))
+
+
+def _is_ours(path: PurePosixPath) -> bool:
+    # On a Mac, Slurm.json is the same file as slurm.json.
+    name = path.name.casefold()
+    return len(path.parts) == 1 and (name in _OURS or name.startswith("lock."))
 
 
 def _bring(known: Known, name: PurePosixPath, size: int, path: Path) -> None:

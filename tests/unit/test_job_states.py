@@ -7,8 +7,9 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from invoke import Context, Exit
@@ -17,10 +18,12 @@ from muster.deploy.cli import jobs as job_commands
 from muster.deploy.common.frames import Frame
 from muster.deploy.common.runs import identity
 from muster.deploy.connect.requests.request import Answer, Request
+from muster.deploy.console.screen import Screen
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.jobs import control as jobs
 from muster.deploy.jobs import table as job_table
 from muster.deploy.jobs.control import Here, Known, Line
+from muster.deploy.slurm.mark import any_mark
 
 RECORD: dict[str, Any] = {
     "job": "20261121-120000-abcd",
@@ -261,6 +264,62 @@ def test_a_host_cannot_fill_this_machine_by_lying_about_a_run(
 def test_no_more_of_a_file_is_taken_than_was_announced(tmp_path: Path) -> None:
     fetched = fetch_from(tmp_path, [["logs/a", 3]], b"abcdef")
     assert (fetched / "logs" / "a").read_bytes() == b"abc"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "slurm.json",
+        "./slurm.json",
+        "Slurm.JSON",
+        "\u017flurm.json",
+        "stop.json",
+        "report.html",
+        "lock.driver",
+    ],
+)
+def test_a_host_does_not_write_the_files_that_this_machine_acts_upon(tmp_path: Path, name: str) -> None:
+    """With a slurm.json of the host, `muster stop` would end the job of Slurm that the host has chosen."""
+    fetched = fetch_from(tmp_path, [[name, 2], ["logs/slurm.json", 2], ["result.json", 2]], b"{}")
+    assert sorted(path.name for path in fetched.iterdir()) == ["logs", "result.json"]
+    assert not any_mark(tmp_path / "runs")
+    assert (fetched / "logs" / "slurm.json").read_bytes() == b"{}"
+
+
+class Disk(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+@pytest.mark.parametrize(("total", "spare"), [(100 << 30, 1 << 30), (2000 << 20, 100 << 20)])
+def test_a_host_leaves_some_of_this_disk_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total: int, spare: int
+) -> None:
+    most = (1 << 20) + 4096
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(total, total - spare - most, spare + most))
+    monkeypatch.setattr(jobs, "CHUNK", most)
+    for name, size in (("a", most + 1), ("b", most + spare)):
+        with pytest.raises(MusterError, match="there is room for 1 MiB here"):
+            fetch_from(tmp_path / name, [["log", size]])
+    with pytest.raises(MusterError, match="there is room for 1 MiB here"):
+        fetch_from(tmp_path / "small", [[f"log{number}", 1] for number in range(258)])
+    fetched = fetch_from(tmp_path / "c", [["log", most]], bytes(most))
+    assert (fetched / "log").stat().st_size == most
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(total, total - spare + 5, spare - 5))
+    with pytest.raises(MusterError, match="there is room for 0 MiB here"):
+        fetch_from(tmp_path / "d", [["log", 1]])
+
+
+def test_a_huge_verdict_is_left_out_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "there")
+    (run / "result.json").write_text(json.dumps({"exit_status": 0, "ended": 1.0}))
+    (run / "verdict.txt").write_text("x" * ((1 << 20) + 1))
+    monkeypatch.setattr(job_commands, "end_with_page", lambda folder: None)
+    job_commands._end(only(run.parent), tmp_path / "runs", Screen(sys.stdout))
+    assert capsys.readouterr().out.splitlines()[0] == "verdict.txt is left out: it has more than 1 MiB"
 
 
 def test_two_may_bring_the_same_run_here_at_once(tmp_path: Path) -> None:
