@@ -196,3 +196,23 @@ def test_a_node_containers_host_key_belongs_to_its_user(state: str, uid: object,
     node = {"muster_stack": "node", "muster_seen": seen, "muster_uid": uid}
     found = render_value("ssh_trust", "ssh_trust_node_key_is_given", {"node1": {}}, **node)
     assert found is given
+
+
+@pytest.mark.parametrize(
+    ("installed_by_setup", "there_now", "kind", "ours"),
+    [
+        (["docker.io"], ["docker.io"], "docker", True),
+        (["docker.io"], ["docker-ce"], "docker", False),
+        ([], ["docker.io"], "docker", False),
+        ([], [], "", True),
+        (["docker.io"], [], "", True),
+    ],
+    ids=["setup's", "the owner has replaced it", "the owner's", "none yet", "none any more"],
+)
+def test_an_engine_is_setups_as_long_as_its_package_is_there(
+    installed_by_setup: list[str], there_now: list[str], kind: str, ours: bool
+) -> None:
+    record = {"container_engine": {"installed": installed_by_setup}}
+    seen = SEEN | {"engine": ENGINE | {"kind": kind}, "packages": there_now, "new_packages": record}
+    found = render_value("container_engine", "muster_engine_is_ours", {"node1": {}}, muster_seen=seen)
+    assert found is ours
