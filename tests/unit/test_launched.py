@@ -31,6 +31,11 @@ def test_values_of_options_that_take_a_secret_are_hidden(line: str, shown: str |
     assert hidden_values(line) == (shown or line)
 
 
+def test_a_long_line_of_a_host_does_not_hold_the_page_up() -> None:
+    line = "-a" * 200_000  # minutes, if each dash were tried
+    assert hidden_values(f"{line} --api-key x") == f"{line} --api-key ***"
+
+
 def test_the_record_has_arguments_environment_versions_and_code_but_no_secret() -> None:
     spec: dict[str, Any] = {
         "program": Program(script="train.py", args=("--lr", "0.1", "--token", "s3cret", "--api-key=s3cret")),
