@@ -24,8 +24,8 @@ HIDDEN = "***"
 # Texts are kept so that two runs can be compared line by line. Larger files differ by their hash alone.
 TEXTS = frozenset({".py", ".sh", ".toml", ".yaml", ".yml", ".json", ".cfg", ".ini", ".txt", ".md"})
 MOST_OF_FILE, MOST_TEXT = 1 << 17, 1 << 21
-# The name of an option that takes a secret: --hf-token, --api_key. --tokenizer and --max-tokens take none. A dash
-# inside a word begins no option: to try each would take quadratic time, and a host may have written the text.
+# The name of an option that takes a secret: --hf-token, --api_key. --tokenizer and --max-tokens take none.
+# A dash inside a word begins no option: to try each dash of a text from a host would take quadratic time.
 _LAST_WORD = "token|secret|password|passwd|passphrase|credentials?|auth|(?:api|access|private|secret)[-_]?key"
 _SECRET_OPTION = re.compile(rf"(?i)((?<![\w-])--?(?:[a-z0-9]+[-_])*(?:{_LAST_WORD}))([= ])('[^']*'|\S+)")
 
