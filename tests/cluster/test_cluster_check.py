@@ -221,8 +221,8 @@ BREAKS: dict[str, tuple[Break, int, str, str, str]] = {
     "no torch": (no_torch, 3, "torch.missing", "/usr/bin/python3 has no torch", "--python"),
     "another torch": (other_torch, 3, "torch.version-differs", "torch 2.5.1, where 2 hosts", "one version"),
     "too many slots": (
-        hosts("node1\nnode2 slots=99\nnode3"),
-        *(0, "slots.above-cores", "slots=99 on ", "in the hosts file"),
+        hosts("node1\nnode2 slots=7\nnode3"),
+        *(0, "slots.above-cores", "slots=7 on ", "in the hosts file"),
     ),
     "not writable": (
         shell("node2", "mkdir -p ~/.muster; chmod 500 ~/.muster", "chmod 700 ~/.muster"),
