@@ -26,7 +26,6 @@ LONGEST = (
     "train/test_gpt_sharded.py",
     "local/test_seeded_stragglers.py",
     "cluster/test_slurm_endings.py",
-    "cluster/test_slurm_faults.py",
 )
 ORDER = ("cluster", "ansible", "attacks", "conformance", "train", "local", "node", "unit")
 GROUPS = {"cluster": "cluster/", "ansible": "ansible/", "slurm": "cluster/test_slurm_"}

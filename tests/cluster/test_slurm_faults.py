@@ -12,7 +12,7 @@ from tests.cluster.slurm_faults import FAULTS, PROGRAM, WAYS, outcome_of
 from tests.load import hold
 from tests.parallel import NUMBER
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timed]  # nothing beside them: a lost node takes 15 of its 20 s
 
 
 @pytest.fixture(scope="module")
