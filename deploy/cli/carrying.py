@@ -41,7 +41,6 @@ from .launch_options import LaunchOptions
 from .scrape import scraped
 from .shared import cache_folder
 
-STDIN = 0  # file descriptor
 START_SECONDS = 60
 
 
@@ -162,7 +161,12 @@ def carry_out(
         with listeners.copies(events) as told, scraped(metrics) as scrape:
             observers = (folder, screen, scrape) if scrape else (folder, screen)
             tells = (*told, scrape.tell) if scrape else told
-            given: dict[str, Any] = {"timings": timings, "stdin": STDIN, "packages": packages, "blame": blame}
+            given: dict[str, Any] = {
+                "timings": timings,
+                "stdin": parse.STDIN,
+                "packages": packages,
+                "blame": blame,
+            }
             attempts = Attempts(job, open_pipe, folder, observers, listeners=tells, **given)
             result = attempts.run()
     finally:

@@ -20,8 +20,6 @@ from .launch_options import LaunchOptions
 from .shared import not_negative
 from .shipped import TRAIN
 
-STDIN = 0  # file descriptor
-
 
 def with_allocation(options: LaunchOptions) -> LaunchOptions:
     """The options with the allocation that `--launcher srun` means by itself."""
@@ -83,7 +81,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         hidden=parse.taken_from_here(options.env),
         columns=None if options.is_away else columns,
         may_restart=restarts,
-        stdin=not (options.is_away or restarts) and parse.feeds(STDIN),
+        stdin=not (options.is_away or restarts) and parse.feeds(parse.STDIN),
         **container,
     )
     check_spec(spec)

@@ -24,6 +24,7 @@ from ..plan.source_tree import KEYS, RUNS, Tree
 from ..plan.spec import Mount, Program
 from .shared import require_rank
 
+STDIN = 0  # file descriptor
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
 DEFAULT_MODULE = "muster.train"
 HOSTS_OPTIONS = {"-H", "--hosts", "--hostfile", "-hostfile", "--machinefile", "-machinefile"}

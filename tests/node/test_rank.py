@@ -113,6 +113,13 @@ def test_a_rank_has_failed_before_its_connections_close(agent: Agent) -> None:
     assert end["time"] < float(closed)
 
 
+def test_a_time_that_a_program_made_up_is_not_told(agent: Agent) -> None:
+    write = "open(f'{os.environ[\"MUSTER_AGENT\"]}/failed-{os.getpid()}', 'w').write('nan')"
+    before = steady()
+    agent.start("-c", f"import os; {write}; os._exit(3)")
+    assert before <= agent.frames()[-1]["time"] <= steady()
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_the_end_of_a_rank_is_told_though_its_folder_is_gone(agent: Agent, code: int) -> None:
     remove = f"import shutil,sys; shutil.rmtree({str(agent.folder / 'logs')!r}); sys.exit({code})"

@@ -274,7 +274,8 @@ def failed_at(pid: int, ended: float) -> float:
     """
     path = os.path.join(os.environ["MUSTER_AGENT"], f"failed-{pid}")
     with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
-        return min(float(file.read(64)), ended)
+        if 0 <= (at := float(file.read(64))) <= ended:  # the program may have written it: nan is no time
+            return at
     return ended
 
 

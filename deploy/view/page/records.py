@@ -139,7 +139,7 @@ def _text(path: Path, notes: list[str]) -> str:
         return content_of(path, MOST_SHOWN).decode(errors="replace")
     except TooLargeError as error:
         notes.append(f"{path.name} is left out: {error}")
-    except OSError:
+    except OSError:  # not every run has every file
         pass
     return ""
 
