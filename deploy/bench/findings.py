@@ -19,8 +19,9 @@ def of_links(slow: Iterable[Slow]) -> Iterator[Finding]:
     """`bench.slow-link` for a link, `bench.slow-network` for a host with most of its links slow."""
     for each in slow:
         kind = "bench.slow-link" if each.where == "link" else "bench.slow-network"
-        host, peer = each.source or each.target, each.target if each.source else ""
-        yield Finding(kind, host, "warning", describe(each), f"look at {_LOOK}", peer)
+        host, peer = each.source or each.target, each.target if each.where == "link" else ""
+        text = describe(each).removeprefix(f"{host}: ")
+        yield Finding(kind, host, "warning", text, f"look at {_LOOK}", peer)
 
 
 def of_hosts(slow: Iterable[SlowHost]) -> Iterator[Finding]:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.bench import kept
+from muster.deploy.bench.findings import of_links
 from muster.deploy.bench.links import Link, Links, Pair, read
 from muster.deploy.bench.links_text import as_text
 from muster.deploy.bench.outliers import median_of_rest, outliers, slower
+from muster.deploy.check import report
 from muster.deploy.check.measurements import Examination
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.hosts import hostfile
@@ -131,6 +133,20 @@ def test_a_host_with_a_slow_port_is_named_and_its_links_are_not(count: int, wher
     slow = {pair: SLOW for pair in pairs if any(pair[end] == "node2" for end in ends)}
     source, target = "" if where == "to" else "node2", "" if where == "from" else "node2"
     assert named(run(count, slow)) == {(where, source, target)}
+
+
+def test_a_check_finds_a_slow_link_and_names_a_host_with_a_slow_port_once() -> None:
+    (link,) = of_links(outliers(run(3, {("node1", "node2"): SLOW}), "bandwidth"))
+    assert (link.id, link.host, link.peer) == ("bench.slow-link", "node1", "node2")
+    assert link.text.startswith("node1 -> node2: 96 Mbit/s; the others")
+    for ends in ((0,), (1,), (0, 1)):
+        pairs = itertools.permutations(("node1", "node2", "node3"), 2)
+        slow = {pair: SLOW for pair in pairs if any(pair[end] == "node2" for end in ends)}
+        (port,) = of_links(outliers(run(3, slow), "bandwidth"))
+        assert (port.id, port.host, port.peer) == ("bench.slow-network", "node2", "")
+        assert port.text.startswith("links ")
+    text = report.as_text((), Examination({}, {}), (port,))
+    assert "WARNING node2: links from it and to it, median 96 Mbit/s" in text
 
 
 def test_a_late_link_is_named_against_its_row_and_column() -> None:

@@ -18,7 +18,7 @@ from muster.deploy.cli.launch import launch
 from muster.deploy.cli.words import spelled_out
 from muster.deploy.connect.transports import process
 from muster.deploy.connect.transports.srun import SrunPipe, command
-from muster.deploy.errors import MusterError, UnfitError, UsageError
+from muster.deploy.errors import HostError, MusterError, UnfitError, UsageError
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.launch.result import Failure
 from muster.deploy.plan import srun
@@ -172,6 +172,40 @@ def test_an_srun_that_waits_for_a_lost_node_is_ended_with_all_it_started(
     wait_until(lambda: child.is_file() and child.read_text(), "the child of srun")
     pipe.close()
     wait_until_gone(int(child.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("srun", "reason", "kind", "text"),
+    [
+        (
+            "exit 1",
+            "Slurm ended the allocation 7: TIMEOUT",
+            "slurm.ended",
+            "Slurm ended the allocation 7: TIMEOUT",
+        ),
+        (
+            "echo 'srun: error: Task launch failed: Invalid job id' >&2; exit 1",
+            *("", "slurm.step-failed", "srun: error: Task launch failed: Invalid job id"),
+        ),
+        ("exit 137", "", "agent.killed", "its agent was killed there"),
+        ("echo 'no such module' >&2; exit 1", "", "python.failed", "status 1: no such module"),
+    ],
+    ids=["the allocation ended", "no step", "a killed agent", "a failed Python"],
+)
+def test_an_agent_that_ends_leaves_slurms_reason_or_its_own(
+    slurm: Callable[..., None], srun: str, reason: str, kind: str, text: str
+) -> None:
+    slurm(srun=srun)
+    lost = SrunPipe("7", Host("n1"), "python3", lambda name: reason).last_words()
+    assert lost.kind == kind
+    assert text in str(lost)
+
+
+def test_a_machine_without_srun_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostError, match="no srun here: No such file or directory") as refused:
+        SrunPipe("7", Host("n1"), "python3", lambda name: "")
+    assert refused.value.kind == "slurm.no-srun"
 
 
 def test_the_reason_to_wait_is_told_once_and_a_time_out_quotes_it(slurm: Callable[..., None]) -> None:
