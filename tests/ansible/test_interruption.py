@@ -15,6 +15,7 @@ pytestmark = pytest.mark.soak
 
 SSHD = "/etc/ssh/sshd_config.d/10-muster.conf"
 UNDO = "muster-undo-sshd.timer"
+TIMER, QUICK = "/usr/local/bin/systemd-run", ("#!/bin/sh", 'while [ "$1" != sh ]; do shift; done', '"$@"')
 PARTS = ("--tags", "ssh_trust,time_sync")
 # In the order of setup: a run that could not repeat what the last one left would not get to its own moment.
 MOMENTS = (
@@ -58,3 +59,30 @@ def test_an_sshd_that_keeps_the_operator_out_is_taken_back_even_if_ansible_dies_
     assert newcomer.play("setup", *PARTS).status == 0
     done = newcomer.play("verify", verify_roles=["ssh_trust"])
     assert done.status == 0, done.text
+
+
+def test_an_sshd_whose_trial_a_restart_of_the_host_ended_is_tried_by_the_next_setup(newcomer: Hosts) -> None:
+    newcomer.variables |= {"ssh_trust_login_seconds": 25}  # another drop-in
+    newcomer.play_until("[ssh_trust : Open a second connection]", "setup", *PARTS)
+    newcomer.on("node5", "systemctl", "stop", UNDO)  # a timer of systemd-run is gone after a restart
+    done = newcomer.play("verify", verify_roles=["ssh_trust"])
+    assert "setup.yml was cut short: run it again" in done.text
+    assert newcomer.play("setup", *PARTS).status == 0
+    done = newcomer.play("verify", verify_roles=["ssh_trust"])
+    assert done.status == 0, done.text
+    assert not waits(newcomer)
+
+
+def test_a_timer_that_was_faster_than_the_proof_is_told_and_what_was_there_stays(newcomer: Hosts) -> None:
+    before = newcomer.on("node5", "cat", SSHD)
+    # In place of a timer that ends between the change and the proof: one that takes no time.
+    newcomer.on("node5", "sh", "-c", f"printf '%s\\n' \"$@\" > {TIMER}; chmod +x {TIMER}", "sh", *QUICK)
+    newcomer.variables |= {"ssh_trust_login_seconds": 20}
+    done = newcomer.play("setup", *PARTS)
+    assert done.status != 0
+    said = " ".join(done.text.split())
+    assert "not proven within 61 s, so the host took it back. Run setup again" in said, done.text
+    assert newcomer.on("node5", "cat", SSHD) == before
+    newcomer.on("node5", "rm", TIMER)
+    assert newcomer.play("setup", *PARTS).status == 0
+    assert "LoginGraceTime 20" in newcomer.on("node5", "cat", SSHD)
