@@ -29,6 +29,8 @@ from .shared import HELP, explained, not_negative
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
+NOT_FOUND = 127
+"""The exit status of a command that is not on the host, as in a shell."""
 WORTH_SHOWING = 1 << 24
 """Total bytes below which no progress is shown, because the copy is quick."""
 
@@ -65,6 +67,10 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
         for names, ended in fold(ran.items()):
             sys.stdout.write(_shown(fold_names(names), ended))
         sys.stderr.write("".join(f"{name}: {harmless(error)}\n" for name, error in errors.items()))
+        if " " in argv[0] and any(ended.status == NOT_FOUND for ended in ran.values()):
+            sys.stderr.write(
+                f"no shell reads the command; with a shell: muster run -- sh -c {shlex.quote(argv[0])}\n"
+            )
         status = max([*(ended.status for ended in ran.values()), UnfitError.exit_status if errors else 0])
         if status:
             raise Exit(code=status)

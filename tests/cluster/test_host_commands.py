@@ -42,6 +42,14 @@ def test_equal_outputs_are_one_and_the_highest_status_counts(project: Project) -
     assert project.fab("run", "--include", "node[2-3]", "--", "uname").stdout == "node[2-3]: Linux\n"
 
 
+def test_a_line_for_a_shell_is_told_how_to_get_one(project: Project) -> None:
+    done = project.fab("run", "--", "hostname; date")
+    assert (done.returncode, done.stdout) == (127, "node[1-3] (exit status 127): No such file or directory\n")
+    assert done.stderr == "no shell reads the command; with a shell: muster run -- sh -c 'hostname; date'\n"
+    done = project.fab("run", "--", "no-such-program")
+    assert (done.returncode, done.stderr) == (127, "")
+
+
 def test_a_host_that_cannot_be_reached_keeps_no_other_from_its_work(project: Project) -> None:
     with (project.path / "hosts.txt").open("a") as file:
         file.write("nowhere.invalid\n")
