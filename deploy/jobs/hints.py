@@ -1,4 +1,4 @@
-"""Explains a failure of the program: a file or a module that it did not find, and where that is."""
+"""Explains a failure of the program: a file, a module or an option, and what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ from ..plan.launch_plan import LaunchPlan
 
 _MISSING = re.compile(r"(?:FileNotFoundError|No such file or directory)\b.*?: (b?'.*'|b?\".*\")\s*$")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)(?:\.[\w.]*)?'\s*$")
+# argparse's message, and that of click and typer.
+_REFUSED = re.compile(r"(?:unrecognized arguments:|[Nn]o such option:?) (-[-\w]+)")
 _REQUIREMENTS = ("requirements.txt", "uv.lock", "pyproject.toml")
+
+
+def refused_option(result: LaunchResult) -> str:
+    """A hint about an option that the program does not take, where it stands after the script; else empty."""
+    given = {word.partition("=")[0] for word in result.plan.spec.program.args}
+    for line in reversed(result.failure.tail if result.failure else ()):
+        if (match := _REFUSED.search(line)) and match[1] in given:
+            return f"the program got {match[1]}; an option of muster launch stands before the script"
+    return ""
 
 
 def missing_module(result: LaunchResult) -> str:

@@ -36,7 +36,7 @@ from ..plan.spec import LaunchSpec
 from ..timings import Timings
 from . import restart_policy as restart
 from .first_lines import FirstLines
-from .hints import left_behind, missing_module
+from .hints import left_behind, missing_module, refused_option
 from .history import History
 from .job import Job
 from .launched import launched, texts
@@ -211,7 +211,9 @@ class Attempts:
         """The result with the outputs that the hosts have, or with a hint about the failure."""
         if result.failure is None:
             return dataclasses.replace(result, outputs=outputs(cluster))
-        hint = missing_module(result) or ("" if self.folder.detached else left_behind(result))
+        hint = missing_module(result) or refused_option(result)
+        if not hint and not self.folder.detached:
+            hint = left_behind(result)
         return dataclasses.replace(result, notes=(*result.notes, hint)) if hint else result
 
     def _record(self, head: Channel, name: str, content: object, *, wait: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.connect.requests.launch import Outputs
-from muster.deploy.jobs.hints import left_behind, missing_module
+from muster.deploy.jobs.hints import left_behind, missing_module, refused_option
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.result import Failure, LaunchResult
@@ -100,6 +100,24 @@ def test_a_module_of_the_tree_that_python_does_not_find_is_shown_the_way(
     assert module_hint(module, *files, within=within) == (
         f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={path}"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("t.py: error: unrecognized arguments: --np 3\n", "--np"),
+        ("t.py: error: unrecognized arguments: --stall-timeout=3\n", "--stall-timeout"),
+        ("Error: No such option: --np Did you mean --npy?\n", "--np"),
+        ("t.py: error: unrecognized arguments: --never-given\n", ""),  # a rank may print anything
+        ("t.py: error: argument --np: invalid int value\n", ""),
+    ],
+)
+def test_an_option_of_launch_after_the_script_is_told(line: str, option: str) -> None:
+    failure = Failure("rank", "exit status 2", 2, host="node1", rank=0, tail=("usage: t.py\n", line))
+    program = Program(script="t.py", args=("--np", "3", "--stall-timeout=3"))
+    plan = dataclasses.replace(PLAN, spec=dataclasses.replace(PLAN.spec, program=program))
+    hint = f"the program got {option}; an option of muster launch stands before the script" if option else ""
+    assert refused_option(dataclasses.replace(DONE, plan=plan, failure=failure)) == hint
 
 
 def test_a_missing_package_is_looked_for_in_the_projects_own_list() -> None:
