@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from collections import Counter
 from graphlib import TopologicalSorter
@@ -127,11 +126,3 @@ def test_the_driver_never_imports_the_agent(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in DRIVER if room(name) in PURE and name not in GATHERERS])
 def test_what_judges_and_describes_touches_nothing(name: str) -> None:
     assert not imports(DRIVER[name]) & IMPURE
-
-
-def test_no_command_loads_what_it_does_not_use() -> None:
-    slow = "{'docker', 'fabric', 'paramiko', 'requests', 'rich', 'textual', 'urllib3'} & {*sys.modules}"
-    script = f"import sys, muster.deploy.cli.program; sys.exit(str({slow} or ''))"
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == ""
