@@ -181,25 +181,29 @@ def test_who_stops_a_job_that_is_ended_wants_no_restart(project: Project) -> Non
 SAVES = """
 import os, signal, sys, time
 def save(number, frame):
-    print("saved", flush=True)
+    print("saved at", signal.Signals(number).name, flush=True)
     sys.exit(75)
 signal.signal(signal.SIGUSR1, save)
+signal.signal(signal.SIGUSR2, save)
 print("ready", flush=True)
 time.sleep(600)
 """
 
 
-def test_a_notice_reaches_every_rank_and_the_job_does_not_start_again(project: Project) -> None:
+@pytest.mark.parametrize("notice", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_notice_reaches_every_rank_and_the_job_does_not_start_again(
+    project: Project, notice: signal.Signals
+) -> None:
     (project.path / "saves.py").write_text(SAVES)
     with project.start("--script", "saves.py", "--max-restarts", "3") as process:
         assert process.stdout is not None
         said: list[str] = []
         while sum("ready" in line for line in said) < 2:
             said.append(next(process.stdout))
-        process.send_signal(signal.SIGUSR1)
+        process.send_signal(notice)
         said += process.stdout.readlines()
     output = "".join(said)
     assert process.returncode == 75, output
-    assert "saved" in output
-    assert "note: SIGUSR1 came and was passed on to every rank" in output
+    assert f"saved at {notice.name}" in output
+    assert f"note: {notice.name} came and was passed on to every rank" in output
     assert "restart" not in output
