@@ -77,11 +77,11 @@ def test_a_timer_that_was_faster_than_the_proof_is_told_and_what_was_there_stays
     before = newcomer.on("node5", "cat", SSHD)
     # In place of a timer that ends between the change and the proof: one that takes no time.
     newcomer.on("node5", "sh", "-c", f"printf '%s\\n' \"$@\" > {TIMER}; chmod +x {TIMER}", "sh", *QUICK)
-    newcomer.variables |= {"ssh_trust_login_seconds": 20}
+    newcomer.variables |= {"ssh_trust_login_seconds": 20, "ssh_trust_undo_seconds": 45}
     done = newcomer.play("setup", *PARTS)
     assert done.status != 0
     said = " ".join(done.text.split())
-    assert "not proven within 61 s, so the host took it back. Run setup again" in said, done.text
+    assert "not proven within 45 s, so the host took it back. Run setup again" in said, done.text
     assert newcomer.on("node5", "cat", SSHD) == before
     newcomer.on("node5", "rm", TIMER)
     assert newcomer.play("setup", *PARTS).status == 0
