@@ -15,15 +15,19 @@ NEW = "# new\n"
 
 
 class Folder:
-    """A folder in place of sshd's, and `systemctl`, which does nothing."""
+    """A folder in place of sshd's, and stand-ins for programs; `systemctl` does nothing."""
 
     def __init__(self, path: Path) -> None:
         self.dropin = path / "10-muster.conf"
         self.before = path / "10-muster.before"
-        systemctl = path / "systemctl"
-        systemctl.write_text("#!/bin/sh\n")
-        systemctl.chmod(0o755)
         self.path = path
+        self.program("systemctl")
+
+    def program(self, name: str, script: str = "") -> None:
+        """Put a stand-in for a program before it on PATH."""
+        file = self.path / name
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
 
     def do(self, name: str) -> int:
         """Run a command of the role; returns its status."""
@@ -76,3 +80,12 @@ def test_a_drop_in_is_kept_only_if_the_timer_was_not_faster(folder: Folder, befo
         assert folder.texts() == (before if is_late else NEW, None)
         folder.do("undo_now")  # a timer that was stopped in the middle of it
         assert folder.texts() == (before if is_late else NEW, None)
+
+
+def test_on_a_full_disk_what_was_there_before_stays(folder: Folder) -> None:
+    folder.dropin.write_text("# old\n")
+    folder.program("cp", 'for to; do :; done; printf "#" > "$to"; exit 1')
+    assert folder.do("remember") == 1
+    folder.do("undo_now")  # as setup does after an error
+    assert folder.texts() == ("# old\n", None)
+    assert [file.name for file in folder.path.glob("10-*")] == ["10-muster.conf"]
