@@ -67,9 +67,10 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
         for names, ended in fold(ran.items()):
             sys.stdout.write(_shown(fold_names(names), ended))
         sys.stderr.write("".join(f"{name}: {harmless(error)}\n" for name, error in errors.items()))
-        if " " in argv[0] and any(ended.status == NOT_FOUND for ended in ran.values()):
+        if shlex.quote(argv[0]) != argv[0] and any(ended.status == NOT_FOUND for ended in ran.values()):
+            with_shell = shlex.join(["sh", "-c", *argv])
             sys.stderr.write(
-                f"no shell reads the command; with a shell: muster run -- sh -c {shlex.quote(argv[0])}\n"
+                f"no shell reads the command; with a shell: muster run -- {harmless(with_shell)}\n"
             )
         status = max([*(ended.status for ended in ran.values()), UnfitError.exit_status if errors else 0])
         if status:
