@@ -90,7 +90,10 @@ def modules() -> dict[str, str]:
 
 
 def _is_late(name: str) -> bool:
-    """Whether only some commands need a module: the source of the others must fit into a pipe (64 KiB)."""
+    """Whether only some commands need a module: the source of the others must fit into a pipe.
+
+    transports/process.py sets its size.
+    """
     return name.startswith(LATE)
 
 

@@ -143,7 +143,7 @@ def test_a_host_that_takes_nothing_does_not_hold_up_the_end(
 
     threading.Thread(target=send, daemon=True).start()
     assert began.wait(PATIENCE)
-    wait_until(lambda: waiting_bytes(pipe.descriptor) >= 1 << 16, "a full pipe")
+    wait_until(lambda: waiting_bytes(pipe.descriptor) >= process.PIPE_SIZE, "a full pipe")
     pipe.close(patient=False)
     assert over.wait(PATIENCE)
 

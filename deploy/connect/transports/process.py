@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import signal
@@ -13,6 +14,8 @@ from typing import cast
 from ...common.frames import Readable, Writable
 
 CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
+# The source of the agent fits into it, so that writing it waits for no host (pipe(7): 64 KiB by default).
+PIPE_SIZE = 1 << 17
 
 
 class _Unbuffered:
@@ -45,6 +48,8 @@ class ProcessPipe:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        with contextlib.suppress(OSError):  # a user who has many pipes already gets no larger ones
+            fcntl.fcntl(cast(io.FileIO, self._process.stdin), fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         self._reader = io.BufferedReader(cast(io.FileIO, self._process.stdout), 1 << 16)
         self._writer = _Unbuffered(cast(io.FileIO, self._process.stdin))
 
