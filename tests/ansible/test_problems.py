@@ -10,6 +10,7 @@ import yaml
 
 from tests.ansible.bare_hosts import BOOKS
 from tests.ansible.rendering import render, render_value
+from tests.ansible.test_observe import observe
 
 ENGINE = {"command": "/usr/bin/docker", "kind": "docker", "answers": True, "version": "28.2.2", "cdi": True}
 SEEN: dict[str, Any] = {
@@ -20,6 +21,7 @@ SEEN: dict[str, Any] = {
     "hostname": "node1",
     "host_keys": {"ssh-ed25519": "AAAA"},
     "names": {"node1": ["10.0.0.1"]},
+    "sshd_refuses": [],
     "sshd_without": {"settings": {"maxstartups": "10:30:100"}, "defaults": {}, "reads_dropins": True},
     "account": {},
     "engine": ENGINE | {"image": {"muster.flavor": "cpu"}},
@@ -89,6 +91,7 @@ SSHD = SEEN["sshd_without"]
 ACCOUNT = {
     "uid": 1001,
     "shell": "/bin/bash",
+    "shell_runs": True,
     "home": "/home/muster",
     "groups": ["muster"],
     "ours": False,
@@ -100,21 +103,38 @@ ACCOUNT = {
     ("settings", "account", "said"),
     [
         ({"allowusers": "op root"}, {}, "lets in only op root (AllowUsers); add muster"),
-        ({"denyusers": "muster"}, {}, "does not let muster in (DenyUsers)"),
+        ({"allowusers": "op alice@10.*"}, {}, "lets in only op alice@10.* (AllowUsers); add muster"),
+        ({"denyusers": "muster"}, {}, "does not let muster in (DenyUsers muster)"),
+        ({"denyusers": "must?r"}, {}, "does not let muster in (DenyUsers must?r)"),
+        ({"denyusers": "alice muster@192.0.2.1"}, {}, ""),
         ({"allowgroups": "ssh"}, ACCOUNT, "lets in only the groups ssh (AllowGroups)"),
         ({"allowgroups": "muster"}, ACCOUNT, ""),
+        ({"allowgroups": "mus*"}, {}, ""),
+        ({"denygroups": "guests muster"}, ACCOUNT, "does not let the groups guests muster in (DenyGroups)"),
         ({"allowusers": "op muster@10.0.0.*"}, ACCOUNT, ""),
+        ({"allowusers": "op m*"}, ACCOUNT, ""),
         (
             {},
             ACCOUNT | {"shell": "/usr/sbin/nologin"},
-            "has the shell /usr/sbin/nologin, with which nobody logs in",
+            "has the shell /usr/sbin/nologin, which ends each login; give it another (chsh",
+        ),
+        (
+            {},
+            ACCOUNT | {"shell": "/bin/zsh", "shell_runs": False},
+            "has the shell /bin/zsh, which is not there or cannot be run",
         ),
     ],
 )
 def test_an_sshd_that_keeps_the_jobs_account_out_is_named(
     settings: dict[str, str], account: dict[str, Any], said: str
 ) -> None:
-    text = problems("bare", sshd_without=SSHD | {"settings": settings | {"port": "22"}}, account=account)
+    groups = account.get("groups", ["muster"])
+    text = problems(
+        "bare",
+        sshd_without=SSHD | {"settings": settings | {"port": "22"}},
+        sshd_refuses=observe.sshd_refuses("muster", groups, settings),
+        account=account,
+    )
     assert said in text
     assert bool(text) == bool(said)
 

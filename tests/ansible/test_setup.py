@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.ansible.bare_hosts import ADDRESSES, HAS_TORCH, NETWORK, ROOT, run
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +42,9 @@ BROUGHT_IN = {
     "ssh_trust : Reload sshd",
     "time_sync : Notice a chrony that is not running with its files",
 }
-# What a setup costs is each task on each host. Some are done once for all, on the first host.
-TASKS, TASKS_OF_ALL = 3, 3
+# What a setup costs is each task on each host, the login of a launch among them. Some are done once for all,
+# on the first host, which also logs in to the others.
+TASKS, TASKS_OF_ALL = 4, 4
 CHECKS = {
     *("ssh_trust.server", "ssh_trust.pairs", "ssh_trust.unknown_host_key", "ssh_trust.wrong_key"),
     *(
@@ -249,3 +251,44 @@ def test_an_sshd_that_would_keep_the_operator_out_is_taken_back(hosts: Hosts) ->
     assert "MaxStartups" in before
     assert hosts.on("node2", "cat", SSHD) == before  # and so the cluster's key is still good there
     assert hosts.driver("node2", "echo in").stdout == "in\n"
+
+
+@pytest.mark.usefixtures("set_up")
+def test_an_sshd_that_would_keep_a_launch_out_is_taken_back_with_its_own_reason(hosts: Hosts) -> None:
+    """Only the login shows it: the account is allowed from another address than the driver's."""
+    before = hosts.on("node2", "cat", SSHD)
+    only = ["op", "root", "muster@192.0.2.1"]
+    with_rule(hosts, "node2", f"AllowUsers {' '.join(only)}")
+    try:
+        done = hosts.play(
+            "setup", "--tags", "ssh_trust", "--limit", "node2", ssh_trust_max_startups="65:30:256"
+        )
+    finally:
+        with_rule(hosts, "node2", "")
+    assert done.status != 0
+    assert "node2: a launch cannot log in as muster: " in done.text
+    assert "not allowed because not listed in AllowUsers" in done.text
+    assert "node2: do: add muster, the account that jobs run as, to AllowUsers" in done.text
+    assert "node2: its sshd has its earlier settings again" in done.text
+    assert hosts.on("node2", "cat", SSHD) == before
+    assert hosts.driver("node2", "echo in").stdout == "in\n"
+
+
+@pytest.mark.usefixtures("set_up")
+def test_a_setup_that_changes_nothing_fails_too_where_a_launch_cannot_log_in(hosts: Hosts) -> None:
+    with_rule(hosts, "node2", "AllowUsers op root muster@192.0.2.1")
+    try:
+        done = hosts.play("setup", "--tags", "ssh_trust")
+    finally:
+        with_rule(hosts, "node2", "")
+    assert done.status != 0
+    assert "node2: sshd there says: User muster from" in done.text
+    # The first host, whose detached jobs log in to the others, is told of by itself.
+    assert "node1: a launch cannot" not in done.text
+
+
+def with_rule(hosts: Hosts, name: str, rule: str) -> None:
+    """Have a host's sshd follow a line of its owner's, in a file of its own; none if it is empty."""
+    file = "/etc/ssh/sshd_config.d/60-site.conf"
+    hosts.on(name, "sh", "-c", f"echo '{rule}' >{file}; [ '{rule}' ] || rm {file}; systemctl reload ssh")
+    wait_until(lambda: hosts.is_in(name), f"a login at {name}")

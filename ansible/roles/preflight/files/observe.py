@@ -117,6 +117,26 @@ def sshd_says(configuration: str) -> dict[str, str]:
     return settings
 
 
+def sshd_refuses(name: str, groups: list[str], settings: dict[str, str]) -> list[str]:
+    """Return the lists of sshd_config(5) by which sshd refuses an account, whatever address it comes from.
+
+    A pattern with an address, USER@HOST, is taken to match: only the login itself shows whether it does.
+    """
+
+    def listed(setting: str, names: list[str], *, at: bool) -> bool:
+        patterns = settings.get(setting, "").split()
+        users = [pattern.partition("@")[0] if at else pattern for pattern in patterns]
+        return any(fnmatch.fnmatchcase(known, user) for user in users for known in names)
+
+    refused = {
+        "allowusers": "allowusers" in settings and not listed("allowusers", [name], at=True),
+        "denyusers": listed("denyusers", [name], at=False),
+        "allowgroups": "allowgroups" in settings and not listed("allowgroups", groups, at=False),
+        "denygroups": listed("denygroups", groups, at=False),
+    }
+    return [setting for setting, is_refused in refused.items() if is_refused]
+
+
 def firewalls() -> list[str]:
     """Return the active firewalls that refuse packets which no rule allows."""
     asked = {
@@ -173,6 +193,7 @@ def account(name: str) -> dict[str, object]:
     return {
         "uid": entry.pw_uid,
         "shell": entry.pw_shell,
+        "shell_runs": os.access(entry.pw_shell or "/bin/sh", os.X_OK),
         "home": entry.pw_dir,
         "groups": [
             group.gr_name for group in grp.getgrall() if name in group.gr_mem or group.gr_gid == entry.pw_gid
@@ -371,6 +392,8 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     system = release()
     user = account(asked["user"])
+    groups = list(map(str, user["groups"])) if user else [asked["user"]]
+    sshd = sshd_without(asked["sshd_dropin"])
     print(
         json.dumps(
             {
@@ -393,7 +416,8 @@ def main() -> None:
                 "local_ports": text("/proc/sys/net/ipv4/ip_local_port_range").split(),
                 "clock_is_kept": clock_is_kept(),
                 "hard_limits": hard_limits(),
-                "sshd_without": sshd_without(asked["sshd_dropin"]),
+                "sshd_without": sshd,
+                "sshd_refuses": sshd_refuses(asked["user"], groups, sshd["settings"]),
                 "host_keys": host_keys(),
                 "pinned_host_keys": pinned_host_keys(),
                 "node_host_key": " ".join(text("/etc/muster/ssh/ssh_host_ed25519_key.pub").split()[:2]),
