@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..connect.channel import Channel
 from ..connect.requests.files import FILE, FILE_ENTRIES, Entry, FileFacts
 from ..errors import MusterError
+from ..hosts.arriving import inner_paths
 
 # Limits for one folder: a host may send anything, and several hosts may at once.
 MOST_ENTRIES, MOST_TEXT = 200_000, 1 << 25
@@ -15,7 +16,8 @@ MOST_ENTRIES, MOST_TEXT = 200_000, 1 << 25
 def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
     """The facts of a path, with all entries of a folder. `seconds`: for each page; the host reads the files.
 
-    `MusterError` for a folder with more than MOST_ENTRIES entries, or whose paths are longer than MOST_TEXT.
+    `MusterError` for a folder with more than MOST_ENTRIES entries, or whose paths are longer than MOST_TEXT,
+    and for a path that must not come here (deploy/hosts/arriving.py).
     """
     facts = channel.ask(FILE, path=path, seconds=seconds)
     listed: list[Entry] = list(facts.entries or ())
@@ -32,6 +34,7 @@ def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
                 f"{path} has more than {most} files and folders; bring it as one file: "
                 f"muster run -- tar cf NAME.tar {path}, then muster get NAME.tar"
             )
+    inner_paths((entry.path for entry in listed), channel.host)
     return facts if facts.entries is None else replace(facts, entries=tuple(listed), more=False)
 
 

@@ -20,8 +20,9 @@ from ..errors import UsageError
 from ..hosts.containers import ENGINES
 from ..hosts.hostfile import Host
 from ..plan.mpi_use import asks_for_mpi
-from ..plan.source_tree import KEYS, RUNS, Tree
+from ..plan.source_tree import Tree
 from ..plan.spec import Mount, Program
+from ..plan.walk import KEYS, RUNS
 from .shared import require_rank
 
 STDIN = 0  # file descriptor

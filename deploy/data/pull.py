@@ -16,6 +16,7 @@ from ..connect.cluster import Cluster
 from ..connect.requests.data import DATA_FORGET, DATA_OPEN, DATA_READ, DataSet
 from ..connect.requests.request import Payload
 from ..errors import MusterError, UsageError
+from ..hosts.arriving import inner_paths
 from .bundles import bundles
 from .push import LONG_SECONDS, bring_packed, read_manifest
 
@@ -40,6 +41,8 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
     if manifest.digest != held[first].digest:
         raise MusterError("it gives another data set than it listed", host=first)
     cluster.channels[first].post(DATA_FORGET, digests=[bundle.digest])
+    paths = (*(file.path for file in manifest.files), *(link.path for link in manifest.links))
+    inner_paths((*paths, *manifest.folders), first)
     chunks = Chunks(manifest)
     folder = target.with_name(f".{target.name}.{manifest.digest[:16]}.part")
     draft = Draft(str(folder), manifest, chunks, range(len(manifest.files)))

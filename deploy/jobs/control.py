@@ -15,6 +15,7 @@ from ..connect.fanout import on_every
 from ..connect.requests.jobs import END_DRIVER, FILES, JOBS, OUTPUT, READ, JobState
 from ..connect.requests.request import Answer, Request
 from ..errors import MusterError, UsageError
+from ..hosts.arriving import inner_paths
 
 POLL_SECONDS = 0.3
 STOP_SECONDS = 20.0
@@ -186,14 +187,20 @@ def fetch(known: Known, runs: Path) -> Path:
     return target
 
 
+def listed(known: Known) -> list[tuple[PurePosixPath, int]]:
+    """The files of a run with their sizes, as its host lists them; `MusterError` for a path not allowed."""
+    files = known.place.ask(FILES, job=known.state.job).files
+    inner_paths((name for name, _ in files), known.place.host)
+    return [(PurePosixPath(name), size) for name, size in files]
+
+
 def _files(known: Known, room: int) -> list[tuple[PurePosixPath, int]]:
     """The files of a run with their sizes, in bytes; `MusterError` for what cannot be brought here.
 
     Files that this machine alone may write are left out.
     """
     host = known.place.host
-    listed = known.place.ask(FILES, job=known.state.job).files
-    files = [(path, size) for name, size in listed if not _is_ours(path := _inside(name))]
+    files = [(path, size) for path, size in listed(known) if not _is_ours(path)]
     total = sum(-(-size // BLOCK) * BLOCK for _, size in files)
     if total > min(MOST_BYTES, room):
         raise MusterError(
@@ -232,11 +239,3 @@ def _line(name: str, text: str) -> Line:
     if match is None:
         return Line(None, "", name, text)
     return Line(int(match["rank"]), match["host"], match["stream"], text)
-
-
-def _inside(name: str) -> PurePosixPath:
-    """The path of a file of a run, checked: a host may send anything."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise MusterError(f"{name!r} is no file of a run")
-    return path

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from ..connect.requests.jobs import FILES, READ
+from ..connect.requests.jobs import READ
 from ..errors import MusterError
-from .control import CHUNK, Known
+from .control import CHUNK, Known, listed
 from .metrics import METRICS
 
 END_OF_LOG = 1 << 14
@@ -16,15 +16,12 @@ MOST_RECORD = 1 << 28
 
 def snapshot(known: Known, folder: Path) -> None:
     """Write the records of a run into a folder. `MusterError` if its host says what cannot be."""
-    for name, size in known.place.ask(FILES, job=known.state.job).files:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\0" in name:
-            raise MusterError(f"{known.place.host}: {name!r} is no file of a run")
+    for path, size in listed(known):
         if path.parts[0] == "logs":
             if path.name.startswith("rank-"):
-                _bring(known, name, folder / path, max(0, size - END_OF_LOG))
+                _bring(known, str(path), folder / path, max(0, size - END_OF_LOG))
         elif size <= MOST_RECORD:
-            _bring(known, name, folder / path, 0)
+            _bring(known, str(path), folder / path, 0)
     for name in METRICS:  # the driver brings them at the end; until then they are with the program
         with contextlib.suppress(MusterError):
             _bring(known, f"../out/{name}", folder / name, 0)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import UsageError
-
-# They name the outer repository, and would be obeyed inside of another repository too.
-_OF_ONE_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+from ..hosts.arriving import is_dot_git
+from .git import git
+from .walk import KEYS, RUNS, walk
 
 
 @dataclass(frozen=True)
@@ -25,31 +23,26 @@ class GitFiles:
     """Submodules that are not checked out."""
 
 
-def git_root(place: Path) -> Path | None:
-    """The work tree that `place` is in; None if there is no repository here."""
-    here = place.resolve()
-    if "GIT_DIR" not in os.environ and not any(
-        (folder / ".git").exists() for folder in (here, *here.parents)
-    ):
-        return None
-    return Path(os.fsdecode(_git(place, "rev-parse", "--show-toplevel")).rstrip("\n"))
+def git_files(root: Path) -> GitFiles:
+    """The files of a work tree and of its submodules, whose commits it tracks, as git tells them.
 
-
-def git_files(root: Path, *, inside: bool = False) -> GitFiles:
-    """The files of a work tree. `inside`: it lies in another work tree, and its repository is its own."""
-    tracked = {*_names(_git(root, "ls-files", "--cached", "-z", inside=inside))}
-    others = {*_names(_git(root, "ls-files", "--others", "--exclude-standard", "-z", inside=inside))}
+    Another repository in the tree may come from anywhere. It is read without git, with its `.gitignore`.
+    """
     found = GitFiles()
-    for names, files in ((tracked, found.tracked), (others, found.others)):
-        for name in names:
-            path = root / name
-            if path.is_symlink() or not path.is_dir():
-                files.add(name)
-            elif (path / ".git").exists():
-                if names is tracked or not _is_second_work_tree(path):
-                    _add(found, name.rstrip("/"), git_files(path, inside=True))
-            else:
-                found.absent.add(name)
+    for name in _inside(root, _names(git(root, "ls-files", "--cached", "-z"))):
+        path = root / name
+        if path.is_symlink() or not path.is_dir():
+            found.tracked.add(name)
+        elif (path / ".git").exists():
+            _add(found, name, git_files(path))
+        else:
+            found.absent.add(name)
+    for name in _inside(root, _names(git(root, "ls-files", "--others", "--exclude-standard", "-z"))):
+        path = root / name
+        if path.is_symlink() or not path.is_dir():
+            found.others.add(name)
+        elif not {RUNS, KEYS} & {*name.split("/")} and not _is_second_work_tree(path):
+            found.others.update(f"{name}/{inner}" for inner in walk(path, gitignore=True))
     return found
 
 
@@ -59,30 +52,29 @@ def _add(found: GitFiles, folder: str, inner: GitFiles) -> None:
     found.absent.update(f"{folder}/{name}" for name in inner.absent)
 
 
+def _inside(root: Path, names: Iterable[str]) -> Iterator[str]:
+    """The names that lead to a file of the tree. The index of a repository may hold any, such as `../x`."""
+    linked: dict[str, bool] = {"": False}
+
+    def is_linked(folder: str) -> bool:
+        if folder not in linked:
+            linked[folder] = is_linked(folder.rpartition("/")[0]) or (root / folder).is_symlink()
+        return linked[folder]
+
+    for name in names:
+        parts = name.split("/")
+        if any(part in {"", ".", ".."} or is_dot_git(part) for part in parts):
+            continue
+        if not is_linked("/".join(parts[:-1])):
+            yield name
+
+
 def _is_second_work_tree(path: Path) -> bool:
     """Whether `git worktree add` made a folder: another state of a repository, not a part of this one."""
-    try:
-        return "/worktrees/" in (path / ".git").read_text(errors="replace")
-    except OSError:  # a folder: a repository of its own
-        return False
+    pointer = path / ".git"  # a folder, in a repository of its own
+    return pointer.is_file() and "/worktrees/" in pointer.read_text(errors="replace")
 
 
 def _names(listed: bytes) -> Iterator[str]:
-    return (os.fsdecode(name) for name in listed.split(b"\0") if name)
-
-
-def _git(place: Path, *arguments: str, inside: bool = False) -> bytes:
-    env = {name: value for name, value in os.environ.items() if not (inside and name in _OF_ONE_REPOSITORY)}
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(place), *arguments], capture_output=True, check=False, env=env
-        )
-    except OSError as error:
-        text, status = f"git: {error.strerror}", 1
-    else:
-        text, status = done.stderr.decode(errors="replace").strip(), done.returncode
-    if status:
-        raise UsageError(
-            f"{place} is in a git repository, and git has to say which files belong to it, but fails:\n{text}"
-        )
-    return done.stdout
+    """The names in a list; that of a repository inside the tree ends with a slash."""
+    return (os.fsdecode(name).rstrip("/") for name in listed.split(b"\0") if name)

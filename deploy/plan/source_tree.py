@@ -5,26 +5,22 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
-from .git_files import git_files, git_root
+from .git import git_root
+from .git_files import git_files
 from .tree_limits import IGNORE_FILE, too_large, without_ignored
+from .walk import JOB, KEYS, RUNS, is_file, walk
 
-# Names of what Muster itself makes: run folders, named by job ids (also drafts of them), and keys.
-RUNS, KEYS = "runs", ".muster"
-JOB = re.compile(r"\.?[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(\..*)?")
 IN_GIT = f"keep data outside of it, or list it in .gitignore or {IGNORE_FILE}"
 WITHOUT_GIT = (
     f"keep data outside of it, list it in {IGNORE_FILE}, or keep it in a folder whose name begins with '.'; "
     "after git init, what .gitignore lists stays here too"
 )
-# Folders that are left out of a tree without git.
-NEVER = {"__pycache__", "node_modules", RUNS, "venv"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,7 @@ def scan(place: Path) -> Tree:
     `UsageError` if git fails, if the tree is too large, and for links out of the tree.
     """
     root = git_root(place)
-    listed, absent = (_walk(place), ()) if root is None else _of_git(root)
+    listed, absent = (walk(place), ()) if root is None else _of_git(root)
     names = sorted(listed)
     in_git, root = root is not None, root or place
     if (root / IGNORE_FILE).is_file():
@@ -137,31 +133,13 @@ def _of_git(root: Path) -> tuple[list[str], tuple[str, ...]]:
     """The files that git tracks, and those that it neither tracks nor ignores; submodules that are absent."""
     found = git_files(root)
     wanted = found.tracked | {name for name in found.others if RUNS not in PurePath(name).parts[:-1]}
-    names = [name for name in wanted if not _is_own(name) and _is_file(root / name)]
+    names = [name for name in wanted if not _is_own(name) and is_file(root / name)]
     return names, tuple(sorted(found.absent))
 
 
 def _is_own(name: str) -> bool:
     """Whether Muster made a file: keys, or files in run folders, which would grow with each launch."""
     return any(part == KEYS or JOB.fullmatch(part) for part in PurePath(name).parts[:-1])
-
-
-def _is_file(path: Path) -> bool:
-    return path.is_symlink() or path.is_file()
-
-
-def _walk(root: Path) -> Iterator[str]:
-    for folder, folders, names in os.walk(root):
-        folders[:] = [
-            name
-            for name in folders
-            if name not in NEVER and not name.startswith(".") and not JOB.fullmatch(name)
-        ]
-        links = [name for name in folders if Path(folder, name).is_symlink()]  # os.walk follows none
-        for name in names + links:
-            path = Path(folder, name)
-            if _is_file(path):
-                yield str(path.relative_to(root))
 
 
 def _read(root: Path, name: str) -> TreeFile:

@@ -124,6 +124,20 @@ def test_each_host_gets_its_shard_and_all_shards_come_back_as_the_whole(
         file.write(b"here it may be written to")
 
 
+def test_a_set_with_a_git_repository_does_not_come_here(
+    hosts: HostsHere, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "sub" / ".git").mkdir(parents=True)
+    (folder / "sub" / ".git" / "config").write_text("[core]\n\tfsmonitor = reboot\n")
+    push(hosts, str(folder))
+    with hosts.cluster() as cluster:
+        listed = ask_every(cluster.channels, DATA_LIST, 60).require_all()
+        held = {host: answer.sets[0] for host, answer in listed.items()}
+        with pytest.raises(MusterError, match=r"node1: 'sub/\.git/config' belongs to a git repository"):
+            pull(cluster, "digits", held, tmp_path / "back", silent)
+    assert [path.name for path in tmp_path.iterdir() if "back" in path.name] == []
+
+
 def test_a_folder_of_the_head_leaves_it_only_towards_the_hosts(hosts: HostsHere, folder: Path) -> None:
     folder.rename(hosts.home("node1") / "mine")
     pushed = push(hosts, "head:~/mine")
