@@ -122,7 +122,7 @@ def show(job: Job, open_pipe: OpenPipe, timings: Timings, packages: Packages | N
     """Print the plan, and change nothing on the hosts."""
     used = used_hosts(job.hosts, job.spec)
     images = Images(job.spec, lambda text: None, pull=False) if job.spec.image else None
-    with Cluster(used, open_pipe, timings=timings) as cluster:
+    with Cluster(used, open_pipe, timings=timings, network=job.network) as cluster:
         sys.stdout.write(harmless_lines(str(make_plan(job, used, 0, cluster, timings, packages, images))))
 
 
@@ -130,7 +130,7 @@ def hand_over(job: Job, open_pipe: OpenPipe, screen: Screen, packages: Packages 
     """Hand the job over to its head, where its driver goes on. Packages are brought before, from here."""
     name = job.spec.job
     if packages:
-        with Cluster(used_hosts(job.hosts, job.spec), open_pipe) as cluster:
+        with Cluster(used_hosts(job.hosts, job.spec), open_pipe, network=job.network) as cluster:
             packages.furnish(cluster)
         job = replace(job, spec=replace(job.spec, environment=packages.key, packages=packages.described))
     with Cluster(job.hosts[:1], open_pipe) as cluster:

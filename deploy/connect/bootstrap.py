@@ -19,7 +19,14 @@ ROOMS = ("agent", "common")
 LATE = tuple(
     f"muster.deploy.{name}"
     for name in (
-        *("agent.data.", "common.data.", "agent.image.", "agent.container."),
+        *(
+            "agent.data.",
+            "common.data.",
+            "common.certificate_name",
+            "agent.image.",
+            "agent.transfer.",
+            "agent.container.",
+        ),
         *("agent.host.health", "agent.host.gpus", "agent.host.drafts"),
         *("agent.job.cleanup", "agent.job.consoles"),
         *("agent.job.arrivals", "agent.job.pressure", "agent.job.unsent"),

@@ -19,6 +19,7 @@ from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME
 
 CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil what they measure
 REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0
+SOME_PEERS, MOST_ADDRESSES = 8, 64
 
 
 class Cluster:
@@ -26,7 +27,7 @@ class Cluster:
 
     `facts`: whether each host is asked for its facts when it is connected; not every command needs them.
     `timings`: where the time that it takes is noted, if anywhere. `greet`: posts more requests to each host
-    while it gathers its facts.
+    while it gathers its facts. `network`: the data network that the user has chosen (--network), if any.
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class Cluster:
         facts: bool = True,
         timings: Timings | None = None,
         greet: Callable[[Channel], None] = lambda channel: None,
+        network: str = "",
     ) -> None:
-        self._greet = greet
+        self._greet, self._network = greet, network
         self.hosts = tuple(hosts)
         self._timings = timings or Timings()
         self._wants_facts = facts
@@ -93,20 +95,20 @@ class Cluster:
             else:
                 channel.ask(TIME)
 
-    def survey(self, network: str = "") -> ClusterFacts:
+    def survey(self) -> ClusterFacts:
         """The facts of every host, and an address of the head that every host has just reached.
 
-        `network`: the head's address must be in it, and so must every host's interface to it. After this,
+        With `network`, this address must be in it, and so must every host's interface to it. After this,
         channels know the clocks of hosts: which of two failures was first may depend on milliseconds.
         """
         channels = self.channels
         with self._timings.part("clocks"):
             on_every(channels, lambda name: channels[name].set_clock(), at_once=CLOCKS_AT_ONCE).require_all()
         with self._timings.part("addresses"):
-            return self._meet(network)
+            return self._meet()
 
-    def _meet(self, network: str) -> ClusterFacts:
-        channels = self.channels
+    def _meet(self) -> ClusterFacts:
+        channels, network = self.channels, self._network
         head = self.hosts[0]
         nonce = secrets.token_hex(8)
         port = self.channels[head.name].ask(OPEN_PORT, nonce=nonce).port
@@ -130,6 +132,19 @@ class Cluster:
         if host.addr:
             return [host.addr]
         return ["127.0.0.1"] if len(self.hosts) == 1 else list(self.facts[host.name].addresses)
+
+    def data_addresses(self, host: str) -> list[str]:
+        """The addresses of a host on the data network, as the user says: --network, else addr=; else none."""
+        known = next(other for other in self.hosts if other.name == host)
+        if self._network and (chosen := on_network(self.facts[host], self._network)):
+            return list(chosen)
+        return [known.addr] if known.addr else []
+
+    def peer_addresses(self, host: str) -> list[str]:
+        """Addresses of some other hosts, by which a host finds out where it reaches them."""
+        others = [other for other in self.hosts if other.name != host and other.name in self.facts]
+        some = others[:: max(1, len(others) // SOME_PEERS)][:SOME_PEERS]
+        return [address for other in some for address in self.addresses(other)][:MOST_ADDRESSES]
 
     def _on_network(self, head: Host, network: str) -> list[str]:
         """The head's addresses in the network that the user has chosen."""

@@ -68,8 +68,9 @@ class Feeder:
         self._cluster.channels[host].post(self._requests.pull, **words)
 
     def _addresses(self, host: str) -> list[tuple[str, str, int]]:
-        known = next(other for other in self._cluster.hosts if other.name == host)
-        return [(host, address, self._served[host].port) for address in self._cluster.addresses(known)]
+        served = self._served[host]
+        addresses = self._cluster.data_addresses(host) or served.addresses
+        return [(host, address, served.port) for address in addresses]
 
     def _feed(self, tasks: SimpleQueue[tuple[str, Going] | None]) -> None:
         """Send files from here, each to the first of its hosts, or to one that no other host could supply.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from .certificates import identities
 from .cluster import Cluster
 from .fanout import ask_every
 from .relay import by_what_is_there
@@ -72,14 +72,23 @@ class Going:
         return by_what_is_there({host: one.have for host, one in [*self.waiting.items()]})
 
 
+Served = TypeVar("Served", bound=FilesServed)
+
+
 def serve(
-    cluster: Cluster, request: Request[FilesServed], digests: Mapping[str, Sequence[str]]
-) -> Mapping[str, FilesServed]:
-    """Let each host give files to the others, and learn how much of each file it has."""
-    word = secrets.token_hex(16)
+    cluster: Cluster, request: Request[Served], digests: Mapping[str, Sequence[str]]
+) -> dict[str, Served]:
+    """Let each host serve files to the others alone, and learn how much of each file it has."""
+    identity = identities(digests)
 
     def words(host: str) -> dict[str, Any]:
-        return {"host": host, "digests": digests[host], "word": word}
+        chosen, peers = cluster.data_addresses(host), cluster.peer_addresses(host)
+        return {
+            "identity": identity[host],
+            "addresses": chosen,
+            "peers": peers,
+            "digests": digests[host],
+        }
 
     channels = {host: cluster.channels[host] for host in digests}
     return ask_every(channels, request, ANSWER_SECONDS, words).require_all()

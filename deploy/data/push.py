@@ -8,7 +8,6 @@ stays: the next push asks each host what it lacks, and goes on from there.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from ..common.os_errors import explain
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
+from ..connect.parcels import serve
 from ..connect.requests.data import (
     DATA_BEGIN,
     DATA_FETCH,
@@ -116,11 +116,8 @@ class Push:
 
     def _serve(self) -> dict[str, DataServed]:
         """Let each host serve the others; hosts with the same folder are one."""
-        words = {"word": os.urandom(16).hex()}
-        asked = ask_every(
-            self._cluster.channels, DATA_SERVE, ANSWER_SECONDS, lambda host: {"host": host, **words}
-        )
-        served, first = asked.require_all(), dict[str, str]()
+        served = serve(self._cluster, DATA_SERVE, dict.fromkeys(self._cluster.channels, ()))
+        first: dict[str, str] = {}
         for host, answer in served.items():
             self.pushed.hosts[host].same_as = first.setdefault(answer.place, host)
             if first[answer.place] == host:

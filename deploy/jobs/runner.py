@@ -72,7 +72,7 @@ def make_plan(  # noqa: PLR0917  # what an attempt has
     if images:
         with timings.part("image"):
             containers = images.furnish(cluster)
-    facts = cluster.survey(job.network)
+    facts = cluster.survey()
     with timings.part("plan"):
         spec = spec_of(job, hosts, attempt)
         if packages:
@@ -157,7 +157,8 @@ class Attempts:
             images = Images(self.job.spec, self._wait, pull=True) if self.job.spec.image else None
             furnishing = images or self._packages
             greet = partial(prepare_for, contents, ask=furnishing.ask if furnishing else None)
-            with Cluster(used, self._open_pipe, timings=timings, greet=greet) as cluster:
+            network = self.job.network
+            with Cluster(used, self._open_pipe, timings=timings, greet=greet, network=network) as cluster:
                 the_plan = make_plan(self.job, hosts, attempt, cluster, timings, self._packages, images)
                 with timings.part("delivery"):
                     deliver(the_plan, cluster, contents)

@@ -60,7 +60,7 @@ class Channel:
         if request is ENVIRONMENTS:
             answer = EnvironmentsThere(self.home, "x86_64", "2.41", "", dict(self.made))
         elif request is WHEEL_SERVE:
-            answer = FilesServed(20123, {})
+            answer = FilesServed(20123, ("10.0.0.1",), {})
         elif request in {WHEEL_COMPLETE, WHEEL_PULL}:
             self.report(FileGot(words["digest"]))
         elif request is ENVIRONMENT_MAKE:
@@ -96,7 +96,8 @@ def cluster_of(homes: list[str], refusals: dict[str, str] | None = None) -> Any:
         channels=channels,
         facts=dict.fromkeys(names, NODE),
         events=events,
-        addresses=lambda host: ["10.0.0.1"],
+        data_addresses=lambda host: [],
+        peer_addresses=lambda host: [],
     )
 
 

@@ -41,7 +41,7 @@ class Channel:
             assert self.cut.wait(PATIENCE)
             future.set_exception(LostError("the SSH connection broke", host=self.host))
         else:
-            future.set_result(FilesServed(20123, {}) if request is IMAGE_SERVE else Nothing())
+            future.set_result(FilesServed(20123, ("10.0.0.1",), {}) if request is IMAGE_SERVE else Nothing())
         if request is IMAGE_LOAD:
             self.loaded()
             self.report(ImageLoaded(id=IMAGE.id))
@@ -79,7 +79,8 @@ def test_a_host_that_freezes_keeps_no_other_from_its_image(tmp_path: Path, froze
         hosts=hostfile.parse("node[1-3]"),
         channels=channels,
         events=events,
-        addresses=lambda host: ["10.0.0.1"],
+        data_addresses=lambda host: [],
+        peer_addresses=lambda host: [],
     )
     going = push.Push(cluster, IMAGE, archive, CONFIGURATION, lambda have, total: None)
     pushed = going.carry(dict.fromkeys(channels, DIFF_IDS))
@@ -100,7 +101,8 @@ def test_an_image_that_has_a_layer_twice_is_loaded_once(tmp_path: Path) -> None:
         hosts=hostfile.parse("node[1-2]"),
         channels=channels,
         events=events,
-        addresses=lambda host: ["10.0.0.1"],
+        data_addresses=lambda host: [],
+        peer_addresses=lambda host: [],
     )
     twice = (*DIFF_IDS, DIFF_IDS[0])
     image = dataclasses.replace(IMAGE, layers=twice)

@@ -84,7 +84,7 @@ class Cluster(SimpleNamespace):
         events = Inbox()
         channels = {name: Channel(name, events) for name in NAMES}
         hosts = hostfile.parse("node[1-3]")
-        super().__init__(hosts=hosts, events=events, channels=channels, addresses=lambda host: ["10.0.0.1"])
+        super().__init__(hosts=hosts, events=events, channels=channels, data_addresses=lambda host: [])
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def parcel(hosts: tuple[str, ...] = NAMES, **choices: Any) -> Parcel:
 
 
 def served() -> dict[str, FilesServed]:
-    return {name: FilesServed(20123, {}) for name in NAMES}
+    return {name: FilesServed(20123, ("10.0.0.1",), {}) for name in NAMES}
 
 
 def bring(cluster: Any, *files: Parcel, kind: type[Spread] = Spread) -> Spread:

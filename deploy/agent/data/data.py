@@ -1,7 +1,7 @@
 """The agent's part in `fab data`: takes in chunks and passes them on, and keeps the data sets of this host.
 
 Chunks travel in bundles of at most 4 MiB, which go from host to host as the layers of an image do
-(agent/image/blobs.py). What takes long ends early when the driver is gone.
+(agent/transfer/peers.py). What takes long ends early when the driver is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...common.data.verify import damage
 from ...common.files import newest_in
 from ...common.frames import Frame
 from ...common.os_errors import explain
-from ..image.passing import Passing
+from ..transfer.transfers import Transfers
 from .arrival import Arrival, place_of
 
 TELL_SECONDS = 0.5
@@ -31,7 +31,7 @@ MOST_BUNDLES = 256  # of earlier pushes, whose sizes are told
 STDIN = 0
 
 
-class Data(Passing):
+class Data(Transfers):
     """Answers requests about data sets. Bundles are received in threads, which report each with an event."""
 
     def __init__(self, root: Path, jobs: Path, send: Callable[[Frame], None]) -> None:
@@ -46,8 +46,8 @@ class Data(Passing):
         """Give up the locks."""
         self._held.close()
 
-    do_data_take, do_data_complete = Passing.take, Passing.complete
-    do_data_pull, do_data_forget = Passing.pull, Passing.forget
+    do_data_take, do_data_complete = Transfers.take, Transfers.complete
+    do_data_pull, do_data_forget = Transfers.pull, Transfers.forget
 
     # -- a push --
 
@@ -59,7 +59,7 @@ class Data(Passing):
         names = sorted(os.listdir(self.blobs.root)) if self.blobs.root.is_dir() else []
         digests = [name.partition(".")[0] for name in names[:MOST_BUNDLES]]
         return {
-            "port": self._serve(request),
+            **self._serve(request),
             "place": place,
             "have": {one: self.blobs.size(one) for one in digests},
         }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..image.passing import Passing
+from ..transfer.transfers import Transfers
 
 
-class Wheels(Passing):
-    """Takes wheels, serves them and fetches them, as layers of an image go (agent/image/passing.py)."""
+class Wheels(Transfers):
+    """Takes wheels, serves them and fetches them, as layers of an image go (agent/transfer/transfers.py)."""
 
-    do_wheel_serve, do_wheel_take = Passing.serve, Passing.take
-    do_wheel_complete, do_wheel_pull = Passing.complete, Passing.pull
+    do_wheel_serve, do_wheel_take = Transfers.serve, Transfers.take
+    do_wheel_complete, do_wheel_pull = Transfers.complete, Transfers.pull

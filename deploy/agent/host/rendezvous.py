@@ -159,13 +159,6 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
-def listen_everywhere(port: int) -> socket.socket:
-    """A listening socket on every address of this host, both families where the kernel has IPv6."""
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
-    return socket.create_server(("", port), backlog=512)
-
-
 def reach_all(addresses: list[str], port: int, nonce: str, seconds: float = 3.0) -> dict[str, str | None]:
     """Which of the addresses reach the head, and by which interface of this host."""
     head = {"host": "head", "addresses": addresses, "port": port, "nonce": nonce}

@@ -9,16 +9,16 @@ import threading
 from collections.abc import Iterator
 
 from ...common.frames import Frame
-from .blobs import CHUNK
+from ..transfer.blobs import CHUNK
+from ..transfer.transfers import Transfers
 from .engine import find, layers_in_common, load, needs_every_layer
-from .passing import Passing
 
 
-class Images(Passing):
+class Images(Transfers):
     """Answers requests about images. Long work runs in a thread, and ends with an event."""
 
-    do_image_serve, do_image_take = Passing.serve, Passing.take
-    do_image_complete, do_image_pull, do_image_forget = Passing.complete, Passing.pull, Passing.forget
+    do_image_serve, do_image_take = Transfers.serve, Transfers.take
+    do_image_complete, do_image_pull, do_image_forget = Transfers.complete, Transfers.pull, Transfers.forget
 
     def do_image(self, request: Frame, payload: bytes) -> Frame:
         """The image of a name, how many of these layers are here, and whether they may be left out."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from ...common.frames import Frame
 from ...decode import NONSENSE, AtMost, from_json
-from ...hosts.bounds import Bytes, Digest, Pid, Port
+from ...hosts.bounds import Address, Bytes, Digest, Pid, Port
 
 Answer = TypeVar("Answer")
 MOST_ENTRIES = 1 << 18  # files of a folder or a run, contents of a tree
@@ -37,6 +37,7 @@ class FilesServed:
     """Where a host gives large files to others, and how many bytes of each it has."""
 
     port: Port
+    addresses: Annotated[tuple[Address, ...], AtMost(64)]
     have: Annotated[Mapping[Digest, Bytes], AtMost(MOST_SERVED)]
 
 

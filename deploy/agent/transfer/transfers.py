@@ -1,4 +1,4 @@
-"""An agent's part in the way of files from host to host: takes them, serves them, fetches them."""
+"""The requests about files that go to hosts: take them from the driver, serve them, fetch them from hosts."""
 
 from __future__ import annotations
 
@@ -10,29 +10,33 @@ from queue import SimpleQueue
 
 from ...common.frames import Frame
 from ...common.os_errors import explain
-from .blobs import Blobs, Server, Source, Wanted, pull
+from .blobs import Blobs
+from .listening import addresses_for
+from .peers import Server, Source, Wanted, pull
+from .tls import Identity, identity
 
 TELL_SECONDS = 0.25
 WORKERS = 3
 
 
-class Passing:
+class Transfers:
     """The files of one folder. They arrive in threads, and an event tells of each how that ended."""
 
     def __init__(self, root: Path, send: Callable[[Frame], None]) -> None:
         self.blobs, self._send = Blobs(root), send
-        self._word = ""
+        self._identity: Identity | None = None
         self._work: SimpleQueue[Callable[[], None]] | None = None
 
     def serve(self, request: Frame, payload: bytes) -> Frame:
         """Serve files to other hosts; answers how much of each file is here already."""
         have = {digest: self.blobs.size(digest) for digest in request["digests"]}
-        return {"port": self._serve(request), "have": have}
+        return {**self._serve(request), "have": have}
 
-    def _serve(self, request: Frame) -> int:
-        """The port at which other hosts of this push get files."""
-        self._word = request["word"]
-        return Server(self.blobs, request["host"], self._word).port
+    def _serve(self, request: Frame) -> Frame:
+        """Where other hosts of this push get files."""
+        self._identity = identity(request["identity"])
+        addresses = addresses_for(request["addresses"], request["peers"])
+        return {"port": Server(self.blobs, self._identity, addresses).port, "addresses": addresses}
 
     def take(self, request: Frame, payload: bytes) -> Frame:
         """Take a piece of a file from the driver."""
@@ -62,7 +66,7 @@ class Passing:
         if self._work is None:
             self._work = SimpleQueue()
             for _ in range(WORKERS):
-                threading.Thread(target=_labour, args=(self._work,), daemon=True).start()
+                threading.Thread(target=_work_off, args=(self._work,), daemon=True).start()
         self._work.put(lambda: self._get(request, get))
 
     def _get(self, request: Frame, get: Callable[[], None]) -> None:
@@ -90,10 +94,12 @@ class Passing:
                 told = time.monotonic()
                 self._send({"event": "file-have", "digest": digest, "have": have})
 
+        if self._identity is None:
+            raise ValueError("files are fetched from other hosts only after `serve`")
         sources = [Source(*source) for source in request["sources"]]
-        pull(self.blobs, Wanted(digest, request["bytes"], self._word), sources, tell)
+        pull(self.blobs, self._identity, Wanted(digest, request["bytes"]), sources, tell)
 
 
-def _labour(work: SimpleQueue[Callable[[], None]]) -> None:
+def _work_off(work: SimpleQueue[Callable[[], None]]) -> None:
     while True:
         work.get()()

@@ -1,0 +1,81 @@
+"""Where this host listens for other hosts of a push: on its data network alone."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator, Sequence
+
+from ..host.facts import host_addresses
+from ..host.rendezvous import PORTS
+
+ALONE = "127.0.0.1"
+DISCARD = 9  # a port that is never called: to connect a UDP socket sends nothing
+
+
+def addresses_for(chosen: Sequence[str], peers: Sequence[str]) -> list[str]:
+    """The addresses of this host at which other hosts shall reach it.
+
+    `chosen`: what the user says of this host (addr=, --network). Without it, and where it is an address that
+    only a router has (NAT): those from which this host would call its peers. If these are on this machine:
+    all that it has.
+    """
+    named = dict.fromkeys(address for one in chosen for address in _resolved(one))
+    if own := [address for address in named if _is_own(address)]:
+        return own
+    ways = dict.fromkeys(way for peer in peers for way in _way_to(peer))
+    if away := [way for way in ways if way not in peers]:  # each container engine has its own 172.17.0.1
+        return away
+    return [address for _, address in host_addresses()] if peers else [ALONE]
+
+
+def listen(addresses: Sequence[str]) -> tuple[int, list[socket.socket]]:
+    """A port that is free at all these addresses, and a listening socket at each."""
+    failed = OSError(f"no free port between {PORTS.start} and {PORTS.stop - 1}")
+    for port in reversed(PORTS):  # the rendezvous of a job takes a random port of the same range
+        with contextlib.ExitStack() as opened:
+            try:
+                listeners = [opened.enter_context(_listener(address, port)) for address in addresses]
+            except OSError as error:
+                failed = error
+                continue
+            opened.pop_all()
+            return port, listeners
+    raise failed
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(place[:2] if family == socket.AF_INET else place, family=family, backlog=512)
+
+
+def _resolved(name: str) -> Iterator[str]:
+    """The addresses of a name, and an address itself. Debian gives a host's own name 127.0.1.1: not that."""
+    with contextlib.suppress(OSError):
+        for _, _, _, _, place in socket.getaddrinfo(name, DISCARD, type=socket.SOCK_DGRAM):
+            address = str(place[0])
+            if address == name or not _is_loopback(address):
+                yield address
+
+
+def _is_own(address: str) -> bool:
+    """Whether this host has an address: another's cannot be bound."""
+    family, _, _, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind(place)
+        return True
+    return False
+
+
+def _way_to(peer: str) -> Iterator[str]:
+    """The address from which this host would call another."""
+    family, _, _, _, place = socket.getaddrinfo(peer, DISCARD, type=socket.SOCK_DGRAM)[0]
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(place)
+        address = str(probe.getsockname()[0])
+        if not (_is_loopback(address) or address.startswith("fe80:")):
+            yield address
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"

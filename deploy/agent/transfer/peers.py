@@ -1,0 +1,139 @@
+"""Files go from host to host over TLS: a host serves them, and reads them from hosts that serve them.
+
+A host that wants a file connects to a host that has it, or will have it, and reads on from where it stopped.
+So a chain of hosts is as fast as its slowest link, and an interrupted transfer resumes. Both hosts prove by a
+certificate that they belong to the push (tls.py) before either sends anything else.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import select
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...common.certificate_name import certificate_name
+from .blobs import CHUNK, WAIT_SECONDS, Blobs
+from .listening import listen
+from .tls import Identity, explain
+
+if TYPE_CHECKING:
+    import ssl
+
+CONNECT_SECONDS = 5.0
+MOST_UNPROVEN = 64  # callers that have not shown a certificate yet
+
+
+class Source(NamedTuple):
+    """A host that serves a file. Its certificate names it: each container engine has its own 172.17.0.1."""
+
+    host: str
+    address: str
+    port: int
+
+
+class Server:
+    """Serves files to other hosts of this push, at these addresses of this host alone."""
+
+    def __init__(self, blobs: Blobs, identity: Identity, addresses: Sequence[str]) -> None:
+        self._blobs, self._context = blobs, identity.server
+        self.port, listeners = listen(addresses)
+        self._unproven: collections.deque[ssl.SSLSocket] = collections.deque()
+        """Callers that have shown no certificate; each has a thread."""
+        for listener in listeners:
+            threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
+
+    def _serve(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                raw, _ = listener.accept()
+                raw.settimeout(CONNECT_SECONDS)
+                with contextlib.suppress(OSError):  # the caller has hung up
+                    caller = self._context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
+                    self._unproven.append(caller)
+                    if len(self._unproven) > MOST_UNPROVEN:
+                        self._hang_up()
+                    threading.Thread(target=self._answer, args=(caller,), daemon=True).start()
+
+    def _hang_up(self) -> None:
+        """Disconnect the oldest caller that has shown no certificate: a host of this push does so at once."""
+        with contextlib.suppress(OSError, IndexError):
+            # The plain socket's: that of TLS would take the connection from under the thread that has it.
+            socket.socket.shutdown(self._unproven.popleft(), socket.SHUT_RDWR)
+
+    def _answer(self, caller: ssl.SSLSocket) -> None:
+        with caller, contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            try:
+                caller.do_handshake()
+            finally:
+                with contextlib.suppress(ValueError):  # `_hang_up` has removed it
+                    self._unproven.remove(caller)
+            asked = json.loads(caller.makefile("rb").readline(4096))
+            caller.settimeout(WAIT_SECONDS)
+            for content in self._blobs.read(asked["digest"], int(asked["offset"]), int(asked["size"])):
+                caller.sendall(content)
+
+
+class Wanted(NamedTuple):
+    """A file, and its size in bytes."""
+
+    digest: str
+    size: int
+
+
+def pull(
+    blobs: Blobs, identity: Identity, wanted: Wanted, sources: Sequence[Source], tell: Callable[[int], None]
+) -> None:
+    """Read the rest of a file, from one source after the other; OSError if none of them has all."""
+    reasons = []
+    for source in [] if blobs.has(wanted.digest) else sources:
+        try:
+            _pull_from(source, blobs, identity, wanted, tell)
+            reasons.append(f"{source.host}: has only {blobs.size(wanted.digest)} of {wanted.size} bytes")
+        except OSError as error:
+            reasons.append(f"{source.host} at {source.address} port {source.port}: {explain(error)}")
+        if blobs.size(wanted.digest) == wanted.size:
+            break
+    if blobs.size(wanted.digest) < wanted.size:
+        raise OSError("; ".join(reasons))
+    blobs.complete(wanted.digest)
+
+
+def _pull_from(
+    source: Source, blobs: Blobs, identity: Identity, wanted: Wanted, tell: Callable[[int], None]
+) -> None:
+    offset, piece = blobs.size(wanted.digest), memoryview(bytearray(CHUNK))
+    with (
+        socket.create_connection((source.address, source.port), CONNECT_SECONDS) as raw,
+        identity.client.wrap_socket(raw, server_hostname=certificate_name(source.host)) as connection,
+    ):
+        connection.settimeout(WAIT_SECONDS + CONNECT_SECONDS)
+        connection.sendall(json.dumps({**wanted._asdict(), "offset": offset}).encode() + b"\n")
+        while offset < wanted.size and (length := _read(connection, piece[: wanted.size - offset])):
+            blobs.append(wanted.digest, offset, piece[:length])
+            offset += length
+            tell(offset)
+
+
+def _read(connection: ssl.SSLSocket, piece: memoryview) -> int:
+    """Fill `piece` with what has come; returns its length, 0 at the end.
+
+    TLS gives 16 KiB at a time, and to store each of them alone would cost more than to encrypt it.
+    """
+    length = connection.recv_into(piece)
+    while 0 < length < len(piece) and (connection.pending() or _has_come(connection)):
+        more = connection.recv_into(piece[length:])
+        if not more:
+            break
+        length += more
+    return length
+
+
+def _has_come(connection: Any) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
