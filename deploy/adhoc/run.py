@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from queue import Empty
 
-from ..connect.channel import SILENCE_SECONDS, Channel
+from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
-from ..connect.pipe import LostError
+from ..connect.pipe import LostError, why_lost
 from ..connect.reports import Lost, Ran, Report
 from ..connect.requests.files import CLEAN, RUN, Cleaned
-from ..connect.requests.hosts import TIME
 from ..connect.requests.request import Nothing
 from ..console.text import describe_code, status_of
 from ..errors import MusterError
 
-PING_SECONDS = 2.0
+HEAR_SECONDS = 2.0
 TIMED_OUT, LOST = 124, 3  # the statuses of timeout(1), and of a host that is not fit
 TRANSFER_SECONDS = 600.0
 
@@ -47,19 +44,11 @@ def run(
     waiting = dict(cluster.channels)
     posted = {host: channel.post(RUN, argv=list(argv), limit=seconds) for host, channel in waiting.items()}
     ended: dict[str, Ended] = {}
-    asked = 0.0
     while waiting:
-        if time.monotonic() - asked > PING_SECONDS:
-            asked = time.monotonic()
-            ended |= _silent(waiting)
         tell(len(ended), len(cluster.channels))
-        try:
-            event = cluster.events.get(timeout=PING_SECONDS)
-        except Empty:
-            pass
-        else:
-            if waiting.pop(event.host, None):
-                ended[event.host] = _ended(event.report)
+        event = cluster.hear(HEAR_SECONDS)
+        if event and waiting.pop(event.host, None):
+            ended[event.host] = _ended(event.report)
         ended |= _refused(waiting, posted)
     return {host: ended[host] for host in cluster.channels}
 
@@ -68,16 +57,6 @@ def clean(cluster: Cluster, age: float) -> dict[str, Cleaned]:
     """Remove what jobs older than `age` seconds have left; returns what was removed, kept and freed."""
     asked = ask_every(cluster.channels, CLEAN, TRANSFER_SECONDS, lambda host: {"older": age})
     return asked.require_all()
-
-
-def _silent(waiting: dict[str, Channel]) -> dict[str, Ended]:
-    """Ask the hosts for a sign of life, and stop waiting for those that were silent for too long."""
-    silent = [host for host, channel in waiting.items() if channel.silent_for() > SILENCE_SECONDS]
-    for host in silent:
-        waiting.pop(host).give_up()
-    for channel in waiting.values():
-        channel.post(TIME)
-    return {host: Ended(LOST, f"silent for {SILENCE_SECONDS:.0f} s", "") for host in silent}
 
 
 def _refused(waiting: dict[str, Channel], posted: Mapping[str, Future[Nothing]]) -> dict[str, Ended]:
@@ -93,10 +72,10 @@ def _refused(waiting: dict[str, Channel], posted: Mapping[str, Future[Nothing]])
 
 
 def _ended(report: Report) -> Ended:
-    if isinstance(report, Lost) and report.reason.kind == "host.nonsense":
-        return Ended(LOST, report.reason.reason, "")
+    if isinstance(report, Lost):
+        return Ended(LOST, why_lost(report.reason), "")
     if not isinstance(report, Ran):
-        return Ended(LOST, "the SSH connection to its agent is gone", "")
+        return Ended(LOST, "protocol error: an unexpected report", "")
     output = report.output.decode(errors="replace")
     if report.cut:
         output += f"\n({report.cut} bytes more)\n"

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, NamedTuple
@@ -21,11 +22,12 @@ from ..errors import MusterError
 from . import report_frames
 from .bootstrap import NEED_LATE, Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
 from .inbox import OVERHEAD, Inbox
-from .pipe import LostError, Pipe
+from .pipe import LostError, Pipe, SilentError
 from .report_frames import BUSY
 from .reports import Event, Lost, Report
 from .requests.hosts import MODULES, TIME
 from .requests.request import Answer, Request
+from .silence import FROZEN, SILENCE_SECONDS, TOGETHER_SECONDS, Clocks, Sign, losses, standstill
 
 # More than any agent sends in one line; the values of a line are bounded too (MOST_VALUES in frames.py).
 MOST_LINE = 1 << 23
@@ -34,15 +36,16 @@ MOST_ERROR = 1 << 16
 # in order, and reports every 2 seconds that it is busy.
 MOST_UNANSWERED = 1 << 25
 CLOCK_ROUNDS, CLOCK_LEAST_ROUNDS, CLOCK_SECONDS, CLOCK_PRECISION = 8, 3, 0.25, 0.001
-# An agent that works on a request reports it every 2 seconds (deploy/agent/main.py); before its greeting, a
-# login and a Python have to start.
-SILENCE_SECONDS, GREETING_SECONDS, POLL_SECONDS = 10.0, 30.0, 0.5
-STOOD_STILL_SECONDS = 2.0  # a wait that is so much too long means that this process stood still
+# An agent that works on a request reports it every 2 seconds (deploy/agent/main.py).
+POLL_SECONDS = 0.5
 NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
 SWALLOWED = "start-up files of that login's shell (~/.bashrc) read what was meant for the agent"
 KEEP_OUT = "let them read nothing, and start no other shell, where there is no terminal: [ -t 0 ]"
-FROZEN = "is it overloaded or frozen? look at its console"
 DISTRUST = "is this host trustworthy, and its Python intact?"
+
+
+Silence = Callable[[], Mapping[str, SilentError]]
+"""Gives the hosts that are silent, each with the reason."""
 
 
 class _Lines:
@@ -72,6 +75,9 @@ class Channel:
 
     def __init__(self, host: str, pipe: Pipe, events: Inbox) -> None:
         self.host = host
+        self.remote = pipe.remote
+        self.silence: Silence = self._own_silence
+        """Judges the silence of this host; a cluster judges all of its hosts together."""
         self.clock_offset = 0.0
         """Seconds to add to a time of this host's steady clock to convert it to the driver's (`now`)."""
         self._heard = self._asked = self._answered = time.monotonic()
@@ -119,20 +125,28 @@ class Channel:
         `since`: from when the seconds count (time.monotonic), if not from now.
         """
         deadline = (time.monotonic() if since is None else since) + seconds
+        clocks = Clocks(now(), time.monotonic())
         while True:
-            began = time.monotonic()
             with contextlib.suppress(FutureTimeoutError):  # the built-in one only since Python 3.11
                 return future.result(max(0.0, min(deadline - time.monotonic(), POLL_SECONDS)))
-            if time.monotonic() - began > POLL_SECONDS + STOOD_STILL_SECONDS:
+            last, clocks = clocks, Clocks(now(), time.monotonic())
+            if standstill(last, clocks):
                 self.excuse_silence()  # Ctrl-Z, a closed lid
-            silence = self.silent_for()
-            if not future.done() and silence > (SILENCE_SECONDS if self._greeted else GREETING_SECONDS):
+            # All hosts are judged together, which costs too much to do it at each turn for each of them.
+            late = self.silent_for() > SILENCE_SECONDS - TOGETHER_SECONDS
+            if late and (loss := self.silence().get(self.host)) and not future.done():
                 self.give_up()
-                text = f"no answer, and no sign of life for {silence:.0f} s"
-                remedy = FROZEN if self._greeted else f"{FROZEN}; or does its login shell start another one?"
-                raise LostError(text, remedy, host=self.host)
+                raise loss
             if not future.done() and time.monotonic() >= deadline:
                 raise LostError(f"no answer within {seconds:.0f} s", FROZEN, host=self.host)
+
+    def _own_silence(self) -> Mapping[str, SilentError]:
+        return losses({self.host: Sign(self.silent_for(), self.greeted, self.remote)})
+
+    @property
+    def greeted(self) -> bool:
+        """Whether its agent has started."""
+        return self._greeted
 
     @property
     def ended(self) -> bool:

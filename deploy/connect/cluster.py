@@ -14,6 +14,7 @@ from .bootstrap import agent_source
 from .channel import Channel
 from .fanout import ask_every, on_every
 from .inbox import Inbox
+from .listener import Listener
 from .pipe import OpenPipe
 from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME
 
@@ -22,7 +23,7 @@ REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0
 SOME_PEERS, MOST_ADDRESSES = 8, 64
 
 
-class Cluster:
+class Cluster(Listener):
     """A channel to every host. Leaving the context cuts every lifeline.
 
     `facts`: whether each host is asked for its facts when it is connected; not every command needs them.
@@ -40,14 +41,12 @@ class Cluster:
         greet: Callable[[Channel], None] = lambda channel: None,
         network: str = "",
     ) -> None:
+        super().__init__(Inbox(len(hosts)))
         self._greet, self._network = greet, network
         self.hosts = tuple(hosts)
         self._timings = timings or Timings()
         self._wants_facts = facts
-        self.events = Inbox(len(self.hosts))
-        self.channels: dict[str, Channel] = {}
-        """The hosts that are asked, in their order."""
-        self._opened: dict[str, Channel] = {}
+        self._opened = self.channels  # until some are left out
         self.facts: dict[str, Facts] = {}
         self._open_pipe = open_pipe
 
@@ -88,6 +87,7 @@ class Cluster:
         pipe = self._open_pipe(host)
         with self._timings.part("agent and facts" if self._wants_facts else "agent", host.name):
             channel = self._opened[host.name] = Channel(host.name, pipe, self.events)
+            channel.silence = self.losses
             if self._wants_facts:
                 facts = channel.post(FACTS)
                 self._greet(channel)

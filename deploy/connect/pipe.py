@@ -24,8 +24,30 @@ class LostError(HostError):
         super().__init__(kind, text, remedy, host=host)
 
 
+class SilentError(LostError):
+    """A host is silent. `together`: so are all others, which is not its fault."""
+
+    def __init__(self, text: str, remedy: str, *, host: str = "", together: bool = False) -> None:
+        super().__init__(text, remedy, kind="host.all-silent" if together else "host.silent", host=host)
+        self.together = together
+
+
+GONE = "the SSH connection to its agent is gone"
+_EXPLAINED = frozenset({"host.nonsense", "agent.killed"})
+
+
+def why_lost(error: HostError, otherwise: str = GONE) -> str:
+    """Why a host was lost in the middle of its work. What `ssh` says last then explains nothing."""
+    if isinstance(error, SilentError):
+        return error.text
+    return error.reason if error.kind in _EXPLAINED else otherwise
+
+
 class Pipe(Protocol):
     """A running agent behind a transport: two byte streams, and the reason of its end."""
+
+    remote: bool
+    """Whether a network lies between."""
 
     @property
     def reader(self) -> Readable: ...

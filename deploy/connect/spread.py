@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from queue import Empty
 from typing import Any
 
 from .cluster import Cluster
 from .feeder import Feeder
 from .parcels import Going, Parcel, Requests, Waiting
+from .pipe import why_lost
 from .reports import Fed, FileGot, FileHave, FileStuck, Lost, Report
 from .requests.request import Answer, FilesServed, Request
-from .signs_of_life import signs_of_life
 
 HEAR_SECONDS, STALLED_SECONDS = 2.0, 300.0
 FILES_AT_ONCE = 16
+GONE_AND_KEPT = "the SSH connection to it is gone; what has arrived there is kept: push again"
 TRIES = 2  # from other hosts; then from this machine, as often
 Tell = Callable[[int, int], None]
 
@@ -68,7 +67,7 @@ class Spread:
         """
         self._done, self._total, self._heard = 0, total, time.monotonic()
         coming = iter(files)
-        with self._signs_of_life(), self._feeder.feeding():
+        with self.cluster.keeping_alive(), self._feeder.feeding():
             parcel = next(coming, None)
             while parcel or self._going or self.working:
                 if parcel and len(self._going) < FILES_AT_ONCE:
@@ -82,14 +81,11 @@ class Spread:
     def answer(self, host: str, request: Request[Answer], seconds: float, **words: Any) -> Answer:
         """The answer of a host that may take long, and reports meanwhile how far it is."""
         channel = self.cluster.channels[host]
-        with self._signs_of_life():
+        with self.cluster.keeping_alive():
             future = channel.post(request, **words)
             while not future.done() and host not in self.lost:
                 self._hear(HEAR_SECONDS / 4)
         return channel.wait(future, seconds)
-
-    def _signs_of_life(self) -> AbstractContextManager[None]:
-        return signs_of_life([self.cluster.channels[host] for host in self._served if host not in self.lost])
 
     # -- what another class may know better --
 
@@ -127,9 +123,8 @@ class Spread:
     def _hear(self, seconds: float) -> bool:
         """Take one report of a host, if one comes in time."""
         self._give_up_if_stalled()
-        try:
-            event = self.cluster.events.get(timeout=seconds)
-        except Empty:
+        event = self.cluster.hear(seconds)
+        if event is None:
             return False
         if event.host in self._served and event.host not in self.lost:
             self._take(event.host, event.report)
@@ -157,9 +152,7 @@ class Spread:
             case FileStuck(digest) if self._waits(host, digest):
                 self._help(host, self._going[digest], report)
             case Lost(reason):
-                nonsense = reason.kind == "host.nonsense"
-                gone = "the SSH connection to it is gone; what has arrived there is kept: push again"
-                self.lose(host, reason.reason if nonsense else gone)
+                self.lose(host, why_lost(reason, GONE_AND_KEPT))
             case _ if not self._take_other(host, report):
                 self.lose(host, "it sent a report that has no place in a push")
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from queue import Empty
 from typing import Any
 
-from ..connect.channel import SILENCE_SECONDS
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
 from ..connect.parcels import File, Requests, parcels, serve
+from ..connect.pipe import why_lost
 from ..connect.reports import EnvironmentMade, Lost, Report
-from ..connect.requests.hosts import TIME
 from ..connect.requests.packages import ENVIRONMENT_MAKE, WHEEL_COMPLETE, WHEEL_PULL, WHEEL_SERVE, WHEEL_TAKE
 from ..connect.spread import Spread, Tell
 from ..console.text import count
@@ -22,7 +19,7 @@ from .fetch import Wheel
 from .lock import Lock
 from .wanted import Wanted
 
-PING_SECONDS = 2.0
+HEAR_SECONDS = 2.0
 WHEELS = Requests(WHEEL_TAKE, WHEEL_COMPLETE, WHEEL_PULL)
 
 
@@ -59,16 +56,10 @@ class Making:
     def make(self, hosts: Sequence[str]) -> dict[str, Environment]:
         """Let each host make the environment; `UnfitError` with the words of every host that could not."""
         on_every(hosts, self._begin).require_all()
-        waiting, asked = {*hosts}, 0.0
+        waiting = {*hosts}
         while waiting:
-            if time.monotonic() - asked > PING_SECONDS:
-                asked = time.monotonic()
-                self._give_up_silent(waiting)
-            try:
-                event = self._cluster.events.get(timeout=PING_SECONDS)
-            except Empty:
-                continue
-            if event.host in waiting:
+            event = self._cluster.hear(HEAR_SECONDS)
+            if event and event.host in waiting:
                 waiting.discard(event.host)
                 self._take(event.host, event.report)
         if self._errors:
@@ -92,17 +83,6 @@ class Making:
             "wheels": [] if online else [[wheel.digest, wheel.name] for wheel in self._wheels],
         }
 
-    def _give_up_silent(self, waiting: set[str]) -> None:
-        for host in [*waiting]:
-            channel = self._cluster.channels[host]
-            if channel.silent_for() > SILENCE_SECONDS:
-                waiting.discard(host)
-                channel.give_up()
-                silence = f"silent for {SILENCE_SECONDS:.0f} s"
-                self._errors[host] = f"{silence}: frozen, or cut off from the network"
-            else:
-                channel.post(TIME)
-
     def _take(self, host: str, report: Report) -> None:
         match report:
             case EnvironmentMade(seconds, Environment() as made):
@@ -112,6 +92,6 @@ class Making:
                 reason = f": {error}" if error else "; the host gave no reason"
                 self._errors[host] = f"cannot make the environment{reason}"
             case Lost(reason):
-                self._errors[host] = reason.reason
+                self._errors[host] = why_lost(reason, reason.reason)
             case _:
                 self._errors[host] = "it sent a report that has no place while packages are brought"

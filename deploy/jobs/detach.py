@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from queue import Empty
 
-from ..connect.channel import FROZEN, SILENCE_SECONDS
 from ..connect.cluster import Cluster
-from ..connect.pipe import LostError
+from ..connect.pipe import LostError, SilentError
 from ..connect.reports import Detached, Lost
-from ..connect.requests.hosts import TIME
 from ..connect.requests.jobs import DETACH
+from ..connect.silence import FROZEN
 from ..errors import MusterError, UnfitError
 from ..launch.deliver import DELIVERY_SECONDS, Contents
 from ..plan.placement import check_spec
@@ -19,7 +16,6 @@ from ..plan.source_tree import Tree, of_package
 from .job import Job
 
 PYTHON = (3, 10)
-PING_SECONDS = 2.0
 OWN_HOSTS = "muster.deploy.jobs.detached_main"
 
 
@@ -57,19 +53,15 @@ def _require_python(head: str, version: str) -> None:
 def _first_word(cluster: Cluster) -> str:
     """Wait for the first report of the job's driver, as long as its host is not silent."""
     head = cluster.hosts[0].name
-    channel = cluster.channels[head]
-    deadline = time.monotonic() + DELIVERY_SECONDS
-    while True:
-        try:
-            report = cluster.events.get(timeout=PING_SECONDS).report
-            break
-        except Empty:
-            if channel.silent_for() > SILENCE_SECONDS or time.monotonic() > deadline:
-                raise LostError("the job's driver there says nothing", FROZEN, host=head) from None
-            channel.post(TIME)
+    event = cluster.hear(DELIVERY_SECONDS)
+    if event is None:
+        raise LostError("the job's driver there does not report its start", FROZEN, host=head)
+    report = event.report
     if isinstance(report, Detached):
         return _title(report)
-    if isinstance(report, Lost) and report.reason.kind == "host.nonsense":
+    if isinstance(report, Lost) and (
+        isinstance(report.reason, SilentError) or report.reason.kind == "host.nonsense"
+    ):
         raise report.reason
     raise LostError("the SSH connection broke; see with muster status whether the job runs", host=head)
 

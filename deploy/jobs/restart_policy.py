@@ -16,6 +16,7 @@ FINAL_STATUS = 2  # a mistake in what the user wrote
 OTHER_PORTS = 2
 """How often a launch restarts with a new port because its port was taken; these restarts are not counted."""
 BACKOFF_SECONDS = (1.0, 2.0)
+NETWORK_SECONDS, RETRY_SECONDS = 120.0, 3.0  # how long a restart waits for the network of this machine
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,16 @@ def without(lost: Mapping[str, str], hosts: Sequence[Host], attempt: int, policy
             f"no restart: {count(len(left), 'host')} left, --min-hosts {policy.min_hosts} ({reasons})",
         )
     return Decision(left, f"{reasons}; {_next(left, attempt, policy)}")
+
+
+def awaits_network(failure: Failure | None, unreached: Mapping[str, str], at: float) -> bool:
+    """Whether to try the same hosts once more: this machine had lost its network, and may get it back."""
+    return (
+        failure is not None
+        and failure.kind == "driver"
+        and len(unreached) > 1
+        and at < failure.at + NETWORK_SECONDS
+    )
 
 
 def _next(hosts: Sequence[Host], attempt: int, policy: Policy) -> str:

@@ -16,6 +16,7 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
 from ..connect.requests.jobs import RECORD
+from ..console.text import count
 from ..envs.present import Packages
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
@@ -167,6 +168,10 @@ class Attempts:
             if not attempt:
                 raise
             unfit = dict(error.reasons)
+            if restart.awaits_network(self._results[-1].failure, unfit, now()):
+                self._say(f"{count(len(unfit), 'host')} cannot be reached; trying again")
+                time.sleep(restart.RETRY_SECONDS)
+                return hosts
             return self._next(restart.without(unfit, hosts, attempt - 1, self._policy), attempt - 1)
         result = self._results[-1]
         failure = result.failure
@@ -197,7 +202,7 @@ class Attempts:
         keep, keep_pace, tell = self.folder.sampled, self.folder.paced, self._history.tell
         result = execute(
             the_plan, cluster, watchers, timings=timings, stdin=self._stdin, keep=keep,
-            keep_pace=keep_pace, tell=tell, **limits,
+            keep_pace=keep_pace, tell=tell, detached=self.folder.detached, **limits,
         )  # fmt: skip
         self._again = False
         self._results.append(result)  # the rest is extra: no error or interrupt may cost the verdict

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
+from ..connect.pipe import SilentError
 from .result import Failure
 from .state import SETTLE_SECONDS
-from .watchdogs import SILENT
 
 LAUNCHER_SIGNALS = frozenset({"SIGTERM (15)", "SIGKILL (9)"})
 """Ends of ranks that a launcher causes when it gives up a job."""
@@ -32,16 +32,16 @@ def first_of(failures: Iterable[Failure], head: str) -> Failure | None:
     return next(causes, first)
 
 
-def blame_mute(failure: Failure | None, mute: Sequence[str]) -> Failure | None:
+def blame_mute(failure: Failure | None, mute: Mapping[str, SilentError]) -> Failure | None:
     """The failure; or a host that was silent when the job was ended, if that explains the failure.
 
-    mpirun may notice a lost host before the driver's heartbeat does, as in `first_of`.
+    mpirun may notice a lost host before the driver does, as in `first_of`. All hosts together lost none.
     """
-    others = [name for name in mute if failure and name != failure.host]
+    others = [name for name, error in mute.items() if failure and name != failure.host and not error.together]
     if failure is None or not others or not _may_be_victim(failure):
         return failure
     tail = (f"ended with it: {failure.headline}\n",)
-    return Failure("host", SILENT, 3, host=others[0], at=failure.at, tail=tail)
+    return Failure("host", mute[others[0]].text, 3, host=others[0], at=failure.at, tail=tail)
 
 
 def _may_be_victim(failure: Failure) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from ..common.clock import now
 from ..connect.channel import DISTRUST
 from ..connect.cluster import Cluster
+from ..connect.pipe import SilentError, why_lost
 from ..connect.reports import (
     CommandEnd,
     DaemonEnd,
@@ -207,9 +208,11 @@ class Reports:
         self._blame_launcher(host, f"{report.name} ended with", report.code, "", at)
 
     def _host_lost(self, host: str, report: Lost) -> None:
-        known = report.reason.kind in {"host.nonsense", "agent.killed"}
-        reason = report.reason.reason if known else "the SSH connection to its agent is gone"
-        self.state.fail(Failure("host", reason, 3, host=host, at=now()))
+        reason = why_lost(report.reason)
+        if isinstance(report.reason, SilentError) and report.reason.together:
+            self.state.fail(Failure("driver", reason, 1, at=now()))  # no host is the cause
+        else:
+            self.state.fail(Failure("host", reason, 3, host=host, at=now()))
 
     def _stop_asked(self, host: str, report: StopAsked) -> None:
         """`fab stop` was run on another machine than the driver's: the job ends like after a SIGTERM here."""

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
-from queue import Empty
 from typing import Any
 
 from ..common.clock import now
-from ..connect.channel import FROZEN, SILENCE_SECONDS
 from ..connect.cluster import Cluster
-from ..connect.pipe import LostError
+from ..connect.pipe import LostError, SilentError
 from ..connect.reports import Sampled
-from ..connect.requests.launch import START, STOP, Stopped
+from ..connect.requests.launch import PING, START, STOP, Stopped
+from ..connect.silence import FROZEN
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
@@ -31,11 +30,12 @@ from .sampling import SAMPLE_SECONDS, Keep, Sampling
 from .state import State
 from .stdin import Input
 from .suspension import Suspension
-from .watchdogs import Heartbeat, Stall, Start
+from .watchdogs import Stall, Start
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005
 STOP_SECONDS = 15.0
+TURN_SECONDS = 2.0
 
 
 def execute(
@@ -51,14 +51,17 @@ def execute(
     sample_every: float = SAMPLE_SECONDS,
     keep_pace: KeepPace | None = None,
     tell: Tell = ignore,
+    detached: bool = False,
 ) -> LaunchResult:
     """Execute a plan that was delivered. Returns its result, also after an interrupt.
 
     `start_timeout`, `stall_timeout`: seconds. With a `stall_timeout` of 0 a job may stall without limit.
     `stdin`: what rank 0 reads. `keep`: gets a sample of each host every `sample_every` seconds. `keep_pace`:
-    gets the pace of the ranks of a recorded job. `tell`: gets what happens.
+    gets the pace of the ranks of a recorded job. `tell`: gets what happens. `detached`: whether the driver
+    runs on the head.
     """
     run = Run(plan, cluster, watchers, start_timeout, stall_timeout, timings=timings, stdin=stdin, tell=tell)
+    run.suspension.detached = detached
     run.watch(keep, sample_every, keep_pace)
     return run.run()
 
@@ -84,12 +87,12 @@ class Run:
         self.start_timeout = start_timeout
         stall = Stall(self.state, stall_timeout or math.inf)
         self.reports = Reports(self.state, cluster, watchers, stall, stdin)
-        self.heartbeat = Heartbeat(self.state, cluster, pulse=stall_timeout > 0)
-        self.suspension = Suspension(cluster)
+        self.suspension = Suspension(plan.hosts[0].host.name)
         self.notice = Notice(cluster)
         self.began = now()
-        self._mute: list[str] = []
-        """The hosts that were silent when the job was ended."""
+        self._pulse = stall_timeout > 0
+        self._mute: dict[str, SilentError] = {}
+        """The hosts that fell silent while the job was ended."""
         self._sampling: Sampling | None = None
         self._pacing: Pacing | None = None
 
@@ -109,7 +112,7 @@ class Run:
                 while not state.over:
                     self._judge()
                     if not state.over:
-                        self._take(state.deadlines.seconds_left())
+                        self._take(min(state.deadlines.seconds_left(), TURN_SECONDS))
             if self._pacing and not self.state.failures:
                 self._pacing.end()
             failure = self._first_failure
@@ -162,7 +165,9 @@ class Run:
         """Start the command of each host that has one. From now on the time for the ranks' start runs."""
         began = self._timings.now()
         Start(self.state, self.start_timeout)
-        self.heartbeat.beat()
+        # A heartbeat: agents end a job whose driver is silent. They also report the pulses of their ranks.
+        self.cluster.ping = lambda channel: channel.post(PING, pulse=self._pulse)
+        self.cluster.ping_all()
         asked = {
             host.host.name: self.cluster.channels[host.host.name].post(START, argv=host.command)
             for host in self.plan.hosts
@@ -174,7 +179,6 @@ class Run:
             if self.state.over:
                 return
             if not future.done():
-                self.heartbeat.silent.add(name)  # so that it is not asked to stop either
                 self.cluster.channels[name].give_up()
                 raise LostError(f"no answer within {START_SECONDS:.0f} s", FROZEN, host=name)
             future.result()
@@ -201,11 +205,10 @@ class Run:
 
     def _take(self, seconds: float) -> bool:
         """Handle the next event, if one comes in this time."""
-        try:
-            event = self.cluster.events.get(timeout=seconds or 0.001)
-        except Empty:
-            return False
+        event = self.cluster.hear(seconds)
         self.suspension.look()
+        if event is None:
+            return False
         self.reports.take(event.host, event.report)
         return True
 
@@ -214,7 +217,7 @@ class Run:
         answering = {
             name: channel
             for name, channel in self.cluster.channels.items()
-            if name not in self.heartbeat.silent
+            if name not in self.cluster.silent
         }
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(gather_explanation, failure, self.plan, self.cluster, answering)
@@ -247,18 +250,17 @@ class Run:
         asked: dict[str, Future[Stopped]] = {
             name: channel.post(STOP)
             for name, channel in self.cluster.channels.items()
-            if name not in self.heartbeat.silent  # a silent agent ends everything by itself, when it can
+            if name not in self.cluster.silent  # a silent agent ends everything by itself, when it can
         }
-        channels, deadline = self.cluster.channels, time.monotonic() + STOP_SECONDS
-        silent: set[str] = set()
-        while any(not asked[name].done() for name in asked.keys() - silent) and time.monotonic() < deadline:
+        silent, deadline = self.cluster.silent, time.monotonic() + STOP_SECONDS
+        while (
+            any(not asked[name].done() for name in asked.keys() - silent.keys())
+            and time.monotonic() < deadline
+        ):
             self._drain(0.0)  # takes reports in, as agents send these before they answer
             wait_for_all(asked.values(), 0.05)
-            silent = {name for name in asked if channels[name].silent_for() > SILENCE_SECONDS}
         self._drain(0.0)
-        self._mute = sorted(name for name in silent if not asked[name].done())
-        for name in self._mute:
-            channels[name].give_up()
+        self._mute = {name: silent[name] for name in sorted(asked.keys() & silent.keys())}
         return {name: left for name, future in asked.items() if (left := _left(future))}
 
     def _drain(self, seconds: float) -> None:

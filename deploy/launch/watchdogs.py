@@ -1,4 +1,4 @@
-"""Watches over a launch: stalls (`--stall-timeout`), heartbeats between driver and agents, the start.
+"""Watches over a launch: stalls (`--stall-timeout`), and the start.
 
 Two things are a stall when they last that long: a rank that is stopped (SIGSTOP) or stuck in the kernel (a
 file system that does not answer), and a job in which no rank prints and none uses its processor. A rank that
@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ..common.clock import now
-from ..connect.channel import SILENCE_SECONDS
-from ..connect.cluster import Cluster
 from ..connect.reports import Pulses
-from ..connect.requests.launch import PING
 from ..console.text import span
 from .result import Failure
 from .state import State
@@ -90,33 +87,6 @@ class Stall:
         place = self._state.places[odd[0]] if len(odd) == 1 else None
         host, rank = (place.host, place.rank) if place else (None, None)
         self._state.fail(Failure("stall", reason, 3, host=host, rank=rank, at=now()))
-
-
-HEARTBEAT_SECONDS = 2.0
-
-
-# A host that is silent for so long is frozen or cut off. The agent waits a little longer for the driver, so
-# that the driver's verdict comes first (SILENCE_SECONDS of deploy/agent/job/supervisor.py).
-SILENT = f"silent for {SILENCE_SECONDS:.0f} s: frozen, or cut off from the network"
-
-
-class Heartbeat:
-    """Pings every agent, and notices silent hosts. `pulse`: agents also report the pulses of their ranks."""
-
-    def __init__(self, state: State, cluster: Cluster, *, pulse: bool) -> None:
-        self.silent: set[str] = set()
-        self._state, self._cluster, self._pulse = state, cluster, pulse
-
-    def beat(self) -> None:
-        """Ping every agent, and schedule the next round."""
-        for name, channel in self._cluster.channels.items():
-            # The check runs once per heartbeat, so the limit is one heartbeat shorter.
-            if channel.silent_for() > SILENCE_SECONDS - HEARTBEAT_SECONDS and name not in self.silent:
-                self.silent.add(name)
-                channel.give_up()
-                self._state.fail(Failure("host", SILENT, 3, host=name, at=now()))
-            channel.post(PING, pulse=self._pulse)
-        self._state.deadlines.after(HEARTBEAT_SECONDS, self.beat)
 
 
 class Start:

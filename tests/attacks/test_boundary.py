@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import pytest
 
-from muster.deploy.connect import channel, report_frames, requests
+from muster.deploy.connect import channel, report_frames, requests, silence
 from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
@@ -169,6 +169,8 @@ def test_an_end_has_a_code_that_a_process_can_have(code: Any) -> None:
 class Pipe:
     """A host that says something and then nothing, until it is closed."""
 
+    remote = True
+
     def __init__(self, *said: bytes) -> None:
         self.closed, self._asked = threading.Event(), threading.Event()
         self._said, self._greeting = io.BytesIO(b"".join(said)), GREETING
@@ -251,9 +253,10 @@ def test_an_error_of_a_host_is_said_once_with_its_name() -> None:
 
 
 def test_a_host_that_says_nothing_is_not_waited_for_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(channel, "SILENCE_SECONDS", 0.2)
     talk = Channel("node1", Pipe(), Inbox())
-    with pytest.raises(LostError, match=r"node1: no answer, and no sign of life for \d s"):
+    with pytest.raises(LostError, match=r"node1: silent for \d s: frozen, or cut off"):
         talk.ask(STORE, seconds=600)
 
 
@@ -274,7 +277,7 @@ class Working(Pipe):
 
 
 def test_a_host_that_is_at_work_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "SILENCE_SECONDS", 5.0)
+    monkeypatch.setattr(silence, "SILENCE_SECONDS", 5.0)
     inbox = Inbox()
     Channel("node1", Working(30), inbox).ask(STORE, seconds=600)  # 6 s of work
     with pytest.raises(Empty):

@@ -154,6 +154,8 @@ def test_the_folder_of_a_run_is_for_its_user_alone(tmp_path: Path) -> None:
 class Pipe:
     """What a host says, to the end."""
 
+    remote = True
+
     def __init__(self, said: bytes) -> None:
         self.reader, self.writer = io.BytesIO(GREETING + said), io.BytesIO()
 

@@ -6,12 +6,13 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from queue import Queue
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.listener import Listener
 from muster.deploy.connect.reports import EnvironmentMade, Event, FileGot, Report
 from muster.deploy.connect.requests.packages import (
     ENVIRONMENT_MAKE,
@@ -47,7 +48,10 @@ MADE = Environment(
 class Channel:
     """A host that makes what it is asked to make, or says why it cannot."""
 
-    def __init__(self, host: str, events: Queue[Event], home: str, refusal: str = "") -> None:
+    greeted = remote = True
+    ended = False
+
+    def __init__(self, host: str, events: Inbox, home: str, refusal: str = "") -> None:
         self.host, self._events, self.home, self.refusal = host, events, home, refusal
         self.made: dict[str, Environment] = {}
         self.asked: list[str] = []
@@ -78,27 +82,24 @@ class Channel:
         return future.result()
 
     def report(self, report: Report) -> None:
-        self._events.put(Event(self.host, report))
+        self._events.put(Event(self.host, report), wait=False)
 
     def silent_for(self) -> float:
         return 0.0
 
 
 def cluster_of(homes: list[str], refusals: dict[str, str] | None = None) -> Any:
-    events: Queue[Event] = Queue()
+    events = Inbox()
     names = [f"node{number}" for number, _ in enumerate(homes, 1)]
     channels = {
         name: Channel(name, events, home, (refusals or {}).get(name, ""))
         for name, home in zip(names, homes, strict=True)
     }
-    return SimpleNamespace(
-        hosts=hostfile.parse("\n".join(names)),
-        channels=channels,
-        facts=dict.fromkeys(names, NODE),
-        events=events,
-        data_addresses=lambda host: [],
-        peer_addresses=lambda host: [],
-    )
+    cluster: Any = Listener(events, cast(Any, channels))
+    cluster.hosts = hostfile.parse("\n".join(names))
+    cluster.facts = dict.fromkeys(names, NODE)
+    cluster.data_addresses = cluster.peer_addresses = lambda host: []
+    return cluster
 
 
 @pytest.fixture

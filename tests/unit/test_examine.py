@@ -93,6 +93,8 @@ def test_a_launch_has_the_clock_of_every_host(monkeypatch: pytest.MonkeyPatch) -
 class Simulated:
     """A host as a thread, which thinks before it says what it is and how it is."""
 
+    remote = True
+
     def __init__(self, other: Mapping[str, Frame], think: Callable[[], object] = lambda: None) -> None:
         self._other, self._think = other, think
         mine, theirs = socket.socketpair()

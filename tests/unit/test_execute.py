@@ -7,25 +7,24 @@ import json
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from muster.deploy.connect.channel import SILENCE_SECONDS
 from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.listener import Listener
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.report_frames import of_frame
 from muster.deploy.connect.reports import Event, Lost
 from muster.deploy.connect.requests.launch import Stopped
 from muster.deploy.connect.requests.request import Request
+from muster.deploy.connect.silence import SILENCE_SECONDS
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch import events as reports
 from muster.deploy.launch import execute as run
 from muster.deploy.launch import state
-from muster.deploy.launch import watchdogs as heartbeat
 from muster.deploy.launch.blame import first_of
 from muster.deploy.launch.explanation import Explanation
 from muster.deploy.launch.result import Failure, LaunchResult
@@ -41,6 +40,8 @@ class FakeChannel:
     """An agent that does as told: it answers at once, and reports what the test says."""
 
     clock_offset = 0.0
+    greeted = remote = True
+    ended = False
 
     def __init__(self) -> None:
         self.silence = 0.0
@@ -102,7 +103,8 @@ class Hosts:
             )
 
     def run(self, start_timeout: float = 5.0, stall_timeout: float = 0.0) -> LaunchResult:
-        cluster: Any = SimpleNamespace(channels=self.channels, events=self.events)
+        channels: Any = self.channels
+        cluster: Any = Listener(self.events, channels)
         return run.Run(self.plan, cluster, (), start_timeout, stall_timeout).run()
 
 
@@ -263,7 +265,6 @@ def test_a_launcher_that_the_kernel_killed_is_told_apart_too(hosts: Hosts) -> No
 def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.02)
     stacks = Stacks({0: ("a",), 1: ("a",), 2: ("a",), 3: ("open (data.py:5)",)}, {})
     found = Explanation(stacks, explain([], stalled=True))
     monkeypatch.setattr(run, "gather_explanation", lambda *words: found)

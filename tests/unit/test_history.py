@@ -6,13 +6,13 @@ import dataclasses
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 
 from muster.deploy.cli.listeners import copies
 from muster.deploy.cli.options import require_attached
+from muster.deploy.connect.listener import Listener
 from muster.deploy.errors import UsageError
 from muster.deploy.jobs.history import MOST_FAILURES, History
 from muster.deploy.jobs.run_folder import RunFolder
@@ -37,7 +37,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[JobEvent]:
 
 def execute(hosts: Hosts, history: History) -> None:
     history.began(hosts.plan)
-    cluster: Any = SimpleNamespace(channels=hosts.channels, events=hosts.events)
+    channels: Any = hosts.channels
+    cluster: Any = Listener(hosts.events, channels)
     result = run.Run(hosts.plan, cluster, (history,), 5.0, tell=history.tell).run()
     history.ended(result)
     history.verdict(result)

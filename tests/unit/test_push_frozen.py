@@ -8,12 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.listener import Listener
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, FileGot, FileStuck, ImageLoaded, Report
 from muster.deploy.connect.requests.images import IMAGE_COMPLETE, IMAGE_LOAD, IMAGE_PULL, IMAGE_SERVE
@@ -32,6 +32,7 @@ class Channel:
         self.host, self.events, self.frozen = host, events, frozen
         self.cut = threading.Event()
         self.sent_to = self.ended = False
+        self.greeted = self.remote = True
         self.loaded: Callable[[], None] = lambda: None
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
@@ -70,23 +71,24 @@ class Channel:
         self.cut.set()
 
 
+def cluster_of(events: Inbox, channels: Any) -> Any:
+    cluster: Any = Listener(events, channels)
+    cluster.hosts = hostfile.parse("\n".join(channels))
+    cluster.data_addresses = cluster.peer_addresses = lambda host: []
+    return cluster
+
+
 @pytest.mark.parametrize("frozen", ["node1", "node2", ""])
 def test_a_host_that_freezes_keeps_no_other_from_its_image(tmp_path: Path, frozen: str) -> None:
     archive, events = Archive(tmp_path), Inbox()
     archive.take(saved("old"), IMAGE.id, DIFF_IDS)
     channels = {name: Channel(name, events, frozen=name == frozen) for name in ("node1", "node2", "node3")}
-    cluster: Any = SimpleNamespace(
-        hosts=hostfile.parse("node[1-3]"),
-        channels=channels,
-        events=events,
-        data_addresses=lambda host: [],
-        peer_addresses=lambda host: [],
-    )
+    cluster = cluster_of(events, channels)
     going = push.Push(cluster, IMAGE, archive, CONFIGURATION, lambda have, total: None)
     pushed = going.carry(dict.fromkeys(channels, DIFF_IDS))
     errors = {name: outcome.error for name, outcome in pushed.hosts.items() if outcome.error}
     assert list(errors) == ([frozen] if frozen else [])
-    assert all(error.startswith("silent for 20 s") for error in errors.values())
+    assert all(error.startswith("silent for 10 s") for error in errors.values())
 
 
 def test_an_image_that_has_a_layer_twice_is_loaded_once(tmp_path: Path) -> None:
@@ -97,13 +99,7 @@ def test_an_image_that_has_a_layer_twice_is_loaded_once(tmp_path: Path) -> None:
     loads: list[str] = []
     for name, channel in channels.items():
         channel.loaded = partial(loads.append, name)
-    cluster: Any = SimpleNamespace(
-        hosts=hostfile.parse("node[1-2]"),
-        channels=channels,
-        events=events,
-        data_addresses=lambda host: [],
-        peer_addresses=lambda host: [],
-    )
+    cluster = cluster_of(events, channels)
     twice = (*DIFF_IDS, DIFF_IDS[0])
     image = dataclasses.replace(IMAGE, layers=twice)
     pushed = push.Push(cluster, image, archive, CONFIGURATION, lambda have, total: None).carry(

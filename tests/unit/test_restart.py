@@ -7,11 +7,19 @@ import dataclasses
 import pytest
 
 from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.restart_policy import Policy, backoff, decide, without
+from muster.deploy.jobs.restart_policy import (
+    NETWORK_SECONDS,
+    Policy,
+    awaits_network,
+    backoff,
+    decide,
+    without,
+)
 from muster.deploy.launch.result import Failure
 
 HOSTS = hostfile.parse("node[1-3] slots=2")
 RANK = Failure("rank", "exit status 7", 7, host="node2", rank=3)
+NETWORK = Failure("driver", "all 3 hosts have been silent for 10 s", 1, at=100.0)
 LOST = Failure("host", "the SSH connection to its agent is gone", 3, host="node3")
 POLICY = Policy(max_restarts=2, min_hosts=2)
 
@@ -30,6 +38,30 @@ def test_a_ranks_failure_leaves_the_hosts_as_they_are() -> None:
     decision = decide(RANK, HOSTS, 0, POLICY)
     assert decision.hosts == HOSTS
     assert decision.said == "rank 3 on node2: exit status 7; restart 1 of 2 on node1, node2, node3"
+
+
+def test_a_network_that_this_machine_lost_takes_no_host_out() -> None:
+    decision = decide(NETWORK, HOSTS, 0, POLICY)
+    assert decision.hosts == HOSTS
+    assert decision.said == ("all 3 hosts have been silent for 10 s; restart 1 of 2 on node1, node2, node3")
+
+
+@pytest.mark.parametrize(
+    ("failure", "unreached", "seconds", "awaited"),
+    [
+        (NETWORK, ("node1", "node2", "node3"), 20.0, True),
+        (NETWORK, ("node2", "node3"), 20.0, True),
+        (NETWORK, ("node2",), 20.0, False),
+        (NETWORK, ("node1", "node2", "node3"), NETWORK_SECONDS + 1.0, False),
+        (LOST, ("node1", "node2"), 20.0, False),
+        (None, ("node1", "node2"), 20.0, False),
+    ],
+)
+def test_a_restart_waits_for_the_network_of_this_machine(
+    failure: Failure | None, unreached: tuple[str, ...], seconds: float, awaited: bool
+) -> None:
+    found = awaits_network(failure, dict.fromkeys(unreached, "no route"), 100.0 + seconds)
+    assert found is awaited
 
 
 def test_a_hosts_failure_takes_it_out() -> None:

@@ -6,12 +6,11 @@ import io
 import threading
 from concurrent.futures import Future
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from muster.deploy.connect import signs_of_life
+from muster.deploy.connect import listener
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.parcels import Parcel, Requests
 from muster.deploy.connect.pipe import LostError
@@ -21,6 +20,7 @@ from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
 from muster.deploy.connect.spread import TRIES, Spread
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
+from muster.deploy.hosts.hostfile import Host
 from tests.waiting import PATIENCE
 
 NAMES = ("node1", "node2", "node3")
@@ -38,6 +38,7 @@ class Channel:
         """What it reports of one pull after another; of later ones, that it got the file."""
         self.asked: list[tuple[str, Any]] = []
         self.cut, self.ended = threading.Event(), False
+        self.greeted = self.remote = True
 
     def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -77,19 +78,22 @@ class Channel:
         return sum(word == asked for asked, _ in self.asked)
 
 
-class Cluster(SimpleNamespace):
+class Cluster(listener.Listener):
     """Three hosts."""
 
     def __init__(self) -> None:
         events = Inbox()
-        channels = {name: Channel(name, events) for name in NAMES}
-        hosts = hostfile.parse("node[1-3]")
-        super().__init__(hosts=hosts, events=events, channels=channels, data_addresses=lambda host: [])
+        channels: Any = {name: Channel(name, events) for name in NAMES}
+        super().__init__(events, channels)
+        self.hosts = hostfile.parse("node[1-3]")
+
+    def data_addresses(self, host: Host) -> list[str]:
+        return []
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(signs_of_life, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(listener, "PING_SECONDS", 0.01)
     return Cluster()
 
 
@@ -123,7 +127,7 @@ def test_a_host_that_freezes_while_it_is_fed_keeps_no_other_waiting(cluster: Any
     cluster.channels[frozen].frozen = True
     files = [parcel((name,), digest=f"{number}a" * 32) for number, name in enumerate(NAMES)]
     spread = bring(cluster, *files)
-    assert spread.lost == {frozen: "silent for 20 s: frozen, or cut off from the network"}
+    assert spread.lost == {frozen: "silent for 10 s: frozen, or cut off from the network"}
     assert all(cluster.channels[name].count("data_complete") == 1 for name in NAMES if name != frozen)
 
 

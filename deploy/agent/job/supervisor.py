@@ -44,7 +44,7 @@ KEPT_FOR_SRUN = {"SLURM_CONF"}  # where it finds its site
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 MOST_OUTPUTS = 10_000  # the most files that are counted: a job's verdict waits for the count
 OPEN_MPI_DAEMONS = {"orted", "prted"}
-SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/launch/watchdogs.py)
+SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/connect/listener.py)
 STDIN = 0
 FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 

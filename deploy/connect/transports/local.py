@@ -21,6 +21,8 @@ ROOM = 1 << 18
 class LocalPipe(ProcessPipe):
     """An agent as a child process."""
 
+    remote = False
+
     def __init__(self, python: str | None) -> None:
         try:
             named = os.path.expanduser(python or sys.executable)  # noqa: PTH111  # Path raises for no such user

@@ -36,6 +36,7 @@ class _Unbuffered:
 class ProcessPipe:
     """A child process, in a session of its own: a Ctrl-C on the terminal is the driver's to handle."""
 
+    remote = True
     leaves = True
     """Whether a patient close leaves a child that does not end: an agent that lives ends with its job."""
 

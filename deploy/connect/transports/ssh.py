@@ -76,6 +76,8 @@ class _Outgoing:
 class SshPipe:
     """An agent as the command of an SSH session; the session's end is the agent's."""
 
+    remote = True
+
     def __init__(self, route: Route, python: str) -> None:
         self._connection = PinnedConnection(route)
         try:
