@@ -14,6 +14,8 @@ OPERATIONS = (
     *("all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter"),
     *("alltoall", "gather", "scatter", "sendrecv", "hypercube"),
 )
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 TYPES = ("int8", "uint8", "int32", "int64", "half", "bfloat16", "float", "double")
 REDUCTIONS = ("sum", "prod", "max", "min", "avg")
 WORDS = {"op": REDUCTIONS, "datatype": TYPES}

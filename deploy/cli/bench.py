@@ -21,6 +21,7 @@ from ..bench.run import Ran, one_rank_each
 from ..console.terminal import harmless_lines
 from ..errors import MusterError, UnfitError, UsageError
 from ..jobs.job import Job
+from ..plan.placement import place_ranks
 from . import options as request
 from .benching import (
     BENCH_HELP,
@@ -39,9 +40,9 @@ from .benching import (
     with_ranks,
     write_links_page,
 )
-from .command import command
+from .command import Values, command
 from .inventory import HERE
-from .shared import explained
+from .shared import explained, require_rank
 
 
 @command(
@@ -130,7 +131,7 @@ def _kept(path: Path, before: kept.Kept | None) -> str:
         "minbytes": "the first size: 8, 1M, 1G (default: 8)",
         "maxbytes": "the last size (default: 32M)",
         "stepfactor": "from one size to the next (default: 2); 1: add --stepbytes",
-        "stepbytes": "added from one size to the next (default: 1M)",
+        "stepbytes": "added from one size to the next, in place of a factor (default: 1M)",
         "iters": "timed calls of each size (default: 20)",
         "warmup-iters": "calls before them (default: 5)",
         "op": f"the reduction: {', '.join(sweep.REDUCTIONS)}",
@@ -140,6 +141,11 @@ def _kept(path: Path, before: kept.Kept | None) -> str:
         "np": "number of ranks (default: all slots)",
         "per-host": "number of ranks on each host (default: its slots)",
     },
+    values={
+        **dict.fromkeys(("stepfactor", "iters", "np", "per-host"), Values(1)),
+        **dict.fromkeys(("warmup-iters", "root"), Values(0)),
+        "check": Values(0, 1),
+    },
     alone={"--slurm": HERE},
 )
 def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
@@ -147,8 +153,8 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
     operation: Iterable[str] | None = None,
     minbytes: str = "8",
     maxbytes: str = "32M",
-    stepfactor: int = 2,
-    stepbytes: str = "1M",
+    stepfactor: int = 0,
+    stepbytes: str = "",
     iters: int = 20,
     warmup_iters: int = 5,
     op: str = "sum",
@@ -176,12 +182,13 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
         names = [
             request.one_of("OPERATION", name, sweep.OPERATIONS) for name in operation or sweep.OPERATIONS
         ]
+        if root and not {*names} & {*sweep.ROOTED}:
+            raise UsageError(f"--root {root} is for {', '.join(sweep.ROOTED)}; leave it out")
+        if op != sweep.REDUCTIONS[0] and not {*names} & {*sweep.REDUCING}:
+            raise UsageError(f"--op {op} is for {', '.join(sweep.REDUCING)}; leave it out")
         values = {
             "operations": ",".join(names),
-            "minbytes": request.size("--minbytes", minbytes),
-            "maxbytes": request.size("--maxbytes", maxbytes),
-            "stepfactor": stepfactor,
-            "stepbytes": request.size("--stepbytes", stepbytes),
+            **_sizes(minbytes, maxbytes, stepfactor, stepbytes),
             "iters": iters,
             "warmup-iters": warmup_iters,
             "op": request.one_of("--op", op, sweep.REDUCTIONS),
@@ -193,11 +200,27 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
         settings = settings_of(launcher, backend, network, python)
         inventory = stack.enter_context(hosts_for(settings, hosts, slurm, include, exclude))
         listed = request.per_host(inventory.hosts, per_host)
+        require_rank(root, len(place_ranks(listed, np or None)), "--root")
         job = with_ranks(job_on(inventory, listed, SWEEP, args, settings), np)
         ran = carry_out(job, inventory, Path(runs), table=not json)
         if json and ran.printed.get(0):
             sys.stdout.write(_swept(job, ran))
         require_done(ran)
+
+
+def _sizes(minbytes: str, maxbytes: str, stepfactor: int, stepbytes: str) -> dict[str, int]:
+    """The sizes that are timed, as options of the tool: they grow by a factor or by a step."""
+    if stepfactor > 1 and stepbytes:
+        raise UsageError(f"--stepbytes needs --stepfactor 1, and it is {stepfactor}; leave one of them out")
+    sizes = {
+        "minbytes": request.size("--minbytes", minbytes, least=1),
+        "maxbytes": request.size("--maxbytes", maxbytes, least=1),
+        "stepfactor": stepfactor or (1 if stepbytes else 2),
+        "stepbytes": request.size("--stepbytes", stepbytes or "1M", least=1),
+    }
+    if sizes["minbytes"] > sizes["maxbytes"]:
+        raise UsageError(f"--minbytes {minbytes}: is above --maxbytes {maxbytes}")
+    return sizes
 
 
 def _swept(job: Job, ran: Ran) -> str:

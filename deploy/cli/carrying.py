@@ -67,7 +67,7 @@ def job_of(
         max_restarts=options.max_restarts,
         min_hosts=min_hosts,
         max_log=parse.size("--max-log", options.max_log),
-        sample_every=float(max(0, options.sample_every)),
+        sample_every=float(options.sample_every),
         notify=options.notify,
         python=options.python,
         pythons=pythons,

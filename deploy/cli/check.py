@@ -14,14 +14,14 @@ from invoke import Context, Exit
 from ..check import unfit
 from ..check.finding import Finding
 from ..check.slurm_site import judge as judge_site
-from ..errors import UnfitError
+from ..errors import UnfitError, UsageError
 from ..hosts.slots import slot_rule
 from ..plan.launcher import LAUNCHERS, LauncherName
 from . import options as request
 from .checked import Checked, checked, with_bench
 from .command import command
 from .inventory import HERE, inventory_of, require_one_source, salloc_words
-from .shared import HELP, SLOTS, explained
+from .shared import HELP, RUNS_FOLDER, SLOTS, explained
 
 _HELP = {
     **HELP,
@@ -48,11 +48,13 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     html: str = "",
     bench: bool = False,
     json: bool = False,
-    runs: str = "runs",
+    runs: str = RUNS_FOLDER,
 ) -> None:
     """Check whether every host is fit for a launch; if not, say which host is not and what fixes it."""
     with explained(context), contextlib.ExitStack() as stack:
         require_one_source(hosts, slurm)
+        if runs != RUNS_FOLDER and not bench:
+            raise UsageError(f"--runs {runs} is for the jobs of --bench; leave it out, or add --bench")
         named = request.one_of("--launcher", launcher, LAUNCHERS)
         rule = slot_rule(slots) if slots else None
         site = _judge_site(slurm, named) if slurm else ()

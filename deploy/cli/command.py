@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,38 @@ T = TypeVar("T")
 
 # For every command that takes the option.
 COMMON_ALIASES = {"-H": "--hosts", "--hostfile": "--hosts"}
+MOST = 999_999_999
+"""The largest number that an option takes, if its declaration gives no smaller one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """Which values of a flag are valid. It is part of the declaration of the flag."""
+
+    least: int = 0
+    most: int = MOST
+    blank: str = ""
+    """The meaning of an empty value. A flag without one refuses blank values.
+
+    A blank value is most often an unset variable of the user's shell. The default in its place would launch
+    on more hosts, or run another program, than the user asked for.
+    """
+
+    def mistake(self, named: str, value: str, kind: type) -> str:
+        """What is wrong with the value of a flag that the user calls `named`; empty if it is valid."""
+        if kind is int:
+            return self._mistake_in_number(named, value)
+        if not value.strip() and not self.blank:
+            return f"{named} is empty; give it a value, or leave it out"
+        return ""
+
+    def _mistake_in_number(self, named: str, value: str) -> str:
+        if not re.fullmatch(r"-?[0-9]+", value):
+            return f"{named} needs a whole number, got {value!r}"
+        number = float(value)  # int() refuses a number of thousands of digits
+        if number < self.least:
+            return f"{named} {value}: write {self.least} or more"
+        return f"{named} {value}: write {self.most} or less" if number > self.most else ""
 
 
 class Command(Task[Any]):
@@ -32,11 +65,12 @@ class Command(Task[Any]):
         spellings: Mapping[str, str] | None = None,
         hints: Mapping[str, str] | None = None,
         alone: Mapping[str, str] | None = None,
+        values: Mapping[str, Values] | None = None,
         help: Mapping[str, str] | None = None,  # noqa: A002  # Invoke's name
         iterable: Iterable[str] = (),
     ) -> None:
         if options:
-            body, help, iterable = _gathered(body, options)  # noqa: A001
+            body, help, iterable, values = _gathered(body, options)  # noqa: A001
         # Positional arguments of Invoke are required, and take `--help` as a value. Its automatic short
         # flags would make -h mean --hosts.
         super().__init__(
@@ -50,6 +84,10 @@ class Command(Task[Any]):
         self.hints = dict(hints or {})
         self.alone = dict(alone or {})
         self.flags = {f"--{name.replace('_', '-')}": kind for name, kind in self._kinds().items()}
+        self._values = {f"--{name}": valid for name, valid in (values or {}).items()}
+        numbers = {flag for flag, kind in self.flags.items() if kind is int}
+        if undeclared := numbers - self._values.keys():
+            raise TypeError(f"{body.__name__}: declare the least value of {min(undeclared)}")
         known = {short: flag for short, flag in COMMON_ALIASES.items() if flag in self.flags}
         self.spellings = {**known, **(spellings or {})}
 
@@ -64,6 +102,10 @@ class Command(Task[Any]):
             for parameter in parameters
         }
 
+    def mistake(self, flag: str, value: str, named: str) -> str:
+        """What is wrong with the value of a flag that the user calls `named`; empty if it is valid."""
+        return self._values.get(flag, Values()).mistake(named, value, self.flags[flag])
+
     @property
     def usage(self) -> str:
         """What may follow the command's name: `[options] [SCRIPT] [ARGS]`."""
@@ -74,18 +116,23 @@ class Command(Task[Any]):
         return " ".join(parts)
 
 
-def flag(default: T, text: str) -> T:
-    """Declare a field of a dataclass of options: a flag. A flag whose value is a tuple may be repeated."""
-    declared: T = dataclasses.field(default=default, metadata={"help": text})
+def flag(default: T, text: str, *, least: int | None = None, blank: str = "") -> T:
+    """Declare a field of a dataclass of options: a flag. A flag whose value is a tuple may be repeated.
+
+    `least`: the least value of a number. `blank`: the meaning of an empty value, if it has one.
+    """
+    valid = Values(blank=blank) if least is None else Values(least)
+    metadata = {"help": text} | ({} if least is None and not blank else {"values": valid})
+    declared: T = dataclasses.field(default=default, metadata=metadata)
     return declared
 
 
 def _gathered(
     body: Callable[..., None], options: type[Any]
-) -> tuple[Callable[..., None], dict[str, str], list[str]]:
+) -> tuple[Callable[..., None], dict[str, str], list[str], dict[str, Values]]:
     """A function with a parameter for each field of a dataclass, which calls `body` with a value of it.
 
-    Also the help of each flag, and the names of those that may be repeated.
+    Also the help of each flag, the names of those that may be repeated, and the valid values of some.
     """
     fields = dataclasses.fields(options)
     repeated = [field.name for field in fields if isinstance(field.default, tuple)]
@@ -105,7 +152,9 @@ def _gathered(
         for field in fields
     ]
     called.__signature__ = inspect.Signature([first, *flags])  # type: ignore[attr-defined]  # inspect's own name
-    return called, {field.name.replace("_", "-"): field.metadata["help"] for field in fields}, repeated
+    declared = {field.name.replace("_", "-"): field.metadata for field in fields}
+    values = {name: metadata["values"] for name, metadata in declared.items() if "values" in metadata}
+    return called, {name: metadata["help"] for name, metadata in declared.items()}, repeated, values
 
 
 def command(**options: Any) -> Callable[[Callable[..., None]], Command]:
@@ -116,6 +165,7 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Command]:
     rest, rest_name: the flag that gets what follows `--`, quoted as for a shell, and its name in the help.
     rest_after_words: whether the rest also begins after the last of `words`, as a program's arguments do.
     ends_options: spellings of flags after whose value the rest begins, like -m of Python.
+    values: the valid values of a flag, for each number, and for each flag whose value may be empty.
     alone: flags that may stand without a value, and the value that they have then; a value begins with "-".
     spellings: other spellings of a flag. hints: the answer to a flag that only other launchers have.
     """

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from invoke import Collection, Context, Exit
 
+from ..common.data.manifest import require_name
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every, ask_in_turn
 from ..connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
@@ -30,6 +31,7 @@ from .shared import HELP, explained
 KEPT = "interrupted; what has come is kept: the same command goes on"
 NAME = "the name of the data set"
 JSON = "for programs"
+MOST = "100G"
 
 
 @command(
@@ -39,7 +41,7 @@ JSON = "for programs"
         "source": "a folder or file here; head:/PATH, a folder of the first host; or a URL, which it fetches",
         "name": "the name of the data set (default: the name of the folder)",
         "shard": "give each host only a part: every n-th file",
-        "most": "the size limit for a download, such as 500M (default: 100G)",
+        "most": "the size limit of what a URL gives, such as 500M (default: 100G)",
     },
 )
 def push(  # noqa: PLR0917  # fab makes a flag of each parameter
@@ -50,7 +52,7 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
     include: str = "",
     exclude: str = "",
     shard: bool = False,
-    most: str = "100G",
+    most: str = "",
     python: str = "",
 ) -> None:
     """Bring a data set to every host, where ranks find it at $MUSTER_DATA/NAME, read-only.
@@ -58,7 +60,9 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
     Each chunk leaves this machine once, and hosts pass it on; what a host has already is not sent again.
     """
     with explained(context, KEPT):
-        wanted, limit = source_of(source, name), size("--most", most)
+        wanted, limit = source_of(source, name), size("--most", most or MOST, least=1)
+        if most and not wanted.url:
+            raise UsageError(f"--most limits what a URL gives, and {source} is no URL; leave it out")
         inventory, content = of_file(hosts, include, exclude, python), None
         if wanted.here:
             with Progress(sys.stdout, f"reading {source}") as progress:
@@ -106,8 +110,7 @@ def verify(  # noqa: PLR0917
     python: str = "",
 ) -> None:
     """Read every byte of a data set on every host, and name the files that are damaged."""
-    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
-        _require(name, "verify NAME")
+    with explained(context), _cluster("verify NAME", name, (hosts, include, exclude, python)) as cluster:
         hosts_here = len(cluster.channels)
         with Progress(sys.stderr, name, unit="hosts", least=2) as progress:
             counted = partial(progress.add, 1, hosts_here)
@@ -139,8 +142,10 @@ def pull(  # noqa: PLR0917
     python: str = "",
 ) -> None:
     """Bring a data set here, from a host that has it, or its shards from all hosts."""
-    with explained(context, KEPT), cluster_of(hosts, include, exclude, python) as cluster:
-        _require(name, "pull NAME [TO]")
+    with (
+        explained(context, KEPT),
+        _cluster("pull NAME [TO]", name, (hosts, include, exclude, python)) as cluster,
+    ):
         listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
         held = {host: one for host, answer in listed.items() for one in answer.sets if one.name == name}
         with Progress(sys.stdout, name) as progress:
@@ -158,8 +163,7 @@ def remove(  # noqa: PLR0917
     python: str = "",
 ) -> None:
     """Remove a data set from every host where no job runs."""
-    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
-        _require(name, "remove NAME")
+    with explained(context), _cluster("remove NAME", name, (hosts, include, exclude, python)) as cluster:
         listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
         places = {host: answer.place for host, answer in listed.items()}
         words = {"name": name}
@@ -170,9 +174,15 @@ def remove(  # noqa: PLR0917
         asked.require_all()
 
 
-def _require(name: str, usage: str) -> None:
+def _cluster(usage: str, name: str, chosen: tuple[str, str, str, str]) -> Cluster:
+    """The hosts that `cluster_of` chooses, for a data set; `UsageError` for what cannot be its name."""
     if not name:
         raise UsageError(f"which data set? muster data {usage}")
+    try:
+        require_name(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return cluster_of(*chosen)
 
 
 data = Collection("data", push, list, verify, pull, remove)

@@ -14,7 +14,7 @@ from ..debug.answers import gather
 from ..debug.talk import open_talk, talk
 from ..errors import UsageError
 from ..hosts import hostfile
-from .command import command
+from .command import Values, command
 from .running import exit_if_silent, running
 from .shared import HELP, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
 
@@ -41,6 +41,7 @@ HELD = (
         "timeout": f"seconds that a rank may take (default: {DEFAULT_SECONDS}, at most {MOST_SECONDS})",
         "json": "print JSON for programs",
     },
+    values={"rank": Values(0), "timeout": Values(1, MOST_SECONDS)},
     words=("job", "expression"),
 )
 def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
@@ -64,10 +65,8 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
     muster eval JOB "model.training, loss.item()"
     """
     with explained(context):
-        if not expression.strip():
+        if not expression:
             raise UsageError("which expression? muster eval JOB EXPRESSION")
-        if not 1 <= timeout <= MOST_SECONDS:
-            raise UsageError(f"--timeout is between 1 and {MOST_SECONDS} seconds")
         with running(job, hostfile.load(Path(hosts)), hosts, runs, python) as (state, channels, silent):
             wanted = range(state.ranks) if rank == ALL else [require_rank(rank, state.ranks)]
             gathered = gather(state.job, channels, expression, wanted, seconds=timeout, silent=silent)
@@ -88,6 +87,7 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
         "rank": "the rank",
         "hold": "hold the rank in pdb; the other ranks wait for it",
     },
+    values={"rank": Values(0)},
     words=("job",),
 )
 def debug(  # noqa: PLR0917  # fab makes a flag of each parameter

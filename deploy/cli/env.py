@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import time
@@ -66,8 +67,7 @@ def remove(  # noqa: PLR0917  # fab makes a flag of each parameter
 ) -> None:
     """Remove an environment of packages from the hosts, or all of them. Those that a job uses stay."""
     with explained(context):
-        if environment and not re.fullmatch(KEY, environment):
-            raise UsageError(f"{environment}: no name of an environment; muster env list has the names")
+        _require_name(environment)
         with cluster_of(hosts, include, exclude, python) as cluster:
             words = {"keys": [environment] if environment else [], "before": None}
             there = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
@@ -101,9 +101,12 @@ def diff(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Name what differs between hosts: packages, Python, driver, kernel, limits, variables, mounts, ..."""
-    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
+    with explained(context), contextlib.ExitStack() as stack:
+        _require_name(environment)
+        cluster = cluster_of(hosts, include, exclude, python)
         if len(cluster.hosts) < 2:
             raise UsageError("env diff compares hosts, and there is only one")
+        stack.enter_context(cluster)
         words = {"key": environment}
         asked = ask_every(cluster.channels, ENVIRONMENT_FACTS, SECONDS, lambda host: words)
         found = differences({host: answer.facts for host, answer in asked.require_all().items()})
@@ -112,6 +115,12 @@ def diff(  # noqa: PLR0917  # fab makes a flag of each parameter
         else:
             text = as_text(found, len(cluster.hosts))
             sys.stdout.write("".join(f"{harmless(line)}\n" for line in text.splitlines()))
+
+
+def _require_name(environment: str) -> None:
+    """Refuse what cannot be the name of an environment, before a host is asked."""
+    if environment and not re.fullmatch(KEY, environment):
+        raise UsageError(f"{environment}: no name of an environment; muster env list has the names")
 
 
 def _listing(there: Mapping[str, Mapping[str, Environment]]) -> str:

@@ -66,6 +66,8 @@ def add(  # noqa: PLR0917  # fab makes a flag of each parameter
         rule, words, path = slot_rule(slots), list(name or ()), Path(hosts)
         if offline and not isinstance(rule, int):
             raise UsageError(f"--offline cannot count --slots {slots}; give a number: --slots 8")
+        if offline and python:
+            raise UsageError(f"--python {python} is for hosts that are asked, and --offline asks none")
         if not (words or from_inventory):
             raise UsageError(
                 "which hosts? muster hosts add NAME ...; muster hosts scan lists those that ssh knows"

@@ -23,9 +23,10 @@ from ..console.terminal import harmless
 from ..console.text import count
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
+from .command import Values
 from .command import command as declare
 from .inventory import cluster_of
-from .shared import HELP, explained, not_negative
+from .shared import HELP, explained
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
@@ -37,6 +38,7 @@ WORTH_SHOWING = 1 << 24
 
 @declare(
     help={**HELP, "command": "the command, quoted as for a shell", "timeout": "seconds, for each host"},
+    values={"timeout": Values(1)},
     rest="command",
     rest_after_words=True,
 )
@@ -55,9 +57,8 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
     muster run -- sh -c "df -h | tail -1"    with a shell
     """
     with explained(context, "interrupted; the command is ended on every host"):
-        not_negative(timeout=timeout)
         argv = _words(command)
-        if not argv:
+        if not (argv and argv[0].strip()):
             raise UsageError("what to run? muster run COMMAND")
         with (
             _reached(hosts, include, exclude, python) as (cluster, errors),
@@ -103,6 +104,8 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
     with explained(context):
         if not file:
             raise UsageError("which file? muster put FILE [TO]")
+        if not Path(file).exists():
+            raise UsageError(f"{file}: no such file or folder here")
         with cluster_of(hosts, include, exclude, python) as cluster:
             with Progress(sys.stderr, file, least=WORTH_SHOWING) as progress:
                 sent = transfer.put(cluster, Path(file), to, progress.add)
@@ -161,6 +164,7 @@ def shell(context: Context, host: str = "", hosts: str = "hosts.txt") -> None:
         "older-than": f"days since the last write to the folder (default: {DEFAULT_DAYS})",
         "json": "for programs",
     },
+    values={"older-than": Values(0)},
 )
 def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
@@ -173,7 +177,6 @@ def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
 ) -> None:
     """Remove the folders of old jobs on the hosts with all their files. Those of running jobs stay."""
     with explained(context), contextlib.ExitStack() as stack:
-        not_negative(older_than=older_than)
         cluster, errors = stack.enter_context(_reached(hosts, include, exclude, python))
         cleanups = fanout.clean(cluster, older_than * DAY)
         if json:

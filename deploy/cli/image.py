@@ -29,6 +29,7 @@ from ..image.follow import follow, is_followed
 from ..image.push import Push, prepare, survey
 from ..image.versions import load
 from .command import command
+from .options import require_image
 from .shared import HELP, cache_folder, explained
 
 BILL = ("cat", "/usr/share/muster/sbom.cdx.json")
@@ -126,6 +127,7 @@ def _built(target: str, words: Sequence[str]) -> bool:
 def check(context: Context, image: str = "muster:cpu", json: bool = False) -> None:
     """Run the image's own proof: versions, backends, one libmpi, mpirun and torchrun with two ranks."""
     with explained(context):
+        require_image(image)
         engine = Engine()
         inspected = engine.image(image)
         _, output = engine.run(inspected, PROVE)
@@ -140,6 +142,7 @@ def check(context: Context, image: str = "muster:cpu", json: bool = False) -> No
 def sbom(context: Context, image: str = "muster:cpu") -> None:
     """Print the image's bill of materials: every package with its version, as CycloneDX JSON."""
     with explained(context):
+        require_image(image)
         engine = Engine()
         status, output = engine.run(engine.image(image), BILL)
         if status:
@@ -169,6 +172,7 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         if ssh_config and not Path(ssh_config).is_file():
             raise UsageError(f"--ssh-config: no file {ssh_config}")
+        require_image(image)
         engine = Engine()
         inspected, archive, began = engine.image(image), Archive(cache_folder() / "images"), time.monotonic()
         open_pipe = opener_with(Path(ssh_config) if ssh_config else None, python)

@@ -27,7 +27,7 @@ from ..jobs import table as job_table
 from ..jobs.bounded import TooLargeError, content_of
 from ..jobs.control import Here, Known, Line, Place
 from ..slurm.mark import any_mark
-from .command import command
+from .command import Values, command
 from .ending import PAGE, end_with_page
 from .shared import HELP, NEWEST_JOB, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
 
@@ -74,6 +74,7 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
         "rank": "show only this rank",
         "grep": "show only lines with a match of this regular expression",
     },
+    values={"rank": Values(0), "grep": Values(blank="a regular expression that matches every line")},
     words=("job",),
     spellings={"-f": "--follow"},
 )

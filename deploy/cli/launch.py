@@ -64,7 +64,7 @@ def launch(context: Context, options: LaunchOptions) -> None:
         from . import carrying  # noqa: PLC0415  # loaded by now
 
         spec = replace(spec, program=work.program, record=work.recorded)
-        fewest = max(0, options.min_hosts) if words else parse.min_hosts(options.min_hosts, used)
+        fewest = options.min_hosts if words else parse.min_hosts(options.min_hosts, used)
         job = carrying.job_of(
             options,
             spec,

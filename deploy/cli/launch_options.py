@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .command import flag
 from .inventory import HOSTS_FILE
-from .shared import HELP, NEW_RUN, SLOTS
+from .shared import HELP, NEW_RUN, RUNS_FOLDER, SLOTS
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,14 @@ class LaunchOptions:
     # What
     script: str = flag("", "a Python script of the working tree to run in every rank")
     module: str = flag("", "a Python module to run in every rank (default: muster.train)")
-    args: str = flag("", 'arguments of the program, quoted as in a shell: --args="--epochs 3"')
+    args: str = flag(
+        "", 'arguments of the program, quoted as in a shell: --args="--epochs 3"', blank="no arguments"
+    )
     backend: str = flag(
         "auto", "auto (default), gloo, nccl, mpi or hccl; the program gets it as MUSTER_BACKEND"
     )
-    np: int = flag(0, "number of ranks (default: all slots)")
-    per_host: int = flag(0, "number of ranks on each host (default: its slots)")
+    np: int = flag(0, "number of ranks (default: all slots)", least=1)
+    per_host: int = flag(0, "number of ranks on each host (default: its slots)", least=1)
     slots: str = flag("", SLOTS)
     env: tuple[str, ...] = flag(
         (), "NAME=VALUE for every rank, or NAME to pass on its value from this machine; may be repeated"
@@ -53,28 +55,31 @@ class LaunchOptions:
     )
     no_record: bool = flag(False, "record nothing")
     max_restarts: int = flag(
-        0, "how often to start again after a failure, on the hosts that are still fit (default: 0)"
+        0, "how often to start again after a failure, on the hosts that are still fit (default: 0)", least=0
     )
-    min_hosts: int = flag(0, "start again only if at least this many hosts are fit (default: all of them)")
+    min_hosts: int = flag(
+        0, "start again only if at least this many hosts are fit (default: all of them)", least=1
+    )
     start_timeout: int = flag(
         0,
         "seconds until every rank must have started (default: 60), and for Slurm to give hosts "
         "(default: no limit; a batch job waits as long as Slurm does)",
+        least=1,
     )
     stall_timeout: int = flag(
-        0, "end the job if no rank makes progress for this many seconds (default: 0, never)"
+        0, "end the job if no rank makes progress for this many seconds (default: 0, never)", least=0
     )
     max_log: str = flag(
         "8G", "limit for the logs of the run here: 500M, 20G (default: 8G; 0: none); hosts keep all logs"
     )
     sample_every: int = flag(
-        2, "seconds between two samples of each host, for muster top (default: 2; 0: none)"
+        2, "seconds between two samples of each host, for muster top (default: 2; 0: none)", least=0
     )
     rank: str = flag("", "show only these ranks here: 0,4-7; the logs have all")
     network: str = flag(
         "", "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)"
     )
-    runs: str = flag("runs", NEW_RUN)
+    runs: str = flag(RUNS_FOLDER, NEW_RUN)
     python: str = flag("", HELP["python"])
     events: str = flag("", "write what happens as JSON lines to a file, or to standard output with -")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..envs.wanted import Wanted, wanted
+from ..errors import UsageError
 from ..hosts.slots import slot_rule
 from ..plan.launcher import LAUNCHERS
 from ..plan.placement import check_spec
@@ -17,7 +18,7 @@ from ..timings import Timings
 from . import options as parse
 from .inventory import HOSTS_FILE, batch_words, require_one_source, slurm_of
 from .launch_options import LaunchOptions
-from .shared import not_negative
+from .shared import RUNS_FOLDER
 from .shipped import TRAIN
 
 
@@ -29,12 +30,17 @@ def with_allocation(options: LaunchOptions) -> LaunchOptions:
 
 
 def refuse(options: LaunchOptions) -> None:
-    """Refuse options that do not go together, and numbers that mean nothing."""
+    """Refuse options that do not go together."""
     require_one_source(options.hosts, options.slurm)
+    if options.min_hosts and not options.max_restarts:
+        raise UsageError("--min-hosts is for restarts, and a job has none without --max-restarts N")
+    if options.runs != RUNS_FOLDER and (options.slurm_login or (options.detach and not options.slurm)):
+        raise UsageError(
+            f"--runs {options.runs}: the driver of this job makes its folder on another machine; "
+            f"for the copy here: muster attach JOB --runs {options.runs}"
+        )
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
     parse.require_attached(detach=options.is_away, **ends_here)
-    times = {name: getattr(options, name) for name in ("start_timeout", "stall_timeout", "max_restarts")}
-    not_negative(**times)
     if (options.script or options.module) and options.hosts == HOSTS_FILE and not options.slurm:
         program = options.script or f"-m {options.module}"
         parse.require_hosts_before(program, options.args, Path.cwd())
@@ -117,7 +123,7 @@ def work_of(options: LaunchOptions, clock: Timings) -> Work:
         from ..jobs.notify import require_notify  # noqa: PLC0415
         from . import carrying  # noqa: F401, PLC0415
         from .scrape import address_of  # noqa: PLC0415
-    require_notify(options.notify)
+    require_notify(options.notify, here=not options.is_away)
     if options.metrics:
         address_of(options.metrics)
     return work

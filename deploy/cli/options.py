@@ -59,6 +59,8 @@ def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> 
         raise UsageError(
             f"{words[0]} would be an argument of {DEFAULT_MODULE}; to run it: launch {shlex.join(words)}"
         )
+    if module.startswith("-"):
+        raise UsageError(f"--module {module}: no name of a module begins with a dash")
     if script:
         asked = Program(script=_script(tree, place, script), args=words)
     else:
@@ -162,7 +164,7 @@ def feeds(stdin: int) -> bool:
 
 def min_hosts(number: int, used: Sequence[Host]) -> int:
     """The smallest number of hosts for a restart; by default all hosts of the job."""
-    if not 0 <= number <= len(used):
+    if number > len(used):
         raise UsageError(f"--min-hosts {number}: the job has {count(len(used), 'host')}")
     return number or len(used)
 
@@ -171,7 +173,7 @@ def per_host(hosts: Sequence[Host], number: int) -> tuple[Host, ...]:
     """The hosts with this number of slots each. With 0, the slots of the hosts file stay."""
     if not number:
         return tuple(hosts)
-    if few := [f"{host.name} has {host.slots}" for host in hosts if not 1 <= number <= host.slots]:
+    if few := [f"{host.name} has {host.slots}" for host in hosts if number > host.slots]:
         raise UsageError(f"--per-host {number}: {few[0]} in the hosts file; raise slots= or lower --per-host")
     return tuple(replace(host, slots=number, slots_by_default=False) for host in hosts)
 
@@ -186,14 +188,20 @@ def container(image: str, engine: str, mounts: Iterable[str], *, requirements: s
         return {}
     if requirements:
         raise UsageError("--requirements with --image: the image has the packages; install them in it")
-    if not re.fullmatch(r"[\w/][\w./:@+~-]*", image):
-        raise UsageError(f"--image {image!r}: write NAME:TAG, NAME@sha256:..., or the path of a .sif file")
+    require_image(image, "or the path of a .sif file")
     if engine:
         one_of("--engine", engine, ENGINES)
     is_file = image.startswith("/")
     if engine and is_file != (engine == "apptainer"):
         raise UsageError(f"--image {image}: {APPTAINER}")
     return {"image": image, "engine": engine, "mounts": tuple(map(_mount, mounts))}
+
+
+def require_image(image: str, other: str = "") -> str:
+    """The reference of an image, if it can be one. `other`: what else may be written."""
+    if not re.fullmatch(r"[\w/][\w./:@+~-]*", image):
+        raise UsageError(f"--image {image!r}: write NAME:TAG or NAME@sha256:...{other and f', {other}'}")
+    return image
 
 
 def _mount(text: str) -> Mount:
@@ -222,10 +230,10 @@ def require_ranks(text: str, count: int) -> None:
         require_rank(max(beyond), count)
 
 
-def size(option: str, text: str) -> int:
+def size(option: str, text: str, *, least: int = 0) -> int:
     """A number of bytes: `500M`, `8G`, or a number without a unit."""
-    match = re.fullmatch(r"(\d{1,12})([KMGT]?)", text.upper())
-    if not match:
+    match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)", text.upper())
+    if not match or int(match[1]) < least:
         raise UsageError(f"{option} {text}: write a number of bytes such as 500M or 8G")
     return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2]]
 

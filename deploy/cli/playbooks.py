@@ -12,7 +12,7 @@ from invoke import Context
 
 from ..errors import UsageError
 from ..hosts import hostfile
-from .command import command
+from .command import Values, command
 from .shared import HELP, explained
 from .shipped import ANSIBLE
 
@@ -21,6 +21,7 @@ _OPTIONS = {
         "hosts": HELP["hosts"],
         "ansible": "more options for ansible-playbook, like the words after --",
     },
+    "values": {"ansible": Values(blank="no more options")},
     "rest": "ansible",
     "rest_name": "ANSIBLE-PLAYBOOK'S OPTIONS",
 }

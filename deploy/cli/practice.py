@@ -16,6 +16,7 @@ from ..connect.opener import opener
 from ..console.screen import Screen
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
+from ..hosts.hostfile import MAX_SLOTS
 from ..image.engine import Engine
 from ..jobs.job import Job
 from ..plan.launcher import LauncherName
@@ -24,7 +25,7 @@ from ..plan.spec import LaunchSpec, Program
 from ..timings import Timings
 from . import options
 from .carrying import carry_out
-from .command import command
+from .command import Values, command
 from .shared import NEW_RUN, explained
 from .shipped import COMPOSE, TRAIN
 
@@ -51,6 +52,7 @@ _OWN_FOLDER = "a folder of its own: mkdir practice && cd practice"
         "np": "number of ranks (default: 2)",
         "runs": NEW_RUN,
     },
+    values={"np": Values(1, MAX_SLOTS)},
     spellings={"-n": "--np"},
 )
 def demo(context: Context, launcher: str = "mpirun", np: int = 2, runs: str = "runs") -> None:

@@ -18,7 +18,7 @@ STATES = ("planned", "started", "ended", "failed")
 def address_of(text: str) -> tuple[str, int]:
     """The address and port of `--metrics`: `9400`, `10.0.0.1:9400`, `[::1]:9400`."""
     match = re.fullmatch(r"(?:\[?([0-9A-Fa-f.:]+?)\]?:)?(\d{1,5})", text)
-    if not match or int(match[2]) > 65535:
+    if not match or not 1 <= int(match[2]) <= 65535:
         raise UsageError(f"--metrics {text}: write a port such as 9400, or ADDRESS:PORT")
     return match[1] or HERE, int(match[2])
 

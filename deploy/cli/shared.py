@@ -26,6 +26,8 @@ THE_JOB = "the id of the job, or the end of the id"
 NEWEST_JOB = f"{THE_JOB} (default: the newest)"
 RUNNING_JOB = f"{THE_JOB} (default: the newest that runs)"
 RUNS = "the folder that holds the runs of this machine (default: runs)"
+RUNS_FOLDER = "runs"
+"""The folder of the runs of a command that names none."""
 NEW_RUN = "the folder in which to make the folder of this run (default: runs)"
 SLOTS = "slots of every host: gpus, cores, auto (GPUs, else cores) or a number (default: the hosts file's)"
 
@@ -65,15 +67,8 @@ def explained(context: Context, interrupted: str = "interrupted") -> Iterator[No
         raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None
 
 
-def not_negative(**numbers: int) -> None:
-    """Refuse numbers that would be taken for something else, such as a time that is over."""
-    for name, number in numbers.items():
-        if number < 0:
-            raise UsageError(f"--{name.replace('_', '-')} {number}: write 0 or more")
-
-
-def require_rank(rank: int, count: int) -> int:
+def require_rank(rank: int, count: int, option: str = "--rank") -> int:
     """The rank, if a job of so many ranks has it."""
     if not 0 <= rank < count:
-        raise UsageError(f"--rank {rank}: the job has the ranks 0 to {count - 1}")
+        raise UsageError(f"{option} {rank}: the job has the ranks 0 to {count - 1}")
     return rank

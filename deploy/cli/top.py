@@ -26,7 +26,7 @@ from ..view.top.screen import everything
 from ..view.top.sources import HostSource, JobSource, Source
 from .command import command
 from .jobs import known_jobs, looked, require_logs
-from .shared import HELP, RUNNING_JOB, RUNS, explained
+from .shared import HELP, RUNNING_JOB, RUNS, RUNS_FOLDER, explained
 
 FIRST_SECONDS, PAUSE_SECONDS = 8.0, 0.5  # how long --once waits for a first sample of each host
 
@@ -49,7 +49,7 @@ def top(  # noqa: PLR0917  # fab makes a flag of each parameter
     exclude: str = "",
     once: bool = False,
     json: bool = False,
-    runs: str = "runs",
+    runs: str = RUNS_FOLDER,
     python: str = "",
 ) -> None:
     """Show live what every host and rank does: of a job, or of hosts without a job (--hosts).
@@ -60,6 +60,8 @@ def top(  # noqa: PLR0917  # fab makes a flag of each parameter
         if (include or exclude) and (job or not hosts):
             option = "--include" if include else "--exclude"
             raise UsageError(f"{option} is for hosts without a job: muster top --hosts FILE {option} ...")
+        if hosts and not job and runs != RUNS_FOLDER:
+            raise UsageError(f"--runs {runs} is for jobs; --hosts without a job shows hosts")
         if hosts and not job:
             source, history = opened.enter_context(_hosts(hosts, include, exclude, python))
             known = None

@@ -11,7 +11,6 @@ as "No idea what it is". Pure: words in, words out, and `UsageError` for words t
 from __future__ import annotations
 
 import difflib
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -90,7 +89,7 @@ class _Line:
             flag for flag in flags if not named and (flag not in self._given or command.flags[flag] is list)
         ]
         if free:
-            self._give(free[0], word)
+            self._give(free[0], word, free[0].removeprefix("--").upper())
         elif command.rest_after_words:
             left.insert(0, word)
         else:
@@ -124,7 +123,9 @@ class _Line:
 
     def _stands_alone(self, left: Sequence[str]) -> bool:
         """Whether the flag stands alone: the next word is not its value."""
-        return not left or left[0] == "--" or not left[0].startswith("-") or bool(self._flag(left[0]))
+        if not left or left[0] == "--":
+            return True
+        return bool(self._flag(left[0]) or (left[0].strip() and not left[0].startswith("-")))
 
     def _flag(self, written: str) -> str | None:
         """The flag that a spelling stands for; None if there is no such flag."""
@@ -133,14 +134,14 @@ class _Line:
         return flag if flag in self._command.flags else None
 
     def _give(self, flag: str, value: str, written: str = "") -> None:
-        kind, named = self._command.flags[flag], written or flag
-        if flag in self._given and kind is not list:
+        named = written or flag
+        if flag in self._given and self._command.flags[flag] is not list:
             more = f'; all in one: {flag}="A B"' if flag == f"--{self._command.rest}" else ""
             raise UsageError(f"{self._called}: {flag} is given twice{more}")
-        if kind is int and not re.fullmatch(r"-?\d{1,9}", value):
-            raise UsageError(f"{self._called}: {named} needs a whole number, got {value!r}")
         if value in self._command.flags:
             raise UsageError(f"{self._called}: {named} needs a value, got the option {value}")
+        if mistake := self._command.mistake(flag, value, named):
+            raise UsageError(f"{self._called}: {mistake}")
         self._given.append(flag)
         self._spelled.append(f"{flag}={value}")
 

@@ -66,6 +66,7 @@ def wanted(file: str, *, python: str, system_torch: bool, torch_backend: str, re
     """What the flags of a launch say; None without `--requirements`. `UsageError` for what cannot be."""
     if not file:
         given = {"--python-version": python, "--system-torch": system_torch, "--relock": relock}
+        given["--torch-backend"] = torch_backend != Wanted.torch_backend
         if lonely := next((flag for flag, value in given.items() if value), ""):
             raise UsageError(f"{lonely} goes with --requirements FILE")
         return None

@@ -78,6 +78,8 @@ def command(
             raise UsageError(
                 f"--source must be NAME=FOLDER with a name of {', '.join(_SOURCES)}, got '{source}'"
             )
+        if target.startswith("cpu") and (name, target.removesuffix("-devel")) != ("pytorch", "cpu-source"):
+            raise UsageError(f"--source {source}: the target {target} does not compile {name}")
         words += ["--set", f"{target}.contexts.{name}-source={folder}"]
     if ca and not Path(ca).is_file():
         raise UsageError(f"--ca: no file {ca}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import shlex
+import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -19,13 +21,19 @@ URL_SECONDS, COMMAND_SECONDS = 10.0, 30.0
 SCHEMES = ("http", "https")
 
 
-def require_notify(target: str) -> str:
-    """The target of `--notify`, if it is a command or an http(s) URL."""
+def require_notify(target: str, *, here: bool = True) -> str:
+    """The target of `--notify`, if it is a command or an http(s) URL.
+
+    `here`: whether the driver runs on this machine, so that the program of the command must be here.
+    """
     if "://" in target.split(" ", maxsplit=1)[0]:
         try:
             url = urlsplit(target)
+            _ = url.port  # ValueError for one that cannot be
         except ValueError as error:
             raise UsageError(f"--notify: no URL: {error}") from None
+        if re.search(r"[^!-~]", target):
+            raise UsageError("--notify: a URL has no blanks or letters beyond ASCII; write them as %20")
         if url.scheme not in SCHEMES or not url.hostname:
             raise UsageError(
                 f"--notify: {url.scheme}:// is no web address; write https://HOST/PATH, or a command"
@@ -35,8 +43,10 @@ def require_notify(target: str) -> str:
         words = shlex.split(target)
     except ValueError as error:
         raise UsageError(f"--notify: {error}; quote the command as in a shell") from None
-    if target and not words:
+    if target and not (words and words[0].strip()):
         raise UsageError("--notify: write a command or a URL")
+    if target and here and not shutil.which(words[0]):
+        raise UsageError(f"--notify: no program {words[0]} here; write a command or a URL: https://HOST/PATH")
     return target
 
 

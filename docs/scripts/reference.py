@@ -34,7 +34,11 @@ has and `muster init` writes. `muster help launch` and `muster launch --help` pr
 script that completes commands in your shell.
 
 A flag with a value takes it as `--np 4` or `--np=4`. Write `--args="--epochs 3"` with the equals sign,
-because the value itself begins with a dash. A launch also takes the forms that other launchers have:
+because the value itself begins with a dash. An empty value is a mistake (exit status 2), because most often
+it is a variable of your shell that is not set: leave out the option to get its default. Only `--args`,
+`--ansible` and `--grep` may be empty.
+
+A launch also takes the forms that other launchers have:
 
 | you write | it means |
 |---|---|

@@ -114,12 +114,19 @@ def test_a_command_gets_it_on_its_input(tmp_path: Path, monkeypatch: pytest.Monk
     assert notify("", DONE) == ""
 
 
-@pytest.mark.parametrize("target", ["ftp://host/x", "https:///x", "http://[::1", "'open", " "])
+TARGETS = (
+    *("ftp://host/x", "https:///x", "http://[::1", "http://host:99999/x", "https://host/a b"),
+    *("'open", " ", "''", "no-such-program --now", "http:/host/x"),
+)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_target_that_cannot_be_told_is_refused_before_the_launch(target: str) -> None:
     with pytest.raises(UsageError, match="--notify"):
         require_notify(target)
     assert require_notify("https://chat.example.org/hook")
-    assert require_notify("tell-me --now")
+    assert require_notify("tee --append now")
+    assert require_notify("no-such-program --now", here=False)
 
 
 # -- --metrics --

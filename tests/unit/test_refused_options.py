@@ -19,24 +19,34 @@ SLOTS = (
     "--slots needs hosts, and Slurm has not given any yet: "
     '--slurm "... --ntasks-per-node 2" says how many ranks each has'
 )
+RUNS = (
+    "--runs mine: the driver of this job makes its folder on another machine; "
+    "for the copy here: muster attach JOB --runs mine"
+)
 NO_HOSTS_FILE = "--hosts mine.txt: Slurm gives the hosts, so no hosts file is read; leave it out"
 REFUSED = {
     "launch --detach": {
         "--timings a.py": TIMINGS,
+        "--runs mine a.py": RUNS,
         "--rank 0 a.py": "--rank ends with this command, and a detached job (--detach, --slurm-login) "
         "goes on; muster logs JOB --rank shows one rank of it",
     },
     "launch --dry-run": {
         "--rank 0,7 a.py": "--rank 7: the job has the ranks 0 to 2",
+        "--min-hosts 1 a.py": "--min-hosts is for restarts, and a job has none without --max-restarts N",
+        "--torch-backend cpu a.py": "--torch-backend goes with --requirements FILE",
+        "--module=-c": "--module -c: no name of a module begins with a dash",
+        "--metrics 0 a.py": "--metrics 0: write a port such as 9400, or ADDRESS:PORT",
         "--np 2 --rank 2 a.py": "--rank 2: the job has the ranks 0 to 1",
-        "--start-timeout=-1 a.py": "--start-timeout -1: write 0 or more",
-        "--stall-timeout=-1 a.py": "--stall-timeout -1: write 0 or more",
-        "--max-restarts=-1 a.py": "--max-restarts -1: write 0 or more",
+        "--start-timeout=-1 a.py": "muster launch: --start-timeout -1: write 1 or more",
+        "--stall-timeout=-1 a.py": "muster launch: --stall-timeout -1: write 0 or more",
+        "--max-restarts=-1 a.py": "muster launch: --max-restarts -1: write 0 or more",
     },
     "launch --slurm '-N 2' --detach": {"--slots 2 a.py": SLOTS},
     "launch --slurm '-N 2' --slurm-login gate": {
         "--timings a.py": TIMINGS,
         "--slots gpus a.py": SLOTS,
+        "--runs mine a.py": RUNS,
         "--dry-run a.py": "--dry-run does not work with --slurm-login: Slurm has not given hosts yet. "
         "On the login node, use --slurm ... --detach --dry-run",
     },
@@ -49,22 +59,48 @@ REFUSED = {
     "launch --slurm-login gate": {
         "a.py": '--slurm-login needs options for salloc: --slurm "-N 2 -t 60"',
     },
+    "check": {"--runs mine": "--runs mine is for the jobs of --bench; leave it out, or add --bench"},
     "check --slurm '-N 2'": {"--hosts mine.txt": NO_HOSTS_FILE},
     "bench links --slurm '-N 2'": {"--hosts mine.txt": NO_HOSTS_FILE},
     "run": {
-        "--timeout=-5 true": "--timeout -5: write 0 or more",
+        "--timeout=-5 true": "muster run: --timeout -5: write 1 or more",
+        "''": "what to run? muster run COMMAND",
         '--command "echo don\'t"': '--command "echo don\'t": No closing quotation; quote it as in a shell',
     },
     "shell --hosts mine.txt": {
         "node[1-2]": "node[1-2] names 2 hosts, and a shell is on one host: muster shell node1",
     },
-    "clean": {"--older-than=-1": "--older-than -1: write 0 or more"},
+    "clean": {"--older-than=-1": "muster clean: --older-than -1: write 0 or more"},
     f"logs {RECORD['job']}": {
         "--rank 4": "--rank 4: the job has the ranks 0 to 3",
-        "--rank=-2": "--rank -2: the job has the ranks 0 to 3",
+        "--rank=-2": "muster logs: --rank -2: write 0 or more",
     },
     f"top {RECORD['job']}": {
         "--include node1": "--include is for hosts without a job: muster top --hosts FILE --include ...",
+    },
+    "bench collectives": {
+        "-f 2 -i 1M": "--stepbytes needs --stepfactor 1, and it is 2; leave one of them out",
+        "-b 2M -e 1M": "--minbytes 2M: is above --maxbytes 1M",
+        "-b 0": "--minbytes 0: write a number of bytes such as 500M or 8G",
+        "-r 1 all_reduce": "--root 1 is for broadcast, reduce, gather, scatter; leave it out",
+        "-o max all_gather": "--op max is for all_reduce, reduce, reduce_scatter; leave it out",
+        "-r 3 broadcast": "--root 3: the job has the ranks 0 to 2",
+    },
+    "hosts add gpu1 --offline --slots 1": {
+        "--python python3": "--python python3 is for hosts that are asked, and --offline asks none",
+    },
+    "image build cpu": {
+        "--source pytorch=.": "--source pytorch=.: the target cpu does not compile pytorch",
+    },
+    "data push a.py": {
+        "--most 1G": "--most limits what a URL gives, and a.py is no URL; leave it out",
+    },
+    "env diff": {
+        "word": "word: no name of an environment; muster env list has the names",
+    },
+    "put": {"no.txt": "no.txt: no such file or folder here"},
+    "top --hosts mine.txt --once": {
+        "--runs mine": "--runs mine is for jobs; --hosts without a job shows hosts",
     },
     "top --once": {
         "--exclude node1": "--exclude is for hosts without a job: muster top --hosts FILE --exclude ...",
