@@ -96,7 +96,7 @@ docs: .venv/docs-installed ## the site of docs/, in build/site; every link is ch
 
 reference: .venv/installed ## write the generated pages and pictures of docs/ anew
 	$(BIN)/python docs/scripts/reference.py
-	$(BIN)/python docs/scripts/rooms.py
+	$(BIN)/python docs/scripts/packages.py
 	$(BIN)/python docs/scripts/terminal.py
 
 format: .venv/installed ## put the Python files into the form that `make lint` asks for

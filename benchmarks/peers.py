@@ -26,5 +26,5 @@ PEERS: Mapping[str, tuple[str, ...]] = {
     "stopped": ("never", "", "", "", "", ""),
     "refused": ("0.1 s", "", "never", "never", "", ""),
     "silent": ("never, no message", "", "never", "never", "", "18.1 s, agents left"),
-    "exit-hangs": ("now and then for ever (ompi#12064)", "", "", "", "", ""),
+    "exit-hangs": ("sometimes without end (ompi#12064)", "", "", "", "", ""),
 }

@@ -88,7 +88,7 @@ def driver(hosts: int, seconds: float) -> str:
 def steps(seconds: float, ranks: int, block: float = 1.0) -> tuple[float, float]:
     """How many times longer a step takes with samples, and the standard error of that.
 
-    Every rank computes the same step again and again. Blocks without and with samples take turns in one run,
+    Every rank computes the same step again and again. Blocks without and with samples alternate in one run,
     in the order 0 1 1 0. Each block with samples is compared with its neighbour without: the ratio of their
     medians. What counts is the median of these ratios, so that neither what changes slowly on this machine
     nor a moment of other work is taken for an effect of samples. Each block begins with a sample: at 1 s a

@@ -4,7 +4,7 @@
     mpirun -np 3 python examples/point_to_point.py
     muster launch --hosts hosts.txt examples/point_to_point.py
 
-If every rank calls send() first, all may wait for ever for somebody who receives. So a ring starts both at
+If every rank calls send() first, all may wait without end for a receiver. So a ring starts both at
 once, and a pipeline has an order: the first stage begins with a send, the others with a receive.
 """
 

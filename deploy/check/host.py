@@ -44,7 +44,7 @@ def _slots(host: Host, measured: Examined) -> Iterator[Finding]:
             "slots.above-cores",
             host.name,
             "warning",
-            f"slots={host.slots} on {count(cores, 'core')}: ranks take turns",
+            f"slots={host.slots} on {count(cores, 'core')}: ranks share cores",
             f"slots={cores} in the hosts file",
         )
     if 0 < gpus < host.slots:

@@ -42,7 +42,7 @@ def network(hosts: Sequence[Host], examined: Mapping[str, Examined]) -> Iterator
             "address.wrong",
             name,
             "error",
-            f"addr={given[name]} is no address of it: {_reason(examined[name], name)}",
+            f"addr={given[name]} is not an address of this host: {_reason(examined[name], name)}",
             f"give one of {', '.join(examined[name].facts.addresses)}",
         )
     head = hosts[0].name

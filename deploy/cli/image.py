@@ -89,7 +89,7 @@ def build(  # noqa: PLR0917  # fab makes a flag of each parameter
         sys.stdout.write(f"{target}, track {track.name}: {durations.estimate(target)}\n")
         for name in building.without_sum(target, track):
             sys.stdout.write(
-                f"{name} {track.version(name)}: nobody has confirmed its SHA-256; the build will stop there,"
+                f"{name} {track.version(name)}: its SHA-256 is not pinned; the build will stop there,"
                 " show what it found, and say where to write it\n"
             )
         sys.stdout.flush()

@@ -98,7 +98,7 @@ def base_commands(target: str, track: Track, ca: str = "") -> list[list[str]]:
 
 
 def without_sum(target: str, track: Track) -> list[str]:
-    """The components whose build will stop, downloaded or not, because nobody has confirmed their SHA-256."""
+    """The components whose build will stop, downloaded or not, because their SHA-256 is not pinned."""
     if target.startswith("cpu"):
         return []
     return [name for name, part in track.components.items() if part.is_built and not part.sha256]

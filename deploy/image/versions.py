@@ -14,7 +14,7 @@ from ..errors import UsageError
 FOLDER = Path(__file__).parents[2] / "docker"
 FILE = FOLDER / "versions.json"
 UNVERIFIED = "unverified"
-"""Stands for a SHA-256 that nobody has confirmed. A build that gets it stops and says what to do."""
+"""Stands for a SHA-256 that is not pinned yet. A build that gets it stops and says what to do."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ verify() {
   found=$(sha256sum "$1" | cut -d' ' -f1)
   [ "$found" = "$2" ] && return
   if [ "$2" = unverified ]; then
-    say "nobody has confirmed the SHA-256 of $(basename "$1") yet. This one is $found"
+    say "the SHA-256 of $(basename "$1") is not pinned yet. This file has $found"
     say "Compare it with what its authors publish; if it is theirs, write it to docker/versions.json and run"
     say "python -m muster.deploy.image.bake >docker/docker-bake.json"
   else

@@ -242,7 +242,7 @@ BREAKS: dict[str, tuple[Break, int, str, str, str]] = {
     ),
     "addr= of another network": (
         hosts("node1\nnode2 addr=192.0.2.1\nnode3"),
-        *(3, "address.wrong", "addr=192.0.2.1 is no address of it", "give one of 1"),
+        *(3, "address.wrong", "addr=192.0.2.1 is not an address of this host", "give one of 1"),
     ),
 }
 

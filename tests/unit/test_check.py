@@ -252,8 +252,8 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      "open the ports 20000-31999 of node3", THREE, {"cut": {("node2", "node3"): DROPPED}}),
     ("pair.unreachable", "error", "node2", "cannot connect to any other host: node1 at 10.0.0.1: timed out",
      "addr=", THREE, {"cut": {("node2", "node1"): DROPPED, ("node2", "node3"): DROPPED}}),
-    ("address.wrong", "error", "node2", "addr=10.9.9.9 is no address of it", "give one of 10.0.0.1",
-     "node1\nnode2 addr=10.9.9.9",
+    ("address.wrong", "error", "node2", "addr=10.9.9.9 is not an address of this host",
+     "give one of 10.0.0.1", "node1\nnode2 addr=10.9.9.9",
      {"cut": dict.fromkeys([("node1", "node2"), ("node2", "node2")], "No route to host")}),
     ("network.split", "error", "node1", "reached by all hosts: 10.0.0.1, 10.1.0.1", "addr=",
      "node[1-2]", {"other": {

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from benchmarks import faults
-from docs.scripts import check_site, reference, rooms, site_hooks, terminal
+from docs.scripts import check_site, packages, reference, site_hooks, terminal
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,14 +33,16 @@ def reference_pages() -> dict[Path, str]:
 
 
 @pytest.mark.parametrize(
-    "generate", [reference_pages, rooms.pictures, terminal.pictures], ids=["reference", "rooms", "terminal"]
+    "generate",
+    [reference_pages, packages.pictures, terminal.pictures],
+    ids=["reference", "packages", "terminal"],
 )
 def test_what_is_generated_is_current(generate: Callable[[], Mapping[Path, str]]) -> None:
     old = [path.name for path, text in generate().items() if path.read_text() != text]
     assert not old, "make reference writes them anew"
 
 
-# -- rooms --
+# -- packages --
 
 
 @pytest.fixture
@@ -62,12 +64,12 @@ def package(tmp_path: Path) -> Path:
     return house
 
 
-def test_a_room_is_a_folder_or_a_module_by_itself(package: Path) -> None:
-    assert rooms.rooms_of(package).keys() == {"attic", "hall", "cellar", "barn", "yard"}
+def test_a_package_is_a_folder_or_a_module_by_itself(package: Path) -> None:
+    assert packages.packages_of(package).keys() == {"attic", "hall", "cellar", "barn", "yard"}
 
 
 def test_imports_of_every_form_are_found(package: Path) -> None:
-    assert rooms.imports_of(package) == {
+    assert packages.imports_of(package) == {
         "attic": {"hall", "cellar"},
         "hall": {"cellar"},
         "cellar": set(),
@@ -76,21 +78,22 @@ def test_imports_of_every_form_are_found(package: Path) -> None:
     }
 
 
-def test_a_room_stands_above_what_it_imports_and_a_cycle_shares_a_floor(package: Path) -> None:
-    assert rooms.floors_of(rooms.imports_of(package)) == [["cellar"], ["barn", "hall", "yard"], ["attic"]]
+def test_a_package_stands_above_what_it_imports_and_a_cycle_shares_a_layer(package: Path) -> None:
+    layers = packages.layers_of(packages.imports_of(package))
+    assert layers == [["cellar"], ["barn", "hall", "yard"], ["attic"]]
 
 
 def test_an_arrow_that_a_longer_way_shows_is_left_out(package: Path) -> None:
-    arrows = rooms.drawn_arrows(rooms.imports_of(package))
+    arrows = packages.drawn_arrows(packages.imports_of(package))
     assert ("attic", "cellar") not in arrows
     assert {("attic", "hall"), ("hall", "cellar"), ("barn", "yard"), ("yard", "barn")} <= set(arrows)
     assert ("barn", "cellar") in arrows, "a cycle must not hide the way out of it"
 
 
-def test_the_picture_has_every_room(package: Path) -> None:
-    picture = rooms.draw(package)
-    assert all(f">{name}</text>" in picture for name in rooms.rooms_of(package))
-    assert picture.count('class="room cycle"') == 2
+def test_the_picture_has_every_package(package: Path) -> None:
+    picture = packages.draw(package)
+    assert all(f">{name}</text>" in picture for name in packages.packages_of(package))
+    assert picture.count('class="package cycle"') == 2
 
 
 # -- reference --
@@ -160,7 +163,7 @@ def test_a_recording_keeps_what_remains_on_the_terminal() -> None:
 
 
 def test_no_picture_fetches_a_font() -> None:
-    texts = [*rooms.pictures().values(), *terminal.pictures().values()]
+    texts = [*packages.pictures().values(), *terminal.pictures().values()]
     assert all("http" not in text.replace("http://www.w3.org/2000/svg", "") for text in texts)
 
 

@@ -1,4 +1,4 @@
-"""The rooms of the project, and the one way in which imports go between them."""
+"""The packages of the project, and the one way in which imports go between them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# A room imports from itself and from those below it.
+# A package imports from itself and from those below it.
 DEPLOY = (
     *("cli", "slurm", "view", "bench", "check", "jobs"),
     *("launch", "why", "debug", "image", "envs", "data", "adhoc", "roster", "connect", "plan", "hosts"),
     *("agent", "common", "console", "decode", "timings", "errors"),
 )
 PURE = ("plan", "hosts", "check", "view", "why", "console")
-"""Rooms that judge and describe: no network, no process, no clock. What they read, they are given."""
+"""Packages that judge and describe: no network, no process, no clock. What they read, they are given."""
 IMPURE = {"docker", "fabric", "invoke", "paramiko", "socket", "subprocess", "threading", "time"}
 # What these do beside that: a screen knows the time, the tree and the examination are gathered there.
 GATHERERS = {
@@ -58,13 +58,13 @@ def imports(path: Path) -> set[str]:
     return {name.removeprefix("muster.") for name in found}
 
 
-def room(name: str) -> str:
+def package(name: str) -> str:
     """`plan` for deploy.plan.spec."""
     return name.split(".")[1] if "." in name else ""
 
 
 def test_every_module_of_deploy_is_in_a_room() -> None:
-    assert {room(name) for name in modules("deploy")} == {*DEPLOY, ""}
+    assert {package(name) for name in modules("deploy")} == {*DEPLOY, ""}
 
 
 DRIVER = modules("deploy")
@@ -72,10 +72,10 @@ TRAINING = modules("train")
 
 
 @pytest.mark.parametrize("name", DRIVER)
-def test_in_deploy_a_room_imports_only_what_is_below_it(name: str) -> None:
-    if room(name) in DEPLOY:
-        allowed = DEPLOY[DEPLOY.index(room(name)) :]
-        used = {room(one) for one in imports(DRIVER[name]) if one.startswith("deploy.")}
+def test_in_deploy_a_package_imports_only_what_is_below_it(name: str) -> None:
+    if package(name) in DEPLOY:
+        allowed = DEPLOY[DEPLOY.index(package(name)) :]
+        used = {package(one) for one in imports(DRIVER[name]) if one.startswith("deploy.")}
         assert used & set(DEPLOY) <= set(allowed)
 
 
@@ -93,16 +93,16 @@ def test_deploy_runs_without_torch_and_without_train(name: str) -> None:
     assert not {one for one in imports(DRIVER[name]) if one.split(".")[0] in {"torch", "train", "mpi4py"}}
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINING if room(name) not in {"mpi_backend", ""}])
-def test_in_train_a_room_imports_only_what_is_below_it(name: str) -> None:
-    allowed = TRAIN[TRAIN.index(room(name)) :]
-    used = {room(one) for one in imports(TRAINING[name]) if one.startswith("train.")}
+@pytest.mark.parametrize("name", [name for name in TRAINING if package(name) not in {"mpi_backend", ""}])
+def test_in_train_a_package_imports_only_what_is_below_it(name: str) -> None:
+    allowed = TRAIN[TRAIN.index(package(name)) :]
+    used = {package(one) for one in imports(TRAINING[name]) if one.startswith("train.")}
     assert used <= {*allowed, ""}
 
 
 def test_no_two_modules_of_train_have_one_name() -> None:
     """The MPI backend is a package by itself: its names are its own."""
-    stems = Counter(path.stem for name, path in TRAINING.items() if room(name) != "mpi_backend")
+    stems = Counter(path.stem for name, path in TRAINING.items() if package(name) != "mpi_backend")
     assert [stem for stem, count in stems.items() if count > 1 and not stem.startswith("__")] == []
 
 
@@ -111,18 +111,18 @@ def test_train_runs_without_deploy(name: str) -> None:
     assert not {one for one in imports(TRAINING[name]) if one.split(".")[0] == "deploy"}
 
 
-@pytest.mark.parametrize("name", [name for name in DRIVER if room(name) in {"agent", "common"}])
+@pytest.mark.parametrize("name", [name for name in DRIVER if package(name) in {"agent", "common"}])
 def test_what_runs_on_a_host_needs_the_standard_library_alone(name: str) -> None:
     for one in imports(DRIVER[name]):
-        ours = room(one) in {"agent", "common"}
+        ours = package(one) in {"agent", "common"}
         assert ours or one.split(".")[0] in {*sys.stdlib_module_names, "__future__"}, one
 
 
-@pytest.mark.parametrize("name", [name for name in DRIVER if room(name) not in {"agent", ""}])
+@pytest.mark.parametrize("name", [name for name in DRIVER if package(name) not in {"agent", ""}])
 def test_the_driver_never_imports_the_agent(name: str) -> None:
     assert not {one for one in imports(DRIVER[name]) if one.startswith("deploy.agent")}
 
 
-@pytest.mark.parametrize("name", [name for name in DRIVER if room(name) in PURE and name not in GATHERERS])
+@pytest.mark.parametrize("name", [name for name in DRIVER if package(name) in PURE and name not in GATHERERS])
 def test_what_judges_and_describes_touches_nothing(name: str) -> None:
     assert not imports(DRIVER[name]) & IMPURE

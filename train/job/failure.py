@@ -1,7 +1,7 @@
 """How a job ends when a rank fails: every rank ends at once, and the job has the failed rank's exit status.
 
 A rank that raises must not leave through the interpreter's usual exit while the others wait for it in a
-collective: `MPI_Finalize` runs there and waits for them in turn, so the job hangs for ever
+collective: `MPI_Finalize` runs there and waits for them in turn, so the job hangs
 (https://mpi4py.readthedocs.io/en/stable/mpi4py.run.html). Nor may it leave the process group first, which can
 wait for the same collective. It reports the error, on stderr and in a file, and exits; mpirun, torchrun or
 spawn.py then end the other ranks.
@@ -29,7 +29,7 @@ from typing import NoReturn
 
 
 class TrainError(Exception):
-    """A mistake that the user can mend: plain lines that say what is wrong and what to do.
+    """A mistake that the user can fix: plain lines that say what is wrong and what to do.
 
     It ends the job with status 2, without a traceback.
     """

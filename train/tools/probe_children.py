@@ -105,7 +105,7 @@ def _listen(pipe: Connection, of_cell: timedelta) -> list[tuple[str, str]]:
             message = pipe.recv()
             if message is not None:
                 outcomes.append(message)
-            patience = 2 * of_cell  # a child that waits for another in vain gives up before
+            patience = 2 * of_cell  # a child whose peer never comes gives up before
     except EOFError:
         pass
     return outcomes

@@ -57,7 +57,7 @@ _CAUSES = (
     ("Connection closed by ", "ssh.closed"),
     ("Connection reset by ", "ssh.closed"),
 )
-# Lines that tell more than the last: of a key that has changed, and of one that nobody has confirmed.
+# Lines that say more than the last one: of a key that has changed, and of an unknown key.
 _TELLING = ("Offending ", " host key is known for ")
 _LOUD = {"ssh.host-key-changed": "HOST KEY CHANGED: ", "ssh.host-key-revoked": "HOST KEY REVOKED: "}
 

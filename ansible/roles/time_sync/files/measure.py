@@ -43,7 +43,7 @@ def found(source: str, offset: float, margin: float) -> dict[str, Any]:
 
 
 def missing(reason: str) -> dict[str, Any]:
-    """Describe a clock that nobody keeps."""
+    """Describe a clock that no program keeps."""
     return {"synchronised": False, "offset": 0.0, "margin": 0.0, "source": reason}
 
 

@@ -1,10 +1,10 @@
-"""Draws the rooms of deploy/ and train/ from their imports: docs/images/rooms-deploy.svg and rooms-train.svg.
+"""Draws the packages of deploy/ and train/ from their imports, into docs/images/packages-*.svg.
 
-    python docs/scripts/rooms.py
+    python docs/scripts/packages.py
 
-A room is a folder right below deploy/ or train/, or a module that lies there by itself. A room stands above
-every room that it imports from. Rooms that import each other, directly or through others, share a floor and
-have a dashed frame.
+A package is a folder right below deploy/ or train/, or a module that lies there by itself. A package stands
+above every package that it imports from. Packages that import each other, directly or through others, share a
+layer and have a dashed frame.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
-PACKAGES = ("deploy", "train")
-MOST_BESIDE = 8  # rooms in a row; a floor with more rooms has a second row
+TOPS = ("deploy", "train")
+MOST_BESIDE = 8  # packages in a row; a layer with more packages has a second row
 
 # Units of the drawing, as pixels at its natural size.
 WIDTH, HEIGHT, ACROSS, BETWEEN, MARGIN = 112, 32, 20, 48, 16
 STYLE = """
-.room rect { fill: #eef2fb; stroke: #3f51b5; stroke-width: 1.2 }
-.room.cycle rect { stroke-dasharray: 5 3 }
-.room text { font: 600 13px system-ui, sans-serif; fill: #1a237e; text-anchor: middle }
+.package rect { fill: #eef2fb; stroke: #3f51b5; stroke-width: 1.2 }
+.package.cycle rect { stroke-dasharray: 5 3 }
+.package text { font: 600 13px system-ui, sans-serif; fill: #1a237e; text-anchor: middle }
 path { fill: none; stroke: #8a93a6; stroke-width: 1.1; marker-end: url(#tip) }
 #tip path { fill: #8a93a6; stroke: none; marker-end: none }
 """
@@ -35,7 +35,7 @@ Imports = Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True)
-class Room:
+class Package:
     """A box of the picture: its name and its upper left corner, in pixels."""
 
     name: str
@@ -45,35 +45,35 @@ class Room:
     in_cycle: bool
 
 
-def rooms_of(package: Path) -> dict[str, list[Path]]:
-    """Return the modules of each room of a package; its `__init__` and `__main__` are in no room."""
-    rooms: dict[str, list[Path]] = {}
-    for path in sorted(package.rglob("*.py")):
-        inside = path.relative_to(package)
+def packages_of(top: Path) -> dict[str, list[Path]]:
+    """Return the modules of each package of a top folder; its `__init__` and `__main__` are in no package."""
+    packages: dict[str, list[Path]] = {}
+    for path in sorted(top.rglob("*.py")):
+        inside = path.relative_to(top)
         if len(inside.parts) > 1:
-            rooms.setdefault(inside.parts[0], []).append(path)
+            packages.setdefault(inside.parts[0], []).append(path)
         elif not inside.stem.startswith("__"):
-            rooms.setdefault(inside.stem, []).append(path)
-    return rooms
+            packages.setdefault(inside.stem, []).append(path)
+    return packages
 
 
-def imports_of(package: Path) -> dict[str, frozenset[str]]:
-    """Return the rooms that each room of a package imports from."""
-    rooms = rooms_of(package)
+def imports_of(top: Path) -> dict[str, frozenset[str]]:
+    """Return the packages that each package of a top folder imports from."""
+    packages = packages_of(top)
     return {
-        room: frozenset(
+        package: frozenset(
             imported
             for path in paths
-            for imported in _imported_rooms(path, package)
-            if imported in rooms and imported != room
+            for imported in _imported_packages(path, top)
+            if imported in packages and imported != package
         )
-        for room, paths in rooms.items()
+        for package, paths in packages.items()
     }
 
 
-def _imported_rooms(path: Path, package: Path) -> set[str]:
-    """Return the first name below the package in every relative or absolute import of a module."""
-    folder = (package.name, *path.relative_to(package).parts[:-1])
+def _imported_packages(path: Path, top: Path) -> set[str]:
+    """Return the first name below the top folder in every relative or absolute import of a module."""
+    folder = (top.name, *path.relative_to(top).parts[:-1])
     names: list[tuple[str, ...]] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -83,67 +83,67 @@ def _imported_rooms(path: Path, package: Path) -> set[str]:
             module = (*base, *(node.module or "").split(".")) if node.module else base
             names += [(*module, alias.name) for alias in node.names]
     absolute = [name[1:] if name[0] == "muster" else name for name in names]
-    return {name[1] for name in absolute if name[0] == package.name and len(name) > 1}
+    return {name[1] for name in absolute if name[0] == top.name and len(name) > 1}
 
 
 def reachable(imports: Imports) -> dict[str, set[str]]:
-    """Return, for each room, every room that it imports from, directly or through others."""
-    closure = {room: set(below) for room, below in imports.items()}
+    """Return, for each package, every package that it imports from, directly or through others."""
+    closure = {package: set(below) for package, below in imports.items()}
     for through in imports:
-        for room, below in closure.items():
+        for package, below in closure.items():
             if through in below:
-                closure[room] = below | closure[through]
+                closure[package] = below | closure[through]
     return closure
 
 
-def floors_of(imports: Imports) -> list[list[str]]:
-    """Return the floors from the ground up: each room is above all rooms that it imports from.
+def layers_of(imports: Imports) -> list[list[str]]:
+    """Return the layers from the ground up: each package is above all packages that it imports from.
 
-    Rooms that reach each other share a floor. The rooms of a floor are in alphabetical order.
+    Packages that reach each other share a layer. The packages of a layer are in alphabetical order.
     """
     closure = reachable(imports)
     group = {
-        room: min([room, *(other for other in below if room in closure[other])])
-        for room, below in closure.items()
+        package: min([package, *(other for other in below if package in closure[other])])
+        for package, below in closure.items()
     }
     below: dict[str, set[str]] = {name: set() for name in group.values()}
-    for room, name in group.items():
-        below[name] |= {group[other] for other in closure[room]} - {name}
+    for package, name in group.items():
+        below[name] |= {group[other] for other in closure[package]} - {name}
     level: dict[str, int] = {}
-    for name in sorted(below, key=lambda room: len(below[room])):
+    for name in sorted(below, key=lambda package: len(below[package])):
         level[name] = 1 + max((level[other] for other in below[name]), default=-1)
-    floors: list[list[str]] = [[] for _ in range(1 + max(level.values(), default=-1))]
-    for room in sorted(imports):
-        floors[level[group[room]]].append(room)
-    return floors
+    layers: list[list[str]] = [[] for _ in range(1 + max(level.values(), default=-1))]
+    for package in sorted(imports):
+        layers[level[group[package]]].append(package)
+    return layers
 
 
 def drawn_arrows(imports: Imports) -> list[tuple[str, str]]:
     """Return the imports without those that a longer path implies: a > c is left out beside a > b > c."""
     closure = reachable(imports)
     arrows = []
-    for room in sorted(imports):
-        for below in sorted(imports[room]):
-            others = imports[room] - {below}
-            ways = {other for other in others if room not in closure[other] and other not in closure[below]}
+    for package in sorted(imports):
+        for below in sorted(imports[package]):
+            others = imports[package] - {below}
+            ways = {way for way in others if package not in closure[way] and way not in closure[below]}
             if not any(below in closure[way] for way in ways):
-                arrows.append((room, below))
+                arrows.append((package, below))
     return arrows
 
 
-def place(package: Path) -> list[Room]:
-    """Return the boxes of a package, top floor first, each row centred."""
-    imports = imports_of(package)
+def place(top: Path) -> list[Package]:
+    """Return the boxes of a top folder, highest layer first, each row centred."""
+    imports = imports_of(top)
     closure = reachable(imports)
     rows = [
-        floor[start : start + MOST_BESIDE]
-        for floor in reversed(floors_of(imports))
-        for start in range(0, len(floor), MOST_BESIDE)
+        layer[start : start + MOST_BESIDE]
+        for layer in reversed(layers_of(imports))
+        for start in range(0, len(layer), MOST_BESIDE)
     ]
     rows = _untangled(rows, imports)
     widest = max((len(row) for row in rows), default=0)
     return [
-        Room(
+        Package(
             name=name,
             x=MARGIN + (column + (widest - len(row)) / 2) * (WIDTH + ACROSS),
             y=MARGIN + number * (HEIGHT + BETWEEN),
@@ -169,51 +169,51 @@ def _untangled(rows: list[list[str]], imports: Imports) -> list[list[str]]:
     return rows
 
 
-def draw(package: Path) -> str:
-    """Return the picture of a package as SVG."""
-    rooms = {room.name: room for room in place(package)}
-    width = max((room.x for room in rooms.values()), default=0) + WIDTH + MARGIN
-    height = max((room.y for room in rooms.values()), default=0) + HEIGHT + MARGIN
-    arrows = drawn_arrows({name: room.imports for name, room in rooms.items()})
+def draw(top: Path) -> str:
+    """Return the picture of a top folder as SVG."""
+    packages = {package.name: package for package in place(top)}
+    width = max((package.x for package in packages.values()), default=0) + WIDTH + MARGIN
+    height = max((package.y for package in packages.values()), default=0) + HEIGHT + MARGIN
+    arrows = drawn_arrows({name: package.imports for name, package in packages.items()})
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
             f'width="{width:g}" height="{height:g}" role="img">',
-            f"<title>The rooms of {package.name}/ and their imports</title>",
+            f"<title>The packages of {top.name}/ and their imports</title>",
             f"<style>{STYLE}</style>",
             '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
             'orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>',
             f'<rect width="{width:g}" height="{height:g}" rx="6" fill="#ffffff"/>',
-            *(_arrow(rooms[above], rooms[below]) for above, below in arrows),
-            *map(_box, rooms.values()),
+            *(_arrow(packages[above], packages[below]) for above, below in arrows),
+            *map(_box, packages.values()),
             "</svg>\n",
         ]
     )
 
 
-def _arrow(above: Room, below: Room) -> str:
+def _arrow(above: Package, below: Package) -> str:
     x1, y1 = above.x + WIDTH / 2, above.y + HEIGHT
     x2, y2 = below.x + WIDTH / 2, below.y
-    if y2 < y1:  # a room of the same floor, or of a cycle: from side to side
+    if y2 < y1:  # a package of the same layer, or of a cycle: from side to side
         y1, y2 = above.y + HEIGHT / 2, below.y + HEIGHT / 2
         x1, x2 = (x1 + WIDTH / 2, x2 - WIDTH / 2) if x1 < x2 else (x1 - WIDTH / 2, x2 + WIDTH / 2)
     bend = (y2 - y1) / 2
     return f'<path d="M{x1:g} {y1:g}C{x1:g} {y1 + bend:g} {x2:g} {y2 - bend:g} {x2:g} {y2:g}"/>'
 
 
-def _box(room: Room) -> str:
-    middle, kind = room.x + WIDTH / 2, "room cycle" if room.in_cycle else "room"
-    imports = ", ".join(sorted(room.imports)) or "no other room"
+def _box(package: Package) -> str:
+    middle, kind = package.x + WIDTH / 2, "package cycle" if package.in_cycle else "package"
+    imports = ", ".join(sorted(package.imports)) or "no other package"
     return (
-        f'<g class="{kind}"><title>{escape(room.name)} imports from: {escape(imports)}</title>'
-        f'<rect x="{room.x:g}" y="{room.y:g}" width="{WIDTH}" height="{HEIGHT}" rx="5"/>'
-        f'<text x="{middle:g}" y="{room.y + 21:g}">{escape(room.name)}</text></g>'
+        f'<g class="{kind}"><title>{escape(package.name)} imports from: {escape(imports)}</title>'
+        f'<rect x="{package.x:g}" y="{package.y:g}" width="{WIDTH}" height="{HEIGHT}" rx="5"/>'
+        f'<text x="{middle:g}" y="{package.y + 21:g}">{escape(package.name)}</text></g>'
     )
 
 
 def pictures() -> dict[Path, str]:
     """Return every picture that this script makes, by path."""
-    return {IMAGES / f"rooms-{package}.svg": draw(ROOT / package) for package in PACKAGES}
+    return {IMAGES / f"packages-{top}.svg": draw(ROOT / top) for top in TOPS}
 
 
 def main() -> None:
