@@ -16,10 +16,11 @@ from muster.deploy.hosts.hostfile import Host
 
 
 class HostPipe(ProcessPipe):
-    """An agent of this machine that takes `home` for its user's home."""
+    """An agent of this machine with `home` for its user's home. `before`: statements that it runs first."""
 
-    def __init__(self, home: Path) -> None:
-        super().__init__([*("env", f"HOME={home}", sys.executable, "-c", BOOTSTRAP)])
+    def __init__(self, home: Path, before: str = "") -> None:
+        program = f"exec({before!r}); {BOOTSTRAP}" if before else BOOTSTRAP
+        super().__init__([*("env", f"HOME={home}", sys.executable, "-c", program)])
 
     def last_words(self, said: str = "") -> LostError:
         status, said = self.end(said)
@@ -34,6 +35,8 @@ class HostsHere:
         self.pipes: dict[str, HostPipe] = {}
         self.shares: dict[str, str] = {}
         """Hosts that use the home of another."""
+        self.lies: dict[str, str] = {}
+        """Statements that the agents of some hosts run first."""
         self.wrap: Callable[[str, Pipe], Pipe] = lambda host, pipe: pipe
 
     def home(self, host: str) -> Path:
@@ -42,7 +45,7 @@ class HostsHere:
         return folder
 
     def open(self, host: Host) -> Pipe:
-        self.pipes[host.name] = HostPipe(self.home(host.name))
+        self.pipes[host.name] = HostPipe(self.home(host.name), self.lies.get(host.name, ""))
         return self.wrap(host.name, self.pipes[host.name])
 
     def cluster(self) -> Cluster:

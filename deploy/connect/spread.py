@@ -96,6 +96,10 @@ class Spread:
         """Handle a report that is not about files; returns whether it has a place here."""
         return False
 
+    def _is_right(self, parcel: Parcel) -> bool:
+        """Whether a host gives what it should, which is checked here; a host that lies is given up."""
+        return True
+
     def _instead(self, host: str, parcel: Parcel) -> Parcel | None:
         """What a host gets in place of a file that its giver cannot give, or gave wrongly."""
         return None
@@ -173,11 +177,12 @@ class Spread:
         if report.error and not (report.wrong and parcel.giver):
             self.lose(host, report.error)
             return
+        if report.error and self._is_right(parcel):
+            self.lose(host, f"it called the chunks of {parcel.giver} wrong, and they are right: checked here")
+            return
         self._note(host, parcel.digest, 0 if report.error else parcel.size)
         del going.waiting[host]
         if report.error:
-            # Not this host's fault: what it was given has the digest that the giver named.
-            self.lose(parcel.giver, "it gave chunks that are not what the manifest says")
             self._replace(host, going)
         else:
             going.holders.append(host)

@@ -1,24 +1,41 @@
-"""The bundles of a push: each comes from a host that has its chunks, else from here."""
+"""The bundles of a push: each comes from a host that has its chunks, else from here.
+
+A host that gives a bundle names its digest, so only the chunks in it show whether the bundle is right. If
+another host says that they are wrong, the bundle is brought here and checked: one of the two has lied.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+from ..common.data.manifest import CHUNK, Chunks
 from ..common.data.scan import Reader
 from ..common.os_errors import explain
+from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.parcels import ANSWER_SECONDS, Parcel, Requests
 from ..connect.reports import DataRead, Report
-from ..connect.requests.data import DATA_BUNDLE, DATA_COMPLETE, DATA_FORGET, DATA_PULL, DATA_TAKE, DataServed
+from ..connect.requests.data import (
+    DATA_BUNDLE,
+    DATA_COMPLETE,
+    DATA_FORGET,
+    DATA_PART,
+    DATA_PULL,
+    DATA_TAKE,
+    DataBundle,
+    DataServed,
+)
 from ..connect.spread import Spread, Tell
 from ..errors import MusterError
 from .bundles import Bundle
 
 BUNDLES = Requests(DATA_TAKE, DATA_COMPLETE, DATA_PULL)
+MOST_BYTES = 1 << 29
 
 
 class Giving(Spread):
@@ -27,6 +44,7 @@ class Giving(Spread):
     def __init__(self, cluster: Cluster, served: Mapping[str, DataServed], tell: Tell) -> None:
         super().__init__(cluster, BUNDLES, served, tell)
         self._reader: Reader | None = None
+        self._chunks: Chunks | None = None
         self._bundles: dict[str, Bundle] = {}
         """The bundles that were made, by the digest of their bytes."""
 
@@ -36,9 +54,9 @@ class Giving(Spread):
         self.bring([replace(parcel, giver=giver)])
         return parcel.digest
 
-    def bring_bundles(self, bundles: Iterable[Bundle], reader: Reader | None) -> None:
-        """Bring every bundle to its hosts; `reader` gives what no host has."""
-        self._reader, listed = reader, list(bundles)
+    def bring_bundles(self, bundles: Iterable[Bundle], chunks: Chunks, reader: Reader | None) -> None:
+        """Bring every bundle of these chunks to its hosts; `reader` gives what no host has."""
+        self._chunks, self._reader, listed = chunks, reader, list(bundles)
         self.bring(self._parcels(listed), sum(one.size * len(one.lackers) for one in listed))
 
     def _parcels(self, bundles: Iterable[Bundle]) -> Iterator[Parcel]:
@@ -73,14 +91,52 @@ class Giving(Spread):
         except OSError as error:
             raise MusterError(explain(error)) from None
 
+    def _is_right(self, parcel: Parcel) -> bool:
+        return parcel.digest not in self._bundles or self._brought_here(parcel) is not None
+
     def _instead(self, host: str, parcel: Parcel) -> Parcel | None:
         bundle = self._bundles.get(parcel.digest)
-        return self._made(replace(bundle, lackers=(host,))) if bundle else None
+        if bundle is None:  # a manifest, which is here too
+            return replace(parcel, hosts=(host,), giver="")
+        bundle = replace(bundle, lackers=(host,))
+        if made := self._made(bundle):
+            return made
+        content = self._brought_here(parcel)
+        return None if content is None else _parcel(content, bundle)
+
+    def _brought_here(self, parcel: Parcel) -> bytes | None:
+        """The bytes of a bundle from the host that gives it; the host is given up if they are not right."""
+        if parcel.giver in self.lost or self._chunks is None:
+            return None
+        try:
+            announced = DataBundle(parcel.digest, parcel.size)
+            content = bring_here(self.cluster.channels[parcel.giver], announced)
+            deque(self._chunks.parts(self._bundles[parcel.digest].chunks, content), maxlen=0)
+        except (MusterError, ValueError) as error:
+            reason = error.reason if isinstance(error, MusterError) else str(error)
+            self.lose(parcel.giver, f"what it gave to others is wrong, as checked here: {reason}")
+            return None
+        return content
 
     def _take_other(self, host: str, report: Report) -> bool:
         if isinstance(report, DataRead):
             self.tell(report.done, report.total)
         return isinstance(report, DataRead)
+
+
+def bring_here(channel: Channel, bundle: DataBundle) -> bytes:
+    """The bytes of a bundle, from the host that has it; `MusterError` if they are not what it announced."""
+    if bundle.bytes > MOST_BYTES:
+        raise MusterError(f"a manifest of {bundle.bytes} bytes; at most {MOST_BYTES}", host=channel.host)
+    content = b""
+    while len(content) < bundle.bytes:
+        part = channel.ask(DATA_PART, digest=bundle.digest, start=len(content), seconds=ANSWER_SECONDS)
+        if not part.payload:
+            break
+        content += part.payload[:CHUNK]
+    if hashlib.sha256(content).hexdigest() != bundle.digest:
+        raise MusterError("it gave other bytes than it announced", host=channel.host)
+    return content
 
 
 def _parcel(content: bytes, bundle: Bundle, giver: str = "", digest: str = "") -> Parcel:

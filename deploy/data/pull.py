@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -18,7 +17,8 @@ from ..connect.requests.request import Payload
 from ..errors import MusterError, UsageError
 from ..hosts.arriving import inner_paths
 from .bundles import bundles
-from .push import LONG_SECONDS, bring_packed, read_manifest
+from .giving import bring_here
+from .push import LONG_SECONDS, read_manifest
 
 AT_ONCE = 2  # bundles that a host is asked for before the first one is here
 Tell = Callable[[int, int], None]
@@ -37,7 +37,7 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
         )
     first = next(iter(givers.values()))
     bundle = cluster.channels[first].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
-    manifest = read_manifest(bring_packed(cluster.channels[first], bundle), first)
+    manifest = read_manifest(bring_here(cluster.channels[first], bundle), first)
     if manifest.digest != held[first].digest:
         raise MusterError("it gives another data set than it listed", host=first)
     cluster.channels[first].post(DATA_FORGET, digests=[bundle.digest])
@@ -85,14 +85,13 @@ def _receive(channel: Channel, draft: Draft, wanted: set[int], tell: Tell) -> No
 
     def take() -> int:
         numbers, future = asked.popleft()
-        content, start = channel.wait(future, LONG_SECONDS).payload, 0
-        for number in numbers:
-            chunk = content[start : start + lengths[number]]
-            start += len(chunk)
-            if hashlib.sha256(chunk).hexdigest() != draft.chunks.digests[number]:
-                raise MusterError("a chunk is not what its manifest says", host=channel.host)
-            draft.place(number, chunk)
-        return start
+        content = channel.wait(future, LONG_SECONDS).payload
+        try:
+            for number, chunk in draft.chunks.parts(numbers, content):
+                draft.place(number, chunk)
+        except ValueError as error:
+            raise MusterError(str(error), host=channel.host) from None
+        return len(content)
 
     for bundle in bundles(lengths, {channel.host: wanted}, {}):
         if len(asked) == AT_ONCE:

@@ -7,15 +7,13 @@ stays: the next push asks each host what it lacks, and goes on from there.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..common.data.manifest import CHUNK, Chunks, Manifest, numbers, unpack
+from ..common.data.manifest import Chunks, Manifest, numbers, unpack
 from ..common.data.scan import Reader, scan
 from ..common.os_errors import explain
-from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.parcels import serve
@@ -23,23 +21,20 @@ from ..connect.requests.data import (
     DATA_BEGIN,
     DATA_FETCH,
     DATA_FORGET,
-    DATA_PART,
     DATA_PUBLISH,
     DATA_SCAN,
     DATA_SERVE,
     DataBegun,
-    DataBundle,
     DataServed,
 )
 from ..connect.spread import Tell
 from ..errors import MusterError, UnfitError, UsageError
 from .bundles import Bundle, bundles
-from .giving import Giving
+from .giving import Giving, bring_here
 from .source import Source
 
 ANSWER_SECONDS = 60.0
 LONG_SECONDS = 7 * 86400.0  # for a host that reads a large folder; a silent host is noticed at once
-MOST_PACKED = 1 << 29
 
 
 @dataclass
@@ -108,7 +103,8 @@ class Push:
         if spread.lost.keys() >= {*hosts} or (self._shard and spread.lost):
             raise UnfitError(spread.lost.items())
         begun = self._begin([host for host in hosts if host not in spread.lost], content, digest)
-        spread.bring_bundles(self._bundles(content, begun), content.reader)
+        chunks = Chunks(content.manifest)
+        spread.bring_bundles(self._bundles(chunks, begun), chunks, content.reader)
         self.pushed.sent = spread.sent
         self._publish(hosts, spread.lost)
         self._forget(hosts, digest)
@@ -134,7 +130,7 @@ class Push:
             bundle = spread.answer(head, DATA_FETCH, LONG_SECONDS, **words)
         else:
             bundle = spread.answer(head, DATA_SCAN, LONG_SECONDS, path=self._source.there)
-        packed = bring_packed(self._cluster.channels[head], bundle)
+        packed = bring_here(self._cluster.channels[head], bundle)
         return Content(read_manifest(packed, head), packed, None)
 
     def _begin(self, hosts: list[str], content: Content, digest: str) -> dict[str, DataBegun]:
@@ -151,8 +147,7 @@ class Push:
         channels = {host: self._cluster.channels[host] for host in hosts}
         return ask_every(channels, DATA_BEGIN, LONG_SECONDS, words).require_all()
 
-    def _bundles(self, content: Content, begun: Mapping[str, DataBegun]) -> list[Bundle]:
-        chunks = Chunks(content.manifest)
+    def _bundles(self, chunks: Chunks, begun: Mapping[str, DataBegun]) -> list[Bundle]:
         sets: dict[str, tuple[set[int], set[int]]] = {}
         for host, answer in begun.items():
             try:
@@ -174,21 +169,6 @@ class Push:
     def _forget(self, hosts: list[str], digest: str) -> None:
         live = {host: self._cluster.channels[host] for host in hosts if not self.pushed.hosts[host].error}
         ask_every(live, DATA_FORGET, ANSWER_SECONDS, lambda host: {"digests": [digest]})
-
-
-def bring_packed(channel: Channel, bundle: DataBundle) -> bytes:
-    """A manifest that a host keeps as a bundle; `MusterError` if it is not what the host said it is."""
-    if bundle.bytes > MOST_PACKED:
-        raise MusterError(f"a manifest of {bundle.bytes} bytes; at most {MOST_PACKED}", host=channel.host)
-    packed = b""
-    while len(packed) < bundle.bytes:
-        part = channel.ask(DATA_PART, digest=bundle.digest, start=len(packed), seconds=ANSWER_SECONDS)
-        if not part.payload:
-            break
-        packed += part.payload[:CHUNK]
-    if hashlib.sha256(packed).hexdigest() != bundle.digest:
-        raise MusterError("its manifest was damaged on the way", host=channel.host)
-    return packed
 
 
 def read_manifest(packed: bytes, host: str) -> Manifest:

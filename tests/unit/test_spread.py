@@ -162,7 +162,11 @@ def test_a_host_that_never_gets_the_file_is_given_up_with_its_own_words(cluster:
 
 
 class Instead(Spread):
-    """Sends from here what a giver gave wrongly."""
+    """Finds that a giver gave something wrong, and sends it from here."""
+
+    def _is_right(self, parcel_: Parcel) -> bool:
+        self.lose(parcel_.giver, "it gave something else")
+        return False
 
     def _instead(self, host: str, parcel_: Parcel) -> Parcel | None:
         return parcel((host,), digest=OTHER)
@@ -172,8 +176,14 @@ def test_the_giver_of_wrong_content_is_given_up_and_not_who_got_it(cluster: Any)
     wrong = FileGot(DIGEST, "a chunk is not what the manifest says", wrong=True)
     cluster.channels["node2"].pulls, cluster.channels["node3"].pulls = [wrong], [wrong]
     spread = bring(cluster, parcel(("node2", "node3"), giver="node1"), kind=Instead)
-    assert spread.lost == {"node1": "it gave chunks that are not what the manifest says"}
+    assert spread.lost == {"node1": "it gave something else"}
     assert sum(cluster.channels[name].count("data_complete") for name in ("node2", "node3")) == 2
+
+
+def test_who_calls_right_content_wrong_is_given_up_and_not_the_giver(cluster: Any) -> None:
+    cluster.channels["node2"].pulls = [FileGot(DIGEST, "a chunk is not what the manifest says", wrong=True)]
+    spread = bring(cluster, parcel(("node2", "node3"), giver="node1"))
+    assert spread.lost == {"node2": "it called the chunks of node1 wrong, and they are right: checked here"}
 
 
 def test_the_same_bytes_for_something_else_wait_for_their_turn(cluster: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import threading
@@ -120,12 +119,7 @@ class Arrival:
 
     def place(self, numbers: Sequence[int], bundle: bytes) -> None:
         """Put the chunks of a bundle into the files; ValueError if one is not what the manifest says."""
-        start = 0
-        for number in numbers:
-            content = bundle[start : start + self.chunks.lengths[number]]
-            start += len(content)
-            if hashlib.sha256(content).hexdigest() != self.chunks.digests[number]:
-                raise ValueError("a chunk is not what the manifest says: the source changes, push again")
+        for number, content in self.chunks.parts(numbers, bundle):
             if self._draft:
                 with self._writing:
                     self._draft.place(number, content)

@@ -122,6 +122,16 @@ class Chunks:
     def __len__(self) -> int:
         return len(self.digests)
 
+    def parts(self, numbers: Sequence[int], bundle: bytes) -> Iterator[tuple[int, bytes]]:
+        """The number and the bytes of each chunk of a bundle; ValueError at the first that is wrong."""
+        start = 0
+        for number in numbers:
+            content = bundle[start : start + self.lengths[number]]
+            start += len(content)
+            if hashlib.sha256(content).hexdigest() != self.digests[number]:
+                raise ValueError("a chunk is not what the manifest says")
+            yield number, content
+
 
 def unpack(packed: bytes) -> Manifest:
     """The manifest that came from elsewhere; ValueError for one that no Muster made."""

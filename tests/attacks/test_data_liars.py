@@ -1,0 +1,118 @@
+"""A host that lies about the chunks of a data set, which it gives or gets, loses its own place alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.common.data.manifest import CHUNK
+from muster.deploy.data.push import Push, Pushed, read_here
+from muster.deploy.data.source import source
+from tests.hosts_here import HostsHere, contents
+
+pytestmark = pytest.mark.slow  # several processes a test
+
+# An agent loads its parts by this function: it changes one of them.
+PATCHED = """
+import importlib
+honest_import = importlib.import_module
+def lying_import(name):
+    module = honest_import(name)
+    if name == "muster.deploy.agent.data.data":
+        patch(module)
+    return module
+importlib.import_module = lying_import
+"""
+GIVES_WRONG_CHUNKS = (
+    PATCHED
+    + """
+def patch(module):
+    def bundle(self, request, payload):
+        content = b"".join(map(self._arrived.read, request["chunks"]))
+        return self._kept_as_bundle(bytes(len(content)))
+    module.Data.do_data_bundle = bundle
+"""
+)
+CALLS_THEM_WRONG = (
+    PATCHED
+    + """
+def patch(module):
+    def accept(self, request):
+        if request["chunks"]:
+            raise ValueError("a chunk is not what the manifest says")
+    module.Data.accept = accept
+"""
+)
+SENDS_OTHER_BYTES = (
+    PATCHED
+    + """
+def patch(module):
+    blobs = honest_import("muster.deploy.agent.transfer.blobs")
+    blobs.Blobs.read = lambda self, digest, offset, size: iter([bytes(size - offset)])
+"""
+)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> HostsHere:
+    return HostsHere(tmp_path / "hosts", 3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "digits"
+    root.mkdir()
+    (root / "large").write_bytes(os.urandom(CHUNK + 1000))
+    (root / "small").write_text("small")
+    return root
+
+
+def push(hosts: HostsHere, what: str) -> Pushed:
+    wanted = source(what, "digits")
+    content = read_here(wanted, lambda done, total: None) if wanted.here else None
+    with hosts.cluster() as cluster:
+        return Push(cluster, wanted, lambda done, total: None, shard=False, most=1 << 40).carry(content)
+
+
+def errors(pushed: Pushed) -> dict[str, str]:
+    return {host: outcome.error for host, outcome in pushed.hosts.items() if outcome.error}
+
+
+def complete(hosts: HostsHere, folder: Path) -> list[str]:
+    """The hosts that have the set."""
+    found = [host.name for host in hosts.hosts if (hosts.data(host.name) / "digits").exists()]
+    return [host for host in found if contents(hosts.data(host) / "digits") == contents(folder)]
+
+
+def test_who_calls_right_chunks_wrong_loses_its_own_place_alone(hosts: HostsHere, folder: Path) -> None:
+    hosts.lies["node2"] = CALLS_THEM_WRONG
+    pushed = push(hosts, f"head:{folder}")
+    assert errors(pushed) == {
+        "node2": "it called the chunks of node1 wrong, and they are right: checked here"
+    }
+    assert complete(hosts, folder) == ["node1", "node3"]
+
+
+def test_who_gives_wrong_chunks_is_named_and_the_others_get_them_from_here(
+    hosts: HostsHere, folder: Path
+) -> None:
+    three, hosts.hosts = hosts.hosts, hosts.hosts[:1]
+    push(hosts, str(folder))
+    hosts.hosts, hosts.lies["node1"] = three, GIVES_WRONG_CHUNKS
+    pushed = push(hosts, str(folder))
+    assert list(errors(pushed)) == ["node1"]
+    assert "a chunk is not what the manifest says" in errors(pushed)["node1"]
+    assert pushed.sent > CHUNK
+    assert complete(hosts, folder) == ["node1", "node2", "node3"]
+
+
+def test_a_head_that_sends_other_bytes_to_hosts_than_here_keeps_no_host_from_the_set(
+    hosts: HostsHere, folder: Path
+) -> None:
+    hosts.lies["node1"] = SENDS_OTHER_BYTES
+    pushed = push(hosts, f"head:{folder}")
+    assert errors(pushed) == {}
+    assert pushed.sent > CHUNK, "through this machine"
+    assert complete(hosts, folder) == ["node1", "node2", "node3"]
