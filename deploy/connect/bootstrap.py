@@ -43,7 +43,7 @@ PROGRAMS = {
     *(
         f"{_JOB}.in_rank.{name}"
         for name in (
-            *("sitecustomize", "muster_backward", "muster_calls", "muster_recorder"),
+            *("sitecustomize", "muster_over", "muster_backward", "muster_calls", "muster_recorder"),
             *("muster_console", "muster_debug"),
         )
     ),

@@ -75,6 +75,21 @@ class RankEnd:
 
 
 @dataclass(frozen=True)
+class ProgramOver:
+    """The program of a rank is over, at a time of its host's clock, but its process has not ended yet."""
+
+    rank: Rank
+    time: Seconds
+    error: Annotated[tuple[Annotated[str, AtMost(1 << 12)], ...], AtMost(40)]
+    """The last lines of the traceback, if an exception ended the program."""
+    alive: Annotated[tuple[Annotated[str, AtMost(1 << 12)], ...], AtMost(40)]
+    """What keeps the process alive: `thread 'writer' in save (train.py:31)`."""
+    ends_in: Annotated[float, Between(0, 3600)] = 0.0
+    """The process ends itself after so many seconds, 0 for never; `ended`: these are over."""
+    ended: bool = False
+
+
+@dataclass(frozen=True)
 class Pulse:
     """What a rank is doing: seconds of processor time of all its processes, and its state in proc(5)."""
 
@@ -255,6 +270,7 @@ Report = (
     | LogEnded
     | InputTaken
     | RankEnd
+    | ProgramOver
     | Pulses
     | Sampled
     | LauncherLine

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..plan.planner import Tools
 
 AGENT = Path(__file__).parents[1] / "agent"
+IN_EVERY_RANK = ("sitecustomize.py", "muster_over.py")
 IN_RECORDED_RANKS = (
     "muster_ring.py",
     "muster_backward.py",
@@ -24,7 +25,7 @@ def tools(*, inside: bool = False) -> Tools:
     return Tools(
         rank=(job / "rank.py").read_text(),
         rsh=(job / "rsh.py").read_text(),
-        in_rank=(in_rank / "sitecustomize.py").read_text(),
+        in_rank=_texts(in_rank, IN_EVERY_RANK),
         recorder=_texts(in_rank, IN_RECORDED_RANKS),
         container=_texts(AGENT / "container", ("keeper.py", "enter.py")) if inside else {},
     )

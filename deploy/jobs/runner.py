@@ -24,7 +24,7 @@ from ..launch.containers import Images
 from ..launch.deliver import Contents, deliver, prepare_for
 from ..launch.events import Watcher
 from ..launch.execute import execute
-from ..launch.job_events import Tell
+from ..launch.job_events import JobEvent, Tell
 from ..launch.outputs import outputs
 from ..launch.result import Failure, LaunchResult, interruption
 from ..launch.stdin import Input
@@ -199,7 +199,7 @@ class Attempts:
             *self.observers,
         )
         limits["sample_every"] = self.job.sample_every
-        keep, keep_pace, tell = self.folder.sampled, self.folder.paced, self._history.tell
+        keep, keep_pace, tell = self.folder.sampled, self.folder.paced, self._tell
         result = execute(
             the_plan, cluster, watchers, timings=timings, stdin=self._stdin, keep=keep,
             keep_pace=keep_pace, tell=tell, detached=self.folder.detached, **limits,
@@ -274,6 +274,12 @@ class Attempts:
             failure = result.failure or Failure("driver", why, 1, at=now())
             result = dataclasses.replace(result, failure=failure, notes=(*result.notes, why))
         return result
+
+    def _tell(self, event: JobEvent) -> None:
+        """Keep what `execute` has learned; say what cannot wait for the verdict."""
+        self._history.tell(event)
+        if event.type == "rank.lingers":
+            self._say(event.text)
 
     def _wait(self, line: str) -> None:
         """Tell what the job waits for; a job that starts again is known to run."""

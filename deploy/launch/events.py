@@ -18,6 +18,7 @@ from ..connect.reports import (
     Lost,
     OutOfMemory,
     Output,
+    ProgramOver,
     Pulses,
     RankEnd,
     RankStart,
@@ -31,6 +32,7 @@ from ..console.terminal import harmless
 from ..console.text import describe_code, status_of
 from ..plan.openmpi import starts_daemon
 from . import result
+from .lingering import Lingering
 from .result import TERMINATED, Failure, alone, describe_out_of_memory, stopped
 from .state import State, UntrueReport
 from .stdin import Input
@@ -72,6 +74,7 @@ class Reports:
             Output: self._output,
             LogEnded: self._log_ended,
             InputTaken: self._input_taken,
+            ProgramOver: self._program_over,
             RankEnd: self._rank_end,
             Pulses: stall.pulse,
             LauncherLine: self._launcher,
@@ -137,6 +140,11 @@ class Reports:
     def _log_ended(self, host: str, report: LogEnded) -> None:
         self.state.require_own(host, report.rank)
         self.state.log_ended(host, report.rank, harmless(report.why))
+
+    def _program_over(self, host: str, report: ProgramOver) -> None:
+        self.state.require_own(host, report.rank)
+        place, at = self.state.places[report.rank], self._when(host, report.time)
+        self.state.program_over(Lingering(place, at, report))
 
     def _rank_end(self, host: str, report: RankEnd) -> None:
         rank = report.rank

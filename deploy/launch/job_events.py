@@ -14,6 +14,7 @@ EventType = Literal[
     "attempt.started",
     "rank.started",
     "rank.printed",
+    "rank.lingers",
     "rank.ended",
     "rank.cut-off",
     "rank.failed",

@@ -11,6 +11,7 @@ from ..errors import MusterError
 from ..plan import openmpi
 from ..plan.launch_plan import LaunchPlan
 from .job_events import EventType, JobEvent, Tell, ignore, of_failure
+from .lingering import LATE_SECONDS, SHOWN_SECONDS, Lingering
 from .result import Failure, RankEnd
 from .timers import Deadlines
 
@@ -37,6 +38,8 @@ class State:
         """The hosts on which mpirun has asked for its daemon, with the number of each request."""
         self.started: set[int] = set()
         self.ends: dict[int, RankEnd] = {}
+        self.lingering: dict[int, Lingering] = {}
+        """The ranks whose program is over; also of those that have ended since."""
         self.failures: list[Failure] = []
         self.notes: list[str] = []
         self._short_logs: dict[str, tuple[str, set[int]]] = {}
@@ -53,10 +56,38 @@ class State:
 
     def fail(self, failure: Failure) -> None:
         """Note a failure. The launch ends SETTLE_SECONDS later: reports of earlier ones may still come."""
-        self.failures.append(failure)
+        self.failures += [failure, *self._hidden(failure)]
         if not self.over:  # later ones are consequences of the end
             self._tell(of_failure(failure, self.plan))
         self.deadlines.after(SETTLE_SECONDS, self.finish)
+
+    def _hidden(self, failure: Failure) -> Iterable[Failure]:
+        """Exceptions of ranks that have not ended yet: what follows from them may be reported first."""
+        known = {failure.rank, *(other.rank for other in self.failures)}
+        running = (rank for rank in self.lingering if rank not in self.ends and rank not in known)
+        return [self.lingering[rank].as_failure() for rank in running if self.lingering[rank].failed]
+
+    def program_over(self, over: Lingering) -> None:
+        """Note that the program of a rank is over. It has failed once it ends, or does not end in time."""
+        rank, again = over.place.rank, over.place.rank in self.lingering
+        if rank in self.ends:
+            return
+        self.lingering[rank] = over
+        if again:
+            return
+        self.deadlines.after(SHOWN_SECONDS if over.failed else 0.0, lambda: self._show(rank))
+        if over.failed:
+            self.deadlines.after(over.report.ends_in + LATE_SECONDS, lambda: self._did_not_end(rank))
+
+    def _show(self, rank: int) -> None:
+        if rank not in self.ends:
+            over = self.lingering[rank]
+            event = self._of_rank("rank.lingers", rank, over.place.host, over.at)
+            self._tell(replace(event, text=over.sentence))
+
+    def _did_not_end(self, rank: int) -> None:
+        if rank not in self.ends:
+            self.fail(self.lingering[rank].as_failure())
 
     def rank_started(self, rank: int, host: str) -> None:
         """Note the start of a rank. Only its first counts."""
@@ -91,7 +122,12 @@ class State:
             f"{host}: {why}; the logs of {span(sorted(ranks))} end early there, those of the run do not"
             for host, (why, ranks) in self._short_logs.items()
         )
-        return (*self.notes, *short)
+        lingering = (
+            over.sentence
+            for rank, over in sorted(self.lingering.items())
+            if rank not in self.ends or over.report.ended
+        )
+        return (*self.notes, *short, *lingering)
 
     def launcher_said(self, text: str) -> None:
         """Keep the last lines of mpirun or torchrun. Add a note if MPI_Comm_spawn found no free slot."""

@@ -76,6 +76,9 @@ class Stall:
                 if odd := sorted(rank for rank, seen in running.items() if seen.state == kind):
                     self._fail(f"{name}, and {nothing}", odd)
                     return
+            if odd := sorted(rank for rank in running if rank in state.lingering):
+                self._fail(f"{state.lingering[odd[0]].reason}, and {nothing}", odd)
+                return
             self._fail(nothing, [])
 
     def _is_stuck(self, seen: _Seen, kind: str, now: float) -> bool:

@@ -37,8 +37,8 @@ class Tools:
 
     rank: str = field(repr=False)
     rsh: str = field(repr=False)
-    in_rank: str = field(repr=False)
-    """in_rank/sitecustomize.py"""
+    in_rank: Mapping[str, str] = field(repr=False)
+    """The files of in_rank/ that every rank loads."""
     recorder: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What lies beside it in a job whose ranks are recorded: texts by file name."""
     container: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -180,8 +180,7 @@ def _tools(paths: JobPaths, python: str, tools: Tools, *, record: bool) -> Itera
         start = f'#!/bin/sh\nexec {shlex.join((python, "-IS", script))} "$@"\n'
         yield RemoteFile(script, 0o600, text)
         yield RemoteFile(f"{paths.programs}/muster-{name}", 0o700, start)
-    yield RemoteFile(f"{paths.programs}/in_rank/sitecustomize.py", 0o600, tools.in_rank)
-    for name, text in (tools.recorder if record else {}).items():
+    for name, text in {**tools.in_rank, **(tools.recorder if record else {})}.items():
         yield RemoteFile(f"{paths.programs}/in_rank/{name}", 0o600, text)
 
 

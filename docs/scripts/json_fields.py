@@ -19,7 +19,8 @@ types:
 - `attempt.started`, `attempt.ended`, `job.restarted`, `job.ended`: the course of the job. The last has the
   verdict.
 - `rank.started`, `rank.printed` (its first output), `rank.ended`, and `rank.cut-off`: the attempt ended
-  without a report of its end.
+  without a report of its end. `rank.lingers`: its program is over, and a thread or a child process keeps its
+  process alive.
 - A failure, by the `kind` that result.json gives it: `rank.failed` (rank), `host.lost` (host),
   `launcher.failed` (launcher), `start.timeout` (start), `placement.wrong` (placement), `world.alone` (world),
   `job.stalled` (stall), `port.taken` (port), `driver.failed` (driver), `job.interrupted` (interrupted),

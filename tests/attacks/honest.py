@@ -163,6 +163,10 @@ REPORTS: dict[str, dict[str, Any]] = {
     "log-ended": {"rank": 0, "why": "no space left on the disk of /home/ml/.muster"},
     "stdin": {"rank": 0, "still_read": True},
     "rank-end": {"rank": 0, **_END, "tail": ["line\n"], "out_of_memory": {"limit": 7}},
+    "program-over": {
+        **{"rank": 0, "time": 1000.0, "error": ["ValueError: boom"], "alive": ["thread 'w'"]},
+        **{"ends_in": 60.0, "ended": False},
+    },
     "pulse": {"ranks": {"0": {"cpu": 1.5, "state": "S"}}},
     "launcher": {"text": "line\n"},
     "command-end": _END,

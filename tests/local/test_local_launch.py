@@ -368,3 +368,28 @@ def on_a_terminal(command: list[str], project: Project) -> tuple[subprocess.Pope
 def bare_python() -> str:
     """The interpreter below this virtual environment, which has no packages of ours."""
     return os.path.realpath(FAB.parent / "python")
+
+
+LIVES_ON = """
+import os, threading, time
+def save():
+    time.sleep(4)
+    print("saved", flush=True)
+if os.environ["RANK"] == "1":
+    threading.Thread(target=save, name="writer").start()
+    raise ValueError("boom")
+time.sleep(300)
+"""
+
+
+@mostly_mpirun
+def test_an_exception_that_a_live_thread_hides_is_said_while_the_thread_works(
+    project: Project, launcher: str
+) -> None:
+    (project.path / "lives.py").write_text(LIVES_ON)
+    done = project.launch("--launcher", launcher, "--script", "lives.py")
+    said = "rank 1 (localhost): ValueError: boom; its process lives, and is ended in 60 s: thread 'writer'"
+    assert said in done.output
+    assert done.output.index(said) < done.output.index("[1 localhost] saved")
+    assert "FAILED  rank 1 on localhost: exit status 1" in done.output
+    assert done.status == 1

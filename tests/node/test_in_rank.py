@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import muster.deploy.agent.job
+from muster.deploy.jobs.programs import IN_EVERY_RANK
 
 pytestmark = pytest.mark.slow  # several processes a test
 
@@ -31,7 +32,8 @@ mpi.MPI_Init(None, None)
 def folder(tmp_path: Path) -> Path:
     """A folder like the one on a host, with nothing else in it."""
     (tmp_path / "in_rank").mkdir()
-    (tmp_path / "in_rank" / "sitecustomize.py").write_text((FOLDER / "sitecustomize.py").read_text())
+    for name in IN_EVERY_RANK:
+        (tmp_path / "in_rank" / name).write_text((FOLDER / name).read_text())
     return tmp_path
 
 

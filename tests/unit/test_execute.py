@@ -488,3 +488,66 @@ DAEMON_GONE = Failure("launcher", "its daemon ended with SIGKILL (9)", 1, host="
 )
 def test_ranks_that_the_launcher_ends_are_no_cause(failures: list[Failure], first: Failure | None) -> None:
     assert first_of(failures, "node1") == (first or (failures[0] if failures else None))
+
+
+def lingers(
+    hosts: Hosts, rank: int, *, error: str = "ValueError: boom", at: float = 0.0, **more: Any
+) -> None:
+    said = {"error": [error] if error else [], "alive": ["thread 'w' in f (a.py:3)"], "ends_in": 60.0, **more}
+    hosts.tell(hosts.plan.ranks[rank].host, "program-over", rank=rank, time=at or time.time(), **said)
+
+
+def test_an_exception_that_a_live_thread_hides_is_the_cause_of_what_follows(hosts: Hosts) -> None:
+    hosts.start_all()
+    lingers(hosts, 3, at=1000.0)
+    hosts.end(1, code=1, at=1001.0, tail=("Connection closed by peer\n",))
+    result = hosts.run()
+    assert result.failure
+    assert result.failure.headline == "rank 3 on node2: ValueError: boom"
+    assert result.failure.tail == ("ValueError: boom\n",)
+    assert any("rank 3 (node2): ValueError: boom; its process lives" in note for note in result.notes)
+
+
+def test_a_rank_that_ends_by_itself_after_its_exception_is_like_any_other(hosts: Hosts) -> None:
+    hosts.start_all()
+    lingers(hosts, 3)
+    hosts.end(3, code=1, tail=("ValueError: boom\n",))
+    result = hosts.run()
+    assert result.failure
+    assert (result.failure.headline, result.notes) == ("rank 3 on node2: exit status 1", ())
+
+
+def test_a_rank_that_was_ended_after_its_exception_is_explained(hosts: Hosts) -> None:
+    hosts.start_all()
+    lingers(hosts, 3)
+    lingers(hosts, 3, ended=True)
+    hosts.end(3, code=1)
+    (note,) = hosts.run().notes
+    assert note.endswith("lived for 60 s after the exception, and was ended: thread 'w' in f (a.py:3)")
+
+
+def test_a_rank_that_cannot_end_itself_after_its_exception_is_ended(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "LATE_SECONDS", 0.0)
+    hosts.start_all()
+    lingers(hosts, 3, ends_in=0.0)
+    result = hosts.run()
+    assert result.failure
+    assert result.failure.headline == "rank 3 on node2: ValueError: boom"
+
+
+def test_a_program_that_is_over_and_whose_rank_ends_well_is_no_failure(hosts: Hosts) -> None:
+    hosts.start_all()
+    lingers(hosts, 3, error="", ends_in=0.0)
+    hosts.end(0, 1, 2, 3)
+    hosts.tell("node1", "command-end", code=0)
+    result = hosts.run()
+    assert (result.failure, result.notes) == (None, ())
+
+
+def test_a_host_does_not_tell_of_another_hosts_program(hosts: Hosts) -> None:
+    hosts.tell("node2", "program-over", rank=0, time=1.0, error=["x"], alive=[])
+    result = hosts.run()
+    assert result.failure
+    assert "a report of rank 0, which the plan does not have there" in result.failure.reason

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.connect.reports import Pulse, Pulses
+from muster.deploy.connect.reports import ProgramOver, Pulse, Pulses
+from muster.deploy.launch.lingering import Lingering
 from muster.deploy.launch.result import Failure, RankEnd
 from muster.deploy.launch.state import State, UntrueReport
 from muster.deploy.launch.watchdogs import Stall
@@ -94,6 +95,16 @@ def test_ranks_that_have_ended_are_not_waited_for(job: Job) -> None:
     job.state.ends = {rank: RankEnd(place, 0, at=0.0) for rank, place in job.state.places.items()}
     job.pass_time(30)
     assert job.failure is None
+
+
+def test_where_nothing_moves_the_rank_whose_program_is_over_is_named(job: Job) -> None:
+    over = ProgramOver(2, 0.0, error=(), alive=("thread 'writer' in save (train.py:3)",))
+    job.state.program_over(Lingering(job.state.places[2], 0.0, over))
+    job.pass_time(14)
+    assert job.failure
+    assert (job.failure.rank, job.failure.host) == (2, "node2")
+    alive = "its process lives: thread 'writer' in save (train.py:3), and no rank has printed anything"
+    assert alive in job.failure.reason
 
 
 def test_a_host_speaks_for_its_own_ranks(job: Job) -> None:

@@ -25,7 +25,7 @@ FRAMES = {
     "deploy/agent/container/survey.py",  # inside of an image
     "deploy/agent/main.py",
     "deploy/agent/host/gpus.py",
-    "deploy/agent/job/in_rank/sitecustomize.py",
+    "deploy/agent/job/in_rank/muster_over.py",
     "deploy/jobs/detached_main.py",
     "deploy/slurm/batch_main.py",
     "deploy/image/bake.py",

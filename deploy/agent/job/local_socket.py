@@ -59,6 +59,7 @@ class LocalSocket:
                     "stacks": self._stacks,
                     "why": self._why,
                     "stop": self._stop,
+                    "over": self._over,
                     "container": self.keeper,
                 }
                 answers[hello["hello"]](hello, stream)
@@ -81,6 +82,11 @@ class LocalSocket:
                 self._send({**_explained(frame), "rank": rank})
         at = end["time"] or steady()  # now: what follows from this end must not seem to be before it
         self._send({**self.ranks.ended(rank, end), "rank": rank, "time": at})
+
+    def _over(self, hello: Frame, stream: Any) -> None:
+        """The program of a rank is over, and its process may live on (in_rank/muster_over.py)."""
+        fields = ("rank", "time", "error", "alive", "ends_in", "ended")
+        self._send({"event": "program-over", **{name: hello[name] for name in fields}})
 
     def _shell(self, hello: Frame, stream: Any) -> None:
         number = id(stream)

@@ -1,18 +1,18 @@
-"""Python imports this at the start of every rank (PYTHONPATH, `rank.py`). It acts once, at the rank's end.
+"""Python imports this at the start of every rank (PYTHONPATH, `rank.py`). It acts at the rank's end.
 
 With `--record` it also loads the other files here, which lie beside it.
 
-Two failures of a program that uses MPI look like success, or like no end, from outside:
+Three kinds of failure look like success, or like no end, from outside:
 
 * A rank under torchrun is no rank to MPI: each has a world of size 1. N models are trained, and all end with
   0. Such a rank leaves a file, by which `rank.py` knows that the rank has failed.
 * A rank that fails waits in MPI_Finalize for the others, which wait for it. `python -m mpi4py` makes that an
   MPI_Abort for programs that import mpi4py. For those that do not, as with torch's own MPI backend, the rank
   ends here without MPI_Finalize.
+* A rank that dies of an exception may not end, because one of its threads lives (muster_over.py).
 
-A rank that fails also leaves the time: peers that lose their connection to it may be gone before it is.
-
-If Open MPI's library is loaded, it is asked through ctypes. Standard library only, Python 3.9.
+If Open MPI's library is loaded, it is asked through ctypes. Standard library only, Python 3.9. What acts at
+the end is loaded at the start: the disk may not answer by then, or have another Python.
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ import atexit
 import contextlib
 import os
 import sys
-import time
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 ALONE = "world-of-one"  # the file of rank 3: world-of-one-3 (deploy/agent/job/rank.py)
-FAILED = "failed"  # the file of process 71, whose text is the time by the clock of common/clock.py: failed-71
-
 RUNNERS = ("<frozen runpy>", "/runpy.py", "/mpi4py/__main__.py", "/mpi4py/run.py")
 STARTED_BY_MPI = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}  # what a launcher of MPI tells its ranks
 
@@ -38,8 +35,9 @@ STARTED_BY_MPI = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}  # what a lau
 class _End:
     """Looks at the rank when its program, and all that it registered for its exit, have ended."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], over: Any) -> None:
         # Read now: the program may change the environment, and MPI does.
+        self._over = over
         world = environment.get("WORLD_SIZE", "")
         self._world = int(world) if world.isdecimal() else 1
         self._agent = environment.get("MUSTER_AGENT", "")
@@ -55,26 +53,17 @@ class _End:
 
     def judge(self) -> None:
         """Python calls this last of all at exit: it is registered first."""
-        status = self._status or int(getattr(sys, "last_value", None) is not None)
-        if status:
-            self._leave_time()
+        status = self._over.judge(self._status)
         library = _loaded_mpi()
         if library is None or not _flag(library, "MPI_Initialized"):
             return
         finalized = _flag(library, "MPI_Finalized")
         if status and not finalized and "mpi4py.MPI" not in sys.modules:
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(Exception):
-                    stream.flush()
+            self._over.flush()
             os._exit(status)
         if self._world > 1 and not _met_by_torch() and self._is_alone(library, finalized=finalized):
             with contextlib.suppress(OSError), open(self._marker, "x", encoding="ascii"):
                 pass
-
-    def _leave_time(self) -> None:
-        """Leave the time of the failure. A process forked by the rank leaves its own: nobody reads it."""
-        with contextlib.suppress(OSError), open(f"{self._agent}/{FAILED}-{os.getpid()}", "x") as file:
-            file.write(repr(time.clock_gettime(time.CLOCK_BOOTTIME)))
 
     def _is_alone(self, library: Any, *, finalized: bool) -> bool:
         """Whether MPI_COMM_WORLD has one rank; after MPI_Finalize, MPI can no longer be asked."""
@@ -170,10 +159,17 @@ def _record(folder: str) -> None:
     if os.environ.pop("MUSTER_RECORD", "") != "1":
         return
     for name in ("muster_ring", "muster_backward", "muster_calls", "muster_recorder", "muster_console"):
-        spec: ModuleSpec | None = PathFinder.find_spec(name, [folder])
-        if spec and spec.loader:
-            sys.modules[name] = module = module_from_spec(spec)
-            spec.loader.exec_module(module)
+        _load(name, folder)
+
+
+def _load(name: str, folder: str) -> ModuleType:
+    """Import a file of this folder, which is no longer on the path."""
+    spec: ModuleSpec | None = PathFinder.find_spec(name, [folder])
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    sys.modules[name] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 if __name__ == "sitecustomize":
@@ -181,7 +177,8 @@ if __name__ == "sitecustomize":
     _leave_the_path(own_folder)
     with contextlib.suppress(Exception):  # a record that cannot be made must not cost the rank
         _record(own_folder)
-    the_end = _End(dict(os.environ))
+    the_over = _load("muster_over", own_folder).Over(dict(os.environ))
+    the_end = _End(dict(os.environ), the_over)
     atexit.register(the_end.judge)
     with contextlib.suppress(Exception):  # whatever is wrong with mpi4py, its user will see it
         _hear_mpi4py(the_end)
