@@ -10,8 +10,10 @@ from pathlib import Path
 
 from invoke import Context
 
+from ..connect.opener import config_beside
 from ..errors import UsageError
 from ..hosts import hostfile
+from ..roster.inventory import require_own_variables
 from .command import Values, command
 from .shared import HELP, explained
 from .shipped import ANSIBLE
@@ -58,6 +60,8 @@ def _play(book: str, context: Context, hosts: str, more: str) -> None:
     """Replace this process by ansible-playbook, whose exit status is then that of the command."""
     with explained(context):
         hostfile.load(Path(hosts))  # so that mistakes in it are reported by us, not by Ansible
+        require_own_variables(Path(hosts))
+        config_beside(Path(hosts))  # the playbooks log in with it
         try:
             words = shlex.split(more)
         except ValueError as error:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from ..common.users import name_of
 from ..errors import UsageError
 from ..hosts.hostfile import Host
+from .ownership import require_own
 from .pipe import OpenPipe, Pipe
 from .transports.local import LocalPipe
 from .transports.openssh import OpenSshPipe
@@ -44,19 +42,8 @@ def _made(path: Path, why: str) -> Path | None:
     """A file that setup has made, if it is there and nobody else could have written it."""
     if not path.is_file():
         return None
-    if problems := [problem for place in (path.parent, path) for problem in _open_to_others(place, why)]:
-        raise UsageError("\n".join(problems))
+    require_own((path.parent, path), why)
     return path
-
-
-def _open_to_others(path: Path, why: str) -> Iterator[str]:
-    """Who else may write to a file or folder, and what to do."""
-    place, user = shlex.quote(str(path)), os.geteuid()
-    if others := {path.lstat().st_uid, path.stat().st_uid} - {user, 0}:
-        names = ", ".join(name_of(other) for other in others)
-        yield f"{path}: belongs to {names}, and {why}; read it, then: sudo chown -h {name_of(user)} {place}"
-    if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        yield f"{path}: others may write to it, and {why}; do: chmod go-w {place}"
 
 
 def opener(hosts_file: Path, python: str) -> OpenPipe:

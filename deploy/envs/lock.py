@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 from ..decode import NONSENSE, from_json
 from ..errors import UsageError
 from . import uv
+from .requirements import exported_problems, toml
 from .wanted import Platform, Wanted, fingerprint
 
 KEY_LENGTH = 20
@@ -122,6 +123,8 @@ def _exported(source: Path, environment: Mapping[str, str]) -> tuple[str, list[s
     words = ["export", "--quiet", "--frozen", "--no-emit-project", "--no-header", "--no-annotate", "--no-dev"]
     words += _ANY_PYTHON
     text = uv.run(words, f"{source}: cannot be read", environment, source.parent)
+    if problems := exported_problems(source, text):
+        raise UsageError("\n".join(problems))
     registries = dict.fromkeys(re.findall(r'registry = "(https?://[^"]+)"', source.read_text()))
     options = [word for registry in registries for word in ("--index", registry)]
     return text, [*options, "--index-strategy", "unsafe-best-match"] if options else []
@@ -135,7 +138,7 @@ def _written(folder: str, name: str, text: str) -> str:
 
 def _of_pylock(text: str, asked: Wanted, platform: Platform) -> Lock:
     packages, notes = [], []
-    for entry in _toml(text).get("packages", []):
+    for entry in toml(text).get("packages", []):
         if entry.get("directory", {}).get("path") == ".":
             notes.append(_PROJECT_NOTE)
             continue
@@ -165,12 +168,3 @@ def _package(entry: Mapping[str, Any], file: Path) -> Package:
     described, sdist = best
     url = described.get("url") or Path(file.resolve().parent, described["path"]).as_uri()
     return Package(name, version, url, described["hashes"]["sha256"], sdist)
-
-
-def _toml(text: str) -> Mapping[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib  # noqa: PLC0415  # 3.10 has none
-    else:
-        import tomli as tomllib  # noqa: PLC0415
-    known: Mapping[str, Any] = tomllib.loads(text)
-    return known

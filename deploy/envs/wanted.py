@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from ..connect.ownership import require_own
 from ..errors import UsageError
+from .requirements import files_of, require_no_builds
 
-_INCLUDE = re.compile(r"\s*(?:-r|-c|--requirements?|--constraints?)[\s=]+(\S+)")
-MOST_FILES = 100
+_BUILDS = "packages without a wheel that it names are built here, which runs their code"
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,6 @@ class Wanted:
     torch_backend: str = "auto"
     """Which wheels of torch: uv's word, or `auto` for what the hosts have, or `none` for the index's own."""
     relock: bool = False
-
-    def contents(self) -> Iterator[tuple[str, bytes]]:
-        """The text of the file, and of every file that it includes."""
-        yield from _contents(self.file, [])
 
 
 @dataclass(frozen=True)
@@ -78,29 +74,20 @@ def wanted(file: str, *, python: str, system_torch: bool, torch_backend: str, re
         raise UsageError("--system-torch takes the hosts' own Python with it; leave out --python-version")
     if not re.fullmatch(r"[a-z]+[0-9.]*", torch_backend):
         raise UsageError(f"--torch-backend {torch_backend}: write auto, none, cpu, or a CUDA such as cu128")
+    require_own_requirements(Path(file))
     return Wanted(Path(file), python, system_torch, torch_backend, relock)
+
+
+def require_own_requirements(file: Path) -> None:
+    """`UsageError` for requirements that would run code here: another user's, or what uv would build."""
+    read = [path for path, _ in files_of(file)]
+    require_own([*read, *(file.parent / name for name in ("pyproject.toml", "uv.toml"))], _BUILDS)
+    require_no_builds(file)
 
 
 def fingerprint(asked: Wanted, platform: Platform, uv: str) -> str:
     """The digest of all that decides a lock, but the index: the same until a file or a host changes."""
     digest = hashlib.sha256(repr((uv, astuple(platform), asked.system_torch, asked.torch_backend)).encode())
-    for name, content in asked.contents():
-        digest.update(repr((name, content)).encode())
+    for path, text in files_of(asked.file):
+        digest.update(repr((path.name, text)).encode())
     return digest.hexdigest()
-
-
-def _contents(file: Path, seen: list[Path]) -> Iterator[tuple[str, bytes]]:
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
-    seen.append(file.resolve())
-    yield file.name, content
-    if file.suffix in {".toml", ".lock"}:
-        return
-    for line in content.decode(errors="replace").splitlines():
-        match = _INCLUDE.match(line)
-        if match and "://" not in match[1] and len(seen) < MOST_FILES:
-            inner = file.parent / match[1]
-            if inner.resolve() not in seen:
-                yield from _contents(inner, seen)

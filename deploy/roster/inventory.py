@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..connect.ownership import require_own, within
 from ..errors import UsageError
 
 # A file that no plugin can read is an error, not an inventory of nobody; nothing but JSON is printed.
@@ -20,10 +21,24 @@ _SETTINGS = {
 }
 
 
+_VARIABLES = ("group_vars", "host_vars")
+
+
+def require_own_variables(inventory: Path) -> None:
+    """`UsageError` if another user may have written the variables beside an inventory, or in its folder."""
+    folder = inventory if inventory.is_dir() else inventory.parent
+    places = (folder / name for name in _VARIABLES)
+    require_own((path for place in places for path in within(place)), "Ansible's lookups run commands here")
+
+
 def load(path: Path) -> dict[str, Any]:
     """The inventory of a file or folder (INI, YAML, a script) as a JSON object, with `_meta.hostvars`."""
     if not path.exists():
         raise UsageError(f"{path}: no such inventory")
+    require_own(within(path), "an inventory may be a script, which Ansible runs here")
+    require_own_variables(path)
+    if "ANSIBLE_CONFIG" not in os.environ:
+        require_own([Path("ansible.cfg")], "it names plugins, which Ansible runs here")
     try:
         done = subprocess.run(
             [_program(), "-i", str(path), "--list"],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect import opener
+from muster.deploy.connect import opener, ownership
 from muster.deploy.connect.opener import config_beside, pythons_beside
 from muster.deploy.errors import UsageError
 from muster.deploy.hosts.hostfile import Host
@@ -30,8 +30,9 @@ def test_the_configuration_beside_the_hosts_file_is_used(made: Path, tmp_path: P
 @pytest.mark.parametrize("mode", [0o020, 0o002, 0o022])
 @pytest.mark.parametrize("name", [".muster", ".muster/ssh_config"])
 def test_one_that_others_may_write_is_refused_with_what_mends_it(
-    made: Path, tmp_path: Path, name: str, mode: int
+    made: Path, tmp_path: Path, name: str, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ownership, "is_private", lambda group: False)  # a group of several users
     place = tmp_path / name
     place.chmod(place.stat().st_mode | mode)
     with pytest.raises(UsageError, match=f"{name}: others may write to it, .*; do: chmod go-w {place}$"):
