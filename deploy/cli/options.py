@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..common.variables import tells_rank
 from ..console.text import count
 from ..errors import UsageError
 from ..hosts.containers import ENGINES
@@ -34,6 +35,13 @@ _INSTEAD = {
     "rank": "muster logs JOB --rank shows one rank of it",
     "timings": "its runs/JOB/result.json has them, and comes with muster attach",
 }
+_SET_BY = {
+    "MUSTER_BACKEND": "; --backend chooses it",
+    "MUSTER_RECORD": "; --record sets it",
+    **dict.fromkeys(("RANK", "WORLD_SIZE"), "; --np and slots= say how many ranks there are"),
+    "MASTER_ADDR": "; --network chooses the network of the ranks",
+}
+"""Options in place of variables that Muster sets."""
 _Word = TypeVar("_Word", bound=str)
 
 
@@ -140,6 +148,11 @@ def environment(settings: Iterable[str], environ: Mapping[str, str]) -> tuple[tu
         name, equals, value = setting.partition("=")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UsageError(f"--env {setting}: write NAME=value, or NAME to take its value from here")
+        if tells_rank(name):
+            raise UsageError(
+                f"--env {name}: Muster and its launcher set {name} in every rank; leave it out"
+                f"{_SET_BY.get(name, '')}"
+            )
         if not equals and name not in environ:
             raise UsageError(f"--env {name}: not set here; write {name}=value")
         if "\0" in (value := value if equals else environ[name]):

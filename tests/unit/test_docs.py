@@ -17,6 +17,7 @@ from muster.deploy.cli import options as request
 from muster.deploy.cli.commands import collection
 from muster.deploy.cli.program import commands as known
 from muster.deploy.cli.words import spelled_out
+from muster.deploy.common.variables import OF_RANKS, SETTINGS
 from muster.deploy.hosts import hostfile
 from tests.cluster.faults import FAULTS
 from tests.cluster.start_faults import START_FAULTS
@@ -205,3 +206,8 @@ def test_the_untimed_faults_of_the_document_have_tests() -> None:
     for fault, said, tests in UNTIMED:
         assert f"| {fault} | {said} | {tests} |" in text
         assert all((ROOT / test).is_file() for test in tests.split(", "))
+
+
+def test_the_page_on_the_environment_names_every_variable_that_a_user_cannot_set() -> None:
+    page = DOCUMENTS["docs/reference/environment.md"]
+    assert [name for name in (*OF_RANKS, *(f"{name}*" for name in SETTINGS)) if f"`{name}`" not in page] == []

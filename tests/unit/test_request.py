@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli import options as request
+from muster.deploy.common.variables import OF_RANKS, is_foreign
 from muster.deploy.errors import UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.plan.source_tree import scan
@@ -83,10 +84,9 @@ def test_ranks_per_host_take_the_place_of_the_slots(number: int, slots: list[int
     assert [host.slots for host in request.per_host(HOSTS, number)] == slots
 
 
-@pytest.mark.parametrize("number", [3, -1])
-def test_a_host_gets_no_more_ranks_than_it_has_slots(number: int) -> None:
-    with pytest.raises(UsageError, match=f"--per-host {number}: node. has . in the hosts file"):
-        request.per_host(HOSTS, number)
+def test_a_host_gets_no_more_ranks_than_it_has_slots() -> None:
+    with pytest.raises(UsageError, match="--per-host 3: node2 has 2 in the hosts file"):
+        request.per_host(HOSTS, 3)
 
 
 def test_the_environment_is_given_or_taken_from_here() -> None:
@@ -158,3 +158,19 @@ def test_a_size_has_a_letter_for_its_unit(text: str, size: int) -> None:
 def test_a_size_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--max-log .*: write a number of bytes such as 500M or 8G"):
         request.size("--max-log", text)
+
+
+@pytest.mark.parametrize("known", OF_RANKS)
+def test_a_variable_that_tells_a_rank_who_it_is_is_refused(known: str) -> None:
+    name = known.replace("*", "SIZE")
+    for given in (f"{name}=1", name):
+        with pytest.raises(UsageError, match=f"^--env {name}: Muster and its launcher set {name} in every"):
+            request.environment([given], {name: "1"})
+    assert is_foreign(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["OMPI_MCA_btl", "PRTE_MCA_x", "PMIX_MCA_x", "OMP_NUM_THREADS", "TMPDIR", "RANKS", "MUSTER"]
+)
+def test_a_setting_of_a_launcher_is_the_user_s(name: str) -> None:
+    assert request.environment([f"{name}=1"], {}) == ((name, "1"),)

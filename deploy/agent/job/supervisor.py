@@ -25,6 +25,7 @@ from ...common.limits import require_fit
 from ...common.paths import JobPaths, MusterPaths
 from ...common.runs import make_private
 from ...common.store import Store, sweep_old_jobs, write_atomically
+from ...common.variables import is_foreign
 from ..process.processes import (
     GRACE_SECONDS,
     PR_SET_CHILD_SUBREAPER,
@@ -38,15 +39,12 @@ from ..process.processes import (
 from .local_socket import LocalSocket
 from .ranks import Ranks
 
-# The environment of another launcher, or of this SSH session, must not reach a rank.
-FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "SLURMD_", "TORCHELASTIC_", "SSH_", "MUSTER_")
 KEPT_FOR_SRUN = {"SLURM_CONF"}  # where it finds its site
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
 MOST_OUTPUTS = 10_000  # the most files that are counted: a job's verdict waits for the count
 OPEN_MPI_DAEMONS = {"orted", "prted"}
 SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/connect/listener.py)
 STDIN = 0
-FOREIGN_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
 class Work:
@@ -259,9 +257,7 @@ class Work:
         """The environment of mpirun, torchrun and prted here; ranks get the plan's on top, in `rank.py`."""
         kept = KEPT_FOR_SRUN if "MUSTER_STEP" in self.job["env"] else set()
         environment = {
-            name: value
-            for name, value in os.environ.items()
-            if (not name.startswith(FOREIGN) and name not in FOREIGN_NAMES) or name in kept
+            name: value for name, value in os.environ.items() if not is_foreign(name) or name in kept
         }
         environment["PATH"] = os.pathsep.join(self.job["path"] + [environment.get("PATH", os.defpath)])
         # Temporary files go where the agent removes them: stale session folders break later mpiruns.

@@ -1,0 +1,32 @@
+"""The environment variables that tell a rank who it is and where the others are.
+
+Muster and its launchers set them, so a user cannot, and the values of a host or of an outer launcher must not
+reach a rank.
+"""
+
+from __future__ import annotations
+
+OF_RANKS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+    *("TORCHELASTIC_*", "TORCH_ELASTIC_WORKER_IDENTICAL"),
+    *("OMPI_COMM_WORLD_*", "OMPI_WORLD_*", "OMPI_UNIVERSE_SIZE", "PMIX_*", "PMI_*"),
+    *("SLURM_*", "SLURMD_*", "MUSTER_*"),
+)
+"""Names, and beginnings of names with a star."""
+SETTINGS = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
+"""The beginnings of names that tune Open MPI. A user may set them."""
+# Whatever else a host's login, or an outer launcher, says of Open MPI and of its session is foreign too.
+FOREIGN = ("OMPI_", "PRTE_", "SSH_")
+
+
+def tells_rank(name: str) -> bool:
+    """Whether Muster or its launcher sets this variable in every rank."""
+    return not name.startswith(SETTINGS) and any(
+        name.startswith(known[:-1]) if known.endswith("*") else name == known for known in OF_RANKS
+    )
+
+
+def is_foreign(name: str) -> bool:
+    """Whether this variable of a host's login must not reach a rank."""
+    return name.startswith((*FOREIGN, *SETTINGS)) or tells_rank(name)
