@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..connect.pipe import OpenPipe
 from ..hosts.hostfile import Host
+from ..jobs.hosts_record import HostsRecord, keep
 from ..jobs.job import Job
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts, Blame, Observer
@@ -57,10 +58,23 @@ def job_of(  # noqa: PLR0917  # what a benchmark's job has
     )
 
 
-def run(job: Job, open_pipe: OpenPipe, runs: Path, observers: Sequence[Observer], blame: Blame) -> Ran:
-    """Run the job to its end. Its folder in `runs` is like that of any other job."""
+def run(  # noqa: PLR0917  # what a benchmark's job has
+    job: Job,
+    open_pipe: OpenPipe,
+    runs: Path,
+    observers: Sequence[Observer],
+    blame: Blame,
+    record: HostsRecord | None = None,
+) -> Ran:
+    """Run the job to its end. Its folder in `runs` is like that of any other job.
+
+    `record`: how later commands reach its hosts.
+    """
     folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
-    result = Attempts(job, open_pipe, folder, (folder, *observers), blame=blame).run()
+    attempts = Attempts(
+        job, open_pipe, folder, (folder, *observers), lambda plan: keep(record, folder.path), blame=blame
+    )
+    result = attempts.run()
     places = [(host.host.name, place.rank) for host in result.plan.hosts for place in host.ranks]
     places.sort(key=lambda place: place[1])
     printed = {rank: _head_of(folder.log_of(rank, host, "out")) for host, rank in places}

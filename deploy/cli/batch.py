@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..connect.cluster import Cluster
-from ..connect.opener import opener
+from ..connect.opener import access_beside
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..console.text import count
@@ -17,8 +17,10 @@ from ..errors import HostfileError, UsageError
 from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs.detach import detach
+from ..jobs.hosts_record import HostsRecord, kept_if_taken
 from ..jobs.job import Job
 from ..slurm.batch import batch_of, submit
+from .inventory import HOSTS_FILE
 
 LOGIN_DRIVER = "muster.deploy.slurm.login_main"
 
@@ -34,7 +36,9 @@ def hand_to_slurm(job: Job, words: Sequence[str], runs: Path, screen: Screen, *,
     screen.say(f"detached; its driver runs on the first host: muster attach {name}, muster stop {name}")
 
 
-def hand_to_login(job: Job, words: Sequence[str], login: str, screen: Screen, *, dry: bool) -> None:
+def hand_to_login(
+    job: Job, words: Sequence[str], login: str, runs: Path, screen: Screen, *, dry: bool
+) -> None:
     """Start the driver on a login node, which asks Slurm for the hosts."""
     if dry:
         raise UsageError(
@@ -43,10 +47,13 @@ def hand_to_login(job: Job, words: Sequence[str], login: str, screen: Screen, *,
         )
     node, name = _login_node(login), job.spec.job
     job = dataclasses.replace(job, slurm=tuple(words))
-    with Cluster([node], opener(Path("hosts.txt"), job.python)) as cluster:
+    access = access_beside(Path(HOSTS_FILE), job.python)
+    with (
+        kept_if_taken(runs, name, HostsRecord((node,), access, detached=True)),
+        Cluster([node], access.open) as cluster,
+    ):
         screen.say(harmless(detach(job, cluster, LOGIN_DRIVER)))
-    listed = f"with a hosts file whose line is: {login}"
-    screen.say(f"detached; its driver is on {node.name}: muster attach {name} --hosts FILE, {listed}")
+    screen.say(f"detached; its driver is on {node.name}: muster attach {name}, muster stop {name}")
 
 
 def _login_node(login: str) -> Host:

@@ -127,6 +127,7 @@ def carry_out(job: Job, inventory: Inventory, runs: Path, *, out: bool = False, 
             runs,
             (screen, *([FirstRank(sys.stdout)] if table else [])),
             inventory.blame,
+            inventory.record(job.hosts),
         )
     finally:
         screen.close()

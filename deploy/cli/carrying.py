@@ -23,6 +23,7 @@ from ..envs.present import Packages
 from ..envs.wanted import Wanted
 from ..hosts.hostfile import Host
 from ..jobs.detach import detach
+from ..jobs.hosts_record import HostsRecord, keep, kept_if_taken
 from ..jobs.job import Job
 from ..jobs.notify import notify
 from ..jobs.run_folder import RunFolder
@@ -90,20 +91,23 @@ def carry(
     `words`: the options for Slurm of a job that goes there. `asked`: the packages that the ranks shall have.
     """
     open_pipe, runs = inventory.open_pipe, Path(options.runs)
+    record = inventory.record(job.hosts, detached=options.detach)
     brought = packages(asked, job.spec.launcher, screen, dry=dry) if asked else None
     if words and options.slurm_login:
-        batch.hand_to_login(job, words, options.slurm_login, screen, dry=dry)
+        batch.hand_to_login(job, words, options.slurm_login, runs, screen, dry=dry)
     elif words:
         batch.hand_to_slurm(job, words, runs, screen, dry=dry)
     elif dry:
         show(job, open_pipe, clock, brought)
     elif options.detach:
-        hand_over(job, open_pipe, screen, brought)
+        with kept_if_taken(runs, job.spec.job, record):
+            hand_over(job, open_pipe, screen, brought)
     else:
         outward: dict[str, Any] = {
             "blame": inventory.blame,
             "events": options.events,
             "metrics": options.metrics,
+            "record": record,
         }
         carry_out(job, open_pipe, runs, screen, clock, packages=brought, tell=options.timings, **outward)
 
@@ -150,11 +154,13 @@ def carry_out(
     blame: Blame = lambda result: result,
     events: str = "",
     metrics: str = "",
+    record: HostsRecord | None = None,
 ) -> None:
     """Run the job to its verdict, with run folder and screen.
 
     `tell`: also print the timings of its start. `blame`: gives a result the cause that only the source of the
-    hosts knows. `events`: where copies of the events go. `metrics`: where a scrape is answered.
+    hosts knows. `events`: where copies of the events go. `metrics`: where a scrape is answered. `record`: how
+    later commands reach the hosts.
     """
     folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
     try:
@@ -167,7 +173,15 @@ def carry_out(
                 "packages": packages,
                 "blame": blame,
             }
-            attempts = Attempts(job, open_pipe, folder, observers, listeners=tells, **given)
+            attempts = Attempts(
+                job,
+                open_pipe,
+                folder,
+                observers,
+                lambda plan: keep(record, folder.path),
+                listeners=tells,
+                **given,
+            )
             result = attempts.run()
     finally:
         screen.close()

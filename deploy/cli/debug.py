@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from json import dumps
-from pathlib import Path
 
 from invoke import Context, Exit
 
@@ -13,13 +12,12 @@ from ..console.terminal import harmless, harmless_lines
 from ..debug.answers import gather
 from ..debug.talk import open_talk, talk
 from ..errors import UsageError
-from ..hosts import hostfile
 from .command import Values, command
 from .running import exit_if_silent, running
-from .shared import HELP, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
+from .shared import HELP, JOB_HOSTS, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
 
 _HELP = {
-    "hosts": HELP["hosts"],
+    "hosts": JOB_HOSTS,
     "python": HELP["python"],
     "job": THE_JOB,
     "runs": RUNS,
@@ -51,7 +49,7 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
     rank: int = ALL,
     timeout: int = DEFAULT_SECONDS,
     json: bool = False,
-    hosts: str = "hosts.txt",
+    hosts: str = "",
     runs: str = "runs",
     python: str = "",
 ) -> None:
@@ -67,7 +65,7 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
     with explained(context):
         if not expression:
             raise UsageError("which expression? muster eval JOB EXPRESSION")
-        with running(job, hostfile.load(Path(hosts)), hosts, runs, python) as (state, channels, silent):
+        with running(job, hosts, runs, python) as (state, channels, silent):
             wanted = range(state.ranks) if rank == ALL else [require_rank(rank, state.ranks)]
             gathered = gather(state.job, channels, expression, wanted, seconds=timeout, silent=silent)
         if json:
@@ -95,7 +93,7 @@ def debug(  # noqa: PLR0917  # fab makes a flag of each parameter
     job: str = "",
     rank: int = 0,
     hold: bool = False,
-    hosts: str = "hosts.txt",
+    hosts: str = "",
     runs: str = "runs",
     python: str = "",
 ) -> None:
@@ -106,7 +104,7 @@ def debug(  # noqa: PLR0917  # fab makes a flag of each parameter
     """
     with (
         explained(context, "left; the job goes on"),
-        running(job, hostfile.load(Path(hosts)), hosts, runs, python) as (state, channels, silent),
+        running(job, hosts, runs, python) as (state, channels, silent),
     ):
         rank = require_rank(rank, state.ranks)
         channel = open_talk(state.job, channels, rank, hold=hold, silent=silent)

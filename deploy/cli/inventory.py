@@ -6,20 +6,21 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..connect.cluster import Cluster
-from ..connect.opener import opener, pythons_beside
+from ..connect.opener import Access, access_beside
 from ..connect.pipe import OpenPipe, Pipe
 from ..console.terminal import harmless
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..hosts.slots import counted_slots, slot_rule
+from ..jobs.hosts_record import HostsRecord
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..launch.result import LaunchResult
@@ -46,18 +47,29 @@ class Inventory:
 
     hosts: tuple[Host, ...]
     open_pipe: OpenPipe
-    pythons: Mapping[str, str] = field(default_factory=dict)
+    access: Access | None = None
+    """How they are reached by SSH; None for hosts of Slurm, which only the steps of an allocation reach."""
     allocation: str = ""
     """Slurm's number of the allocation that the hosts belong to."""
     blame: Callable[[LaunchResult], LaunchResult] = lambda result: result
     """Gives the result of a launch the cause that only the source of the hosts knows."""
+
+    @property
+    def pythons(self) -> Mapping[str, str]:
+        """The Python that setup chose for a host, by its name."""
+        return self.access.pythons if self.access else {}
+
+    def record(self, hosts: Sequence[Host], *, detached: bool = False) -> HostsRecord | None:
+        """What later commands need to reach the hosts of a job."""
+        return HostsRecord(tuple(hosts), self.access, detached) if self.access else None
 
 
 def of_file(hosts: str, include: str, exclude: str, python: str) -> Inventory:
     """The hosts of a hosts file."""
     path = Path(hosts)
     listed = hostfile.select(hostfile.load(path), include, exclude)
-    return Inventory(listed, opener(path, python), pythons_beside(path))
+    access = access_beside(path, python)
+    return Inventory(listed, access.open, access)
 
 
 def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:

@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import Literal
 
 from invoke import Context, Exit
 
 from ..common.users import own_name
-from ..connect.cluster import Cluster
-from ..connect.opener import opener
 from ..connect.requests.jobs import JobState
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..errors import UnfitError, UsageError
-from ..hosts import hostfile
 from ..jobs import control as jobs
 from ..jobs import table as job_table
 from ..jobs.bounded import TooLargeError, content_of
-from ..jobs.control import Here, Known, Line, Place
-from ..slurm.mark import any_mark
+from ..jobs.control import Known, Line
 from .command import Values, command
 from .ending import PAGE, end_with_page
-from .shared import HELP, NEWEST_JOB, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
+from .finding import look, one, require_logs
+from .shared import HELP, JOB_HOSTS, NEWEST_JOB, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
 
 JOB_HELP = {
-    "hosts": "the hosts file (default: hosts.txt, if there is one)",
+    "hosts": JOB_HOSTS,
     "python": HELP["python"],
     "job": THE_JOB,
     "runs": RUNS,
 }
-Default = Literal["newest", "running"]
 ALL = -1
 LOST_STATUS = 3
 LOGS = "        logs: "  # of a verdict
 MOST_VERDICT = 1 << 20
 
 
-@command(help={**JOB_HELP, "json": "print JSON for programs, with all that is known"}, words=("job",))
+@command(
+    help={
+        **JOB_HELP,
+        "hosts": "also list the jobs of these hosts (default: hosts.txt, if there is one)",
+        "json": "print JSON for programs, with all that is known",
+    },
+    words=("job",),
+)
 def status(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     job: str = "",
@@ -54,8 +54,9 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """List the jobs of this machine and of the hosts, or show one job in detail."""
-    with explained(context), known_jobs(hosts, runs, python, until=job) as (known, silent):
-        shown = [jobs.only(known, job, looked(silent))] if job else known
+    with explained(context), look(job, hosts, runs, python) as found:
+        known, silent = found.known, [*found.lines]
+        shown = [found.named(job)] if job else known
         states = [entry.state for entry in shown]
         if json:
             sys.stdout.write(dumps([asdict(state) for state in states], indent=2) + "\n")
@@ -136,76 +137,6 @@ def stop(context: Context, job: str = "", hosts: str = "", runs: str = "runs", p
         sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
         if state.running:
             raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)
-
-
-@contextlib.contextmanager
-def known_jobs(
-    hosts: str, runs: str, python: str, *, until: str = ""
-) -> Iterator[tuple[list[Known], list[str]]]:
-    """The jobs of this machine and of the hosts, and a line for each host that cannot be asked.
-
-    The hosts are not asked about the job `until` if this machine knows it.
-    """
-    here = _here(Path(runs))
-    known = jobs.known_to([here])
-    hosts_file = Path(hosts or "hosts.txt")
-    if (until and any(entry.state.job.endswith(until) for entry in known)) or not (
-        hosts or hosts_file.is_file()
-    ):
-        yield known, []
-        return
-    cluster = Cluster(hostfile.load(hosts_file), opener(hosts_file, python), facts=False)
-    with contextlib.closing(cluster):
-        errors = cluster.connect()
-        known = jobs.known_to([here, *cluster.channels.values()], on_error=errors.__setitem__)
-        yield known, [f"{name}: {error.reason}" for name, error in errors.items()]
-
-
-def _here(runs: Path) -> Place:
-    """The runs of this machine; Slurm is asked where one of them is its batch job."""
-    if not any_mark(runs):
-        return Here(runs)
-    from ..slurm.batch_runs import BatchRuns  # noqa: PLC0415  # most runs are none
-
-    return BatchRuns(runs, Here(runs))
-
-
-@contextlib.contextmanager
-def one(job: str, hosts: str, runs: str, python: str, *, default: Default | None = None) -> Iterator[Known]:
-    """The job with this id, or whose id ends so, while the hosts are connected.
-
-    `default`: which job it is without an id, the newest or the newest that runs; it is named on stderr.
-    """
-    if not (job or default):
-        raise UsageError("which job? its id is what a launch says first; muster status lists all")
-    with known_jobs(hosts, runs, python, until=job) as (known, silent):
-        if job:
-            yield jobs.only(known, job, looked(silent))
-        else:
-            chosen = jobs.newest(known, looked(silent), running=default == "running")
-            say_which(chosen.state.job, silent)
-            yield chosen
-
-
-def say_which(job: str, silent: Iterable[str]) -> None:
-    """Name the job that is meant where none was given; not on stdout, which programs may read.
-
-    `silent`: lines about hosts that cannot be asked, and so may have a newer one.
-    """
-    sys.stderr.write("".join(f"{harmless(line)}\n" for line in (*silent, f"job {job}")))
-
-
-def require_logs(known: Known) -> None:
-    """Refuse a job whose driver runs in a terminal elsewhere: its head knows its state, but not its logs."""
-    state = known.state
-    if known.place.host and not state.detached:
-        where = f"{state.driver.host}, in {state.driver_folder}"
-        raise UsageError(f"{state.job} belongs to a terminal; what it prints is on {harmless(where)}")
-
-
-def looked(silent: list[str]) -> str:
-    """The places where a job was looked for, for the message that it was not found."""
-    return "here or on the hosts" + "".join(f"\n{line}" for line in silent) + ("\n" if silent else "")
 
 
 def _pattern(grep: str) -> re.Pattern[str]:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from invoke import Collection, Context, Exit
 
-from ..connect.opener import opener
+from ..connect.opener import access_beside
 from ..console.screen import Screen
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..hosts.hostfile import MAX_SLOTS
 from ..image.engine import Engine
+from ..jobs.hosts_record import HostsRecord
 from ..jobs.job import Job
 from ..plan.launcher import LauncherName
 from ..plan.source_tree import Tree, of_package
@@ -74,7 +75,9 @@ def demo(context: Context, launcher: str = "mpirun", np: int = 2, runs: str = "r
             library=of_package(TRAIN),
             start_timeout=60.0,
         )
-        carry_out(job, opener(hosts_file, ""), Path(runs), screen, Timings())
+        access = access_beside(hosts_file, "")
+        record = HostsRecord(job.hosts, access)
+        carry_out(job, access.open, Path(runs), screen, Timings(), record=record)
 
 
 def _require_torch() -> None:

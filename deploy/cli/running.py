@@ -11,15 +11,16 @@ from invoke import Exit
 
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
-from ..connect.opener import opener
+from ..connect.opener import Access
 from ..connect.requests.jobs import JobState
+from ..console.fold import fold_names
 from ..console.terminal import harmless
 from ..errors import MusterError, UnfitError
+from ..hosts import hostfile
 from ..hosts.hostfile import Host
-from ..jobs import control as jobs
-from .jobs import say_which
-
-HERE = "here or on these hosts"
+from ..jobs.table import outcome
+from .finding import Found, look, say_which, way_to
+from .inventory import HOSTS_FILE
 
 
 class Running(NamedTuple):
@@ -31,31 +32,65 @@ class Running(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(job: str, chosen: Sequence[Host], hosts: str, runs: str, python: str) -> Iterator[Running]:
-    """The job with this id, or whose id ends so, while the chosen hosts are connected.
+def running(
+    job: str, hosts: str, runs: str, python: str, select: tuple[str, str] = ("", "")
+) -> Iterator[Running]:
+    """The job with this id, or whose id ends so, while its hosts are connected.
 
-    Without an id it is the newest that runs, which is named on stderr.
+    Without an id it is the newest that runs, which is named on stderr. `select`: --include and --exclude.
 
-    A host that cannot be reached, or cannot list its jobs, costs no more than its own part if another host
+    A host that cannot be reached, or cannot list its jobs, costs no more than its own part if another place
     knows the job. If none does, that host may be the one that has it: `UnfitError` names it.
     """
-    with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
-        errors = cluster.connect()
-        unread: dict[str, MusterError] = {}
-        places: list[jobs.Place] = [jobs.Here(Path(runs)), *cluster.channels.values()]
-        known = jobs.known_to(places, on_error=unread.__setitem__)
-        missing = {**errors, **unread}
-        if missing and not any(
-            entry.state.job.endswith(job) if job else entry.state.running for entry in known
-        ):
-            raise UnfitError((host or "here", error.reason) for host, error in missing.items())
-        cluster.leave_out(missing)
-        state = (jobs.only(known, job, HERE) if job else jobs.newest(known, HERE, running=True)).state
-        silent = {host: error.reason for host, error in missing.items()}
+    with look(job, hosts, runs, python) as found:
+        state = (found.named(job) if job else found.newest(running=True)).state
         if not job:
-            others = silent.keys() - set(state.hosts)  # the command itself names those of the job
-            say_which(state.job, (f"{host or 'here'}: {silent[host]}" for host in sorted(others)))
-        yield Running(state, cluster.channels, {host: silent[host] for host in silent if host in state.hosts})
+            say_which(state.job, found.lines_but(state.hosts))
+        with job_hosts(state, found, hosts, runs, python, select) as here:
+            yield here
+
+
+@contextlib.contextmanager
+def job_hosts(  # noqa: PLR0917  # what a command was given
+    state: JobState,
+    found: Found,
+    hosts: str,
+    runs: str,
+    python: str,
+    select: tuple[str, str] = ("", ""),
+) -> Iterator[Running]:
+    """The hosts on which a job runs, connected as its launch did. `MusterError` if it has none yet."""
+    if not state.hosts:
+        raise MusterError(f"{state.job} has no hosts yet: {state.why}")
+    listed, access = way_to(state, found, hosts, Path(runs), python)
+    wanted = hostfile.select([host for host in listed if host.name in state.hosts], *select)
+    lacking = () if any(select) else sorted({*state.hosts} - {host.name for host in wanted})
+    unlisted = dict.fromkeys(lacking, f"not in {hosts or HOSTS_FILE}")
+    with connected(wanted, access, found) as (channels, silent):
+        yield Running(state, channels, {**silent, **unlisted})
+
+
+@contextlib.contextmanager
+def connected(
+    wanted: Sequence[Host], access: Access, found: Found
+) -> Iterator[tuple[dict[str, Channel], dict[str, str]]]:
+    """The channels to these hosts, and why there is none to a host; those that were asked before stay so."""
+    before = [asked.cluster for asked in found.asked if asked.access == access]
+    tried = {host for cluster in before for host in cluster.hosts}
+    channels = {name: channel for cluster in before for name, channel in cluster.channels.items()}
+    silent = {
+        host.name: found.silent[host.name] for host in wanted if host in tried and host.name in found.silent
+    }
+    rest = Cluster([host for host in wanted if host not in tried], access.open, facts=False)
+    with contextlib.closing(rest):
+        silent |= {host: error.reason for host, error in rest.connect().items()}
+        channels |= rest.channels
+        yield {host.name: channels[host.name] for host in wanted if host.name in channels}, silent
+
+
+def no_rank(state: JobState) -> str:
+    """Why a command has nothing to show: no host of the job has a rank of it."""
+    return f"no rank of {state.job} runs on {fold_names(state.hosts)}; the job is {outcome(state)}"
 
 
 def exit_if_silent(silent: Mapping[str, str]) -> None:

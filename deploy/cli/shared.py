@@ -25,6 +25,7 @@ HELP = {
 THE_JOB = "the id of the job, or the end of the id"
 NEWEST_JOB = f"{THE_JOB} (default: the newest)"
 RUNNING_JOB = f"{THE_JOB} (default: the newest that runs)"
+JOB_HOSTS = "a hosts file with the hosts of a job that was not launched from here (default: hosts.txt)"
 RUNS = "the folder that holds the runs of this machine (default: runs)"
 RUNS_FOLDER = "runs"
 """The folder of the runs of a command that names none."""

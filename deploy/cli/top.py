@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from json import dumps
 from pathlib import Path
 
@@ -17,22 +19,22 @@ from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..errors import UsageError
 from ..hosts import hostfile
-from ..jobs import control as jobs
-from ..jobs.control import Known
+from ..jobs.control import Known, state_of
 from ..launch.stacks import gather
 from ..view.top.figures import as_json
 from ..view.top.history import History
 from ..view.top.screen import everything
 from ..view.top.sources import HostSource, JobSource, Source
 from .command import command
-from .jobs import known_jobs, looked, require_logs
-from .shared import HELP, RUNNING_JOB, RUNS, RUNS_FOLDER, explained
+from .finding import Found, look, require_logs
+from .running import job_hosts
+from .shared import HELP, JOB_HOSTS, RUNNING_JOB, RUNS, RUNS_FOLDER, explained
 
 FIRST_SECONDS, PAUSE_SECONDS = 8.0, 0.5  # how long --once waits for a first sample of each host
 
 _HELP = {
     **HELP,
-    "hosts": "watch these hosts, without a job; with JOB: where to look for it (default: hosts.txt)",
+    "hosts": f"watch these hosts, without a job; with JOB: {JOB_HOSTS}",
     "job": RUNNING_JOB,
     "runs": RUNS,
     "once": "print hosts and ranks once, as plain text",
@@ -64,20 +66,21 @@ def top(  # noqa: PLR0917  # fab makes a flag of each parameter
             raise UsageError(f"--runs {runs} is for jobs; --hosts without a job shows hosts")
         if hosts and not job:
             source, history = opened.enter_context(_hosts(hosts, include, exclude, python))
-            known = None
+            read_stacks = None
         else:
-            known = opened.enter_context(_job(job, hosts, runs, python))
+            known, found = opened.enter_context(_job(job, hosts, runs, python))
             source, history = JobSource(known), History()
+            read_stacks = partial(_stacks, known, found, hosts, runs, python)
         if once or json:
             _fill(source, history)
             now, clock = time.monotonic(), time.time()
             told = dumps(as_json(history, now), indent=2) + "\n" if json else everything(history, now, clock)
             sys.stdout.write(told)
             return
-        _live(source, history, known, hosts or "hosts.txt", python)
+        _live(source, history, read_stacks)
 
 
-def _live(source: Source, history: History, known: Known | None, hosts: str, python: str) -> None:
+def _live(source: Source, history: History, read_stacks: Callable[[], str] | None) -> None:
     """Draw until the user ends it. Only now textual is loaded: it takes a third of a second."""
     if not (sys.stdout.isatty() and sys.stderr.isatty() and sys.stdin.isatty()):
         raise UsageError("top needs a terminal; top --once prints what it knows, top --json for programs")
@@ -85,31 +88,28 @@ def _live(source: Source, history: History, known: Known | None, hosts: str, pyt
 
     # Textual would read a terminal that is gone for ever, with a whole processor.
     signal.signal(signal.SIGHUP, lambda *_: os._exit(128 + signal.SIGHUP))
-    Top(source, history, (lambda: _stacks(known, hosts, python)) if known else None).run()
+    Top(source, history, read_stacks).run()
 
 
-def _stacks(known: Known, hosts: str, python: str) -> str:
+def _stacks(known: Known, found: Found, hosts: str, runs: str, python: str) -> str:
     """The stacks of a job's ranks, over connections of their own."""
-    if not Path(hosts).is_file():
-        raise UsageError(f"no {hosts} here: stacks need the job's hosts file; top JOB --hosts FILE")
-    chosen = [host for host in hostfile.load(Path(hosts)) if host.name in known.state.hosts]
-    with contextlib.closing(Cluster(chosen, opener(Path(hosts), python), facts=False)) as cluster:
-        cluster.connect()
-        return str(gather(known.state.job, cluster.channels))
+    with job_hosts(state_of(known), found, hosts, runs, python) as (_, channels, silent):
+        gathered = gather(known.state.job, channels)
+    return str(replace(gathered, problems={**gathered.problems, **silent}))
 
 
 @contextlib.contextmanager
-def _job(job: str, hosts: str, runs: str, python: str) -> Iterator[Known]:
+def _job(job: str, hosts: str, runs: str, python: str) -> Iterator[tuple[Known, Found]]:
     """The job with this id, or the newest that runs."""
-    with known_jobs(hosts, runs, python, until=job) as (known, silent):
-        running = [entry for entry in known if entry.state.running]
+    with look(job, hosts, runs, python) as found:
+        running = [entry for entry in found.known if entry.state.running]
         if not job and not running:
             raise UsageError(
                 "no job runs here or on the hosts; top JOB shows one that is over, top --hosts FILE the hosts"
             )
-        chosen = jobs.only(known, job, looked(silent)) if job else running[-1]
+        chosen = found.named(job) if job else running[-1]
         require_logs(chosen)
-        yield chosen
+        yield chosen, found
 
 
 @contextlib.contextmanager

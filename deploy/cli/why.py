@@ -5,22 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from json import dumps
-from pathlib import Path
 
 from invoke import Context, Exit
 
 from ..console.terminal import harmless_lines
-from ..hosts import hostfile
+from ..errors import UnfitError
 from ..why.gather import gather, with_silent
 from ..why.gather_pace import gather_stragglers
 from ..why.slow import lines
 from ..why.verdict import explain
 from .command import command
-from .running import exit_if_silent, running
-from .shared import HELP, RUNNING_JOB, RUNS, explained
+from .running import exit_if_silent, no_rank, running
+from .shared import HELP, JOB_HOSTS, RUNNING_JOB, RUNS, explained
 
 _HELP = {
-    "hosts": HELP["hosts"],
+    "hosts": JOB_HOSTS,
     "python": HELP["python"],
     "job": RUNNING_JOB,
     "json": "print JSON for programs",
@@ -32,7 +31,7 @@ _HELP = {
 def why(  # noqa: PLR0917  # fab makes a flag of each parameter
     context: Context,
     job: str = "",
-    hosts: str = "hosts.txt",
+    hosts: str = "",
     json: bool = False,
     runs: str = "runs",
     python: str = "",
@@ -41,14 +40,16 @@ def why(  # noqa: PLR0917  # fab makes a flag of each parameter
 
     A job that was launched with --record or --stall-timeout tells most: which collective, of what size, in
     which line, and which rank comes late to it, with the likely cause. Of any other job, the stacks and
-    processes of its ranks are compared. Ends with 1 if the job hangs.
+    processes of its ranks are compared. Ends with 1 if the job hangs, and with 3 if a host gives no answer.
     """
     with explained(context):
-        with running(job, hostfile.load(Path(hosts)), hosts, runs, python) as (state, channels, unasked):
+        with running(job, hosts, runs, python) as (state, channels, unasked):
             name = state.job
             ranks, problems = gather(name, channels)
             silent = {**unasked, **problems}
             ranks = with_silent(ranks, state.ranks, [host for host in state.hosts if host in silent])
+            if not ranks:
+                raise Exit(no_rank(state), UnfitError.exit_status)
             verdict = explain(ranks)
             late = [] if verdict.hang else gather_stragglers(name, channels)
         if json:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Literal
 
+from ..decode import AtMost
 from ..errors import UsageError
+from ..hosts import bounds
+from ..hosts.bounds import MOST_HOSTS
 from ..hosts.hostfile import Host
 from .ownership import require_own
 from .pipe import OpenPipe, Pipe
@@ -16,7 +21,35 @@ from .transports.ssh_config import resolve
 
 CLIENT = "MUSTER_SSH"
 """The environment variable that names the SSH client."""
-CLIENTS = ("paramiko", "openssh")
+Client = Literal["paramiko", "openssh"]
+CLIENTS: tuple[Client, ...] = ("paramiko", "openssh")
+RUNS_COMMANDS = "SSH configuration can run commands as you"
+
+
+@dataclass(frozen=True)
+class Access:
+    """How this machine logs in to hosts, and what runs there. A launch records it for later commands."""
+
+    ssh_config: bounds.AbsolutePath | None = None
+    """The SSH configuration beside the hosts file; None for the user's own."""
+    client: Client = "paramiko"
+    python: bounds.Path = ""
+    """The Python of every host, if the user named one."""
+    pythons: Annotated[Mapping[bounds.Name, bounds.Path], AtMost(MOST_HOSTS)] = field(default_factory=dict)
+    """Otherwise, the Python that setup chose for a host. Other hosts use `python3`."""
+
+    def open(self, host: Host) -> Pipe:
+        """Start an agent on the host."""
+        if host.is_local:
+            return LocalPipe(self.python or None)
+        there = self.python or self.pythons.get(host.name, "python3")
+        config = Path(self.ssh_config) if self.ssh_config else None
+        if self.client == "openssh":
+            return OpenSshPipe(host, there, ssh_config=config)
+        # Fabric and paramiko take longer to load than all the rest; the other pipes need neither.
+        from .transports.ssh import SshPipe  # noqa: PLC0415
+
+        return SshPipe(resolve(host, config), there)
 
 
 def config_beside(hosts_file: Path) -> Path | None:
@@ -24,7 +57,7 @@ def config_beside(hosts_file: Path) -> Path | None:
 
     `UsageError` if somebody else may have written it: it can name commands, which run as the user.
     """
-    return _made(hosts_file.parent / ".muster" / "ssh_config", "SSH configuration can run commands as you")
+    return _made(hosts_file.parent / ".muster" / "ssh_config", RUNS_COMMANDS)
 
 
 def pythons_beside(hosts_file: Path) -> Mapping[str, str]:
@@ -39,36 +72,41 @@ def pythons_beside(hosts_file: Path) -> Mapping[str, str]:
 
 
 def _made(path: Path, why: str) -> Path | None:
-    """A file that setup has made, if it is there and nobody else could have written it."""
+    """A file that this machine has made, if it is there; `UsageError` if others may have written it."""
     if not path.is_file():
         return None
     require_own((path.parent, path), why)
     return path
 
 
-def opener(hosts_file: Path, python: str) -> OpenPipe:
-    """How to connect to a host: by the SSH configuration beside the hosts file, else by the user's own.
+def access_beside(hosts_file: Path, python: str) -> Access:
+    """How to reach the hosts of a file: by the SSH configuration beside it, else by the user's own.
 
     `python`: the user's choice; without it, the Python that setup chose for the host, else `python3`.
     """
-    return opener_with(config_beside(hosts_file), python, pythons_beside(hosts_file))
+    return access_with(config_beside(hosts_file), python, pythons_beside(hosts_file))
 
 
-def opener_with(ssh_config: Path | None, python: str, pythons: Mapping[str, str] | None = None) -> OpenPipe:
+def access_with(ssh_config: Path | None, python: str, pythons: Mapping[str, str] | None = None) -> Access:
+    """How to reach hosts by this SSH configuration, or by the user's own."""
+    named = os.environ.get(CLIENT) or CLIENTS[0]
+    client = next((client for client in CLIENTS if client == named), None)
+    if client is None:
+        raise UsageError(f"{CLIENT} is {' or '.join(CLIENTS)}, got {named!r}")
+    return Access(str(ssh_config.absolute()) if ssh_config else None, client, python, pythons or {})
+
+
+def require_usable(access: Access) -> None:
+    """`UsageError` if the SSH configuration of a record is gone, or may be written by others."""
+    if access.ssh_config and not _made(Path(access.ssh_config), RUNS_COMMANDS):
+        raise UsageError(f"{access.ssh_config}: the SSH configuration of the launch is gone; put it back")
+
+
+def opener(hosts_file: Path, python: str) -> OpenPipe:
+    """How to connect to a host of a hosts file."""
+    return access_beside(hosts_file, python).open
+
+
+def opener_with(ssh_config: Path | None, python: str) -> OpenPipe:
     """How to connect to a host by this SSH configuration, or by the user's own."""
-    client = os.environ.get(CLIENT) or CLIENTS[0]
-    if client not in CLIENTS:
-        raise UsageError(f"{CLIENT} is {' or '.join(CLIENTS)}, got {client!r}")
-
-    def open_pipe(host: Host) -> Pipe:
-        if host.is_local:
-            return LocalPipe(python or None)
-        there = python or (pythons or {}).get(host.name, "python3")
-        if client == "openssh":
-            return OpenSshPipe(host, there, ssh_config=ssh_config)
-        # Fabric and paramiko take longer to load than all the rest; the other pipes need neither.
-        from .transports.ssh import SshPipe  # noqa: PLC0415
-
-        return SshPipe(resolve(host, ssh_config), there)
-
-    return open_pipe
+    return access_with(ssh_config, python).open

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ from ..connect.requests.jobs import END_DRIVER, FILES, JOBS, OUTPUT, READ, JobSt
 from ..connect.requests.request import Answer, Request
 from ..errors import MusterError, UsageError
 from ..hosts.arriving import inner_paths
+from .hosts_record import NAME as HOSTS
 
 POLL_SECONDS = 0.3
 STOP_SECONDS = 20.0
@@ -24,9 +26,10 @@ LISTED = 10
 MOST_BYTES = 1 << 36  # more than any run has; a bound so that no host can fill this machine's disk
 SPARE_SHARE, MOST_SPARE = 20, 1 << 30  # a twentieth of the disk stays free, or 1 GiB where that is less
 BLOCK = 1 << 12  # of a disk: a file of one byte takes as much
-_OURS = frozenset({"slurm.json", "stop.json", "report.html"})
+_OURS = frozenset({"slurm.json", "stop.json", "report.html", HOSTS})
 """Files that only this machine may write into its copy of a run. It acts upon the first two: `muster stop`
-ends the job of Slurm that slurm.json names. The third is a page, which a browser opens as ours."""
+ends the job of Slurm that slurm.json names. The third is a page, which a browser opens as ours. The last says
+where commands log in, and by which SSH configuration."""
 _LOG = re.compile(r"rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?:\.restart-\d+)?\.(?P<stream>out|err)")
 
 
@@ -98,10 +101,16 @@ def known_to(
     else:
         for host, error in asked.errors.items():
             on_error(host, error)
+    return merged(
+        Known(state, by_host[host]) for host, answer in asked.results.items() for state in answer.jobs
+    )
+
+
+def merged(found: Iterable[Known]) -> list[Known]:
+    """Each job once, oldest first: the first place that has it counts."""
     by_job: dict[str, Known] = {}
-    for host, answer in asked.results.items():
-        for state in answer.jobs:
-            by_job.setdefault(state.job, Known(state, by_host[host]))
+    for known in found:
+        by_job.setdefault(known.state.job, known)
     return sorted(by_job.values(), key=lambda known: (known.state.started, known.state.job))
 
 
@@ -167,9 +176,12 @@ def stop(known: Known, by: str) -> JobState:
 
 
 def fetch(known: Known, runs: Path) -> Path:
-    """Bring the folder of a run here, whole or not at all. A folder that is here already stays."""
+    """Bring the folder of a run here, whole or not at all. A run that is here already stays.
+
+    The record of its hosts, which its launch has left here, stays beside what is brought.
+    """
     target = runs / known.state.job
-    if target.exists():
+    if (target / "job.json").exists():
         return target
     try:
         runs.mkdir(parents=True, exist_ok=True)
@@ -178,11 +190,11 @@ def fetch(known: Known, runs: Path) -> Path:
         try:
             for name, size in _files(known, _room(runs)):
                 _bring(known, name, size, draft / name)
-            draft.rename(target)
+            _settle(draft, target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
-        if not target.exists():  # else another call was first
+        if not (target / "job.json").exists():  # else another call was first
             raise MusterError(f"{error.filename or runs}: {error.strerror or error}") from None
     return target
 
@@ -192,6 +204,19 @@ def listed(known: Known) -> list[tuple[PurePosixPath, int]]:
     files = known.place.ask(FILES, job=known.state.job).files
     inner_paths((name for name, _ in files), known.place.host)
     return [(PurePosixPath(name), size) for name, size in files]
+
+
+def _settle(draft: Path, target: Path) -> None:
+    """Give a run that was brought its name, with the record of its hosts that may be there already."""
+    here, there = target / HOSTS, draft / HOSTS
+    with contextlib.suppress(FileNotFoundError):
+        here.replace(there)
+    try:
+        draft.rename(target)  # over an empty folder, if there is one
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            there.replace(here)
+        raise
 
 
 def _files(known: Known, room: int) -> list[tuple[PurePosixPath, int]]:

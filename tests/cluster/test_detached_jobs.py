@@ -52,8 +52,12 @@ def state_of(project: Project, job: str) -> str:
 def test_a_detached_job_ends_as_any_other_and_leaves_its_folder_here(
     project: Project, cluster: Cluster, launcher: str
 ) -> None:
-    job = project.detach("--launcher", launcher, "--script", "slow.py", "--args=8 3")
-    assert not (project.path / "runs").exists()
+    job = project.detach("--launcher", launcher, "--script", "slow.py", "--args=40 3")
+    (record,) = (project.path / "runs").glob("*/*")
+    assert record.name == "hosts.json", "the run itself is on its head"
+    # The cluster of the launch, its users and keys are asked, whatever hosts.txt says by now.
+    (project.path / "hosts.txt").write_text("localhost\n")
+    wait_until(lambda: "ranks 0-5:" in project.fab("stacks", job).stdout, "the stacks of all ranks")
     attached = project.fab("attach", job)
     assert attached.returncode == 3, attached.stderr
     assert "FAILED  rank 4 on node3: exit status 3" in attached.stdout
@@ -110,7 +114,8 @@ def test_a_job_of_a_terminal_is_seen_from_elsewhere_and_its_logs_are_where_it_is
         assert f"{job} belongs to a terminal; what it prints is on " in logs.stderr
         assert logs.stderr.endswith(f"in {project.path}/runs/{job}\n")
         told = project.fab("stop", job, *elsewhere)
-        assert (told.returncode, told.stderr) == (0, "")
+        unrecorded = "no record here says how its hosts are reached, so the hosts of hosts.txt are asked"
+        assert (told.returncode, told.stderr) == (0, f"{job}: {unrecorded}\n")
         assert f"{job} failed: stopped by muster stop, by " in told.stdout
         said = process.communicate(timeout=100)[0]
     assert process.returncode == 143

@@ -58,7 +58,7 @@ class Site:
     def launch(self, slurm: str, *program: str) -> str:
         done = self.muster("launch", "--slurm", slurm, "--slurm-login", "login", "program.py", *program)
         assert done.returncode == 0, done.stdout + done.stderr
-        match = re.search(r"muster attach (\S+) --hosts", done.stdout)
+        match = re.search(r"muster attach (\S+),", done.stdout)
         assert match, done.stdout
         return match[1]
 
@@ -82,13 +82,12 @@ def site(node_image: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         own = project.path / ".muster"
         own.mkdir(mode=0o700)
         (own / "ssh_config").write_text(CONFIG.format(address=address, port=PORT, keys=keys))
-        (project.path / "login.txt").write_text("login\n")
         yield Site(slurm, project)
 
 
 def test_a_job_runs_on_hosts_of_slurm_and_its_folder_comes_here(site: Site) -> None:
     job = site.launch("-N 3 -n 4")
-    done = site.muster("attach", job, "--hosts", "login.txt")
+    done = site.muster("attach", job)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "DONE    4 ranks on 3 hosts, mpirun" in done.stdout
     result = json.loads((Path(site.project.path) / "runs" / job / "result.json").read_text())
@@ -99,13 +98,11 @@ def test_a_job_runs_on_hosts_of_slurm_and_its_folder_comes_here(site: Site) -> N
 
 def test_a_job_is_seen_and_stopped_from_here(site: Site) -> None:
     job = site.launch("-N 2 -n 2", "wait")
-    wait_until(
-        lambda: site.muster("logs", job, "--hosts", "login.txt").stdout.count("waiting") == 2, "both ranks"
-    )
-    shown = site.muster("status", "--hosts", "login.txt", "--json", job)
+    wait_until(lambda: site.muster("logs", job).stdout.count("waiting") == 2, "both ranks")
+    shown = site.muster("status", "--json", job)
     (state,) = json.loads(shown.stdout)
     assert state["state"] == "running", state
-    stopped = site.muster("stop", job, "--hosts", "login.txt")
+    stopped = site.muster("stop", job)
     assert re.search(rf"{job} failed: stopped by muster stop", stopped.stdout), stopped
     wait_until(lambda: not site.slurm.jobs(), "the end of Slurm's job")
     wait_until(lambda: not site.slurm.left(), "the end of all processes of the job")

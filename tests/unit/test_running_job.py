@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli import running as module
 from muster.deploy.cli.running import running
+from muster.deploy.connect.opener import Access
 from muster.deploy.connect.pipe import Pipe
 from muster.deploy.errors import HostError, UnfitError
 from muster.deploy.hosts.hostfile import Host
@@ -16,7 +16,7 @@ from tests.unit.test_job_states import RECORD, make_run
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Host, ...]:
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """node1, which cannot be reached, and node2, which knows no job."""
     here = HostsHere(tmp_path / "homes", 2)
 
@@ -25,23 +25,22 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Host, ...]:
             raise HostError("ssh.unreachable", "no route to it")
         return here.open(host)
 
-    monkeypatch.setattr(module, "opener", lambda *_: open_pipe)
-    return here.hosts
+    monkeypatch.setattr(Access, "open", lambda _, host: open_pipe(host))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.txt").write_text("node[1-2]\n")
 
 
+@pytest.mark.usefixtures("hosts")
 @pytest.mark.parametrize("job", ["", RECORD["job"]], ids=["newest", "named"])
-def test_a_host_that_cannot_be_reached_may_have_the_job_and_is_named(
-    hosts: tuple[Host, ...], tmp_path: Path, job: str
-) -> None:
-    with pytest.raises(UnfitError) as error, running(job, hosts, "hosts.txt", str(tmp_path / "runs"), ""):
+def test_a_host_that_cannot_be_reached_may_have_the_job_and_is_named(job: str) -> None:
+    with pytest.raises(UnfitError) as error, running(job, "", "runs", ""):
         pass
     assert error.value.reasons == (("node1", "no route to it"),)
 
 
-def test_a_job_that_another_place_knows_is_looked_into_without_that_host(
-    hosts: tuple[Host, ...], tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("hosts")
+def test_a_job_that_another_place_knows_is_looked_into_without_that_host(tmp_path: Path) -> None:
     make_run(tmp_path / "runs")
-    with running(RECORD["job"], hosts, "hosts.txt", str(tmp_path / "runs"), "") as found:
+    with running(RECORD["job"], "", "runs", "") as found:
         assert (found.state.job, [*found.channels]) == (RECORD["job"], ["node2"])
         assert found.silent == {"node1": "no route to it"}

@@ -1,0 +1,188 @@
+"""Finds a job by its id: where it is recorded, on which hosts it runs, and how they are reached.
+
+The record of a launch here (deploy/jobs/hosts_record.py) says which hosts a job has. Without one, the hosts
+of `--hosts`, or of hosts.txt, are asked, and that is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from ..connect.cluster import Cluster
+from ..connect.opener import Access, access_beside
+from ..connect.requests.jobs import JobState
+from ..console.fold import fold_names
+from ..console.terminal import harmless
+from ..errors import MusterError, UnfitError, UsageError
+from ..hosts import hostfile
+from ..hosts.hostfile import Host
+from ..jobs import control as jobs
+from ..jobs import hosts_record
+from ..jobs.control import Here, Known, Place
+from ..jobs.hosts_record import HostsRecord
+from ..slurm.mark import any_mark
+from .inventory import HOSTS_FILE
+
+LOOKED = "here or on the hosts"
+Default = Literal["newest", "running"]
+
+
+class Asked(NamedTuple):
+    """Hosts that are connected, and how."""
+
+    access: Access
+    cluster: Cluster
+
+
+class Found(NamedTuple):
+    """The jobs that this machine and the asked hosts know, and why a host could not be asked."""
+
+    job: str
+    """The id that was looked for, or its end."""
+    known: list[Known]
+    silent: dict[str, str]
+    asked: list[Asked]
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """A line for each host that could not be asked."""
+        return self.lines_but(())
+
+    def lines_but(self, hosts: Sequence[str]) -> Iterator[str]:
+        """The same, without these hosts, which the command itself names."""
+        return (f"{host or 'here'}: {reason}" for host, reason in self.silent.items() if host not in hosts)
+
+    def named(self, job: str) -> Known:
+        """The job with this id, or whose id ends so. `UnfitError` if a silent host may have it."""
+        if self.silent and not any(entry.state.job.endswith(job) for entry in self.known):
+            raise UnfitError((host or "here", reason) for host, reason in self.silent.items())
+        return jobs.only(self.known, job, LOOKED)
+
+    def newest(self, *, running: bool) -> Known:
+        """The newest job, or the newest that runs. `UnfitError` if there is none but a host is silent."""
+        if self.silent and not any(entry.state.running or not running for entry in self.known):
+            raise UnfitError((host or "here", reason) for host, reason in self.silent.items())
+        return jobs.newest(self.known, LOOKED, running=running)
+
+
+@contextlib.contextmanager
+def look(job: str, hosts: str, runs: str, python: str) -> Iterator[Found]:
+    """Look for a job, or without an id for all jobs, while the hosts that may know it are connected.
+
+    A job that this machine knows needs no host.
+    """
+    with contextlib.ExitStack() as stack:
+        asked, silent = list[Asked](), dict[str, MusterError]()
+        known = jobs.known_to([_here(Path(runs))], on_error=silent.__setitem__)
+        is_here = any(job and entry.state.job.endswith(job) for entry in known)
+        for chosen, access in () if is_here else _ways(job, hosts, Path(runs), python):
+            cluster = Cluster(chosen, access.open, facts=False)
+            stack.callback(cluster.close)
+            errors = cluster.connect()
+            more = jobs.known_to([*cluster.channels.values()], on_error=errors.__setitem__)
+            cluster.leave_out(errors)
+            silent |= errors
+            asked.append(Asked(access, cluster))
+            known = jobs.merged([*known, *more])
+        yield Found(job, known, {host: error.reason for host, error in silent.items()}, asked)
+
+
+def _here(runs: Path) -> Place:
+    """The runs of this machine; Slurm is asked where one of them is its batch job."""
+    if not any_mark(runs):
+        return Here(runs)
+    from ..slurm.batch_runs import BatchRuns  # noqa: PLC0415  # most runs are none
+
+    return BatchRuns(runs, Here(runs))
+
+
+def _ways(job: str, hosts: str, runs: Path, python: str) -> Iterator[tuple[Sequence[Host], Access]]:
+    """The hosts that may know a job, or without an id any job, and how to reach them."""
+    record = hosts_record.find(runs, job) if job else None if hosts else hosts_record.newest_elsewhere(runs)
+    if record:
+        _say_unless_meant(job, record, hosts)
+        yield record.hosts[:1] if record.detached else record.hosts, _with(record.access, python)
+    file = Path(hosts or HOSTS_FILE)
+    if (hosts or file.is_file()) and not (record and job):
+        if job:
+            _say_unrecorded(job, file)
+        yield hostfile.load(file), access_beside(file, python)
+
+
+def way_to(
+    state: JobState, found: Found, hosts: str, runs: Path, python: str
+) -> tuple[Sequence[Host], Access]:
+    """The hosts that a job may use, and how to reach them: by its record, else by the hosts file."""
+    record, is_said = hosts_record.find(runs, state.job), bool(found.job and found.asked)
+    if record and not is_said:
+        _say_unless_meant(state.job, record, hosts)
+    if record and {*state.hosts} <= {host.name for host in record.hosts}:
+        return record.hosts, _with(record.access, python)
+    file = Path(hosts or HOSTS_FILE)
+    if not (hosts or file.is_file()):
+        names = fold_names(state.hosts)
+        raise UsageError(f"{state.job}: no record here says how {names} are reached; name them: --hosts FILE")
+    listed = hostfile.load(file)
+    if not {*state.hosts} & {host.name for host in listed}:
+        names = fold_names(state.hosts)
+        raise UsageError(f"{state.job} is on {names}, and {file} has none of these; name them: --hosts FILE")
+    if record or not is_said:
+        _say_unrecorded(state.job, file)
+    return listed, access_beside(file, python)
+
+
+def _say_unless_meant(job: str, record: HostsRecord, hosts: str) -> None:
+    """Say that the hosts of a job are asked where the user has named a file with others."""
+    if hosts and {host.name for host in record.hosts} - {host.name for host in hostfile.load(Path(hosts))}:
+        _say(f"{job}: its own hosts are asked, which its launch has recorded, not those of --hosts {hosts}")
+
+
+def _say_unrecorded(job: str, file: Path) -> None:
+    _say(f"{job}: no record here says how its hosts are reached, so the hosts of {file} are asked")
+
+
+def _with(access: Access, python: str) -> Access:
+    return replace(access, python=python) if python else access
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{harmless(line)}\n")
+
+
+@contextlib.contextmanager
+def one(job: str, hosts: str, runs: str, python: str, *, default: Default | None = None) -> Iterator[Known]:
+    """The job with this id, or whose id ends so, while the hosts that know it are connected.
+
+    `default`: which job it is without an id, the newest or the newest that runs; it is named on stderr.
+    """
+    if not (job or default):
+        raise UsageError("which job? its id is what a launch says first; muster status lists all")
+    with look(job, hosts, runs, python) as found:
+        if job:
+            yield found.named(job)
+        else:
+            chosen = found.newest(running=default == "running")
+            say_which(chosen.state.job, found.lines)
+            yield chosen
+
+
+def say_which(job: str, silent: Iterable[str]) -> None:
+    """Name the job that is meant where none was given; not on stdout, which programs may read.
+
+    `silent`: lines about hosts that cannot be asked, and so may have a newer one.
+    """
+    for line in (*silent, f"job {job}"):
+        _say(line)
+
+
+def require_logs(known: Known) -> None:
+    """Refuse a job whose driver runs in a terminal elsewhere: its head knows its state, but not its logs."""
+    state = known.state
+    if known.place.host and not state.detached:
+        where = f"{state.driver.host}, in {state.driver_folder}"
+        raise UsageError(f"{state.job} belongs to a terminal; what it prints is on {harmless(where)}")

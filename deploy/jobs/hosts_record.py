@@ -1,0 +1,126 @@
+"""hosts.json in the folder of a run here: the hosts that its launch was given, and how to log in to them.
+
+Whoever asks about the job later asks these hosts, whatever hosts.txt says by then. The file is this
+machine's own: nothing that a host sends is written to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from ..common.os_errors import explain
+from ..common.store import write_atomically
+from ..connect.opener import Access, require_usable
+from ..connect.ownership import require_own
+from ..connect.pipe import LostError
+from ..decode import NONSENSE, AtMost, Between, from_json
+from ..errors import MusterError, UsageError
+from ..hosts import hostfile
+from ..hosts.bounds import MOST_HOSTS, Words
+from ..hosts.hostfile import Host
+from ..hosts.hostfile_edit import lines_of
+from .bounded import content_of
+
+NAME = "hosts.json"
+VERSION = 1
+MOST_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class HostsRecord:
+    """Where the ranks of a job are, and how this machine reaches them."""
+
+    hosts: tuple[Host, ...]
+    """All hosts that the job may use, in the order of its hosts file."""
+    access: Access
+    detached: bool = False
+    """Whether the first host has the job's driver, and the folder of its run."""
+
+
+@dataclass(frozen=True)
+class _Written:
+    version: Annotated[int, Between(1, VERSION)]
+    hosts: Annotated[tuple[Words, ...], AtMost(MOST_HOSTS)]
+    """Lines of a hosts file."""
+    access: Access
+    detached: bool
+
+
+def write(folder: Path, record: HostsRecord) -> None:
+    """Write the record of a run into its folder. May raise OSError."""
+    lines = tuple(lines_of([(host, "") for host in record.hosts]))
+    written = _Written(VERSION, lines, record.access, record.detached)
+    write_atomically(folder / NAME, (json.dumps(asdict(written), indent=2) + "\n").encode(), 0o600)
+
+
+def keep(record: HostsRecord | None, folder: Path) -> None:
+    """Write the record of a job that starts now. On a full disk there is none, as the run's verdict says."""
+    if record:
+        with contextlib.suppress(OSError):
+            write(folder, record)
+
+
+@contextlib.contextmanager
+def kept_if_taken(runs: Path, job: str, record: HostsRecord | None) -> Iterator[None]:
+    """Keep the record of a job that is handed over meanwhile, unless the job is refused.
+
+    A job whose first report does not arrive may run, so its record stays.
+    """
+    if record is None:
+        yield
+        return
+    folder, is_first = runs / job, not runs.exists()
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+        write(folder, record)
+    except OSError as error:
+        raise UsageError(f"--runs {runs}: {explain(error)}") from None
+    try:
+        yield
+    except LostError:
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another launch may have made a folder in it
+            if is_first:
+                runs.rmdir()
+        raise
+
+
+def find(runs: Path, job: str) -> HostsRecord | None:
+    """The record of the job with this id, or whose id ends so; None without one.
+
+    `UsageError` for several jobs, for a file that is no such record, or one that may not be trusted.
+    """
+    names = [path.parent.name for path in runs.glob(f"*/{NAME}")]
+    matching = [name for name in names if name == job] or [name for name in names if name.endswith(job)]
+    if len(matching) > 1:
+        raise UsageError(f"several jobs end in {job}: {', '.join(sorted(matching))}")
+    return _read(runs / matching[0] / NAME) if matching else None
+
+
+def newest_elsewhere(runs: Path) -> HostsRecord | None:
+    """The record of the newest job whose run is not here, but on its first host."""
+    folders = [path.parent for path in runs.glob(f"*/{NAME}")]
+    away = [folder for folder in folders if not (folder / "job.json").exists()]
+    return _read(max(away) / NAME) if away else None
+
+
+def _read(path: Path) -> HostsRecord:
+    require_own((path.parent, path), "it says where to log in, and how")
+    try:
+        written: _Written = from_json(_Written, json.loads(content_of(path, MOST_BYTES)))
+        record = HostsRecord(
+            hostfile.parse("\n".join(written.hosts), str(path)), written.access, written.detached
+        )
+    except (OSError, MusterError, RecursionError, *NONSENSE) as error:
+        why = explain(error) if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{path}: {why}; remove this file, and name the job's hosts with --hosts") from None
+    require_usable(record.access)
+    return record

@@ -1,0 +1,163 @@
+"""Commands that take a job ask the hosts of its launch, whatever hosts.txt says by then."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launching import FAB, Project, wait_until_clean
+from tests.waiting import PATIENCE, read_until
+
+PROGRAM = """
+import os, time
+step = 7
+def train():
+    print("ready", flush=True)
+    while not os.path.exists(os.environ["GO"]):
+        time.sleep(0.01)
+train()
+"""
+ELSEWHERE = "127.0.0.2 port=1\n"
+"""Another cluster, which does not answer: whoever asks it says so."""
+
+
+class Running:
+    """A recorded job on the second cluster: hosts.txt names the first."""
+
+    def __init__(self, project: Project, job: str, go: Path, started: Path) -> None:
+        self.project, self.job, self.go, self._started = project, job, go, started
+
+    def agents(self) -> int:
+        """How many agents were started with the Python of the launch."""
+        return len(self._started.read_text().splitlines())
+
+    def folder(self) -> Path:
+        return self.project.path / "runs" / self.job
+
+
+@pytest.fixture
+def launched(project: Project, tmp_path: Path) -> tuple[list[str], Path]:
+    """The words that launch the job, and a file with a line for each agent that its Python has started."""
+    (project.path / "train.py").write_text(PROGRAM)
+    (project.path / "hosts.txt").write_text(ELSEWHERE)
+    (project.path / "second.txt").write_text("localhost slots=2\n")
+    started, python = tmp_path / "started", tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho >>{started}\nexec {FAB.parent}/python "$@"\n')
+    python.chmod(0o700)
+    words = ["--hosts", "second.txt", "--python", str(python), "--record", "--env", f"GO={tmp_path}/go"]
+    return [*words, "--script", "train.py"], started
+
+
+@pytest.fixture
+def job(project: Project, tmp_path: Path, launched: tuple[list[str], Path]) -> Iterator[Running]:
+    words, started = launched
+    with project.start(*words) as driver:
+        found = re.search(r"job (\S+):", read_until(driver, "ready", 2)[0])
+        assert found
+        yield Running(project, found[1], tmp_path / "go", started)
+        (tmp_path / "go").touch()
+        driver.communicate(timeout=PATIENCE)
+    assert driver.returncode == 0
+
+
+@contextlib.contextmanager
+def _asks_no_other(running: Running) -> Iterator[None]:
+    before = running.agents()
+    yield
+    assert running.agents() == before + 1, "an agent of the Python that the launch was given"
+
+
+def test_a_command_asks_the_hosts_of_its_job_and_no_others(job: Running) -> None:
+    fab = job.project.fab
+    commands = {
+        ("why", job.job[-4:]): "ranks 0-1 are in train",
+        ("stacks", job.job): "ranks 0-1:\n    train (train.py:",
+        ("eval", job.job, "step"): "ranks 0-1: 7\n",
+    }
+    for words, said in commands.items():
+        with _asks_no_other(job):
+            done = fab(*words)
+        assert said in done.stdout, (words, done)
+        assert (done.returncode, done.stderr) == (0, ""), words
+    newest = fab("stacks")  # hosts.txt may have a newer job, so it is asked too
+    assert (newest.returncode, newest.stdout) == (0, fab("stacks", job.job).stdout)
+    assert newest.stderr.startswith("127.0.0.2: cannot connect")
+    assert newest.stderr.endswith(f"job {job.job}\n")
+    with _asks_no_other(job):
+        console = subprocess.run(
+            [FAB, "debug", job.job, "--rank", "1"],
+            input="step + 1\n",
+            cwd=job.project.path,
+            env=job.project.env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (console.returncode, console.stderr) == (0, "")
+    assert ">>> 8\n" in console.stdout
+
+
+def test_another_hosts_file_is_refused_in_a_line_and_a_job_without_a_record_falls_back(job: Running) -> None:
+    fab = job.project.fab
+    other = fab("stacks", job.job, "--hosts", "hosts.txt")
+    assert (other.returncode, other.stdout[:12]) == (0, "ranks 0-1:\n ")
+    assert other.stderr == (
+        f"{job.job}: its own hosts are asked, which its launch has recorded, not those of --hosts hosts.txt\n"
+    )
+    (job.folder() / "hosts.json").unlink()
+    lost = fab("why", job.job)
+    assert (lost.returncode, lost.stdout) == (2, "")
+    assert lost.stderr == (
+        f"{job.job} is on localhost, and hosts.txt has none of these; name them: --hosts FILE\n"
+    )
+    named = fab("stacks", job.job, "--hosts", "second.txt")
+    assert (named.returncode, named.stdout[:12]) == (0, "ranks 0-1:\n ")
+    assert named.stderr == (
+        f"{job.job}: no record here says how its hosts are reached, so the hosts of second.txt are asked\n"
+    )
+
+
+def test_a_job_that_is_over_is_no_success_of_why(project: Project) -> None:
+    (project.path / "train.py").write_text("print('ready')")
+    job = project.launch("--script", "train.py").job
+    done = project.fab("why", job)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"no rank of {job} runs on localhost; the job is done\n"
+
+
+def test_a_detached_job_is_asked_for_on_its_own_head(
+    project: Project, tmp_path: Path, launched: tuple[list[str], Path]
+) -> None:
+    job = project.detach(*launched[0])
+    for words, said in {
+        ("status", job): ", detached\n",
+        ("stacks", job): "train (train.py:",
+    }.items():
+        done = project.fab(*words)
+        assert (done.returncode, done.stderr) == (0, ""), (words, done)
+        assert said in done.stdout
+    (tmp_path / "go").touch()
+    attached = project.fab("attach", job)
+    assert (attached.returncode, attached.stderr) == (0, "")
+    assert "DONE    2 ranks on 1 host" in attached.stdout
+    files = {path.name for path in (project.path / "runs" / job).iterdir()}
+    assert {"hosts.json", "job.json", "result.json"} <= files
+    logs = project.fab("logs", job)
+    assert (logs.returncode, logs.stdout.count("ready"), logs.stderr) == (0, 2, "")
+    wait_until_clean(job)
+
+
+def test_a_detached_job_is_stopped_on_its_own_head(
+    project: Project, launched: tuple[list[str], Path]
+) -> None:
+    job = project.detach(*launched[0])
+    stopped = project.fab("stop", job)
+    assert (stopped.returncode, stopped.stderr) == (0, "")
+    assert "failed: stopped by" in stopped.stdout
+    wait_until_clean(job)

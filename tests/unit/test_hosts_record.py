@@ -1,0 +1,121 @@
+"""The record of how the hosts of a job are reached: what it holds, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.deploy.connect.opener import Access
+from muster.deploy.connect.pipe import LostError
+from muster.deploy.errors import MusterError, UnfitError, UsageError
+from muster.deploy.hosts import hostfile
+from muster.deploy.jobs import control as jobs
+from muster.deploy.jobs import hosts_record
+from muster.deploy.jobs.control import Here, Known
+from muster.deploy.jobs.hosts_record import HostsRecord
+from tests.unit.test_job_states import RECORD, Liar, make_run, only
+
+JOB = RECORD["job"]
+HOSTS = hostfile.parse("b slots=2 user=ml port=2222\nnode[1-3] slots=4 addr=10.0.0.[1-3]\na\n")
+
+
+def keep(runs: Path, job: str = JOB, **changes: Any) -> HostsRecord:
+    config = runs.parent / "ssh_config"
+    config.touch(mode=0o600)
+    record = HostsRecord(HOSTS, Access(str(config), "openssh", "python3.12", {"a": ".venv/bin/python"}), True)
+    (runs / job).mkdir(parents=True)
+    hosts_record.write(runs / job, record)
+    if changes:
+        written = json.loads((runs / job / "hosts.json").read_text())
+        (runs / job / "hosts.json").write_text(json.dumps({**written, **changes}))
+    return record
+
+
+def test_what_a_launch_was_given_comes_back_as_it_was(tmp_path: Path) -> None:
+    record = keep(tmp_path / "runs")
+    keep(tmp_path / "runs", "20261121-120000-1111")
+    assert hosts_record.find(tmp_path / "runs", JOB) == record
+    assert hosts_record.find(tmp_path / "runs", JOB[-4:]) == record
+    assert hosts_record.find(tmp_path / "runs", "x") is None
+    assert (tmp_path / "runs" / JOB / "hosts.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_end_of_several_ids_names_them(tmp_path: Path) -> None:
+    keep(tmp_path / "runs")
+    keep(tmp_path / "runs", "20261121-130000-abcd")
+    with pytest.raises(UsageError, match=f"several jobs end in abcd: {JOB}, 20261121-130000-abcd"):
+        hosts_record.find(tmp_path / "runs", "abcd")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"version": 2}, "version: expected 1 to 1, got 2"),
+        ({"hosts": ["-oProxyCommand=x slots=2"]}, "a host name has letters"),
+        ({"hosts": ["a slots=2", "b user=-x"]}, "hosts.json:2:3: user must be a login name"),
+        ({"hosts": []}, "no hosts"),
+        ({"hosts": "a"}, "hosts: expected a list"),
+        ({"access": {"client": "telnet"}}, "access: client: expected one of"),
+        ({"access": {"ssh_config": "relative"}}, "access: ssh_config: expected"),
+        ({"detached": 1}, "detached: expected bool"),
+    ],
+    ids=str,
+)
+def test_what_is_no_such_record_is_refused_with_its_file(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    keep(tmp_path / "runs", **changes)
+    with pytest.raises(UsageError) as error:
+        hosts_record.find(tmp_path / "runs", JOB)
+    assert str(tmp_path / "runs" / JOB / "hosts.json") in str(error.value)
+    assert said in str(error.value)
+    assert "remove this file, and name the job's hosts with --hosts" in str(error.value)
+
+
+def test_a_record_that_others_may_write_is_not_used(tmp_path: Path) -> None:
+    keep(tmp_path / "runs")
+    (tmp_path / "runs" / JOB).chmod(0o777)
+    with pytest.raises(UsageError, match="others may write to it, and it says where to log in, and how; do:"):
+        hosts_record.find(tmp_path / "runs", JOB)
+
+
+def test_an_ssh_configuration_that_others_may_write_or_that_is_gone_is_not_used(tmp_path: Path) -> None:
+    keep(tmp_path / "runs")
+    config = tmp_path / "ssh_config"
+    config.chmod(0o666)
+    with pytest.raises(UsageError, match="others may write to it, and SSH configuration can run commands"):
+        hosts_record.find(tmp_path / "runs", JOB)
+    config.unlink()
+    with pytest.raises(UsageError, match=f"{config}: the SSH configuration of the launch is gone"):
+        hosts_record.find(tmp_path / "runs", JOB)
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(UnfitError([("a", "no")]), False), (KeyboardInterrupt(), False), (LostError("it broke"), True)],
+    ids=["refused", "interrupted", "perhaps started"],
+)
+def test_only_a_job_that_may_run_keeps_its_record(tmp_path: Path, error: BaseException, kept: bool) -> None:
+    record = HostsRecord(HOSTS, Access())
+    with pytest.raises(type(error)), hosts_record.kept_if_taken(tmp_path / "runs", JOB, record):
+        raise error
+    assert (tmp_path / "runs").exists() is kept
+    assert (hosts_record.newest_elsewhere(tmp_path / "runs") == record) is kept
+
+
+def test_what_comes_from_the_head_joins_the_record_and_never_replaces_it(tmp_path: Path) -> None:
+    record, runs = keep(tmp_path / "runs"), tmp_path / "runs"
+    there = make_run(tmp_path / "there")
+    (there / "hosts.json").write_text("a lie")
+    state = only(tmp_path / "there").state
+    with pytest.raises(MusterError):
+        jobs.fetch(Known(state, Liar({"files": {"files": [["log", 10]]}, "read": {}})), runs)
+    assert hosts_record.newest_elsewhere(runs) == record
+    folder = jobs.fetch(Known(state, Here(tmp_path / "there")), runs)
+    assert (folder / "job.json").exists()
+    assert hosts_record.find(runs, JOB) == record
+    assert hosts_record.newest_elsewhere(runs) is None
+    assert [path.name for path in runs.iterdir()] == [JOB]
