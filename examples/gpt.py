@@ -195,7 +195,7 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
 def load_data(config: Config, job: Job) -> tuple[Text, Text]:
     """Return windows to train on and others to evaluate on; every host must have the same files."""
     windows = Windows(place_of(config.data), config.context)
-    for host, ends in zip(job.hosts, job.all_gather(windows.ends), strict=True):
+    for host, ends in zip(job.hosts, job.all_gather(windows.ends, list[int]), strict=True):
         if ends != windows.ends:
             raise TrainError(f"{config.data} of {host} has other files: name a folder with --data")
     whole = range(len(windows))

@@ -20,12 +20,11 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from .checkpoint.random_numbers import RankState, set_random_state
 from .checkpoint.state import (
     consolidated,
-    random_state,
     refuse_another_network,
     restore,
-    set_random_state,
 )
 from .data.sampler import GlobalBatchSampler, Share
 from .data.samples import Data
@@ -232,13 +231,13 @@ class Trainer:
     def state(self, writers: Sequence[int]) -> dict[str, Any]:
         """Return everything that the next step depends on, complete on the ranks `writers`; a collective."""
         self.strategy.share_buffers()
-        of_this_rank = {"random": random_state(self.group.device), "loss_sum": self.loss_sum.item()}
+        mine = RankState.here(self.loss_sum.item(), self.group.device)
         return {
             **consolidated(self.strategy.model, self.strategy.optimizer, writers),
             "epoch": self.epoch,
             "batch": self.batch,
             "order": self.sampler.order,
-            "ranks": self.group.all_gather(of_this_rank),
+            "ranks": [each.in_checkpoint() for each in self.group.all_gather(mine, RankState)],
         }
 
     def check(self, state: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from muster.train.checkpoint import files
-from muster.train.checkpoint.state import consolidated, random_state, restore, set_random_state
+from muster.train.checkpoint.random_numbers import random_state, set_random_state
+from muster.train.checkpoint.state import consolidated, restore
 from muster.train.job.failure import TrainError
 from tests.train.forked import on_hosts
 

@@ -84,7 +84,7 @@ def trained(config: TrainConfig, group: Group, digits: Samples, then: str | None
     trainer = image_trainer(config, group, digits)
     losses = [trainer.run_epoch()]
     if then:
-        state = group.broadcast(trainer.state(writers=(0,)))
+        state = trainer.state(writers=range(group.world_size))
         trainer = image_trainer(dataclasses.replace(config, sync=then, compress="none"), group, digits)
         trainer.restore(state)
     return [*losses, trainer.run_epoch()]

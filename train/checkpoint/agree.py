@@ -51,10 +51,10 @@ def agree(group: Group, mine: list[Path], say: Callable[[str], None]) -> Agreeme
     the latest first; `say` gets a line for each damaged checkpoint.
     """
     of_step = {step_of(path): path for path in mine}
-    for step in sorted(set().union(*group.all_gather(set(of_step))), reverse=True):
+    for step in sorted(set().union(*group.all_gather(sorted(of_step), list[int])), reverse=True):
         with others_wait(group):
             finding_here = examine(of_step.get(step))
-        findings = group.all_gather(finding_here)
+        findings = group.all_gather(finding_here, Finding)
         for host, finding in zip(group.hosts, findings, strict=True):
             if finding.damage:
                 say(f"{host}: {finding.damage}; looking for another")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import uuid
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ class Checkpoints:
         self.group, self.folder, self.keep = group, out / FOLDER, keep
         self.say = say or Terminal(group.ranks, os.environ).line
         self.writer = lowest_rank_that_sees(self.folder, group)
-        self.writers = tuple(sorted(set(group.all_gather(self.writer))))
+        self.writers = tuple(sorted(set(group.all_gather(self.writer, int))))
 
     @property
     def writes(self) -> bool:
@@ -109,7 +109,7 @@ class Checkpoints:
                     check(files.load(path))
                 except TrainError as error:
                     refusal = str(error)
-        if refusal := self.group.all_gather(refusal)[agreement.source]:
+        if refusal := self.group.all_gather(refusal, str)[agreement.source]:
             raise TrainError(refusal)
 
     def _local_copy(self, agreement: Agreement, path: Path | None) -> Path:
@@ -121,11 +121,11 @@ class Checkpoints:
         for rank in lacking:
             self.say(f"{self.group.hosts[rank]}: got the checkpoint of step {agreement.step}")
         mine = files.path_of(self.folder, agreement.step) if self.group.rank in lacking else path
-        return self.group.all_gather(mine)[self.writer] or self.folder
+        return Path(self.group.all_gather(str(mine or self.folder), str)[self.writer])
 
     def _set_aside(self, after: int) -> None:
         aside = files.set_aside(self.folder, after) if self.writes else None
-        for host, where in zip(self.group.hosts, self.group.all_gather(aside), strict=True):
+        for host, where in zip(self.group.hosts, self.group.all_gather(str(aside or ""), str), strict=True):
             if where:
                 self.say(f"{host}: earlier checkpoints set aside in {where}")
 
@@ -143,7 +143,7 @@ def lowest_rank_that_sees(folder: Path, group: Group) -> int:
     Paths and host names do not show it: a disk may be shared, or mounted elsewhere. So every rank creates a
     file and looks for the files of the others, each by name, because a listing on NFS may be seconds old.
     """
-    run = group.broadcast(uuid.uuid4().hex)
+    run = group.broadcast(secrets.randbits(64), int)  # a number, because it becomes part of a path
     marks = [folder / f".rank-{rank}-{run}" for rank in range(group.rank + 1)]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ class ShardedCheckpoints:
     def __init__(self, group: Group, out: Path, *, keep: int = 3) -> None:
         """Raise TrainError if the hosts do not share `out`."""
         self.group, self.folder, self.keep = group, out / FOLDER, keep
-        seen = group.all_gather(lowest_rank_that_sees(self.folder, group))
+        seen = group.all_gather(lowest_rank_that_sees(self.folder, group), int)
         if blind := [host for host, lowest in zip(group.hosts, seen, strict=True) if lowest > 0]:
             raise TrainError(
                 f"{', '.join(dict.fromkeys(blind))} and {group.hosts[0]} do not share {out}\n"

@@ -6,11 +6,9 @@ So a checkpoint fits any number of ranks and any strategy.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -146,28 +144,3 @@ def _by_number(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[s
             {**group, "params": [number[name] for name in group["params"]]} for group in state["param_groups"]
         ],
     }
-
-
-def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the states of this rank's global random number generators: Python's, numpy's and torch's."""
-    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    words = torch.from_numpy(np.asarray(keys, np.int64))
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": [words, int(position), int(has_gauss), float(cached)],
-        "torch": torch.get_rng_state(),
-    }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Continue with `state`, which random_state returned."""
-    version, internal, gauss_next = state["python"]
-    random.setstate((version, tuple(internal), gauss_next))
-    keys, *others = state["numpy"]
-    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *others))
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)

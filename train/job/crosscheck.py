@@ -7,15 +7,15 @@ check the ranks would wait for each other until the time-out, without a message.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from torch.distributed import Store
 
 from .failure import TrainError
+from .values import decoded, encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def exchange(store: Store, identity: Identity, timeout: timedelta) -> list[Ident
     TrainError if some do not arrive within `timeout`, or if there are too many.
     """
     mine = store.add("muster/arrived", 1)
-    store.set(f"muster/identity/{mine}", json.dumps(asdict(identity)))
+    store.set(f"muster/identity/{mine}", encoded(identity))
     if mine > identity.world_size:
         raise TrainError(
             f"{identity} is number {mine} to arrive, of {identity.world_size}\n"
@@ -59,13 +59,19 @@ def exchange(store: Store, identity: Identity, timeout: timedelta) -> list[Ident
         store.wait(keys, timeout)
     except RuntimeError as error:  # a TCPStore raises the subclass DistStoreError, a FileStore RuntimeError
         raise TrainError(_who_arrived(store, keys, identity, timeout)) from error
-    identities = [Identity(**json.loads(store.get(key))) for key in keys]
+    identities = [_read(store, key) for key in keys]
     _leave_together(store, identity)
     return identities
 
 
+def _read(store: Store, key: str) -> Identity:
+    """Return what a process published about itself."""
+    identity: Identity = decoded(store.get(key), Identity, f"the process at the rendezvous's {key}")
+    return identity
+
+
 def _who_arrived(store: Store, keys: Sequence[str], identity: Identity, timeout: timedelta) -> str:
-    arrived = [Identity(**json.loads(store.get(key))) for key in keys if store.check([key])]
+    arrived = [_read(store, key) for key in keys if store.check([key])]
     lines = [f"{len(arrived)} of {identity.world_size} ranks arrived within {timeout.total_seconds():.0f} s:"]
     lines += [f"  {each}" for each in arrived]
     try:

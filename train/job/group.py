@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ from torch.distributed import Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from .. import mpi_backend
+from . import values
 from .backend import available, device_for, uuid_of
 from .crosscheck import Identity, exchange, verify
 from .failure import TrainError, fail_together
@@ -81,21 +82,38 @@ class Group:
         dist.all_reduce(sums)
         return [float(total) for total in sums]
 
-    def all_gather(self, value: T) -> list[T]:
-        """Return every rank's `value`, in rank order, on every rank. They travel pickled."""
-        values = [value] * self.world_size
-        dist.all_gather_object(values, value)
-        return values
+    @overload
+    def all_gather(self, value: T, shape: type[T], *, at_most: int = ...) -> list[T]: ...
+    @overload
+    def all_gather(self, value: Any, *, at_most: int = ...) -> list[Any]: ...
+    def all_gather(self, value: Any, shape: Any = Any, *, at_most: int = values.AT_MOST) -> list[Any]:
+        """Return every rank's `value`, in rank order, on every rank. A collective.
+
+        The values travel as JSON, never pickled. `shape` is the type that every rank's value must have: int,
+        str, list[int], tuple[int, str], a dataclass of these. Without it any JSON value is taken, and a
+        tuple arrives as a list. Raises TrainError, which names the rank, if a value has another type or takes
+        more than `at_most` bytes.
+        """
+        names = [f"rank {rank} ({host})" for rank, host in enumerate(self.hosts)]
+        texts = values.gathered(values.encoded(value, at_most), names, self.device, at_most)
+        return [values.decoded(text, shape, name) for text, name in zip(texts, names, strict=True)]
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
         self.all_reduce_sum(0.0)
 
-    def broadcast(self, value: T) -> T:
-        """Return rank 0's `value` on every rank; what the others pass is ignored. It travels pickled."""
-        box = [value]
-        dist.broadcast_object_list(box, src=0, device=self.device)
-        return box[0]
+    @overload
+    def broadcast(self, value: T, shape: type[T], *, at_most: int = ...) -> T: ...
+    @overload
+    def broadcast(self, value: Any, *, at_most: int = ...) -> Any: ...
+    def broadcast(self, value: Any, shape: Any = Any, *, at_most: int = values.AT_MOST) -> Any:
+        """Return rank 0's `value` on every rank; what the others pass is ignored.
+
+        A collective. `shape` and `at_most` are those of all_gather.
+        """
+        text, name = values.encoded(value, at_most) if self.rank == 0 else "", f"rank 0 ({self.hosts[0]})"
+        sent = values.from_rank_0(text, name, self.device, at_most) if self.world_size > 1 else text.encode()
+        return values.decoded(sent, shape, name)
 
     def global_mean(self, losses: torch.Tensor) -> torch.Tensor:
         """Return the mean of all ranks' `losses`: the same on every rank, for backward(). A collective.

@@ -7,10 +7,12 @@ from typing import TypeVar
 from ..mpi_backend.direct import MPI
 from .failure import TrainError
 from .ranks import Ranks
+from .values import decoded, encoded
 
 __all__ = ["MPI", "broadcast", "communicator"]
 
 T = TypeVar("T")
+MESSAGE = 512  # bytes
 
 
 def communicator(ranks: Ranks) -> MPI.Intracomm:
@@ -28,7 +30,12 @@ def communicator(ranks: Ranks) -> MPI.Intracomm:
     return world
 
 
-def broadcast(value: T, ranks: Ranks) -> T:
-    """Return rank 0's `value` on every rank; MPI needs no address for that."""
-    received: T = communicator(ranks).bcast(value)
+def broadcast(value: T, shape: type[T], ranks: Ranks) -> T:
+    """Return rank 0's `value` of type `shape` on every rank; MPI needs no address for that.
+
+    As JSON in a message of a fixed size: mpi4py's `bcast` would unpickle it.
+    """
+    message = bytearray(encoded(value, MESSAGE).ljust(MESSAGE).encode())
+    communicator(ranks).Bcast(message)
+    received: T = decoded(bytes(message), shape, "rank 0")
     return received

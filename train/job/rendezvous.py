@@ -218,9 +218,9 @@ def _over_mpi(init: str, ranks: Ranks, timeout: timedelta, environ: Mapping[str,
         ) from error
     if ranks.rank == 0:
         store = _tcp("127.0.0.1", 0, ranks, timeout)
-        broadcast((address_of(ranks), store.port), ranks)
+        broadcast((address_of(ranks), store.port), tuple[str, int], ranks)
         return store
-    address, port = broadcast(("", 0), ranks)
+    address, port = broadcast(("", 0), tuple[str, int], ranks)
     return _tcp(address, port, ranks, timeout)
 
 

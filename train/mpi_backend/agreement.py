@@ -13,6 +13,8 @@ from .exceptions import MismatchError
 from .library import MPI
 
 _DIGEST = 16  # bytes
+_SIZE = 4  # bytes that have the size of a description
+_LONGEST = 1 << 16  # bytes of a description that travel
 _SHOWN = 300  # characters of a description in the error
 
 
@@ -23,10 +25,23 @@ def check(comm: MPI.Intracomm, description: str) -> None:
     comm.Allgather(digest, digests)
     if digests == digest * comm.size:
         return
-    descriptions = comm.allgather(description)
+    descriptions = _exchanged(comm, description)
     same = next(at for at, letters in enumerate(zip_longest(*descriptions)) if len(set(letters)) > 1)
     each = (f"rank {rank}: {_excerpt(text, same)}" for rank, text in enumerate(descriptions))
     raise MismatchError("the ranks differ: " + "; ".join(each))
+
+
+def _exchanged(comm: MPI.Intracomm, description: str) -> list[str]:
+    """Return every rank's description, up to a length. As bytes: mpi4py's `allgather` would unpickle them."""
+    text = description.encode()[:_LONGEST]
+    sizes = bytearray(_SIZE * comm.size)
+    comm.Allgather(len(text).to_bytes(_SIZE, "big"), sizes)
+    each = [int.from_bytes(sizes[at : at + _SIZE], "big") for at in range(0, len(sizes), _SIZE)]
+    longest = min(max(each), _LONGEST)
+    texts = bytearray(longest * comm.size)
+    comm.Allgather(text.ljust(longest), texts)
+    rows = (texts[at : at + longest] for at in range(0, len(texts), longest))
+    return [row[:size].decode(errors="replace") for row, size in zip(rows, each, strict=True)]
 
 
 def _excerpt(text: str, same: int) -> str:

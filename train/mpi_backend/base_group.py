@@ -49,8 +49,9 @@ class BaseGroup(ProcessGroup):
         # themselves.
         self._kept: deque[Kept] = deque(maxlen=1024 if torch.__version__ < "2.7" else 0)
         self._store = store
-        incarnation = comm.bcast(secrets.token_hex(4))
-        presence = Presence.create(store, incarnation, comm.rank, comm.size)
+        incarnation = bytearray(secrets.token_bytes(4))
+        comm.Bcast(incarnation)  # not `bcast`, which unpickles
+        presence = Presence.create(store, incarnation.hex(), comm.rank, comm.size)
         barrier = self._messages.start_barrier
         watchdog.watch(Watched(self._queue, comm.rank, comm.size, presence, barrier))
 

@@ -41,7 +41,7 @@ def show(group: Group, config: ToolConfig) -> int:
     rows = []
     for operation in OPERATIONS:
         world = World(group.rank, group.world_size, group.device, operation.dtype)
-        results = group.all_gather(measure.run(operation, world))
+        results = group.all_gather(measure.run(operation, world), tuple[str, str])
         rows.append(Row(operation, *measure.together(results)))
         if rows[-1].outcome == measure.BROKEN:
             break  # some ranks still wait in it: the next operation would mix with it

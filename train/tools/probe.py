@@ -46,7 +46,7 @@ def show(group: Group, config: ToolConfig) -> int:
 
 def to_measure(group: Group, asked: str) -> dict[str, list[str]]:
     """Return the backends to measure, each with its devices: the one `asked` for, or all that work here."""
-    has_gpu = all(group.all_gather(torch.cuda.is_available()))
+    has_gpu = all(group.all_gather(torch.cuda.is_available(), bool))
     gpu = ["cuda"] if has_gpu else []
     known = {"gloo": ["cpu", *gpu], "nccl": gpu, "mpi": ["cpu"]}
     if asked in known:

@@ -7,7 +7,6 @@ server that has only imported torch: that takes a tenth of a second instead of s
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from ..job.backend import gpu_number
 from ..job.group import Group
 from ..job.ranks import Ranks
 from ..job.rendezvous import address_of
+from ..job.values import decoded, encoded
 from .measure import BROKEN, together
 from .probe_cells import DIES, HANGS, Cell, Measured, measure
 
@@ -60,7 +60,7 @@ def measure_apart(
     if group.rank == 0:
         store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False, use_libuv=False)
     known = os.environ.get("MASTER_ADDR") or address_of(group.ranks)
-    address, port = group.broadcast((known, store.port if store else 0))
+    address, port = group.broadcast((known, store.port if store else 0), tuple[str, int])
     done: list[Measured] = []
     attempt = 0
     while len(done) < len(cells):
@@ -81,8 +81,9 @@ def _one_attempt(context: ForkServerContext, group: Group, child: Child, cells: 
     died = process.exitcode is not None and process.exitcode < 0
     process.kill()
     process.join()
-    signals = group.all_gather(-(process.exitcode or 0) if died else 0)
-    outcomes = max(group.all_gather(outcomes), key=len)  # the same on all ranks; slow ranks saw fewer
+    signals = group.all_gather(-(process.exitcode or 0) if died else 0, int)
+    seen = group.all_gather(outcomes, list[tuple[str, str]])
+    outcomes = max(seen, key=len)  # the same on all ranks; slow ranks saw fewer
     measured = [Measured(cell, *outcome) for cell, outcome in zip(cells, outcomes, strict=False)]
     if len(measured) < len(cells) and not (measured and measured[-1].outcome == BROKEN):
         measured.append(_culprit(cells[len(measured)], signals, child.patience))
@@ -126,13 +127,14 @@ def go_through(pipe: Connection, child: Child, cells: list[Cell]) -> None:
         measured = child.measure(cell, rank, size, child.ranks.local_rank)
         if store.check([f"{number}/given up"]):
             return  # another child has left: this rank only saw the consequence
-        store.set(f"{number}/{rank}", json.dumps(measured))
+        store.set(f"{number}/{rank}", encoded(measured))
         try:  # over the store, as the group may be out of step now
-            results = [json.loads(store.get(f"{number}/{other}")) for other in range(size)]
+            texts = [store.get(f"{number}/{other}") for other in range(size)]
         except dist.DistStoreError:
             store.set(f"{number}/given up", "")
             return
-        outcome, message = together([(result[0], result[1]) for result in results])
+        results = [decoded(text, tuple[str, str], f"rank {other}") for other, text in enumerate(texts)]
+        outcome, message = together(results)
         pipe.send((outcome, message))
         if outcome == BROKEN:
             return

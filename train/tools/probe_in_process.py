@@ -25,7 +25,7 @@ def measure_inside(group: Group, cells: list[Cell]) -> list[Measured]:
         watchdog.daemon = True
         watchdog.start()
         outcome = measure(cell, group.rank, group.world_size, group.ranks.local_rank)
-        done.append(Measured(cell, *together(group.all_gather(outcome))))
+        done.append(Measured(cell, *together(group.all_gather(outcome, tuple[str, str]))))
         watchdog.cancel()
         if done[-1].outcome == BROKEN:
             break

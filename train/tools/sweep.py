@@ -146,7 +146,7 @@ def _try(group: Group, case: Case, operation: Timed) -> None:
         outcome = (measure.RIGHT, "")
     except Exception as error:  # noqa: BLE001 - a backend may raise anything; its message is the result
         outcome = (measure.REFUSED, measure.first_line(error))
-    together, message = measure.together(group.all_gather(outcome))
+    together, message = measure.together(group.all_gather(outcome, tuple[str, str]))
     if together == measure.REFUSED:
         raise Refused(message)
     if together != measure.RIGHT:
