@@ -3,9 +3,8 @@
     python examples/gpt_pipeline.py --spawn 2 --micro-batches 4
     muster launch --hosts hosts.txt examples/gpt_pipeline.py --layers 24 --micro-batches 16
 
-Only activations and their gradients travel, so that a slow network between hosts costs little. A rank waits
-while the first micro-batch comes and the last one goes: a share of (ranks - 1) / (micro-batches + ranks - 1)
-of each step. The losses are those of gpt.py. Checkpoints and evaluation are left out.
+Only activations and their gradients travel, so a slow network between hosts costs little. A rank waits for a
+share of (ranks - 1) / (micro-batches + ranks - 1) of each step. Checkpoints and evaluation are left out.
 """
 
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from gpt import GPT, Config, batches, draw_weights, learning_rate, load_data, options, say
+from gpt import BYTES, GPT, Config, batches, draw_weights, learning_rate, load_data, options, say
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
@@ -61,7 +60,11 @@ class PipelineTraining:
         torch.manual_seed(config.seed)
         draw_weights(gpt, config.layers)
         self.stage = Stage(gpt, job.rank, job.world_size).to(job.device)
-        stage = PipelineStage(self.stage, job.rank, job.world_size, job.device)
+        # Example tensors say what travels: without them the ranks tell each other, by pickle.
+        tokens = torch.empty(config.batch_size // config.micro_batches, config.context, dtype=torch.int64)
+        hidden, logits = (torch.empty(*tokens.shape, n, requires_grad=True) for n in (config.width, BYTES))
+        takes, gives = hidden if job.rank else tokens, logits if self.stage.head else hidden
+        stage = PipelineStage(self.stage, job.rank, job.world_size, job.device, takes, gives)
         self.schedule = ScheduleGPipe(stage, config.micro_batches, loss_fn=mean_loss)
         embedding = [weight for name, weight in self.stage.named_parameters() if name == "embedding.weight"]
         products = [weight for name, weight in self.stage.named_parameters() if name != "embedding.weight"]
@@ -72,14 +75,11 @@ class PipelineTraining:
         """Take a step; returns the mean loss of the batch and the norm of all gradients, on every rank."""
         losses: list[Tensor] = []
         first = (inputs.to(self.job.device),) if self.stage.embedding else ()
-        last: dict[str, Any] = (
-            {"target": targets.to(self.job.device), "losses": losses} if self.stage.head else {}
-        )
-        self.schedule.step(*first, **last)
+        last: dict[str, Any] = {"target": targets.to(self.job.device), "losses": losses}
+        self.schedule.step(*first, **(last if self.stage.head else {}))
         weights = [*self.stage.parameters()]
         square = sum(float(weight.grad.square().sum()) for weight in weights if weight.grad is not None)
-        mean = sum(float(loss) for loss in losses) / self.config.micro_batches
-        mean, square = self.job.all_reduce_sum(mean, square)
+        mean, square = self.job.all_reduce_sum(sum(map(float, losses)) / self.config.micro_batches, square)
         nn.utils.clip_grads_with_norm_(weights, self.config.clip, torch.tensor(square**0.5))
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, self.config)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sys
-from concurrent.futures import Future
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
-from torch.torch_version import TorchVersion
 
 from muster.train import ShardedCheckpoints, TrainError
+from muster.train.checkpoint.parts import local
 from muster.train.job.group import Group
 from tests.train.forked import on_hosts, run_script
 
@@ -72,16 +72,19 @@ def test_a_sharded_model_goes_on_from_its_checkpoint_at_any_number_of_ranks(
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert kept == ["step-00000002", "step-00000003"]
     assert {path.name for path in (tmp_path / "checkpoints" / kept[-1]).iterdir()} == {
-        *(".metadata", "__0_0.distcp", "__1_0.distcp"),
+        *("0000-of-0002.pt", "0000-of-0002.json", "0001-of-0002.pt", "0001-of-0002.json"),
     }
     assert train(tmp_path, 3, text, "--steps", "6", "--resume") == pytest.approx(whole, abs=1e-5)
 
 
-def test_a_checkpoint_without_its_metadata_is_not_used(tmp_path: Path, text: tuple[str, ...]) -> None:
+def test_a_checkpoint_that_lacks_the_files_of_a_rank_is_not_used(
+    tmp_path: Path, text: tuple[str, ...]
+) -> None:
     first = train(tmp_path, 1, text, "--steps", "2", "--save-every", "1")
-    (tmp_path / "checkpoints" / "step-00000002" / ".metadata").unlink()
+    lost = tmp_path / "checkpoints" / "step-00000002" / "0000-of-0001.json"
+    lost.unlink()
     assert train(tmp_path, 1, text, "--steps", "2", "--resume") == pytest.approx(first, abs=1e-5)
-    assert (tmp_path / "checkpoints" / "step-00000002" / ".metadata").exists()
+    assert lost.exists()
 
 
 @pytest.mark.parametrize(
@@ -198,32 +201,38 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     assert on_hosts(tmp_path, 1, saved) == [(1, 0.0)]
 
 
-def test_what_torch_2_6_would_write_later_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its async_save hands the tensors of a CPU on as they are, and another thread writes them."""
-    handed_on: dict[str, Any] = {}
+def shards(model: torch.nn.Linear, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return the weights and their first moment, as this rank has them."""
+    return [local(model.weight), local(optimizer.state[model.weight]["exp_avg"])]
 
-    def async_save(state: dict[str, Any], **_: object) -> Future[None]:
-        handed_on.update(state)
-        return Future()
 
-    monkeypatch.setattr(torch, "__version__", TorchVersion("2.6.0"))
-    monkeypatch.setattr("torch.distributed.checkpoint.async_save", async_save)
-
-    def handed(group: Group) -> list[float]:
-        model = torch.nn.Linear(4, 4, bias=False)
+def test_the_shards_of_each_rank_are_copied_before_the_training_goes_on(tmp_path: Path) -> None:
+    def saved(group: Group) -> tuple[list[float], list[float]]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(300, 301)
         fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+        checkpoints = ShardedCheckpoints(group, tmp_path / "out")
+        torch.autograd.backward(model(torch.ones(1, 300)).sum())
+        optimizer.step()
+        changed = shards(model, optimizer)
+        before = [tensor.clone() for tensor in changed]
+        checkpoints.save(1, model, optimizer)
         with torch.no_grad():
-            model.weight.fill_(1)
-        optimizer = torch.optim.AdamW(model.parameters())
-        ShardedCheckpoints(group, tmp_path / "out").save(1, model, optimizer)
-        with torch.no_grad():
-            model.weight.fill_(7)
-            optimizer.state[model.weight]["exp_avg"].fill_(7)
-        weight, moment = handed_on["model"]["weight"], handed_on["optimizer"]["state"]["weight"]["exp_avg"]
-        assert isinstance(weight, DTensor)  # still one rank's shard
-        return [weight.to_local().max().item(), moment.to_local().max().item()]
+            for tensor in changed:
+                tensor.fill_(7)
+        optimizer.param_groups[0]["lr"] = 7.0
+        checkpoints.finish()
+        assert checkpoints.newest(model, optimizer) == 1
+        after = shards(model, optimizer)
+        assert optimizer.param_groups[0]["lr"] == 0.5
+        return [(here - there).abs().max().item() for here, there in zip(before, after, strict=True)], [
+            tensor.abs().max().item() for tensor in after
+        ]
 
-    assert on_hosts(tmp_path, 2, handed) == [[1.0, 0.0]] * 2
+    for differences, sizes in on_hosts(tmp_path, 2, saved):
+        assert differences == [0.0, 0.0]
+        assert all(0 < size < 7 for size in sizes)
 
 
 def test_a_folder_that_cannot_be_written_is_named_on_every_rank(tmp_path: Path) -> None:
@@ -259,4 +268,89 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         return str(refusal.value)
 
     (said,) = on_hosts(tmp_path, 1, refused)
-    assert "step-00000001 cannot be continued: rank 0 (host0): Size mismatch" in said
+    assert (
+        "step-00000001 cannot be continued: rank 0 (host0): /model/weight has the size [5, 5] there" in said
+    )
+
+
+def damaged(folder: Path, damage: Callable[[Path], None]) -> list[str]:
+    """What each of two ranks says of a checkpoint that `damage` was done to."""
+
+    def refused(group: Group) -> str:
+        model = torch.nn.Linear(64, 64)
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        optimizer = torch.optim.AdamW(model.parameters())
+        checkpoints = ShardedCheckpoints(group, folder / "out")
+        checkpoints.save(1, model, optimizer)
+        checkpoints.finish()
+        before = [weight.detach().clone() for weight in model.parameters()]
+        if group.rank == 0:
+            damage(folder / "out" / "checkpoints" / "step-00000001")
+        group.barrier()
+        with pytest.raises(TrainError) as refusal:
+            checkpoints.newest(model, optimizer)
+        assert all(map(torch.equal, before, model.parameters()))
+        return str(refusal.value)
+
+    return on_hosts(folder, 2, refused)
+
+
+def flip_a_byte(folder: Path) -> None:
+    path = folder / "0001-of-0002.pt"
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    path.write_bytes(contents)
+
+
+def write_nothing(folder: Path) -> None:
+    (folder / "0001-of-0002.json").write_text("{}")
+
+
+def move_a_part(folder: Path) -> None:
+    path = folder / "0001-of-0002.json"
+    index = json.loads(path.read_text())
+    index["parts"][0]["box"]["offset"][0] = 1 << 40
+    path.write_text(json.dumps(index))
+
+
+def leave_a_part_out(folder: Path) -> None:
+    path = folder / "0001-of-0002.json"
+    index = json.loads(path.read_text())
+    del index["parts"][0]
+    path.write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (flip_a_byte, "rank 1 (host1): 0001-of-0002.pt does not have the checksum in 0001-of-0002.json"),
+        (
+            lambda folder: (folder / "0001-of-0002.pt").unlink(),
+            "rank 1 (host1): 0001-of-0002.pt: No such",
+        ),
+        (write_nothing, "rank 0 (host0): no Index from 0001-of-0002.json: expected the fields"),
+        (move_a_part, "0001-of-0002.json: a part of /model/weight lies outside of it"),
+        (leave_a_part_out, "/model/weight is not there as a whole"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_on_every_rank_and_changes_nothing(
+    tmp_path: Path, damage: Callable[[Path], None], why: str
+) -> None:
+    for said in damaged(tmp_path, damage):
+        assert said.startswith(f"{tmp_path}/out/checkpoints/step-00000001 cannot be continued: rank ")
+        assert why in said
+
+
+def test_a_hostile_pickle_in_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
+    """The files may be another host's: its checksum is right, and its contents are code."""
+
+    def replace(folder: Path) -> None:
+        path = folder / "0001-of-0002.pt"
+        torch.save({"tensors": Path, "values": {}}, path)  # any global but torch's own is refused
+        index = json.loads(path.with_suffix(".json").read_text())
+        index["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        path.with_suffix(".json").write_text(json.dumps(index))
+
+    for said in damaged(tmp_path, replace):
+        assert "0001-of-0002.pt is no part of a checkpoint: Weights only load failed" in said
+        assert "\n" not in said

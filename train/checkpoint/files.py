@@ -109,10 +109,10 @@ def new_checkpoint(folder: Path, step: int) -> Iterator[HashingFile]:
         with (beside / STATE).open("wb") as raw:
             file = HashingFile(raw)
             yield file
-            _sync(raw)
+            sync(raw)
         with (beside / CHECKSUM).open("wb") as record:
             record.write(f"{file.digest}  {STATE}\n".encode())
-            _sync(record)
+            sync(record)
         _commit(beside, path)
     except BaseException as error:
         shutil.rmtree(beside, ignore_errors=True)
@@ -125,20 +125,22 @@ def new_checkpoint(folder: Path, step: int) -> Iterator[HashingFile]:
         ) from error
 
 
-def _sync(file: BinaryIO) -> None:
+def sync(file: BinaryIO) -> None:
+    """Bring what was written to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def _commit(beside: Path, path: Path) -> None:
-    _sync_folder(beside)
+    sync_folder(beside)
     if path.exists():  # a damaged checkpoint of this step, or one of another run
         _remove(path)
     beside.rename(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Bring the names in `folder` to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

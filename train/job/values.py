@@ -114,7 +114,7 @@ def decoded(sent: bytes, shape: Any, name: str) -> Any:
     except _WRONG as error:
         expected = shape if get_args(shape) else getattr(shape, "__name__", shape)
         raise TrainError(
-            f"{name} sends {_short.repr(sent.decode(errors='replace'))}, and no {expected}: {error}\n"
+            f"no {expected} from {name}: {error}\n"
             "does it run the same program, and the same version of muster.train?"
         ) from None
 

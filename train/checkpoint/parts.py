@@ -1,0 +1,102 @@
+"""Which part of each tensor of a state this rank holds, and what two parts have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A part of a tensor: it begins at `offset` and has `shape`; the tensor has the shape `whole`."""
+
+    offset: list[int]
+    shape: list[int]
+    whole: list[int]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def common(self, other: Box) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+        """Return what both have, as slices of each; None if they have nothing in common."""
+        mine, theirs = [], []
+        for here, length, there, wide in zip(self.offset, self.shape, other.offset, other.shape, strict=True):
+            first, last = max(here, there), min(here + length, there + wide)
+            if first >= last:
+                return None
+            mine.append(slice(first - here, last - here))
+            theirs.append(slice(first - there, last - there))
+        return tuple(mine), tuple(theirs)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that a file has, by the name of its tensor."""
+
+    name: str
+    box: Box
+
+
+def flat(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a state, each with its name; an empty list or mapping is a leaf."""
+    if isinstance(tree, Mapping) and tree:
+        for key, value in tree.items():
+            yield from flat(value, f"{name}/{key}")
+    elif isinstance(tree, list) and tree:
+        for number, value in enumerate(tree):
+            yield from flat(value, f"{name}/{number}")
+    else:
+        yield name, tree
+
+
+def with_values(tree: Any, values: Mapping[str, Any], name: str = "") -> Any:
+    """Return a state with `values`, by name, in place of its leaves that are no tensors."""
+    if isinstance(tree, Mapping) and tree:
+        return {key: with_values(value, values, f"{name}/{key}") for key, value in tree.items()}
+    if isinstance(tree, list) and tree:
+        return [with_values(value, values, f"{name}/{number}") for number, value in enumerate(tree)]
+    return tree if isinstance(tree, torch.Tensor) else values[name]
+
+
+def box_of(tensor: torch.Tensor) -> Box:
+    """Return which part of a tensor this rank holds."""
+    whole = list(tensor.shape)
+    if not isinstance(tensor, DTensor):
+        return Box([0] * len(whole), whole, whole)
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return Box(list(offset), list(shape), whole)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of a tensor that this rank holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _writes(tensor: torch.Tensor, rank: int) -> bool:
+    """Whether this rank writes its part: of ranks with the same part the first does."""
+    if not isinstance(tensor, DTensor):
+        return rank == 0
+    place = tensor.device_mesh.get_coordinate()
+    copies = (
+        at for at, how in zip(place or (), tensor.placements, strict=False) if isinstance(how, Replicate)
+    )
+    return place is not None and not any(copies)
+
+
+def copied(state: Any, rank: int) -> tuple[list[Part], dict[str, Any]]:
+    """Copy what this rank writes of a state to host memory; the training may then change it."""
+    parts, tensors, values = [], [], {}
+    for name, leaf in flat(state):
+        if not isinstance(leaf, torch.Tensor):
+            values[name] = leaf
+        elif _writes(leaf, rank) and (box := box_of(leaf)).size:
+            parts.append(Part(name, box))
+            tensors.append(local(leaf).detach().to("cpu", copy=True).contiguous())
+    return parts, {"tensors": tensors, "values": values}
