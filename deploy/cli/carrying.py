@@ -13,6 +13,7 @@ from typing import Any
 
 from invoke import Exit
 
+from .. import interrupts
 from ..common.os_errors import explain
 from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
@@ -30,6 +31,7 @@ from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts, Blame, make_plan
 from ..jobs.verdict import verdict
 from ..launch.containers import Images
+from ..launch.job_events import JobEvent
 from ..plan.placement import used_hosts
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec
@@ -142,6 +144,12 @@ def hand_over(job: Job, open_pipe: OpenPipe, screen: Screen, packages: Packages 
     screen.say(f"detached; its driver is on {job.hosts[0].name}: muster attach {name}, muster stop {name}")
 
 
+def _decide(event: JobEvent) -> None:
+    """From the end of the job on, a signal changes its exit status no more."""
+    if event.type == "job.ended" and event.exit_status is not None:
+        interrupts.decide(event.exit_status)
+
+
 def carry_out(
     job: Job,
     open_pipe: OpenPipe,
@@ -166,7 +174,7 @@ def carry_out(
     try:
         with listeners.copies(events) as told, scraped(metrics) as scrape:
             observers = (folder, screen, scrape) if scrape else (folder, screen)
-            tells = (*told, scrape.tell) if scrape else told
+            tells = (_decide, *told, *((scrape.tell,) if scrape else ()))
             given: dict[str, Any] = {
                 "timings": timings,
                 "stdin": parse.STDIN,

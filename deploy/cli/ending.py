@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from .. import interrupts
 from ..common.os_errors import explain
 from ..console.terminal import harmless
 from ..errors import MusterError
@@ -23,7 +24,8 @@ def _write(folder: Path) -> str:
     try:
         from ..view.page.write import write_report  # noqa: PLC0415  # after the verdict: it takes a moment
 
-        write_report(folder, folder / PAGE)
+        with interrupts.interruptible():
+            write_report(folder, folder / PAGE)
     except MusterError as error:
         return str(error)
     except OSError as error:

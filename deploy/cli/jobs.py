@@ -11,6 +11,7 @@ from pathlib import Path
 
 from invoke import Context, Exit
 
+from .. import interrupts
 from ..common.users import own_name
 from ..connect.requests.jobs import JobState
 from ..console.screen import Screen
@@ -176,6 +177,7 @@ def _end(known: Known, runs: Path, screen: Screen) -> None:
         text = content_of(folder / "verdict.txt", MOST_VERDICT).decode(errors="replace").rstrip("\n")
     except TooLargeError as error:  # no driver writes as much: it is what a host has made of it
         text = f"verdict.txt is left out: {error}"
+    interrupts.decide(state.exit_status)
     lines = text.replace(state.driver_folder, str(folder)).split("\n")
     place = max(
         (number for number, line in enumerate(lines) if line.startswith(LOGS)), default=len(lines) - 1

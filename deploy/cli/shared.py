@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 from invoke import Context, Exit
 
+from .. import interrupts
 from ..common.os_errors import explain
 from ..common.users import home
 from ..console.terminal import harmless_lines
@@ -40,22 +39,11 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def explained(context: Context, interrupted: str = "interrupted") -> Iterator[None]:
-    """Print errors as plain text and exit with their status. SIGTERM and SIGHUP act like Ctrl-C.
+    """Print errors as plain text and exit with their status. SIGTERM, SIGHUP and SIGQUIT act like Ctrl-C.
 
-    Only the first signal counts. It starts an orderly end, which is bounded in time; a second signal must not
-    break that off and leave processes behind (as in ompi#8925).
+    A signal after the result of the command is known does not change its status.
     """
-    ending = False
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal ending
-        if not ending:
-            ending = True
-            raise KeyboardInterrupt(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-            signal.signal(number, interrupt)
+    interrupts.begin()
     try:
         yield
     except MusterError as error:
@@ -65,6 +53,8 @@ def explained(context: Context, interrupted: str = "interrupted") -> Iterator[No
     except OSError as error:  # an error of this machine: errors of hosts arrive as a MusterError
         raise Exit(harmless_lines(f"here: {explain(error)}"), 1) from None
     except KeyboardInterrupt as stop:
+        if (status := interrupts.decided()) is not None:
+            raise Exit(code=status) from None
         raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None
 
 

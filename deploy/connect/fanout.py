@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from ..common.os_errors import explain
@@ -14,6 +18,7 @@ from .channel import Channel
 from .requests.request import Answer, Request
 
 AT_ONCE = 64
+CLEAN_SECONDS = 5.0
 Result = TypeVar("Result")
 
 
@@ -36,13 +41,14 @@ def on_every(
     act: Callable[[str], Result],
     *,
     at_once: int = AT_ONCE,
-    interrupted: Callable[[], object] = lambda: None,
+    interrupted: Callable[[], object] | None = None,
     heard: Callable[[], object] = lambda: None,
 ) -> Outcome[Result]:
     """Call `act` for every host, at most `at_once` at a time. An error of one host does not stop the others.
 
-    `interrupted`: called at a Ctrl-C, to end the waiting for hosts. `heard`: called for each host that is
-    done, also for one that failed.
+    `interrupted`: called at a Ctrl-C, to end the waiting for hosts; threads then have a moment to clean up.
+    Without it they are left: a host that does not answer must not hold up the end of this process. `heard`:
+    called for each host that is done, also for one that failed.
     """
     names = list(hosts)
     results: dict[str, Result] = {}
@@ -57,13 +63,48 @@ def on_every(
             errors[host] = MusterError(f"on this machine, not there: {explain(error)}", host=host)
         heard()
 
-    with ThreadPoolExecutor(max(1, min(len(names), at_once))) as pool:
-        try:
-            list(pool.map(attempt, names))
-        except KeyboardInterrupt:
+    left, done = deque(names), SimpleQueue[BaseException | None]()
+    threads = [in_thread(partial(_work, left, attempt, done)) for _ in range(min(len(names), at_once))]
+    try:
+        for _ in names:
+            if error := done.get():
+                raise error
+    except BaseException:
+        left.clear()
+        if interrupted:
             interrupted()
-            raise
+            wait(threads, CLEAN_SECONDS)
+        raise
     return _in_order(names, results, errors)
+
+
+def _work(left: deque[str], attempt: Callable[[str], None], done: SimpleQueue[BaseException | None]) -> None:
+    """Do one host after the other until none is left."""
+    while True:
+        try:
+            host = left.popleft()
+        except IndexError:
+            return
+        try:
+            attempt(host)
+        except BaseException as error:  # noqa: BLE001  # for the thread that waits
+            done.put(error)
+        else:
+            done.put(None)
+
+
+def in_thread(act: Callable[[], Result]) -> Future[Result]:
+    """The result of a call in a thread of its own, which does not hold up the end of this process."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(act())
+        except BaseException as error:  # noqa: BLE001  # for the thread that waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def ask_every(

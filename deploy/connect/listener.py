@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty
 
+from .. import interrupts
 from ..common.clock import now
 from .channel import Channel
 from .inbox import Inbox
@@ -45,6 +46,7 @@ class Listener:
         """The next report, or the loss of a host, if one comes in this time."""
         deadline = time.monotonic() + seconds
         while True:
+            interrupts.check()
             self._look()
             left = min(deadline - time.monotonic(), JUDGE_SECONDS)
             try:

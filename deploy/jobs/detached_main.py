@@ -17,9 +17,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
+from .. import interrupts
 from ..common.paths import MusterPaths
 from ..common.users import home
 from ..connect.pipe import OpenPipe, Pipe
@@ -36,6 +36,9 @@ from .run_folder import RunFolder
 from .runner import Attempts, Blame
 from .stored import stored
 from .unstarted import end_unstarted, why_unstarted
+
+END_SECONDS = 20.0
+"""The bound of its end after a second signal: that a job is ended and recorded on all hosts."""
 
 
 class Hosts(NamedTuple):
@@ -152,13 +155,10 @@ def _opener(job: Job) -> OpenPipe:
 
 
 def end_at_sigterm_alone() -> None:
-    """Let SIGTERM interrupt a driver that goes on without a terminal: `muster stop` and Slurm send it."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    """Let SIGTERM interrupt a driver that runs without a terminal: `muster stop` and Slurm send it.
+
+    SIGQUIT does the same, and writes the stacks of its threads into driver.log.
+    """
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Interrupt the driver at the first signal. Later ones must not disturb the end of the job."""
-    signal.signal(number, lambda number, frame: None)
-    raise KeyboardInterrupt(number)
+    interrupts.begin((signal.SIGTERM, signal.SIGQUIT), END_SECONDS)

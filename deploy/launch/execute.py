@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import wait as wait_for_all
 from typing import Any
 
+from .. import interrupts
 from ..common.clock import now
 from ..connect.cluster import Cluster
+from ..connect.fanout import in_thread
 from ..connect.pipe import LostError, SilentError
 from ..connect.reports import Sampled
 from ..connect.requests.launch import PING, START, STOP, Stopped
@@ -119,6 +121,7 @@ class Run:
             if failure and needed(failure, self.plan.spec):
                 explanation = self._look(failure)
         except KeyboardInterrupt as interrupt:
+            interrupts.taken()
             self._interrupted(interrupt)
         except MusterError as error:
             state.failures.append(Failure("launcher", str(error), error.exit_status or 1, at=now()))
@@ -219,12 +222,11 @@ class Run:
             for name, channel in self.cluster.channels.items()
             if name not in self.cluster.silent
         }
-        with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(gather_explanation, failure, self.plan, self.cluster, answering)
-            while not future.done():
-                self._judge()  # the heartbeat goes on
-                self._drain(0.05)
-            return future.result()
+        future = in_thread(lambda: gather_explanation(failure, self.plan, self.cluster, answering))
+        while not future.done():
+            self._judge()  # heartbeats continue
+            self._drain(0.05)
+        return future.result()
 
     def _stop_once(self) -> dict[str, int]:
         """Run `_stop`, and run it again if it is interrupted."""
@@ -232,6 +234,7 @@ class Run:
         try:
             return self._stop()
         except KeyboardInterrupt as interrupt:
+            interrupts.taken()
             self.state.failures = failures
             if failures:
                 self._interrupted(interrupt)
