@@ -42,6 +42,7 @@ MOST = "100G"
         "name": "the name of the data set (default: the name of the folder)",
         "shard": "give each host only a part: every n-th file",
         "most": "the size limit of what a URL gives, such as 500M (default: 100G)",
+        "sha256": "the SHA-256 that the file of a URL must have",
     },
 )
 def push(  # noqa: PLR0917  # fab makes a flag of each parameter
@@ -53,6 +54,7 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
     exclude: str = "",
     shard: bool = False,
     most: str = "",
+    sha256: str = "",
     python: str = "",
 ) -> None:
     """Bring a data set to every host, where ranks find it at $MUSTER_DATA/NAME, read-only.
@@ -60,7 +62,7 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
     Each chunk leaves this machine once, and hosts pass it on; what a host has already is not sent again.
     """
     with explained(context, KEPT):
-        wanted, limit = source_of(source, name), size("--most", most or MOST, least=1)
+        wanted, limit = source_of(source, name, sha256), size("--most", most or MOST, least=1)
         if most and not wanted.url:
             raise UsageError(f"--most limits what a URL gives, and {source} is no URL; leave it out")
         inventory, content = of_file(hosts, include, exclude, python), None

@@ -23,6 +23,7 @@ LATE = tuple(
             "agent.data.",
             "common.data.",
             "common.certificate_name",
+            "common.web",
             "agent.image.",
             "agent.transfer.",
             "agent.container.",

@@ -126,7 +126,7 @@ class Push:
     def _read_by_head(self, spread: Giving, head: str) -> Content:
         """Let the head read its folder, or fetch the file; its manifest is checked here as a host's word."""
         if self._source.url:
-            words = {"url": self._source.url, "most": self._most}
+            words = {"url": self._source.url, "most": self._most, "sha256": self._source.sha256}
             bundle = spread.answer(head, DATA_FETCH, LONG_SECONDS, **words)
         else:
             bundle = spread.answer(head, DATA_SCAN, LONG_SECONDS, path=self._source.there)

@@ -16,21 +16,29 @@ HEAD = "head:"
 
 @dataclass(frozen=True)
 class Source:
-    """A folder or file here (`here`), a path of the head (`there`), or a URL; one of them."""
+    """A folder or file here (`here`), a path of the head (`there`), or a URL; one of them.
+
+    `sha256`: the digest that the file of a URL must have, if the user knows it.
+    """
 
     name: str
     here: str = ""
     there: str = ""
     url: str = ""
+    sha256: str = ""
 
 
-def source(text: str, name: str) -> Source:
-    """What a user wrote, and the name of the set, by default the folder's. `UsageError` for nonsense."""
+def source(text: str, name: str, sha256: str = "") -> Source:
+    """What a user wrote, and the name of the set, by default the folder's; `UsageError` for what is none."""
     if not text:
         raise UsageError("which folder? muster data push FOLDER [NAME]")
     if re.match(r"https?://", text):
         path = _checked(text).path
-        return Source(_named(unquote(path), name, text), url=text)
+        if sha256 and not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
+            raise UsageError(f"--sha256 {sha256}: write 64 hexadecimal digits, as sha256sum prints them")
+        return Source(_named(unquote(path), name, text), url=text, sha256=sha256.lower())
+    if sha256:
+        raise UsageError(f"--sha256 checks what a URL gives, and {text} is no URL; leave it out")
     if text.startswith(HEAD):
         path = text.removeprefix(HEAD)
         if not path:

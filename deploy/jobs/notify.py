@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..common.web import open_url
 from ..errors import UsageError
 from ..launch.result import LaunchResult
 
@@ -85,7 +86,7 @@ def _post(url: str, content: bytes) -> str:
         url, data=content, headers={"Content-Type": "application/json"}, method="POST"
     )
     try:
-        with urllib.request.urlopen(request, timeout=URL_SECONDS):  # noqa: S310
+        with open_url(request, URL_SECONDS):
             return ""
     except urllib.error.HTTPError as error:
         return f"{where}: it answered with status {error.code}"

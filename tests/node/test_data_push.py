@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -306,6 +307,16 @@ def test_what_was_fetched_for_a_push_that_failed_is_used_only_if_it_is_still_tha
     assert (fetched(), fetched(), site.asked) == (b"first", b"first", 2)
     site.content, site.tag = b"second", '"2"'
     assert fetched() == b"second"
+
+
+def test_a_file_is_fetched_only_with_the_sha_256_that_it_shall_have(
+    site: SimpleNamespace, tmp_path: Path
+) -> None:
+    right = hashlib.sha256(site.content).hexdigest()
+    for _ in range(2):  # what was fetched is fetched again, not believed
+        with pytest.raises(OSError, match=f"is not that of --sha256: its SHA-256 is {right}"):
+            fetch(site.url, tmp_path, MOST, silent, "0" * 64)
+    assert (fetch(site.url, tmp_path, MOST, silent, right) / "file").read_bytes() == b"first"
 
 
 def test_a_part_that_is_the_whole_file_is_fetched_once_more(site: SimpleNamespace, tmp_path: Path) -> None:

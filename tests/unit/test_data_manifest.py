@@ -262,6 +262,23 @@ def test_a_source_is_understood(text: str, name: str, meant: Source) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "sha256", "said"),
+    [
+        ("https://h/x", "a" * 63, "write 64 hexadecimal digits"),
+        ("head:/x", "a" * 64, "head:/x is no URL; leave it out"),
+        (".", "a" * 64, ". is no URL; leave it out"),
+    ],
+)
+def test_a_sha_256_is_for_a_url(text: str, sha256: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        source(text, "", sha256)
+
+
+def test_a_sha_256_may_have_capitals() -> None:
+    assert source("https://h/x", "", "AB" * 32) == Source("x", url="https://h/x", sha256="ab" * 32)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "which folder"),

@@ -73,7 +73,8 @@ class Data(Transfers):
         """Fetch a file from a web server and take it as the source."""
         from .fetch import fetch  # noqa: PLC0415  # urllib takes longer to load than all the rest
 
-        self._source = str(fetch(request["url"], self.root / ".fetched", request["most"], self._tell))
+        place, most = self.root / ".fetched", request["most"]
+        self._source = str(fetch(request["url"], place, most, self._tell, request["sha256"]))
         return self._scanned()
 
     def _scanned(self) -> Frame:

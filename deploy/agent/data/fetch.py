@@ -17,17 +17,30 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from ...common.files import digest
+from ...common.web import open_url
+
 CHUNK = 1 << 20
 SILENCE_SECONDS = 60.0
 SPARE = 1 << 27
 Tell = Callable[[int, int], None]
 
 
-def fetch(url: str, root: Path, most: int, tell: Tell) -> Path:
+def fetch(url: str, root: Path, most: int, tell: Tell, sha256: str = "") -> Path:
     """Bring a file to a folder of its own below `root`; returns that folder.
 
-    OSError in plain words if the server refuses, sends more than `most` bytes, or less than it promised.
+    OSError in plain words if the server refuses, sends more than `most` bytes, or less than it promised, or
+    another file than that of `sha256`.
     """
+    folder = _fetched(url, root, most, tell)
+    path = folder / name_of(url)
+    if sha256 and (found := digest(path)) != sha256:
+        path.unlink()
+        raise OSError(f"the file at {url} is not that of --sha256: its SHA-256 is {found}")
+    return folder
+
+
+def _fetched(url: str, root: Path, most: int, tell: Tell) -> Path:
     folder = root / hashlib.sha256(url.encode()).hexdigest()[:32]
     target = folder / name_of(url)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,22 +102,11 @@ def _mark(note: Path) -> str:
 
 
 def _open(url: str, headers: Mapping[str, str]) -> Any:
-    """The server's answer; of urllib's handlers those that are wanted, so no file:// and no ftp."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPRedirectHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.UnknownHandler(),
-    ):
-        opener.add_handler(handler)
-    request = urllib.request.Request(  # noqa: S310
+    """The server's answer."""
+    request = urllib.request.Request(  # noqa: S310  # open_url takes http and https alone
         url, headers={"User-Agent": "muster", "Accept-Encoding": "identity", **headers}
     )
-    return opener.open(request, timeout=SILENCE_SECONDS)
+    return open_url(request, SILENCE_SECONDS)
 
 
 def _rest(url: str, part: Path, note: Path) -> Any:
