@@ -28,6 +28,8 @@ from .handlers import DOING, Parts
 # While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
 # is silent (deploy/connect/channel.py).
 BUSY_SECONDS = 2.0
+# ImportError: Python was replaced while the job runs, and a part that was not needed before cannot be loaded.
+REFUSALS = (OSError, ImportError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
 
 
 class Agent:
@@ -79,7 +81,7 @@ class Agent:
                 return {"reply": request["id"]}
             answer: Frame = getattr(self._parts.of(do), f"do_{do}")(request, payload)
             return {"reply": request["id"], **answer}
-        except (OSError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        except REFUSALS as error:
             text = explain(error)
             return {"reply": request["id"], "error": f"{DOING[do]}: {text}" if do in DOING else text}
 

@@ -36,6 +36,7 @@ _TABLE = {
     errno.ENOMEM: ("no memory is left", "end other programs there, or raise its limit"),
 }
 _NO_INODES = ("the disk of {path} can hold no more files", "remove some: df -i {path}")
+_REPLACED = "its Python lacks a part of the standard library, or was replaced in the meantime"
 _NO_MORE_THREADS = "can't start new thread"  # CPython's RuntimeError for EAGAIN of pthread_create(3)
 
 
@@ -49,7 +50,8 @@ def explain(error: BaseException) -> str:
     if type(error) is ValueError or (isinstance(error, OSError) and error.errno is None):
         return str(error)
     if not isinstance(error, OSError):
-        return f"{type(error).__name__}: {error}"
+        kind = _REPLACED if isinstance(error, ImportError) else type(error).__name__
+        return f"{kind}: {error}"
     path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
     if error.errno == errno.ENOSPC and path and not _inodes_left(path):
         return _sentence(*_NO_INODES, path)

@@ -20,6 +20,7 @@ import pytest
 from muster.deploy.agent.job import rank
 from muster.deploy.common.clock import steady
 from tests.processes import is_alive, wait_until_gone
+from tests.replaced import ReplacedPython
 from tests.waiting import wait_until
 
 MPIRUN = {
@@ -31,15 +32,15 @@ MPIRUN = {
 class Agent:
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.folder = folder
-        self.job = {"cwd": str(folder), "env": env, "folder": str(folder), "host": "node1"}
+        self.job: dict[str, Any] = {"cwd": str(folder), "env": env, "folder": str(folder), "host": "node1"}
         (folder / "logs").mkdir()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / "agent"))
         self._listener.listen()
 
-    def start(self, *argv: str) -> subprocess.Popen[bytes]:
+    def start(self, *argv: str, python: str = sys.executable) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **MPIRUN, "MUSTER_AGENT": str(self.folder)}
-        process = subprocess.Popen([sys.executable, "-IS", rank.__file__, *argv], env=environment)
+        process = subprocess.Popen([python, "-IS", rank.__file__, *argv], env=environment)
         self.connection, _ = self._listener.accept()
         self.stream = self.connection.makefile("rwb")
         self.hello = json.loads(self.stream.readline())
@@ -126,6 +127,38 @@ def test_the_end_of_a_rank_is_told_though_its_folder_is_gone(agent: Agent, code:
     process = agent.start("-c", remove)
     assert [frame["code"] for frame in agent.frames()] == [code]
     assert process.wait(50) == code
+
+
+WAITS = """
+import sys
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+ENDS = {
+    "well": ("", 0, ""),
+    "with a status": ("sys.exit(3)", 3, ""),
+    "by an exception": ("raise ValueError('boom')", 1, "ValueError: boom\n"),
+    "by a signal": ("import posix; posix.kill(posix.getpid(), 15)", -15, ""),
+    "with much to say": ("print('x' * 300000); sys.exit('no')", 1, "no\n"),
+}
+
+
+@pytest.mark.parametrize(("deed", "code", "last"), ENDS.values(), ids=ENDS.keys())
+def test_the_end_is_told_though_python_was_replaced_in_mid_run(
+    agent: Agent, tmp_path: Path, deed: str, code: int, last: str
+) -> None:
+    """As by an upgrade of the interpreter: nothing of its library can be loaded after that."""
+    python = ReplacedPython(tmp_path / "python")
+    agent.job["stdin"] = True
+    process = agent.start("-c", WAITS + deed, python=str(python.executable))
+    agent.stream.readline()
+    python.replace()
+    agent.stream.write(b'{"size": 1}\n\n')
+    agent.stream.flush()
+    *_, end = agent.frames()
+    assert (end["event"], end["code"], end["tail"][-1:]) == ("rank-end", code, [last or "ready\n"])
+    assert process.wait(50) == (code if code >= 0 else 128 - code)
+    assert json.loads((agent.folder / "logs" / "rank-0000@node1.json").read_text())["code"] == code
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class LocalSocket:
 
     def _converse(self, connection: socket.socket) -> None:
         stream = connection.makefile("rwb")
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        try:
             if received := read_frame(stream):
                 hello, _ = received
                 answers = {
@@ -63,6 +63,9 @@ class LocalSocket:
                     "container": self.keeper,
                 }
                 answers[hello["hello"]](hello, stream)
+        except (OSError, ImportError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(OSError):  # who asked must not wait for an answer
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _rank(self, hello: Frame, stream: Any) -> None:
         rank = hello["rank"]

@@ -5,7 +5,8 @@ agent (srun: below Slurm's daemon) as ``muster-rank``, found on PATH: the right 
 output goes byte for byte to ``logs/rank-0007@node2.{out,err}`` on this host, and line by line to the agent;
 the end, with the last lines and the time, to ``logs/rank-0007@node2.json``. Exits as the program does
 (128 + n for signal n).
-Standard library only, run by ``python -IS``: every rank pays for its imports.
+Standard library only, run by ``python -IS``: every rank pays for its imports. Once the program runs, nothing
+is imported and no codec is looked up, as by `open` for text: Python may have been replaced by then.
 """
 
 from __future__ import annotations
@@ -273,7 +274,7 @@ def failed_at(pid: int, ended: float) -> float:
     Its connections close some time before it has ended: peers that notice may end, and be reported, first.
     """
     path = os.path.join(os.environ["MUSTER_AGENT"], f"failed-{pid}")
-    with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+    with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
         if 0 <= (at := float(file.read(64))) <= ended:  # the program may have written it: nan is no time
             return at
     return ended
@@ -289,8 +290,8 @@ def finish(
     record = {"code": code, "time": time.time(), "tail": tail, **({"alone": True} if alone else {})}
     at = time.clock_gettime(time.CLOCK_BOOTTIME) if at is None else at
     agent.send({"event": "rank-end", **record, "time": at})
-    with contextlib.suppress(OSError), open(f"{label}.json", "w", encoding="utf-8") as file:
-        json.dump(record, file)
+    with contextlib.suppress(OSError), open(f"{label}.json", "wb") as file:
+        file.write(json.dumps(record).encode())
     return code
 
 

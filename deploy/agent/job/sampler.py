@@ -6,6 +6,8 @@ is sampled less often.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +19,9 @@ from ..host.meter import HostMeter
 from .rank_meter import RankMeter
 from .training import Training
 
+# Of the standard library, by the parts that say why a job stands still. Loaded while the ranks start: Python
+# may be replaced while they run.
+NEEDED_LATER = ("concurrent.futures.thread", "http.client", "mmap")
 MOST_SHARE = 0.005  # of a core
 MOST_SECONDS = 8.0  # between two samples: a longer silence would look like a host that is gone
 
@@ -53,6 +58,9 @@ class Sampler:
 
     def _run(self) -> None:
         self._take()  # rates count from here
+        for module in NEEDED_LATER:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
         pause = self._every
         while not self._ended.wait(pause):
             began = time.thread_time()

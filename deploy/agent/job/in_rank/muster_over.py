@@ -113,8 +113,8 @@ class Over:
 
     def _leave_time(self) -> None:
         """Leave the time of the failure. A process forked by the rank leaves its own: nobody reads it."""
-        with contextlib.suppress(OSError), open(f"{self._agent}/{FAILED}-{os.getpid()}", "x") as file:
-            file.write(repr(time.clock_gettime(time.CLOCK_BOOTTIME)))
+        with contextlib.suppress(OSError), open(f"{self._agent}/{FAILED}-{os.getpid()}", "xb") as file:
+            file.write(repr(time.clock_gettime(time.CLOCK_BOOTTIME)).encode())
 
 
 def _uncaught() -> BaseException | None:

@@ -62,7 +62,7 @@ class _End:
             self._over.flush()
             os._exit(status)
         if self._world > 1 and not _met_by_torch() and self._is_alone(library, finalized=finalized):
-            with contextlib.suppress(OSError), open(self._marker, "x", encoding="ascii"):
+            with contextlib.suppress(OSError), open(self._marker, "xb"):
                 pass
 
     def _is_alone(self, library: Any, *, finalized: bool) -> bool:
@@ -79,14 +79,14 @@ class _End:
 
 def _loaded_mpi() -> Any:
     """Open MPI's library, if this process has loaded it."""
-    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+    with contextlib.suppress(OSError), open("/proc/self/maps", "rb") as maps:
         for line in maps:
-            path = line.rstrip("\n").partition("/")[2]
-            if os.path.basename(path).startswith("libmpi.so"):
-                import ctypes  # noqa: PLC0415  # most ranks need none
+            path = line.rstrip(b"\n").partition(b"/")[2]
+            if os.path.basename(path).startswith(b"libmpi.so"):
+                with contextlib.suppress(OSError, ImportError):  # Python may have been replaced by now
+                    import ctypes  # noqa: PLC0415  # most ranks need none
 
-                with contextlib.suppress(OSError):
-                    library = ctypes.CDLL("/" + path)
+                    library = ctypes.CDLL(os.fsdecode(b"/" + path))
                     return library if hasattr(library, "ompi_mpi_comm_world") else None
     return None
 

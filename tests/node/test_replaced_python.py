@@ -1,0 +1,55 @@
+"""An agent whose Python is replaced while its job runs, as by an upgrade: it carries the job to its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from muster.deploy.connect.channel import Channel
+from muster.deploy.connect.inbox import Inbox
+from muster.deploy.connect.reports import LauncherLine, Pulses, Sampled
+from muster.deploy.connect.requests.hosts import FACTS
+from muster.deploy.connect.requests.launch import OUTPUTS, PING, PREPARE, STACKS, START, STOP, WATCH
+from muster.deploy.connect.requests.why import ARRIVALS, WHY
+from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.errors import MusterError
+from tests.processes import is_alive
+from tests.replaced import ReplacedPython
+
+Kind = TypeVar("Kind")
+
+
+def test_an_agent_carries_a_job_to_its_end_though_its_python_was_replaced(tmp_path: Path) -> None:
+    python, events = ReplacedPython(tmp_path / "python"), Inbox()
+    channel = Channel("here", LocalPipe(str(python.executable)), events)
+
+    def next_event(kind: type[Kind]) -> Kind:
+        while not isinstance(report := events.get(timeout=60).report, kind):
+            pass
+        return report
+
+    try:
+        folder = str(tmp_path / "jobs" / "job")
+        words: dict[str, Any] = {"host": "here", "folder": folder, "cwd": folder, "path": ["/bin"], "env": {}}
+        channel.ask(PREPARE, **words, code=[], library=[], files=[])
+        channel.ask(WATCH, every=0.2)
+        channel.ask(START, argv=["/bin/sh", "-c", "echo $$; exec sleep 300"])
+        line = next_event(LauncherLine)
+        next_event(Sampled)
+        python.replace()
+        channel.ask(PING, pulse=True)
+        next_event(Pulses)
+        next_event(Sampled)
+        job: dict[str, Any] = {"job": "job", "host": "here", "digest": None}
+        channel.ask(ARRIVALS, **job)
+        channel.ask(STACKS, **job)
+        channel.ask(WHY, **job)
+        with pytest.raises(MusterError, match="was replaced in the meantime"):
+            channel.ask(FACTS, path=["/bin"])
+        channel.ask(OUTPUTS)
+        assert channel.ask(STOP).left == ()
+        assert not is_alive(int(line.text))
+    finally:
+        channel.close()
