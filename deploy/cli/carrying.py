@@ -197,6 +197,8 @@ def carry_out(
     if screen.error:
         text = harmless_lines(verdict(result, folder))
         sys.stderr.write(f"{text}\n        note: standard output: {explain(screen.error)}\n")
+    if folder.unwritten:  # standard output is often a log that is not looked into while the status is 0
+        sys.stderr.write(harmless(f"note: {folder.path}: the result is missing: {folder.unwritten}") + "\n")
     if tell:
         screen.say(f"\n{table(timings.parts())}")
     end_with_page(folder.path)

@@ -25,8 +25,8 @@ from typing import Any
 from .frames import MOST_VALUES, Frame, read_frame, values_in, write_frame
 from .store import write_atomically
 
-RESERVE = "reserve"
-"""A file that reserves disk space while a run goes on (deploy/jobs/run_folder.py)."""
+RESERVES = ("reserve", "reserve.2")
+"""Files that reserve disk space and inodes while a run goes on (deploy/jobs/run_folder.py)."""
 LAST_BYTES = 4096
 MOST_BYTES = 1 << 24  # of a file that are read at once: a host may have made it
 # What job.json and result.json hold at least.
@@ -96,7 +96,7 @@ class Jobs:
     def do_files(self, request: Frame, payload: bytes) -> Frame:
         """The files of a run with their sizes."""
         run = self.run(request["job"])
-        hidden = {"lock.driver", RESERVE}
+        hidden = {"lock.driver", *RESERVES}
         paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in hidden]
         return {"files": [[str(path.relative_to(run)), path.stat().st_size] for path in paths]}
 

@@ -31,7 +31,7 @@ from ..hosts.hostfile import Host
 from ..launch.result import TERMINATED
 from ..plan.launch_plan import LaunchPlan
 from .job import Job
-from .notify import notify, notify_of
+from .notify import notify
 from .run_folder import RunFolder
 from .runner import Attempts, Blame
 from .stored import stored
@@ -76,7 +76,7 @@ def drive(job: Job, folder: Path, take: Take | None = None) -> None:
             result = _attempts(hosts, run, word).run()
     except (MusterError, KeyboardInterrupt) as error:
         if word.said and run.waits:
-            _tell(notify_of(job.notify, end_unstarted(run.path, *why_unstarted(error, run.path))))
+            _tell(notify(job.notify, end_unstarted(run.path, *why_unstarted(error, run.path))))
             return
         if word.said:  # a job that has started leaves checkpoints and logs, which belong to the user
             raise

@@ -66,14 +66,9 @@ def message(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def notify(target: str, result: LaunchResult) -> str:
     """Send the message; returns why that failed, or an empty text. Of a URL only the host is named."""
-    return notify_of(target, result.as_json())
-
-
-def notify_of(target: str, result: Mapping[str, Any]) -> str:
-    """The same, from the content of result.json: a job whose ranks never started has no other result."""
     if not target:
         return ""
-    content = (json.dumps(message(result)) + "\n").encode()
+    content = (json.dumps(message(result.as_json())) + "\n").encode()
     try:
         return _post(target, content) if "://" in target.split(" ", maxsplit=1)[0] else _run(target, content)
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..common.os_errors import explain, naming
-from ..common.runs import RESERVE, identity
+from ..common.runs import RESERVES, identity
 from ..common.samples import HostSample
 from ..errors import MusterError, UsageError
 from ..launch.job_events import JobEvent
@@ -29,8 +29,9 @@ from .job import MAX_LOG
 from .sample_file import NAME as SAMPLES
 from .sample_file import SampleFile
 
-# Reserved at the start, so that verdict and result can be written even if the disk is full at the end.
-RESERVED_BYTES = 1 << 18
+# Reserved at the start, so that verdict and result can be written even if the disk is full at the end, or has
+# no inode left: two files for two files.
+RESERVED_BYTES = 1 << 17
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 ORDER_BYTES = 64  # about the size of an entry in the order of all logs
 
@@ -62,6 +63,8 @@ class RunFolder:
         self._lock: int | None = None
         self._full = ""
         """Why writing here failed; empty as long as it works."""
+        self.unwritten = ""
+        """Why the verdict or the result could not be written at the end; empty if they were."""
         self._early: list[str] = []
         """What the driver said before there was a folder: a launch that is refused leaves none."""
 
@@ -121,7 +124,8 @@ class RunFolder:
         # Locked until this process ends in any way: others see from the lock that the driver is alive.
         self._lock = os.open(self.path / "lock.driver", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        (self.path / RESERVE).write_bytes(bytes(RESERVED_BYTES))
+        for name in RESERVES:
+            (self.path / name).write_bytes(bytes(RESERVED_BYTES))
         # There are two files for each rank: the soft limit of 1024 would be enough for only 500 ranks.
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(ValueError, OSError):
@@ -206,7 +210,10 @@ class RunFolder:
         order = self.path / "stop.json"
         if not result.failure or result.failure.kind != "interrupted" or not order.is_file():
             return result
-        asked = json.loads(order.read_text())["by"]
+        try:
+            asked = json.loads(order.read_text())["by"]
+        except (OSError, ValueError, LookupError):  # the driver was told, and by whom is only extra
+            return result
         return dataclasses.replace(result, failure=stopped(asked, result.exit_status, result.failure.at))
 
     def kept(self, name: str) -> str | None:
@@ -225,18 +232,28 @@ class RunFolder:
             return f"here: {SAMPLES} ends early: {explain(self._samples.problem)}"
         return f"here: {self._full}; the hosts have all logs, {self.path} has not" if self._full else ""
 
-    def finish(self, result: LaunchResult, verdict: str, earlier: Sequence[LaunchResult] = ()) -> None:
-        """Close the logs, write the verdict, and last the result, whole or not at all. May raise OSError."""
+    def finish(self, result: LaunchResult, verdict: str, earlier: Sequence[LaunchResult] = ()) -> str:
+        """Close the logs, write the verdict, and last the result, whole or not at all.
+
+        Returns why one of them could not be written; empty if both are.
+        """
         for file in self._open.values():
             with contextlib.suppress(OSError):  # some network file systems find only now that they are full
                 file.close()
         if self._samples:
             self._samples.close()
-        with contextlib.suppress(OSError):
-            (self.path / RESERVE).unlink()
-        self._write("verdict.txt", f"{verdict}\n")
-        content = {**result.as_json(), "earlier_attempts": [attempt.as_json() for attempt in earlier]}
-        self._replace("result.json", json.dumps(content, indent=2) + "\n")
+        for name in RESERVES:
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
+        try:  # the result may fit where the verdict does not: what a program reads matters more
+            self._write("verdict.txt", f"{verdict}\n")
+        except OSError as error:
+            self.unwritten = explain(error)
+        try:
+            self._replace("result.json", json.dumps(result.as_json(earlier), indent=2) + "\n")
+        except OSError as error:
+            self.unwritten = explain(error)
+        return self.unwritten
 
     def _write(self, name: str, text: str) -> None:
         """Write a file for people. It may quote text of a host that cannot be encoded."""

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Protocol
 
 from ..common.clock import now
-from ..common.os_errors import explain
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.pipe import OpenPipe
@@ -261,18 +260,16 @@ class Attempts:
         self._results[-1] = dataclasses.replace(last, notes=(*last.notes, note))
 
     def _finish(self, result: LaunchResult) -> LaunchResult:
-        """Write down the result. If that fails, this is the job's failure, or a note if it has one."""
+        """Write down the result. If that fails, a note says so: the end of the ranks is still the result."""
         for name, text in self._metrics.texts.items():
             self.folder.keep_metrics(name, text)
         notes = [self.folder.problem] if self.folder.problem else []
         result = dataclasses.replace(result, notes=(*result.notes, *notes, *self._metrics.missing()))
         self._history.verdict(result)
-        try:
-            self.folder.finish(result, verdict(result, self.folder), self._results[:-1])
-        except OSError as error:
-            why = f"what came of the job could not be written down here: {explain(error)}"
-            failure = result.failure or Failure("driver", why, 1, at=now())
-            result = dataclasses.replace(result, failure=failure, notes=(*result.notes, why))
+        if why := self.folder.finish(result, verdict(result, self.folder), self._results[:-1]):
+            ended = "" if result.failure else "every rank ended with 0; "
+            note = f"{ended}the result could not be written here: {why}"
+            result = dataclasses.replace(result, notes=(*result.notes, note))
         return result
 
     def _tell(self, event: JobEvent) -> None:

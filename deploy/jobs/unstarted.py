@@ -5,30 +5,30 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 
-from ..common.store import write_atomically
 from ..errors import MusterError
-from ..launch.result import TERMINATED, stopped_by
+from ..launch.result import TERMINATED, Failure, Kind, LaunchResult, stopped_by
+from ..plan.launch_plan import LaunchPlan
+from ..plan.source_tree import Tree
+from ..plan.spec import LaunchSpec, Program
+from .run_folder import RunFolder
+from .verdict import verdict
 
 
-def end_unstarted(folder: Path, kind: str, reason: str, status: int) -> dict[str, Any]:
-    """Write the result of a job whose ranks never started; returns it."""
-    record: dict[str, Any] = json.loads((folder / "job.json").read_text())
-    ended = time.time()
-    failure: dict[str, Any] = {"kind": kind, "rank": None, "host": None, "reason": reason, "tail": []}
-    result: dict[str, Any] = {
-        **{name: record[name] for name in ("job", "launcher", "attempt", "started")},
-        **{"hosts": [], "ranks": [], "left": {}, "timings": [], "earlier_attempts": [], "why": None},
-        **{"first_failure": {**failure, "time": ended}, "ended": ended, "exit_status": status},
-    }
-    verdict = f"\nFAILED  {reason}\n        logs: {folder}/logs\n"
-    (folder / "verdict.txt").write_text(verdict, errors="replace")  # it may quote text of a host
-    write_atomically(folder / "result.json", json.dumps(result, indent=2).encode(), 0o600)
+def end_unstarted(folder: Path, kind: Kind, reason: str, status: int) -> LaunchResult:
+    """Write the result of a job whose ranks never started; returns it, with a plan without hosts."""
+    record = json.loads((folder / "job.json").read_text())
+    known = {name: record[name] for name in ("job", "launcher", "attempt")}
+    nothing = Tree(folder, ".", ())
+    plan = LaunchPlan(LaunchSpec(program=Program(), **known), nothing, nothing, (), "")
+    failure = Failure(kind, reason, status, at=time.time())
+    result = LaunchResult(plan, record["started"], failure.at, failure, {})
+    run = RunFolder(folder.parent, folder.name, detached=True)
+    run.finish(result, verdict(result, run))
     return result
 
 
-def why_unstarted(error: BaseException, folder: Path) -> tuple[str, str, int]:
+def why_unstarted(error: BaseException, folder: Path) -> tuple[Kind, str, int]:
     """The kind, reason and exit status of the failure of a job that this error kept from starting."""
     if isinstance(error, MusterError):
         return "driver", str(error), error.exit_status or 1

@@ -28,11 +28,11 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         lines = [f"DONE    {what}, {seconds:.1f} s", *(f"        {_ranks_of(host)}" for host in plan.hosts)]
         lines += [f"        out: {line}" for line in _outputs(result)]
     else:
-        lines = [f"FAILED  {failure.headline}"]
+        lines = [f"FAILED  {failure.headline if plan.hosts else failure.reason}"]
         if result.why:
             lines += [f"        why: {line}" for line in (result.why.headline, result.why.cause)]
         lines += [f"        | {harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
-        lines.append(f"        after {seconds:.1f} s of {what}")
+        lines += [f"        after {seconds:.1f} s of {what}"] if plan.hosts else []
         if others := _others(result, failure):
             lines.append(f"        ended with it: {others}")
     lines += [f"        slow: {line}" for line in slow.lines(result.late, result.ended, ended=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -151,8 +151,8 @@ class LaunchResult:
         """0, or the exit status of the first failure."""
         return self.failure.exit_status if self.failure else 0
 
-    def as_json(self) -> dict[str, Any]:
-        """The content of result.json."""
+    def as_json(self, earlier: Sequence[LaunchResult] = ()) -> dict[str, Any]:
+        """The content of result.json. `earlier`: the attempts before this one."""
         failure = self.failure
         return {
             "job": self.plan.spec.job,
@@ -177,6 +177,7 @@ class LaunchResult:
             "ended": self.ended,
             "exit_status": self.exit_status,
             "timings": [asdict(part) for part in self.timings],
+            "earlier_attempts": [attempt.as_json() for attempt in earlier],
         }
 
     def _rank_json(self, place: Place) -> dict[str, Any]:

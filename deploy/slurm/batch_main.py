@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import MusterError
 from ..jobs.detached_main import end_at_sigterm_alone
 from ..jobs.job import Job
-from ..jobs.notify import notify_of
+from ..jobs.notify import notify
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
 from ..jobs.stored import stored
@@ -63,14 +63,14 @@ def drive(folder: Path, environ: Mapping[str, str]) -> int:
     if again and result.warned:
         again = _requeue(given.job)
     if not again:
-        _end(folder, job.notify, result.as_json())
+        _end(folder, job.notify, result)
     return result.exit_status
 
 
-def _end(folder: Path, target: str, result: Mapping[str, Any]) -> None:
+def _end(folder: Path, target: str, result: LaunchResult) -> None:
     """The job does not go on: remove what a further start would need, and tell of its end."""
     shutil.rmtree(folder / BATCH, ignore_errors=True)
-    if why := notify_of(target, result):
+    if why := notify(target, result):
         sys.stderr.write(f"{why}\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.runs import RESERVE, Jobs
+from docs.scripts.json_fields import DOCUMENTS
+from muster.deploy.common.runs import RESERVES, Jobs
 from muster.deploy.connect.requests.hosts import PORT_THIEF, PortThief
 from muster.deploy.connect.requests.launch import FETCH, OUTPUTS, Outputs
 from muster.deploy.connect.requests.request import Nothing, Payload, Request
@@ -25,6 +27,8 @@ from muster.deploy.jobs.metrics import joined
 from muster.deploy.jobs.restart_policy import Policy
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Attempts
+from muster.deploy.jobs.unstarted import end_unstarted
+from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch import execute as run
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan
@@ -34,6 +38,7 @@ from tests.unit.test_execute import Hosts
 
 PLAN = make_plan("node[1-2] slots=2")
 DONE = LaunchResult(plan=PLAN, started=1.0, ended=2.0, failure=None, ends={})
+RESULT_FIELDS = next(fields for title, _, fields in DOCUMENTS if title == "result.json")
 FAILED = dataclasses.replace(DONE, failure=Failure("rank", "exit status 5", 5, host="node2", rank=3))
 
 
@@ -243,18 +248,55 @@ def test_a_job_waits_for_its_image_before_its_first_start_alone(
     assert (folder.logs / "driver.log").read_text().count("node2: fetching it") == 2
 
 
-@pytest.mark.parametrize(("end", "status"), [(DONE, 1), (FAILED, 5)])
+@pytest.mark.parametrize(("end", "status"), [(DONE, 0), (FAILED, 5)])
 @pytest.mark.usefixtures("carry_out")
-def test_a_job_whose_result_cannot_be_written_ends_with_that_in_words(
+def test_a_job_whose_result_cannot_be_written_ends_as_its_ranks_did_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: LaunchResult, status: int
 ) -> None:
     monkeypatch.setattr(attempts, "execute", lambda *ignored, **limits: end)
     full(tmp_path / "j" / "result.json.new")
-    result = attempts_in(RunFolder(tmp_path, "j")).run()
-    assert result.exit_status == status
-    assert result.failure is not None
-    said = [result.failure.headline, *result.notes]
-    assert any("could not be written down here: no space left on the disk of" in text for text in said)
+    result = attempts_in(folder := RunFolder(tmp_path, "j")).run()
+    assert (result.exit_status, result.failure) == (status, end.failure)
+    said = "the result could not be written here: no space left on the disk of"
+    assert result.notes[-1].startswith(said if status else f"every rank ended with 0; {said}")
+    assert folder.unwritten.startswith("no space left")
+    assert (folder.path / "verdict.txt").exists()
+
+
+@pytest.mark.usefixtures("carry_out")
+def test_a_run_whose_folder_was_removed_meanwhile_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def execute(*ignored: Any, **limits: Any) -> LaunchResult:
+        shutil.rmtree(tmp_path / "j")
+        return DONE
+
+    monkeypatch.setattr(attempts, "execute", execute)
+    result = attempts_in(folder := RunFolder(tmp_path, "j")).run()
+    assert (result.exit_status, result.failure) == (0, None)
+    assert "every rank ended with 0; the result could not be written here:" in verdict(result, folder)
+    assert "result.json" in folder.unwritten
+
+
+def test_a_result_fits_where_the_verdict_does_not(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "j")
+    folder.begin(PLAN)
+    full(folder.path / "verdict.txt")
+    assert "no space left on the disk of" in folder.finish(DONE, "DONE")
+    assert json.loads((folder.path / "result.json").read_text())["exit_status"] == 0
+
+
+def test_a_job_that_never_started_has_the_fields_of_one_that_did(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "j", detached=True)
+    folder.wait(PLAN.spec, "Slurm's job 7 waits")
+    result = end_unstarted(folder.path, "stopped", "stopped by muster stop, by me", 143)
+    written = json.loads((folder.path / "result.json").read_text())
+    assert written == result.as_json()
+    assert list(written) == list(DONE.as_json())
+    assert list(written["first_failure"]) == list(FAILED.as_json()["first_failure"])
+    assert {path.partition("[")[0].partition(".")[0] for path, _ in RESULT_FIELDS} == {*written}
+    text = (folder.path / "verdict.txt").read_text()
+    assert text == f"\nFAILED  stopped by muster stop, by me\n        logs: {folder.logs}\n"
 
 
 def test_a_job_that_has_no_room_for_its_folder_does_not_start(
@@ -268,11 +310,11 @@ def test_a_job_that_has_no_room_for_its_folder_does_not_start(
 def test_room_for_the_result_is_kept_until_the_end(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "j")
     folder.begin(PLAN)
-    assert (folder.path / RESERVE).stat().st_size >= 1 << 18
+    assert sum((folder.path / name).stat().st_size for name in RESERVES) >= 1 << 18
     files = Jobs(tmp_path, inside=".").do_files({"job": "j"}, b"")["files"]
-    assert RESERVE not in [name for name, _ in files]
+    assert not {*RESERVES} & {name for name, _ in files}
     folder.finish(DONE, "DONE")
-    assert not (folder.path / RESERVE).exists()
+    assert not any((folder.path / name).exists() for name in RESERVES)
 
 
 def test_an_interrupt_while_a_launch_is_ended_leaves_its_verdict_alone(

@@ -125,7 +125,7 @@ def test_a_job_that_waits_says_so_at_once_and_tells_of_its_end(
 def test_a_reason_that_cannot_be_encoded_costs_no_result(tmp_path: Path) -> None:
     run = RunFolder(tmp_path, "run", detached=True)
     run.wait(make_job().spec, "node2: fetching it")
-    assert end_unstarted(run.path, "driver", "node2: \udc80 is no name", 1)["exit_status"] == 1
+    assert end_unstarted(run.path, "driver", "node2: \udc80 is no name", 1).exit_status == 1
     assert json.loads((run.path / "result.json").read_text())["first_failure"]["reason"][7] == "\udc80"
     assert "node2: ? is no name" in (run.path / "verdict.txt").read_text()
 

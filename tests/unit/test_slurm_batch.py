@@ -459,11 +459,11 @@ def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
 
     told: list[str] = []
 
-    def tell(target: str, result: dict[str, Any]) -> str:
+    def tell(target: str, result: LaunchResult) -> str:
         told.append(target)
         return ""
 
-    monkeypatch.setattr(batch_main, "notify_of", tell)
+    monkeypatch.setattr(batch_main, "notify", tell)
     monkeypatch.setattr(batch_main, "_attempts", lambda *_: SimpleNamespace(run=run))
     cases = f'"show hostnames") echo n1 ;; "show job") echo "JobId=7 {shown}" ;; requeue*) {requeued}'
     slurm(sbatch="echo 7", scontrol=f'case "$1 $2" in {cases} ;; esac')
