@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .durable import write_atomically
 from .frames import MOST_VALUES, Frame, read_frame, values_in, write_frame
-from .store import write_atomically
 
 RESERVES = ("reserve", "reserve.2")
 """Files that reserve disk space and inodes while a run goes on (deploy/jobs/run_folder.py)."""

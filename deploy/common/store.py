@@ -8,20 +8,36 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .durable import keep_if_intact, read_intact, remove, replace_file, sync
 from .frames import Frame
 from .os_errors import naming
 from .paths import JobPaths
 
 OLD_JOBS_KEPT = 20
+DRAFTS = ".new-"
+"""The start of the name of a folder in which contents arrive."""
+
+
+class DamagedError(OSError):
+    """Contents of the store that were lost or damaged; they are removed, so that they are sent again."""
+
+    def __init__(self, store: Path, digests: Sequence[str]) -> None:
+        files = "1 file" if len(digests) == 1 else f"{len(digests)} files"
+        super().__init__(f"{files} of the code were damaged in {store}, and are removed there; try again")
+        self.digests = tuple(digests)
 
 
 class Store:
-    """Files by their SHA-256 under ~/.muster/store: every content travels to a host once."""
+    """Files by their SHA-256 under ~/.muster/store: every content travels to a host once.
+
+    What a disk has lost or changed is noticed where a content is used: `check_out` compares its hash.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -30,14 +46,23 @@ class Store:
         """The path where a content is, or would be."""
         return self.root / digest[:2] / digest[2:]
 
-    def missing(self, digests: list[str]) -> list[str]:
-        """Those of the digests that are not here yet."""
-        return sorted({digest for digest in digests if not self.path(digest).is_file()})
+    def missing(self, digests: list[str], *, verify: bool = False) -> list[str]:
+        """Those of the digests that are not here yet. `verify`: read the others, and remove damaged ones."""
+        wanted = {*digests}
+        if verify:
+            return sorted(digest for digest in wanted if not keep_if_intact(self.path(digest), digest))
+        return sorted(digest for digest in wanted if not self.path(digest).is_file())
 
     def add(self, archive: bytes) -> None:
-        """Take in a tar archive whose members are named by their digest; each is verified."""
+        """Take in a tar archive whose members are named by their digest; each is verified.
+
+        All are written, then synced at once, then renamed: thousands of small files are synced as one. The
+        names are not synced: a content whose name is lost is sent again.
+        """
         import tarfile  # noqa: PLC0415  # most launches bring nothing new
 
+        self.root.mkdir(parents=True, exist_ok=True)
+        drafts = Path(tempfile.mkdtemp(prefix=DRAFTS, dir=self.root))
         try:
             with tarfile.open(fileobj=io.BytesIO(archive), mode="r:*") as tar:
                 for member in tar:
@@ -45,13 +70,28 @@ class Store:
                     content = source.read() if source else b""
                     if hashlib.sha256(content).hexdigest() != member.name:
                         raise OSError(f"content of {member.name} was damaged on the way")
-                    write_atomically(self.path(member.name), content, 0o600)
+                    replace_file(drafts / member.name, content, 0o600, durable=False)
+            made = sorted(drafts.iterdir())
+            sync(made)
+            for draft in made:
+                self._place(draft)
         except tarfile.TarError as error:
             raise OSError(f"the contents were damaged on the way: {error}") from None
+        except OSError as error:
+            raise naming(error, str(self.root)) from None
+        finally:
+            shutil.rmtree(drafts, ignore_errors=True)
+
+    def _place(self, draft: Path) -> None:
+        path = self.path(draft.name)
+        path.parent.mkdir(exist_ok=True)
+        if path.is_dir():
+            remove(path)
+        os.replace(draft, path)
 
     def do_missing(self, request: Frame, payload: bytes) -> Frame:
         """Which contents the driver has to send."""
-        return {"missing": self.missing(request["digests"])}
+        return {"missing": self.missing(request["digests"], verify=request.get("verify", False))}
 
     def do_store(self, request: Frame, payload: bytes) -> Frame:
         """Take in contents."""
@@ -59,32 +99,30 @@ class Store:
         return {}
 
     def check_out(self, files: list[list[Any]], target: Path) -> None:
-        """Put each (path, executable, digest, link) under the target; files are copies that the job owns."""
+        """Put each (path, executable, digest, link) under the target; files are copies that the job owns.
+
+        `DamagedError` if contents are not what their digest says. The copies are not synced: no process of
+        the job outlives a crash.
+        """
+        damaged: list[str] = []
+        made: set[str] = set()
         for name, executable, digest, link in files:
             path = target / name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if (folder := os.path.dirname(path)) not in made:
+                os.makedirs(folder, exist_ok=True)
+                made.add(folder)
             if link is not None:
                 with contextlib.suppress(FileExistsError):
                     path.symlink_to(link)
-                continue
-            with open(self.path(digest), "rb") as source:
-                write_atomically(path, source.read(), 0o700 if executable else 0o600)
-
-
-def write_atomically(path: Path, content: bytes, mode: int) -> None:
-    """Write a temporary file and rename it: readers see all or nothing, also on a home that hosts share."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=str(path.parent))
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        os.chmod(temporary, mode)
-        os.replace(temporary, str(path))
-    except BaseException as error:
-        os.unlink(temporary)
-        if isinstance(error, OSError):
-            naming(error, str(path))
-        raise
+            elif (content := read_intact(self.path(digest), digest)) is None:
+                damaged.append(digest)
+            else:
+                try:
+                    replace_file(path, content, 0o700 if executable else 0o600, durable=False)
+                except OSError as error:
+                    raise naming(error, str(path)) from None
+        if damaged:
+            raise DamagedError(self.root, damaged)
 
 
 def sweep_old_jobs(jobs: Path) -> None:

@@ -32,7 +32,9 @@ def detach(job: Job, cluster: Cluster, driver: str = OWN_HOSTS) -> str:
     _require_python(head, cluster.facts[head].python)
     code = own_code()
     for tree in (job.tree, job.library, code):
-        Contents(tree).send(cluster.channels[head])
+        contents = Contents(tree)
+        contents.ask(cluster.channels[head], verify=True)  # the driver there has no other source for them
+        contents.send(cluster.channels[head])
     cluster.channels[head].ask(
         DETACH, name=job.spec.job, code=code.listing(), job=job.as_json(), driver=driver
     )

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
+from ..common.durable import write_atomically
 from ..common.os_errors import explain
-from ..common.store import write_atomically
 from ..connect.opener import Access, require_usable
 from ..connect.ownership import require_own
 from ..connect.pipe import LostError

@@ -12,8 +12,9 @@ from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
 from ..connect.requests.containers import CONTAINER_START
 from ..connect.requests.hosts import FREE_PORT, LOAD
-from ..connect.requests.launch import MISSING, PREPARE, STORE, Missing
+from ..connect.requests.launch import MISSING, PREPARE, STORE, Missing, Prepared
 from ..connect.requests.request import Nothing
+from ..errors import MusterError
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
 
@@ -57,16 +58,26 @@ class Contents:
         self._archived: tuple[Sequence[str], bytes] = ((), b"")
         self._asked: dict[str, Future[Missing]] = {}
 
-    def ask(self, channel: Channel) -> None:
-        """Ask a host which contents it lacks; `send` waits for the answer."""
-        self._asked[channel.host] = channel.post(MISSING, digests=self._digests)
+    def ask(self, channel: Channel, *, verify: bool = False) -> None:
+        """Ask a host which contents it lacks; `send` waits for the answer. `verify`: it reads the others."""
+        self._asked[channel.host] = channel.post(MISSING, digests=self._digests, verify=verify)
 
     def send(self, channel: Channel) -> None:
         """Send the contents that a host lacks to its store."""
         if channel.host not in self._asked:
             self.ask(channel)
-        if missing := channel.wait(self._asked.pop(channel.host), MISSING_SECONDS).missing:
-            channel.ask(STORE, self._archive(missing), seconds=DELIVERY_SECONDS)
+        seconds = MISSING_SECONDS + preparation_seconds(self._tree)
+        self._send(channel, channel.wait(self._asked.pop(channel.host), seconds).missing)
+
+    def send_again(self, channel: Channel, damaged: Sequence[str]) -> list[str]:
+        """Send those of the damaged contents that are of this tree; returns the paths of their files."""
+        files = {file.digest: file.path for file in self._tree.files if file.digest in {*damaged}}
+        self._send(channel, tuple(sorted(files)))
+        return sorted(files.values())
+
+    def _send(self, channel: Channel, digests: Sequence[str]) -> None:
+        if digests:
+            channel.ask(STORE, self._archive(digests), seconds=DELIVERY_SECONDS)
 
     def _archive(self, missing: Sequence[str]) -> bytes:
         with self._lock:
@@ -78,7 +89,33 @@ class Contents:
 def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents]) -> None:
     for tree in contents:
         tree.send(channel)
-    prepared = channel.post(
+    seconds = preparation_seconds(plan.tree, plan.library)
+    prepared = _post_prepare(plan, host, channel)
+    freed = channel.post(FREE_PORT)  # answered in order, so both take a single round trip
+    started = _start_container(host, channel)
+    if damaged := channel.wait(prepared, seconds).damaged:
+        names = [name for tree in contents for name in tree.send_again(channel, damaged)]
+        if channel.wait(_post_prepare(plan, host, channel), seconds).damaged:
+            raise _lost_again(names, host)
+        started = _start_container(host, channel)  # the host refused the first one: nothing was prepared
+    channel.wait(freed, seconds)
+    if started:
+        channel.wait(started, seconds + CONTAINER_SECONDS)
+
+
+def _lost_again(names: Sequence[str], host: HostPlan) -> MusterError:
+    """A disk that has lost a file, and a minute later the same file again, needs its owner."""
+    files = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return MusterError(
+        f"its disk does not keep {files or 'files of the code'}: they were damaged in ~/.muster/store, were "
+        f"sent again, and are damaged again; look at dmesg there, and at the disk of df {host.folder}",
+        host=host.host.name,
+    )
+
+
+def _post_prepare(plan: LaunchPlan, host: HostPlan, channel: Channel) -> Future[Prepared]:
+    """Let a host make the job's folder."""
+    return channel.post(
         PREPARE,
         host=host.host.name,
         folder=host.folder,
@@ -92,13 +129,6 @@ def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Seque
         library=plan.library.listing(),
         files=[astuple(file) for file in host.files],
     )
-    freed = channel.post(FREE_PORT)  # answered in order, so both take a single round trip
-    seconds = preparation_seconds(plan.tree, plan.library)
-    started = _start_container(host, channel)
-    channel.wait(prepared, seconds)
-    channel.wait(freed, seconds)
-    if started:
-        channel.wait(started, seconds + CONTAINER_SECONDS)
 
 
 def _start_container(host: HostPlan, channel: Channel) -> Future[Nothing] | None:

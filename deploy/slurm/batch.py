@@ -19,9 +19,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ..common.durable import write_atomically
 from ..common.os_errors import explain
 from ..common.runs import identity
-from ..common.store import Store, write_atomically
+from ..common.store import Store
 from ..connect.bootstrap import quoted
 from ..errors import MusterError, UsageError
 from ..jobs.detach import own_code

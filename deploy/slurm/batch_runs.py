@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ..common.store import write_atomically
+from ..common.durable import write_atomically
 from ..connect.requests.jobs import END_DRIVER, Jobs, JobState, Told
 from ..connect.requests.request import Answer, Request
 from ..errors import MusterError

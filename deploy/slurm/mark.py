@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..common.store import write_atomically
+from ..common.durable import write_atomically
 
 NAME = "slurm.json"
 

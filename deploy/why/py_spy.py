@@ -22,7 +22,7 @@ def own_py_spy() -> bytes | None:
 def send_py_spy(channel: Channel, tool: bytes | None, seconds: float) -> str | None:
     """Send it to a host that lacks it; returns its digest. A host that has py-spy itself uses that."""
     digest = hashlib.sha256(tool).hexdigest() if tool else None
-    if digest and tool and channel.ask(MISSING, digests=[digest], seconds=seconds).missing:
+    if digest and tool and channel.ask(MISSING, digests=[digest], verify=True, seconds=seconds).missing:
         channel.ask(STORE, _archive(digest, tool), seconds=seconds)
     return digest
 

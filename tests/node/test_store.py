@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.common import store
-from muster.deploy.common.store import Store, sweep_old_jobs, write_atomically
+from muster.deploy.common.durable import write_atomically
+from muster.deploy.common.store import DamagedError, Store, sweep_old_jobs
+from tests.damage import DAMAGE
 
 
 def archive(**members: bytes) -> bytes:
@@ -43,6 +45,50 @@ def test_a_damaged_content_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="damaged"):
         here.add(archive(**{digest(b"1"): b"2"}))
     assert here.missing([digest(b"1")]) == [digest(b"1")]
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_content_that_is_damaged_on_the_disk_is_never_used(tmp_path: Path, kind: str) -> None:
+    here = Store(tmp_path / "store")
+    good, bad = digest(b"print(1)"), digest(b"print(2)")
+    both = archive(**{good: b"print(1)", bad: b"print(2)"})
+    here.add(both)
+    DAMAGE[kind](here.path(bad))
+    files = [["good.py", False, good, None], ["bad.py", False, bad, None]]
+    with pytest.raises(DamagedError, match="1 file of the code") as caught:
+        here.check_out(files, tmp_path / "code")
+    assert caught.value.digests == (bad,)
+    assert not (tmp_path / "code" / "bad.py").exists()
+    assert here.missing([good, bad]) == [bad]
+    here.add(both)
+    here.check_out(files, tmp_path / "code")
+    assert (tmp_path / "code" / "bad.py").read_bytes() == b"print(2)"
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_whoever_asks_for_contents_that_are_read_hears_of_damaged_ones(tmp_path: Path, kind: str) -> None:
+    here = Store(tmp_path)
+    one, two = digest(b"print(1)"), digest(b"print(2)")
+    here.add(archive(**{one: b"print(1)", two: b"print(2)"}))
+    DAMAGE[kind](here.path(two))
+    assert here.missing([one, two], verify=True) == [two]
+    assert not here.path(two).exists()
+
+
+def test_a_content_replaces_a_folder_in_its_place(tmp_path: Path) -> None:
+    here = Store(tmp_path)
+    one = digest(b"print(1)")
+    (here.path(one) / "in the way").mkdir(parents=True)
+    here.add(archive(**{one: b"print(1)"}))
+    assert here.path(one).read_bytes() == b"print(1)"
+
+
+def test_contents_that_arrive_are_not_taken_for_contents_that_are_here(tmp_path: Path) -> None:
+    here = Store(tmp_path)
+    with pytest.raises(OSError, match="damaged"):
+        here.add(archive(**{digest(b"1"): b"1", digest(b"2"): b"3"}))
+    assert here.missing([digest(b"1")]) == [digest(b"1")]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_job_may_change_its_copy_but_not_the_store(tmp_path: Path) -> None:

@@ -6,15 +6,18 @@ import dataclasses
 import io
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any, cast
 
 import pytest
 
 from muster.deploy.common.frames import read_frame, write_frame
-from muster.deploy.connect.requests.launch import Missing
+from muster.deploy.connect.requests.launch import Missing, Prepared
 from muster.deploy.connect.requests.request import Request
-from muster.deploy.launch.deliver import Contents, preparation_seconds, prepare_for
+from muster.deploy.errors import UnfitError
+from muster.deploy.launch.deliver import Contents, deliver, preparation_seconds, prepare_for
 from muster.deploy.plan.source_tree import Tree, scan
+from tests.unit.plans import make_plan
 
 
 class Store:
@@ -59,6 +62,53 @@ def unpacked(archive: bytes) -> dict[str, bytes]:
         return {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         return {member.name: cast(IO[bytes], tar.extractfile(member)).read() for member in tar}
+
+
+class Forgetful:
+    """A host whose store has damaged contents: `damaged` has the answers to each request to prepare."""
+
+    host = "node1"
+
+    def __init__(self, *damaged: tuple[str, ...]) -> None:
+        self.damaged, self.asked, self.stored = [*damaged], list[str](), b""
+
+    def post(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Any:
+        self.asked.append(request.word)
+        self.stored = payload or self.stored
+        if request.word == "prepare":
+            return Prepared(self.damaged.pop(0))
+        return Missing(()) if request.word == "missing" else None
+
+    def wait(self, answer: Any, seconds: float) -> Any:
+        return answer
+
+    def ask(self, request: Request[Any], payload: bytes = b"", *, seconds: float, **words: Any) -> Any:
+        return self.post(request, payload, **words)
+
+
+def delivered(folder: Path, *damaged: tuple[str, ...]) -> Forgetful:
+    """Deliver the tree of a folder to a host with these answers."""
+    plan = dataclasses.replace(make_plan("node1 slots=2"), tree=scan(folder))
+    host = Forgetful(*damaged)
+    cluster = SimpleNamespace(channels={"node1": host}, close=lambda: None)
+    deliver(plan, cast(Any, cluster))
+    return host
+
+
+def test_a_content_that_a_host_finds_damaged_is_sent_again_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    (tmp_path / "good.py").write_text("print(2)")
+    damaged = scan(tmp_path).files[1].digest
+    host = delivered(tmp_path, (damaged,), ())
+    assert host.asked[-2:] == ["store", "prepare"]
+    assert unpacked(host.stored) == {damaged: b"print(1)"}
+
+
+def test_a_host_that_loses_a_content_twice_is_named_with_the_file_and_its_disk(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    damaged = scan(tmp_path).files[0].digest
+    with pytest.raises(UnfitError, match=r"(?s)node1.*its disk does not keep train.py.*dmesg.*df /home"):
+        delivered(tmp_path, (damaged,), (damaged,))
 
 
 def test_a_host_has_time_to_prepare_in_proportion_to_what_it_prepares(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from muster.deploy.agent.main import Agent
 from muster.deploy.common import os_errors
-from muster.deploy.common.store import write_atomically
+from muster.deploy.common.durable import write_atomically
 
 
 def error(number: int, path: str | None = "/home/ml/x") -> OSError:

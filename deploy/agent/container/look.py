@@ -12,11 +12,11 @@ import resource
 import threading
 from pathlib import Path
 
+from ...common.durable import write_atomically
 from ...common.frames import Frame
 from ...common.paths import MusterPaths
 from ...common.runs import make_private
 from ...common.shared_folder import word_in
-from ...common.store import write_atomically
 from .engines import Engine, choose, devices, gpus_by
 
 

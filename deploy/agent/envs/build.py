@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ...common.durable import write_atomically
 from ...common.frames import Frame
 from ...common.os_errors import explain
 from ...common.paths import MusterPaths
 from ...common.runs import make_private
-from ...common.store import write_atomically
 from ..host.facts import mpirun_version
 from ..process.processes import die_with_agent
 from .folders import RECORD, lock, record, size_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
-from ...common.store import held_by_nobody
+from ...common.store import DRAFTS, held_by_nobody
 from ..envs.folders import clean as clean_environments
 
 # A younger file of the store may belong to a launch that has not registered its list of files yet.
@@ -44,13 +44,18 @@ class Cleaning:
         """Remove contents that no job's code uses any more; returns their bytes."""
         used = {digest for folder in _folders(Path(self._paths.jobs)) for digest in _digests(folder)}
         freed = 0
-        for path in sorted(Path(self._paths.store).glob("??/*")):
+        store = Path(self._paths.store)
+        for path in sorted([*store.glob("??/*"), *store.glob(f"{DRAFTS}*/*")]):
             with contextlib.suppress(OSError):
                 status = path.stat()
                 fresh = status.st_mtime > min(before, time.time() - FRESH_SECONDS)
                 if path.parent.name + path.name not in used and not fresh:
                     path.unlink()
                     freed += status.st_size
+        for folder in store.glob(f"{DRAFTS}*"):
+            with contextlib.suppress(OSError):  # a launch fills it just now
+                if folder.stat().st_mtime < time.time() - FRESH_SECONDS:
+                    folder.rmdir()
         return freed
 
 

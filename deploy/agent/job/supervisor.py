@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...common.clock import steady
+from ...common.durable import write_atomically
 from ...common.frames import Frame
 from ...common.limits import require_fit
 from ...common.paths import JobPaths, MusterPaths
 from ...common.runs import make_private
-from ...common.store import Store, sweep_old_jobs, write_atomically
+from ...common.store import DamagedError, Store, sweep_old_jobs
 from ...common.variables import is_foreign
 from ..process.processes import (
     GRACE_SECONDS,
@@ -71,31 +72,46 @@ class Work:
             shutil.rmtree(self.private, ignore_errors=True)
 
     def do_prepare(self, request: Frame, payload: bytes) -> Frame:
-        """Make the job's folder: the code, the plan's files, and the lock that says it is in use."""
+        """Make the job's folder: the code, the plan's files, and the lock that says it is in use.
+
+        Answers which contents of the code are damaged in the store. They are removed there, and nothing is
+        started: the driver sends them, and asks again.
+        """
         paths = JobPaths(request["folder"])
         folder = Path(paths.folder)
         make_private(self.home, folder.parent, folder, Path(paths.logs), Path(paths.out))
         require_fit(paths.folder, tempfile.gettempdir())
-        self._job_lock = os.open(paths.lock(request["host"]), os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._job_lock, fcntl.LOCK_SH)
-        if request.get("environment"):
-            from ..envs.folders import hold  # noqa: PLC0415  # most jobs use the host's own packages
-
-            self._environment_lock = hold(self.home, request["environment"])
-        self.store.check_out(request["code"], Path(paths.code))
+        self._hold(paths.lock(request["host"]), request.get("environment", ""))
+        damaged: list[str] = []
+        for files, target in ((request["code"], paths.code), (request["library"], paths.library)):
+            try:
+                self.store.check_out(files, Path(target))
+            except DamagedError as error:
+                damaged += error.digests
+        if damaged:
+            return {"damaged": damaged}
         Path(request["cwd"]).mkdir(parents=True, exist_ok=True)  # the code may have no file in it
-        self.store.check_out(request["library"], Path(paths.library))
-        write_atomically(Path(paths.code_list), json.dumps(request["code"]).encode(), 0o600)
+        write_atomically(Path(paths.code_list), json.dumps(request["code"]).encode(), durable=False)
         for path_name, mode, text in request["files"]:
-            write_atomically(Path(path_name), text.encode(), mode)
+            write_atomically(Path(path_name), text.encode(), mode, durable=False)
         sweep_old_jobs(folder.parent)
         self.job = request
         self.private = Path(tempfile.mkdtemp(prefix="muster-"))
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.reaper = Reaper(self._adopted_killed)
         self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send)
-        write_atomically(Path(paths.agent(request["host"])), str(self.private).encode(), 0o600)
+        write_atomically(Path(paths.agent(request["host"])), str(self.private).encode(), durable=False)
         return {}
+
+    def _hold(self, lock: str, environment: str) -> None:
+        """Note that the job's folder and its environment are in use, as long as this process lives."""
+        if self._job_lock is None:
+            self._job_lock = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(self._job_lock, fcntl.LOCK_SH)
+        if environment and self._environment_lock is None:
+            from ..envs.folders import hold  # noqa: PLC0415  # most jobs use the host's own packages
+
+            self._environment_lock = hold(self.home, environment)
 
     def do_container_start(self, request: Frame, payload: bytes) -> Frame:
         """Start the container in which the ranks run."""

@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..store import held_by_nobody, write_atomically
+from ..durable import write_atomically
+from ..store import held_by_nobody
 from .draft import Draft, is_intact, same_link
 from .manifest import CHUNK, Chunks, File, Manifest, encoded, parse, require_name
 from .scan import read_part

@@ -30,6 +30,13 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """The contents that were damaged in the host's store; nothing is prepared until they are sent again."""
+
+    damaged: Annotated[tuple[Digest, ...], AtMost(MOST_ENTRIES)] = ()
+
+
+@dataclass(frozen=True)
 class Stopped:
     """The processes that could not be ended."""
 
@@ -70,7 +77,7 @@ class StacksHere:
 
 MISSING = Request("missing", Missing)
 STORE = Request("store", Nothing)
-PREPARE = Request("prepare", Nothing)
+PREPARE = Request("prepare", Prepared)
 START = Request("start", Nothing)
 SHELL = Request("shell", Nothing)
 SHELL_END = Request("shell_end", Nothing)

@@ -1,0 +1,44 @@
+"""A launch on a host whose store has lost or changed the code of an earlier launch."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.damage import DAMAGE
+from tests.launching import Project
+
+PROGRAM = 'print("the real program")\n'
+DIGEST = hashlib.sha256(PROGRAM.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "kind", ["empty", *(pytest.param(kind, marks=pytest.mark.soak) for kind in DAMAGE if kind != "empty")]
+)
+def test_a_launch_never_runs_a_damaged_program_and_heals_the_store(project: Project, kind: str) -> None:
+    (project.path / "said.py").write_text(PROGRAM)
+    first = project.launch("--launcher", "torchrun", "--script", "said.py")
+    assert first.status == 0, first.output
+    kept = Path(project.env["HOME"], ".muster", "store", DIGEST[:2], DIGEST[2:])
+    DAMAGE[kind](kept)
+    again = project.launch("--launcher", "torchrun", "--script", "said.py")
+    assert again.status == 0, again.output
+    assert "[0 localhost] the real program" in again.output
+    assert kept.read_text() == PROGRAM
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_detached_job_never_runs_a_damaged_program(project: Project, kind: str) -> None:
+    (project.path / "said.py").write_text(PROGRAM)
+    first = project.launch("--launcher", "torchrun", "--script", "said.py")
+    assert first.status == 0, first.output
+    kept = Path(project.env["HOME"], ".muster", "store", DIGEST[:2], DIGEST[2:])
+    DAMAGE[kind](kept)
+    job = project.detach("--launcher", "torchrun", "--script", "said.py")
+    attached = project.fab("attach", job)
+    assert attached.returncode == 0, attached.stdout + attached.stderr
+    assert "[0 localhost] the real program" in attached.stdout
+    assert kept.read_text() == PROGRAM
