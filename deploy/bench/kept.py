@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..common.durable import write_atomically
 from ..common.os_errors import explain
 from ..decode import NONSENSE
 from ..errors import UsageError
@@ -51,9 +52,7 @@ def compare(
 def keep(path: Path, result: dict[str, Any]) -> None:
     """Write a result, whole or not at all. OSError names the file."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(json.dumps(result, indent=1) + "\n")
-    draft.replace(path)
+    write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
 
 
 def read(path: Path, kind: type[Result]) -> Result | None:

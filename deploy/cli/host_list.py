@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from json import dumps
@@ -12,6 +10,7 @@ from pathlib import Path
 
 from invoke import Collection, Context, Exit
 
+from ..common.durable import write_atomically
 from ..common.os_errors import explain
 from ..common.users import home
 from ..connect.opener import config_beside, pythons_beside
@@ -191,17 +190,7 @@ def _replace(path: Path, before: bytes, after: bytes) -> None:
         if (target.read_bytes() if target.exists() else b"") != before:
             raise UsageError(f"{path}: changed meanwhile; try again")
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-        descriptor, draft = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(after)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(draft).chmod(mode)
-            Path(draft).replace(target)
-        except BaseException:
-            Path(draft).unlink(missing_ok=True)
-            raise
+        write_atomically(target, after, mode)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {explain(error)}") from None
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from .files import digest as digest_of
-from .os_errors import naming
 
 ONE_BY_ONE = 8  # files; syncing the file system once is faster for more
 # Folders that cannot be synced: on some network file systems, or without the right to read them.
@@ -87,32 +86,29 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600, *, durable: 
     """Write a new file and rename it: readers see all or nothing, also in a folder that hosts share.
 
     `durable`: also after a crash. Files that live only as long as the job's processes do not need that.
+    OSError names the file.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content, mode, durable=durable)
-    except OSError as error:
-        raise naming(error, str(path)) from None
-
-
-def replace_file(path: Path, content: bytes, mode: int, *, durable: bool) -> None:
-    """Like `write_atomically`, in a folder that exists."""
     draft = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fchmod(descriptor, mode)
-            if durable:
-                os.fsync(descriptor)
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fchmod(descriptor, mode)
+                if durable:
+                    os.fsync(descriptor)
+            os.replace(draft, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+            raise
+        if durable:
+            sync_folder(os.path.dirname(path))
+    except OSError as error:
+        if error.filename in (None, draft):
+            error.filename, error.filename2 = str(path), None
         raise
-    if durable:
-        sync_folder(os.path.dirname(path))
 
 
 def put_in_place(draft: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:

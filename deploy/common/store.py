@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .durable import keep_if_intact, read_intact, remove, replace_file, sync
+from .durable import keep_if_intact, read_intact, remove, sync, write_atomically
 from .frames import Frame
 from .os_errors import naming
 from .paths import JobPaths
@@ -70,7 +70,7 @@ class Store:
                     content = source.read() if source else b""
                     if hashlib.sha256(content).hexdigest() != member.name:
                         raise OSError(f"content of {member.name} was damaged on the way")
-                    replace_file(drafts / member.name, content, 0o600, durable=False)
+                    write_atomically(drafts / member.name, content, durable=False)
             made = sorted(drafts.iterdir())
             sync(made)
             for draft in made:
@@ -117,10 +117,7 @@ class Store:
             elif (content := read_intact(self.path(digest), digest)) is None:
                 damaged.append(digest)
             else:
-                try:
-                    replace_file(path, content, 0o700 if executable else 0o600, durable=False)
-                except OSError as error:
-                    raise naming(error, str(path)) from None
+                write_atomically(path, content, 0o700 if executable else 0o600, durable=False)
         if damaged:
             raise DamagedError(self.root, damaged)
 

@@ -7,7 +7,6 @@ launch with the same files resolves nothing; `--relock` does it again.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from ..common.durable import read_sealed, write_sealed
 from ..decode import NONSENSE, from_json
 from ..errors import UsageError
 from . import uv
@@ -80,16 +80,14 @@ def locked(asked: Wanted, platform: Platform, cache: Path) -> Lock:
         return replace(known, source=asked.file.name)
     lock = _of_pylock(_resolve(asked, platform), asked, platform)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    draft = kept.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(asdict(lock)))
-    draft.replace(kept)
+    write_sealed(kept, asdict(lock))
     return lock
 
 
 def _kept(path: Path) -> Lock | None:
     try:
-        lock: Lock = from_json(Lock, json.loads(path.read_text()))
-    except (OSError, *NONSENSE):
+        lock: Lock = from_json(Lock, read_sealed(path))
+    except NONSENSE:
         return None
     return lock
 

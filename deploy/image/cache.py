@@ -12,13 +12,13 @@ import json
 import re
 import secrets
 import subprocess
-import tempfile
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from ..common.durable import write_atomically
 from ..errors import UsageError
 
 _BRIDGE = ("docker", "network", "inspect", "bridge", "--format", "{{json .IPAM.Config}}")
@@ -82,7 +82,8 @@ class _Request(BaseHTTPRequestHandler):
         if len(content) != length:  # the build was stopped in the middle
             return self._answer(HTTPStatus.BAD_REQUEST)
         try:
-            _keep(file, content)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, content, durable=False)  # ccache verifies the checksum in each file
         except OSError:  # a full disk: the build goes on, and this file is compiled again
             return self._answer(HTTPStatus.INSUFFICIENT_STORAGE)
         return self._answer(HTTPStatus.CREATED)
@@ -119,19 +120,6 @@ class _Request(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Print nothing: a build that is stopped leaves connections in the middle of a request."""
-
-
-def _keep(file: Path, content: bytes) -> None:
-    """Write a file, which appears whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", delete=False) as half:
-        try:
-            half.write(content)
-            half.flush()
-            Path(half.name).replace(file)
-        except OSError:
-            Path(half.name).unlink()
-            raise
 
 
 def _listen(host: str) -> tuple[ThreadingHTTPServer, str]:

@@ -10,10 +10,11 @@ import json
 import os
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from ..common.durable import write_atomically
 from ..common.os_errors import explain, naming
 from ..common.runs import RESERVES, identity
 from ..common.samples import HostSample
@@ -83,7 +84,7 @@ class RunFolder:
         self.record = {"job": spec.job, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0}
         self.record |= {"attempt": 0, "started": started, "detached": self.detached, "driver": identity()}
         self.record |= {"driver_folder": str(self.path.resolve()), "waiting": why}
-        self._replace("job.json", json.dumps(self.record, indent=2) + "\n")
+        self._record("job.json", self.record)
 
     def begin(self, plan: LaunchPlan) -> None:
         """Make the folder, for the first attempt, and write the plan and job.json."""
@@ -111,7 +112,7 @@ class RunFolder:
             "driver": identity(),
             "driver_folder": str(self.path.resolve()),
         }
-        self._replace("job.json", json.dumps(self.record, indent=2) + "\n")
+        self._record("job.json", self.record)
         self.waits = False
 
     def _create(self) -> None:
@@ -190,7 +191,7 @@ class RunFolder:
         self._keep(f"launch{self._suffix}.json", json.dumps(launched, indent=1) + "\n")
         if texts is not None:
             try:
-                (self.path / "code.json.gz").write_bytes(texts)
+                write_atomically(self.path / "code.json.gz", texts, durable=False)
             except OSError as error:
                 self._full = self._full or explain(error)
 
@@ -250,17 +251,14 @@ class RunFolder:
         except OSError as error:
             self.unwritten = explain(error)
         try:
-            self._replace("result.json", json.dumps(result.as_json(earlier), indent=2) + "\n")
+            self._record("result.json", result.as_json(earlier))
         except OSError as error:
             self.unwritten = explain(error)
         return self.unwritten
 
     def _write(self, name: str, text: str) -> None:
         """Write a file for people. It may quote text of a host that cannot be encoded."""
-        try:
-            (self.path / name).write_text(text, errors="replace")
-        except OSError as error:
-            raise naming(error, str(self.path / name)) from None
+        write_atomically(self.path / name, text.encode(errors="replace"), durable=False)
 
     def _keep(self, name: str, text: str) -> None:
         """Write a file without which the run is still usable."""
@@ -269,13 +267,9 @@ class RunFolder:
         except OSError as error:
             self._full = self._full or explain(error)
 
-    def _replace(self, name: str, text: str) -> None:
-        draft = self.path / f"{name}.new"
-        try:
-            draft.write_text(text)
-            draft.replace(self.path / name)
-        except OSError as error:
-            raise naming(error, str(self.path / name)) from None
+    def _record(self, name: str, record: Mapping[str, Any]) -> None:
+        """Write a file for programs, which is whole also after a crash of this machine."""
+        write_atomically(self.path / name, (json.dumps(record, indent=2) + "\n").encode())
 
     def _append(self, path: Path, text: str) -> None:
         """Append to a log, and to the order of all logs (deploy/common/runs.py reads both)."""

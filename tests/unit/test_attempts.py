@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -204,6 +206,18 @@ def full(path: Path) -> None:
     path.symlink_to("/dev/full")
 
 
+def no_room_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Have the disk full when a file with this name is put into place."""
+    replace = os.replace
+
+    def put(draft: str, path: str | Path) -> None:
+        if Path(path).name == name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), draft)
+        replace(draft, path)
+
+    monkeypatch.setattr(os, "replace", put)
+
+
 def test_a_log_for_which_there_is_no_room_here_ends_no_job(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "j")
     folder.begin(PLAN)
@@ -254,7 +268,7 @@ def test_a_job_whose_result_cannot_be_written_ends_as_its_ranks_did_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: LaunchResult, status: int
 ) -> None:
     monkeypatch.setattr(attempts, "execute", lambda *ignored, **limits: end)
-    full(tmp_path / "j" / "result.json.new")
+    no_room_for(monkeypatch, "result.json")
     result = attempts_in(folder := RunFolder(tmp_path, "j")).run()
     assert (result.exit_status, result.failure) == (status, end.failure)
     said = "the result could not be written here: no space left on the disk of"
@@ -278,10 +292,10 @@ def test_a_run_whose_folder_was_removed_meanwhile_is_done(
     assert "result.json" in folder.unwritten
 
 
-def test_a_result_fits_where_the_verdict_does_not(tmp_path: Path) -> None:
+def test_a_result_fits_where_the_verdict_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path, "j")
     folder.begin(PLAN)
-    full(folder.path / "verdict.txt")
+    no_room_for(monkeypatch, "verdict.txt")
     assert "no space left on the disk of" in folder.finish(DONE, "DONE")
     assert json.loads((folder.path / "result.json").read_text())["exit_status"] == 0
 
@@ -300,9 +314,9 @@ def test_a_job_that_never_started_has_the_fields_of_one_that_did(tmp_path: Path)
 
 
 def test_a_job_that_has_no_room_for_its_folder_does_not_start(
-    tmp_path: Path, carry_out: Callable[..., dict[str, Any]]
+    tmp_path: Path, carry_out: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full(tmp_path / "j" / "job.json.new")
+    no_room_for(monkeypatch, "job.json")
     with pytest.raises(MusterError, match="cannot begin the run's folder: no space left on the disk of"):
         carry_out(DONE)
 

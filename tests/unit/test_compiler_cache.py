@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -64,10 +65,10 @@ def test_a_file_that_is_cut_off_is_not_kept(cache: CompilerCache) -> None:
 def test_a_full_disk_costs_the_file_and_leaves_nothing(
     cache: CompilerCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Path, target: Path) -> None:
+    def full(draft: str, path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     assert ask(cache, "PUT", NAME, b"object code")[0] == 507
     assert [path for path in cache.folder.rglob("*") if path.is_file()] == []
 

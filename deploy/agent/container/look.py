@@ -12,7 +12,7 @@ import resource
 import threading
 from pathlib import Path
 
-from ...common.durable import write_atomically
+from ...common.durable import read_sealed, write_sealed
 from ...common.frames import Frame
 from ...common.paths import MusterPaths
 from ...common.runs import make_private
@@ -53,13 +53,13 @@ class Containers:
         """What was found in an image: it is looked at once, as its id stands for everything in it."""
         about = [*engine, image, program, os.environ.get("DOCKER_HOST", ""), os.getuid()]
         record = self._known / f"{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:20]}.json"
-        with contextlib.suppress(OSError, ValueError):
-            known: Frame = json.loads(record.read_text())
-            return known
+        kept = read_sealed(record)
+        if isinstance(kept, dict):
+            return kept
         place = reference if engine.name == "apptainer" else image
         nature = {**engine.nature(), "raises_limits": engine.raises_limits(place)}
         known = {**nature, "inside": _inside(engine.survey(place, program))}
-        write_atomically(record, json.dumps(known).encode(), 0o600)
+        write_sealed(record, known)
         return known
 
 

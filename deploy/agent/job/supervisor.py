@@ -93,6 +93,7 @@ class Work:
         Path(request["cwd"]).mkdir(parents=True, exist_ok=True)  # the code may have no file in it
         write_atomically(Path(paths.code_list), json.dumps(request["code"]).encode(), durable=False)
         for path_name, mode, text in request["files"]:
+            os.makedirs(os.path.dirname(path_name), exist_ok=True)
             write_atomically(Path(path_name), text.encode(), mode, durable=False)
         sweep_old_jobs(folder.parent)
         self.job = request

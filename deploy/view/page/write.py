@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...common.os_errors import naming
+from ...common.durable import write_atomically
 from .records import read
 from .render import render
 from .run_page import run_page
@@ -14,13 +14,7 @@ NAME = "report.html"
 
 def write_page(html: str, path: Path) -> None:
     """Write a page for its user alone. OSError names the file."""
-    draft = path.with_name(f".{path.name}.new")
-    try:
-        draft.write_text(html, encoding="utf-8", errors="replace")
-        draft.chmod(0o600)
-        draft.replace(path)
-    except OSError as error:
-        raise naming(error, str(path)) from None
+    write_atomically(path, html.encode(errors="replace"), durable=False)  # it can be made again
 
 
 def write_report(folder: Path, path: Path | None = None) -> Path:
