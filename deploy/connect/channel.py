@@ -28,6 +28,7 @@ from .reports import Event, Lost, Report
 from .requests.hosts import MODULES, TIME
 from .requests.request import Answer, Request
 from .silence import FROZEN, SILENCE_SECONDS, TOGETHER_SECONDS, Clocks, Sign, losses, standstill
+from .work import Work, explained
 
 # More than any agent sends in one line; the values of a line are bounded too (MOST_VALUES in frames.py).
 MOST_LINE = 1 << 23
@@ -83,6 +84,7 @@ class Channel:
         self._heard = self._asked = self._answered = time.monotonic()
         self._unanswered = 0
         """Bytes of reports since the last answer or busy report."""
+        self._work = Work()
         self._pipe, self._events = pipe, events
         self._numbers = itertools.count()
         self._posting = threading.Lock()
@@ -137,6 +139,9 @@ class Channel:
             if late and (loss := self.silence().get(self.host)) and not future.done():
                 self.give_up()
                 raise loss
+            if not future.done() and self.is_stuck():
+                self.give_up()
+                raise LostError(*explained(), host=self.host)
             if not future.done() and time.monotonic() >= deadline:
                 raise LostError(f"no answer within {seconds:.0f} s", FROZEN, host=self.host)
 
@@ -160,6 +165,11 @@ class Channel:
     def silent_for(self) -> float:
         """Seconds since the host was last heard from; zero when no request is pending."""
         return time.monotonic() - max(self._heard, self._asked) if self._waiting else 0.0
+
+    def is_stuck(self) -> bool:
+        """Whether the agent should work on a long request, and does not."""
+        oldest = [pending.request.long for pending in [*self._waiting.values()][:1]]  # it answers in order
+        return any(oldest) and self._work.is_stuck(self._asked)
 
     def excuse_silence(self) -> None:
         """Count the silence of this host from now on: this process has not listened."""
@@ -231,6 +241,9 @@ class Channel:
     def _take(self, frame: Frame, payload: bytes, size: int) -> None:
         if "reply" in frame:
             self._answer(frame, payload)
+            self._work.answered()
+        elif frame.get("event") == BUSY:
+            self._work.hear(frame)
         if "reply" in frame or frame.get("event") == BUSY:
             self._answered, self._unanswered = time.monotonic(), 0
         else:

@@ -20,6 +20,7 @@ from .reports import Fed, FileGot, FileHave, FileStuck, Lost, Report
 from .requests.request import Answer, FilesServed, Request
 
 HEAR_SECONDS, STALLED_SECONDS = 2.0, 300.0
+LEAST_BYTES = 1 << 20  # fewer in STALLED_SECONDS are none, or a host could keep a push from its end
 FILES_AT_ONCE = 16
 GONE_AND_KEPT = "the SSH connection to it is gone; what has arrived there is kept: push again"
 TRIES = 2  # from other hosts; then from this machine, as often
@@ -53,7 +54,8 @@ class Spread:
         """Files with the same bytes as one that is on its way for something else."""
         self._feeder = Feeder(cluster, requests, served, self.lost)
         self._done = self._total = 0
-        self._heard = time.monotonic()
+        self._come, self._heard = 0, time.monotonic()
+        """The bytes that have come since it was last noted when some came."""
 
     @property
     def sent(self) -> int:
@@ -83,7 +85,7 @@ class Spread:
         channel = self.cluster.channels[host]
         with self.cluster.keeping_alive():
             future = channel.post(request, **words)
-            while not future.done() and host not in self.lost:
+            while not (future.done() or host in self.lost or channel.is_stuck()):
                 self._hear(HEAR_SECONDS / 4)
         return channel.wait(future, seconds)
 
@@ -165,12 +167,15 @@ class Spread:
 
     def _note(self, host: str, digest: str, have: int) -> None:
         """Note how much of a file is on a host."""
-        self._heard = time.monotonic()
         if self._waits(host, digest):
             going = self._going[digest]
             have = min(have, going.parcel.size)
-            self._done += have - going.waiting[host].have
+            come = have - going.waiting[host].have
+            self._done += come
+            self._come += max(0, come)
             going.waiting[host].have = have
+            if self._come >= LEAST_BYTES:
+                self._come, self._heard = 0, time.monotonic()
 
     def _got(self, host: str, going: Going, report: FileGot) -> None:
         parcel = going.parcel
@@ -185,6 +190,7 @@ class Spread:
         if report.error:
             self._replace(host, going)
         else:
+            self._heard = time.monotonic()
             going.holders.append(host)
             self._arrived(host, parcel)
         self._close(going)

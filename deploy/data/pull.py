@@ -18,7 +18,7 @@ from ..errors import MusterError, UsageError
 from ..hosts.arriving import inner_paths
 from .bundles import bundles
 from .giving import bring_here
-from .push import LONG_SECONDS, read_manifest
+from .push import BUNDLE_SECONDS, LONG_SECONDS, read_manifest
 
 AT_ONCE = 2  # bundles that a host is asked for before the first one is here
 Tell = Callable[[int, int], None]
@@ -85,7 +85,7 @@ def _receive(channel: Channel, draft: Draft, wanted: set[int], tell: Tell) -> No
 
     def take() -> int:
         numbers, future = asked.popleft()
-        content = channel.wait(future, LONG_SECONDS).payload
+        content = channel.wait(future, BUNDLE_SECONDS).payload
         try:
             for number, chunk in draft.chunks.parts(numbers, content):
                 draft.place(number, chunk)

@@ -34,7 +34,9 @@ from .giving import Giving, bring_here
 from .source import Source
 
 ANSWER_SECONDS = 60.0
-LONG_SECONDS = 7 * 86400.0  # for a host that reads a large folder; a silent host is noticed at once
+LONG_SECONDS = 7 * 86400.0  # for a host that reads a large folder; one that is silent or stuck is lost before
+BUNDLE_SECONDS = 600.0  # for 4 MiB, which may be thousands of files
+SLOWEST = 2e6  # bytes a second that any disk reads and writes
 
 
 @dataclass
@@ -106,7 +108,7 @@ class Push:
         chunks = Chunks(content.manifest)
         spread.bring_bundles(self._bundles(chunks, begun), chunks, content.reader)
         self.pushed.sent = spread.sent
-        self._publish(hosts, spread.lost)
+        self._publish(hosts, spread.lost, _seconds_for(content.manifest))
         self._forget(hosts, digest)
         return self.pushed
 
@@ -145,7 +147,7 @@ class Push:
             files = [content.manifest.files[index] for index in content.manifest.shard(shard, of)]
             self.pushed.hosts[host] = Outcome(len(files), sum(file.size for file in files))
         channels = {host: self._cluster.channels[host] for host in hosts}
-        return ask_every(channels, DATA_BEGIN, LONG_SECONDS, words).require_all()
+        return ask_every(channels, DATA_BEGIN, _seconds_for(content.manifest), words).require_all()
 
     def _bundles(self, chunks: Chunks, begun: Mapping[str, DataBegun]) -> list[Bundle]:
         sets: dict[str, tuple[set[int], set[int]]] = {}
@@ -158,10 +160,10 @@ class Push:
         lacking = {host: lack for host, (lack, _) in sets.items()}
         return list(bundles(chunks.lengths, lacking, {host: have for host, (_, have) in sets.items()}))
 
-    def _publish(self, hosts: list[str], lost: Mapping[str, str]) -> None:
+    def _publish(self, hosts: list[str], lost: Mapping[str, str], seconds: float) -> None:
         """Put the set into place where all of it is; hosts that share a home have the first one's outcome."""
         channels = {host: self._cluster.channels[host] for host in hosts if host not in lost}
-        published = ask_every(channels, DATA_PUBLISH, LONG_SECONDS)
+        published = ask_every(channels, DATA_PUBLISH, seconds)
         errors = {**lost, **{host: error.reason for host, error in published.errors.items()}}
         for host, outcome in self.pushed.hosts.items():
             outcome.error = errors.get(outcome.same_as or host, "")
@@ -169,6 +171,11 @@ class Push:
     def _forget(self, hosts: list[str], digest: str) -> None:
         live = {host: self._cluster.channels[host] for host in hosts if not self.pushed.hosts[host].error}
         ask_every(live, DATA_FORGET, ANSWER_SECONDS, lambda host: {"digests": [digest]})
+
+
+def _seconds_for(manifest: Manifest) -> float:
+    """The time in which a host must have done with a set, at the longest."""
+    return BUNDLE_SECONDS + len(manifest.files) * 0.01 + manifest.size / SLOWEST
 
 
 def read_manifest(packed: bytes, host: str) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from .lock import Lock
 from .wanted import Wanted
 
 HEAR_SECONDS = 2.0
+MAKE_SECONDS = 6 * 3600.0  # a host may fetch gigabytes from its index
 WHEELS = Requests(WHEEL_TAKE, WHEEL_COMPLETE, WHEEL_PULL)
 
 
@@ -56,12 +58,15 @@ class Making:
     def make(self, hosts: Sequence[str]) -> dict[str, Environment]:
         """Let each host make the environment; `UnfitError` with the words of every host that could not."""
         on_every(hosts, self._begin).require_all()
-        waiting = {*hosts}
-        while waiting:
+        waiting, deadline = {*hosts}, time.monotonic() + MAKE_SECONDS
+        while waiting and time.monotonic() < deadline:
             event = self._cluster.hear(HEAR_SECONDS)
             if event and event.host in waiting:
                 waiting.discard(event.host)
                 self._take(event.host, event.report)
+        self._errors |= dict.fromkeys(
+            waiting, f"cannot make the environment: not done after {MAKE_SECONDS / 3600:.0f} hours"
+        )
         if self._errors:
             raise UnfitError((host, self._errors[host]) for host in hosts if host in self._errors)
         return self._made

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import pytest
 
-from muster.deploy.connect import channel, report_frames, requests, silence
+from muster.deploy.connect import channel, report_frames, requests, silence, work
 from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
@@ -282,6 +282,36 @@ def test_a_host_that_is_at_work_is_waited_for(monkeypatch: pytest.MonkeyPatch) -
     Channel("node1", Working(30), inbox).ask(STORE, seconds=600)  # 6 s of work
     with pytest.raises(Empty):
         inbox.get(timeout=0.0)
+
+
+class Stuck(Working):
+    """A host that only says that it is at work. `works`: the processor time that it has taken rises."""
+
+    def __init__(self, times: int, *, works: bool) -> None:
+        super().__init__(times)
+        self._works = works
+
+    def readline(self, size: int = -1, /) -> bytes:
+        said = super().readline(size)
+        return line(event="busy", cpu=1000 - self._left if self._works else 7.5) if b"busy" in said else said
+
+
+LONG = dataclasses.replace(STORE, long=True)
+
+
+def test_a_host_that_only_says_that_it_works_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "STUCK_SECONDS", 1.0)
+    talk = Channel("node1", Stuck(1 << 30, works=False), Inbox())
+    with pytest.raises(LostError, match=r"node1: its agent has been busy for .* and did nothing"):
+        talk.ask(LONG, seconds=600)
+
+
+def test_a_host_that_works_is_waited_for_and_so_is_any_answer_that_does_not_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work, "STUCK_SECONDS", 1.0)
+    Channel("node1", Stuck(10, works=True), Inbox()).ask(LONG, seconds=600)  # 2 s of work
+    Channel("node1", Stuck(10, works=False), Inbox()).ask(STORE, seconds=600)
 
 
 class Flooding(Pipe):

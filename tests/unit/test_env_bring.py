@@ -22,6 +22,7 @@ from muster.deploy.connect.requests.packages import (
     WHEEL_SERVE,
 )
 from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
+from muster.deploy.envs import make
 from muster.deploy.envs.bring import Bringing
 from muster.deploy.envs.present import Present
 from muster.deploy.envs.wanted import Wanted
@@ -149,6 +150,17 @@ def test_the_words_of_every_host_that_cannot_make_it_are_quoted(asked: Wanted) -
         "node2: cannot make the environment: Failed to build `broken==1`",
         "node3: cannot make the environment: no space left",
     ]
+
+
+def test_a_host_that_never_makes_it_is_named(asked: Wanted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make, "MAKE_SECONDS", 0.2)
+    monkeypatch.setattr(make, "HEAR_SECONDS", 0.1)
+    cluster = cluster_of(APART)
+    says, node2 = cluster.channels["node2"].report, cluster.channels["node2"]
+    node2.report = lambda report: None if isinstance(report, EnvironmentMade) else says(report)
+    with pytest.raises(UnfitError) as failed:
+        bringing(asked).furnish(cluster)
+    assert str(failed.value) == "node2: cannot make the environment: not done after 0 hours"
 
 
 def test_a_dry_run_asks_and_makes_nothing(asked: Wanted) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from muster.deploy.connect import listener
+from muster.deploy.connect import spread as module
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.parcels import Parcel, Requests
 from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import Event, FileGot, FileStuck, Report
+from muster.deploy.connect.reports import Event, FileGot, FileHave, FileStuck, Report
 from muster.deploy.connect.requests.data import DATA_COMPLETE, DATA_FORGET, DATA_PULL, DATA_TAKE
 from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
 from muster.deploy.connect.spread import TRIES, Spread
@@ -184,6 +185,26 @@ def test_who_calls_right_content_wrong_is_given_up_and_not_the_giver(cluster: An
     cluster.channels["node2"].pulls = [FileGot(DIGEST, "a chunk is not what the manifest says", wrong=True)]
     spread = bring(cluster, parcel(("node2", "node3"), giver="node1"))
     assert spread.lost == {"node2": "it called the chunks of node1 wrong, and they are right: checked here"}
+
+
+def test_a_host_that_gets_a_byte_now_and_then_does_not_keep_a_push_from_its_end(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STALLED_SECONDS", 1.0)
+    node1, have = cluster.channels["node1"], iter(range(1 << 30))
+
+    def report(report_: Report) -> None:
+        """Tell of one more byte each tenth of a second, in place of the whole file."""
+        Channel.report(node1, FileHave(DIGEST, next(have)))
+        if not node1.cut.wait(0.1):
+            threading.Thread(target=report, args=(report_,), daemon=True).start()
+
+    node1.report = report
+    try:
+        lost = bring(cluster, parcel(("node1",), content=bytes(1 << 16))).lost
+    finally:
+        node1.cut.set()
+    assert lost == {"node1": "nothing arrived for 1 s"}
 
 
 def test_the_same_bytes_for_something_else_wait_for_their_turn(cluster: Any) -> None:

@@ -43,11 +43,15 @@ class FilesServed:
 
 @dataclass(frozen=True)
 class Request(Generic[Answer]):
-    """The word of a request, and the type of its answer. `room`: the most bytes that may follow it."""
+    """The word of a request, and the type of its answer. `room`: the most bytes that may follow it.
+
+    `long`: it may take hours, and its agent works all the time: one that only says it is busy is given up.
+    """
 
     word: str
     answer: type[Answer]
     room: int = 0
+    long: bool = False
 
     def read(self, frame: Frame, payload: bytes = b"") -> Answer:
         """The answer in a frame; ValueError for what is no answer to this."""
