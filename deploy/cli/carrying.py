@@ -193,7 +193,7 @@ def carry_out(
             result = attempts.run()
     finally:
         screen.close()
-    screen.say(verdict(result, folder, PAGE))
+    screen.say(verdict(result, folder, "" if folder.unwritten else PAGE))
     if screen.error:
         text = harmless_lines(verdict(result, folder))
         sys.stderr.write(f"{text}\n        note: standard output: {explain(screen.error)}\n")

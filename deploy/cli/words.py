@@ -101,7 +101,7 @@ class _Line:
     def _take_flag(self, word: str, left: list[str]) -> None:
         """An option with its value, and the rest if it begins here."""
         written, equals, value = word.partition("=")
-        if not self._flag(written) and self._flag(word[:2]):  # -n4
+        if not self._flag(written) and not self._hint(written) and self._flag(word[:2]):  # -n4
             written, equals, value = word[:2], "=", word[2:]
         if not (flag := self._flag(written)):
             raise UsageError(self._unknown(written))
@@ -129,9 +129,15 @@ class _Line:
 
     def _flag(self, written: str) -> str | None:
         """The flag that a spelling stands for; None if there is no such flag."""
-        plain = written.replace("_", "-") if written.startswith("--") else written
+        is_long = written.startswith("-") and len(written.lstrip("-")) > 1
+        plain = f"--{_name(written)}" if is_long else written
         flag = self._command.spellings.get(plain, plain)
         return flag if flag in self._command.flags else None
+
+    def _hint(self, written: str) -> str:
+        """The answer to an option that only other launchers have; empty if there is none."""
+        name = _name(written)
+        return self._command.hints.get(name if len(name) > 1 else written, "")
 
     def _give(self, flag: str, value: str, written: str = "") -> None:
         named = written or flag
@@ -141,7 +147,8 @@ class _Line:
         if value in self._command.flags:
             raise UsageError(f"{self._called}: {named} needs a value, got the option {value}")
         if mistake := self._command.mistake(flag, value, named):
-            raise UsageError(f"{self._called}: {mistake}")
+            hint = self._command.hints.get(f"{_name(flag)}={value}", "")
+            raise UsageError(f"{self._called}: {mistake}{hint and f'; {hint}'}")
         self._given.append(flag)
         self._spelled.append(f"{flag}={value}")
 
@@ -160,7 +167,7 @@ class _Line:
     def _unknown(self, flag: str) -> str:
         """The message for an unknown option."""
         message = f"{self._called}: unknown option {flag}"
-        if hint := self._command.hints.get(flag.replace("_", "-")):
+        if hint := self._hint(flag):
             return f"{message}: {hint}"
         message += _nearest(flag, [*self._command.flags, *self._command.spellings])
         if self._command.rest_after_words:
@@ -169,6 +176,11 @@ class _Line:
         elif self._command.rest:
             message += f"\nwhat is for {self._command.rest_name} follows --: {self._called} -- {flag}"
         return f"{message}\nall of them: {self._called} --help"
+
+
+def _name(written: str) -> str:
+    """The name of a long option, which mpirun writes with one dash, and torchrun with `_`."""
+    return written.lstrip("-").replace("_", "-")
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

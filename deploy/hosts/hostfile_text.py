@@ -20,9 +20,7 @@ def load(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise UsageError(
-            f"{path}: no such hosts file; `muster init` writes an example with one line for each host"
-        ) from None
+        raise UsageError(f"{path}: no such hosts file; {_instead(str(path))}") from None
     except IsADirectoryError:
         raise UsageError(f"{path}: is a directory, not a hosts file") from None
     except OSError as error:
@@ -32,6 +30,18 @@ def load(path: Path) -> str:
     if b"\0" in data:
         raise UsageError(f"{path}: is not a text file; a hosts file has one line a host: 'node1 slots=4'")
     return data.decode("utf-8-sig", "surrogateescape")
+
+
+def _instead(named: str) -> str:
+    """What to do where a hosts file is missing, and its name may be a list of hosts as mpirun takes it."""
+    hosts = [re.fullmatch(r"([A-Za-z0-9_][\w.-]*)(?::(\d{1,4}))?", part) for part in named.split(",")]
+    known = [host for host in hosts if host]
+    if len(known) < len(hosts) or not (len(known) > 1 or known[0][2]):
+        return "`muster init` writes an example with one line for each host"
+    names = [host[1] for host in known]
+    slots = f" --slots {known[0][2]}" if known[0][2] else ""
+    add = f"muster hosts add {' '.join(names)}{slots}"
+    return f"{add} writes these hosts into one; --include {','.join(names)} takes some of its hosts"
 
 
 def without_comments(text: str, source: str) -> tuple[str, list[Problem]]:

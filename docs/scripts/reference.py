@@ -47,9 +47,11 @@ A launch also takes the forms that other launchers have:
 | `-H FILE` | `--hosts FILE` |
 | `-n 4`, `-np 4` | `--np 4` |
 | `-x NAME`, `-x NAME=VALUE` | `--env NAME`, `--env NAME=VALUE` |
+| `-hostfile FILE`, `--nproc_per_node 4` | a long flag may have one dash, and `_` for `-` |
 | `muster launch -- --epochs 3` | arguments for Muster's own training program |
 
-Flags of Muster come before the script or module: everything after it belongs to the program.
+An option that only another launcher has (`-mca`, `--bind-to`, `--master_port`) is answered with what to write
+instead. Flags of Muster come before the script or module: everything after it belongs to the program.
 
 """
 JSON = """# JSON output

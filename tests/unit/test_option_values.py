@@ -69,6 +69,7 @@ MEANINGFUL: Sequence[tuple[str, Sequence[str], str]] = (
     ("launch --image, image.check --image, image.sbom --image, image.push --image", NAMES, "an image"),
     ("data.push --name, data.verify --name, data.pull --name, data.remove --name", NAMES, "a data set"),
     ("status --hosts, logs --hosts, attach --hosts, stop --hosts", ODD, "the record of the job is here"),
+    ("stacks --include, stacks --exclude", ODD, "the record of the job has its hosts"),
     ("report --hosts, compare --hosts, top --hosts", ODD, "the record of the job is here"),
 )
 """Other options, values that they take, and what these mean. Every other value is refused."""

@@ -1,0 +1,106 @@
+"""Options of other launchers, as people type them: each has its meaning here, or an answer in one line."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.cli.habits import HINTS, SPELLINGS
+from muster.deploy.cli.program import commands
+from muster.deploy.cli.words import spelled_out
+from muster.deploy.errors import UsageError
+from muster.deploy.hosts import hostfile
+
+COMMANDS = commands()
+MPIRUN = """
+    -np -n -N -npernode --npernode -ppn -pernode -host --host -hostfile --hostfile -machinefile -x
+    -mca --mca -gmca -bind-to --bind-to -map-by --map-by -rank-by -rf --rankfile -oversubscribe
+    --oversubscribe --allow-run-as-root -allow-run-as-root -wdir --wdir -tag-output --tag-output
+    --timestamp-output --output-filename --prefix --report-bindings --display-map -v --verbose
+    --timeout --tune -l -f -genv
+"""
+TORCHRUN = """
+    --nnodes --nproc-per-node --rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf --standalone --max-restarts
+    --monitor-interval --start-method --role -m --module --no-python --log-dir -r --redirects -t --tee
+    --local-ranks-filter --node-rank --master-addr --master-port --local-addr --logs-specs --numa-binding
+    --use-env
+"""
+OTHERS = """
+    --start-timeout --network-interface --ssh-port -p -i --ssh-identity-file --min-np --max-np --gloo --mpi
+    --host-discovery-script --reset-limit --num-gpus --num-nodes --include --exclude --num-processes
+    --num-machines --machine-rank --main-process-ip --main-process-port --multi-gpu --config-file
+    --ntasks --ntasks-per-node --partition --gres --account --cpus-per-task -A -c -w
+"""
+
+
+@pytest.mark.parametrize("option", [*MPIRUN.split(), *TORCHRUN.split(), *OTHERS.split()])
+def test_an_option_of_another_launcher_is_understood_or_answered(option: str) -> None:
+    for written in {option, option.replace("-", "_").replace("_", "-", 2 if option[1] == "-" else 1)}:
+        try:
+            words = spelled_out(["launch", written, "2", "train.py"], COMMANDS, "muster")
+        except UsageError as error:
+            told = str(error)
+            assert len(told.splitlines()) == 1
+            assert told.removeprefix(f"muster launch: unknown option {written}: ") in HINTS.values()
+        else:
+            flag, value = words[1].split("=")
+            assert flag in COMMANDS["launch"].flags
+            assert value == "2"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("launch -np 4 train.py", "launch --np=4 --script=train.py"),
+        ("launch -npernode 2 -hostfile h t.py", "launch --per-host=2 --hosts=h --script=t.py"),
+        ("launch -max_restarts 1 t.py", "launch --max-restarts=1 --script=t.py"),
+        ("launch -n4 -N2 -xA=1 -mpack.age", "launch --np=4 --per-host=2 --env=A=1 --module=pack.age"),
+        ("logs -follow J", "logs --follow --job=J"),
+    ],
+)
+def test_one_dash_is_as_good_as_two(written: str, meant: str) -> None:
+    assert spelled_out(written.split(), COMMANDS, "muster") == meant.split()
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("launch -mca btl self t.py", "--env OMPI_MCA_name=value"),
+        ("launch -bind-to none t.py", "ranks are not bound to cores"),
+        ("launch --nproc_per_node gpu t.py", "needs a whole number, got 'gpu'; --slots gpus"),
+        ("launch --allow_run_as_root t.py", "leave it out"),
+    ],
+)
+def test_the_answer_says_what_to_type(written: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        spelled_out(shlex.split(written), COMMANDS, "muster")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("node1:2", "muster hosts add node1 --slots 2 writes these hosts into one; --include node1 takes"),
+        ("a:4,b:4", "muster hosts add a b --slots 4 writes"),
+        ("a,b", "muster hosts add a b writes these hosts into one; --include a,b takes some of its hosts"),
+        ("hosts.text", "`muster init` writes an example"),
+        ("C:\\hosts", "`muster init` writes an example"),
+    ],
+)
+def test_hosts_in_place_of_a_hosts_file_are_answered_with_what_to_type(
+    named: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as refused:
+        hostfile.load(Path(named))
+    assert str(refused.value).startswith(f"{named}: no such hosts file; ")
+    assert said in str(refused.value)
+
+
+def test_no_answer_hides_an_option_that_there_is() -> None:
+    flags = COMMANDS["launch"].flags
+    assert [name for name in HINTS if f"--{name}" in flags or name in SPELLINGS] == []
+    assert [written for written in SPELLINGS if written in flags] == []
+    assert {*SPELLINGS.values()} <= {*flags}
