@@ -67,7 +67,9 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
             raise UsageError("which expression? muster eval JOB EXPRESSION")
         with running(job, hosts, runs, python) as (state, channels, silent):
             wanted = range(state.ranks) if rank == ALL else [require_rank(rank, state.ranks)]
-            gathered = gather(state.job, channels, expression, wanted, seconds=timeout, silent=silent)
+            gathered = gather(
+                state.job, channels, state.places, expression, wanted, seconds=timeout, silent=silent
+            )
         if json:
             said = {"job": state.job, "expression": expression, **gathered.as_json()}
             sys.stdout.write(dumps(said, indent=2) + "\n")
@@ -107,7 +109,8 @@ def debug(  # noqa: PLR0917  # fab makes a flag of each parameter
         running(job, hosts, runs, python) as (state, channels, silent),
     ):
         rank = require_rank(rank, state.ranks)
-        channel = open_talk(state.job, channels, rank, hold=hold, silent=silent)
+        exit_if_silent({host: reason for host, reason in silent.items() if host == state.places[rank]})
+        channel = open_talk(state.job, channels, state.places, rank, hold=hold)
         sys.stdout.write((HELD if hold else BESIDE).format(job=state.job, rank=rank))
         talk(channel, _write, _read)
         sys.stdout.write(f"rank {rank} goes on without you\n")

@@ -122,6 +122,7 @@ def way_to(
     if record and not is_said:
         _say_unless_meant(state.job, record, hosts)
     if record and {*state.hosts} <= {host.name for host in record.hosts}:
+        record.require_planned(state)
         return record.hosts, _with(record.access, python)
     file = Path(hosts or HOSTS_FILE)
     if not (hosts or file.is_file()):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from invoke import Exit
 
-from ..connect.channel import Channel
+from ..connect.channel import Channel, expect_ranks
 from ..connect.cluster import Cluster
 from ..connect.opener import Access
 from ..connect.requests.jobs import JobState
@@ -65,8 +65,10 @@ def job_hosts(  # noqa: PLR0917  # what a command was given
     listed, access = way_to(state, found, hosts, Path(runs), python)
     wanted = hostfile.select([host for host in listed if host.name in state.hosts], *select)
     lacking = () if any(select) else sorted({*state.hosts} - {host.name for host in wanted})
+    places = state.places
     unlisted = dict.fromkeys(lacking, f"not in {hosts or HOSTS_FILE}")
     with connected(wanted, access, found) as (channels, silent):
+        expect_ranks(channels, places)
         yield Running(state, channels, {**silent, **unlisted})
 
 

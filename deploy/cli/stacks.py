@@ -7,6 +7,7 @@ import sys
 from invoke import Context, Exit
 
 from ..console.terminal import harmless_lines
+from ..errors import UnfitError
 from ..launch.stacks import gather
 from .command import command
 from .running import exit_if_silent, no_rank, running
@@ -36,5 +37,7 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
             gathered = gather(state.job, channels)
         sys.stdout.write(harmless_lines(str(gathered)))
         exit_if_silent(silent)
+        if gathered.problems:
+            raise Exit(code=UnfitError.exit_status)
         if not gathered.frames and not gathered.problems:
             raise Exit(no_rank(state), 1)

@@ -47,11 +47,12 @@ def why(  # noqa: PLR0917  # fab makes a flag of each parameter
             name = state.job
             ranks, problems = gather(name, channels)
             silent = {**unasked, **problems}
-            ranks = with_silent(ranks, state.ranks, [host for host in state.hosts if host in silent])
+            ranks = with_silent(ranks, state.places, silent)
             if not ranks:
                 raise Exit(no_rank(state), UnfitError.exit_status)
             verdict = explain(ranks)
             late = [] if verdict.hang else gather_stragglers(name, channels)
+            silent |= {host: channel.lost.reason for host, channel in channels.items() if channel.lost}
         if json:
             said = {**verdict.as_json(), "late": [one.as_json() for one in late], "silent": silent}
             sys.stdout.write(dumps({"job": name, **said}, indent=2) + "\n")

@@ -71,6 +71,15 @@ class _Pending(NamedTuple):
     future: Future[Any]
 
 
+def expect_ranks(channels: Mapping[str, Channel], places: Mapping[int, str]) -> None:
+    """From now on each host may answer for the ranks alone that it has by these places of a job's ranks."""
+    own: dict[str, set[int]] = {}
+    for rank, host in places.items():
+        own.setdefault(host, set()).add(rank)
+    for host, channel in channels.items():
+        channel.planned = frozenset(own.get(host, ()))
+
+
 class Channel:
     """Talks to the agent of one host; a thread reads what comes back."""
 
@@ -81,6 +90,8 @@ class Channel:
         """Judges the silence of this host; a cluster judges all of its hosts together."""
         self.clock_offset = 0.0
         """Seconds to add to a time of this host's steady clock to convert it to the driver's (`now`)."""
+        self.planned: frozenset[int] = frozenset()
+        """The ranks that a job has on this host, which answers for no others (`expect_ranks`)."""
         self._heard = self._asked = self._answered = time.monotonic()
         self._unanswered = 0
         """Bytes of reports since the last answer or busy report."""
@@ -90,7 +101,7 @@ class Channel:
         self._posting = threading.Lock()
         self._waiting: dict[int, _Pending] = {}
         self._greeted = self._given_up = self._has_late = False
-        self._ended: LostError | None = None
+        self.lost: LostError | None = None
         """Why the connection has ended."""
         with contextlib.suppress(OSError):  # if the agent never starts, `last_words` says why
             pipe.writer.write(agent_source())
@@ -111,8 +122,8 @@ class Channel:
         with self._posting, contextlib.suppress(OSError, ValueError):
             write_frame(self._pipe.writer, {"do": request.word, "id": number, **words}, payload)
         self._asked = max(self._asked, time.monotonic()) if payload else self._asked
-        if self._ended:
-            self._fail_all(self._ended)
+        if self.lost:
+            self._fail_all(self.lost)
         return future
 
     def ask(
@@ -156,7 +167,7 @@ class Channel:
     @property
     def ended(self) -> bool:
         """Whether the connection has ended, which is reported too."""
-        return self._ended is not None
+        return self.lost is not None
 
     def give_up(self) -> None:
         """Do not wait for this host any more, not even when the connection is closed."""
@@ -225,9 +236,9 @@ class Channel:
             pass  # the connection is gone
         except NONSENSE as error:
             nonsense = str(error)
-        self._ended = self._explain(noise, nonsense)
-        self._fail_all(self._ended)
-        self._events.put(Event(self.host, Lost(self._ended)), wait=False)
+        self.lost = self._explain(noise, nonsense)
+        self._fail_all(self.lost)
+        self._events.put(Event(self.host, Lost(self.lost)), wait=False)
         # Our agent ends its job then. Another program can reach nobody any more, and no lifeline ends it.
         if nonsense or (noise and noise.endless):
             self.give_up()
@@ -271,6 +282,7 @@ class Channel:
             pending.future.set_exception(MusterError(text, host=self.host))
         else:
             answer = pending.request.read(frame, payload)
+            pending.request.require_own(answer, self.planned)
             del self._waiting[number]
             pending.future.set_result(answer)
 

@@ -58,39 +58,37 @@ def _shown(answer: Answer) -> tuple[str, str]:
     return (answer.error, answer.at) if answer.value is None else (answer.value, "")
 
 
-def gather(
+def gather(  # what is asked of whom
     job: str,
     channels: Mapping[str, Channel],
+    places: Mapping[int, str],
     expression: str,
     wanted: Sequence[int],
     *,
     seconds: float,
     silent: Mapping[str, str],
 ) -> Gathered:
-    """Ask all hosts at once for the answers of the wanted ranks, each of which has so many seconds.
+    """Ask the hosts of the wanted ranks at once; each rank has so many seconds.
 
-    `silent`: why other hosts could not be reached.
+    `silent`: why hosts of the job could not be reached.
 
     UsageError if the job was launched without `--record`.
     """
     only = wanted[0] if len(wanted) == 1 else None
+    there = {places[rank] for rank in wanted}
     asked = ask_every(
-        channels,
+        {host: channel for host, channel in channels.items() if host in there},
         EVAL,
         seconds + GRACE_SECONDS,
         lambda host: {"job": job, "host": host, "expression": expression, "seconds": seconds, "only": only},
     )
-    found = {
-        int(rank): answer
-        for host in asked.results.values()
-        for rank, answer in host.ranks.items()
-        if int(rank) in wanted
-    }
     require_record(job, [host.recorded for host in asked.results.values()])
-    unasked = {**silent, **{host: error.reason for host, error in asked.errors.items()}}
-    if not unasked:  # else the others may be there
-        found = {**{rank: Answer(error=NO_CONSOLE) for rank in wanted}, **found}
-    return Gathered(found, unasked)
+    said = {int(rank): answer for host in asked.results.values() for rank, answer in host.ranks.items()}
+    found = {
+        rank: said.get(rank, Answer(error=NO_CONSOLE)) for rank in wanted if places[rank] in asked.results
+    }
+    unreached = {host: reason for host, reason in silent.items() if host in there}
+    return Gathered(found, {**unreached, **{host: error.reason for host, error in asked.errors.items()}})
 
 
 def require_record(job: str, recorded: list[bool]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..connect.channel import Channel
-from ..connect.fanout import ask_every
 from ..connect.requests.consoles import OPEN, SAY
 from ..errors import MusterError
 from .answers import require_record
@@ -18,22 +17,21 @@ SAY_SECONDS = 30.0
 
 
 def open_talk(
-    job: str, channels: Mapping[str, Channel], rank: int, *, hold: bool, silent: Mapping[str, str]
+    job: str, channels: Mapping[str, Channel], places: Mapping[int, str], rank: int, *, hold: bool
 ) -> Channel:
-    """Begin a talk with a rank; returns the channel to its host. MusterError if the rank is nowhere.
+    """Begin a talk with a rank; returns the channel to its host, the only one that hears of it.
 
-    `silent`: why other hosts of the job cannot be asked.
+    `MusterError` if the rank is not running there.
     """
-    asked = ask_every(
-        channels, OPEN, OPEN_SECONDS, lambda host: {"job": job, "host": host, "rank": rank, "hold": hold}
-    )
-    require_record(job, [host.recorded for host in asked.results.values()])
-    for host, opened in asked.results.items():
-        if opened.here:
-            return channels[host]
-    unasked = {**silent, **{host: error.reason for host, error in asked.errors.items()}}
-    problems = "".join(f"\n{host}: {reason}" for host, reason in unasked.items())
-    raise MusterError(f"{job}: rank {rank} is not running on these hosts{problems}")
+    host = places[rank]
+    if host not in channels:
+        raise MusterError(f"{job}: rank {rank} is on {host}, which gives no answer")
+    channel = channels[host]
+    opened = channel.ask(OPEN, seconds=OPEN_SECONDS, job=job, host=host, rank=rank, hold=hold)
+    require_record(job, [opened.recorded])
+    if not opened.here:
+        raise MusterError(f"{job}: rank {rank} is not running on {host}")
+    return channel
 
 
 def talk(channel: Channel, write: Callable[[str], object], read: Callable[[str], str]) -> None:

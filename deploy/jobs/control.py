@@ -30,7 +30,10 @@ _OURS = frozenset({"slurm.json", "stop.json", "report.html", HOSTS})
 """Files that only this machine may write into its copy of a run. It acts upon the first two: `muster stop`
 ends the job of Slurm that slurm.json names. The third is a page, which a browser opens as ours. The last says
 where commands log in, and by which SSH configuration."""
-_LOG = re.compile(r"rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?:\.restart-\d+)?\.(?P<stream>out|err)")
+LOG = re.compile(
+    r"rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?:\.restart-(?P<attempt>\d{1,9}))?\.(?P<stream>out|err)"
+)
+"""The name of a rank's log."""
 
 
 class Place(Protocol):
@@ -145,12 +148,12 @@ def state_of(known: Known) -> JobState:
 def printed(known: Known, *, rank: int | None, follow: bool, skip: bool = False) -> Iterator[Line]:
     """The output of the ranks in the order in which it came. With `follow`, until the job is over."""
     while True:
-        going = follow and state_of(known).running  # asked first, so that the last look misses nothing
+        state = state_of(known) if follow else known.state  # first, so that the last look misses nothing
         answer = known.place.ask(OUTPUT, job=known.state.job, rank=rank, skip=skip)
         skip = False
-        yield from (_line(name, text) for name, text in answer.output)
+        yield from (line_of(state, name, text) for name, text in answer.output)
         if not answer.more:
-            if not going:
+            if not (follow and state.running):
                 return
             time.sleep(POLL_SECONDS)
 
@@ -259,8 +262,11 @@ def _bring(known: Known, name: PurePosixPath, size: int, path: Path) -> None:
             file.write(payload[: size - start])
 
 
-def _line(name: str, text: str) -> Line:
-    match = _LOG.fullmatch(name)
+def line_of(state: JobState, name: str, text: str) -> Line:
+    """What a log says; `MusterError` for a rank's on a host that does not have this rank."""
+    match = LOG.fullmatch(name)
     if match is None:
         return Line(None, "", name, text)
-    return Line(int(match["rank"]), match["host"], match["stream"], text)
+    rank = int(match["rank"])
+    state.require_own(rank, match["host"], int(match["attempt"] or 0))
+    return Line(rank, match["host"], match["stream"], text)

@@ -19,6 +19,7 @@ from ..common.os_errors import explain
 from ..connect.opener import Access, require_usable
 from ..connect.ownership import require_own
 from ..connect.pipe import LostError
+from ..connect.requests.jobs import JobState
 from ..decode import NONSENSE, AtMost, Between, from_json
 from ..errors import MusterError, UsageError
 from ..hosts import hostfile
@@ -41,6 +42,20 @@ class HostsRecord:
     access: Access
     detached: bool = False
     """Whether the first host has the job's driver, and the folder of its run."""
+
+    def require_planned(self, state: JobState) -> None:
+        """`MusterError` where a job says that it has ranks which its launch cannot have put there.
+
+        The head of a detached job says it, and is not trusted with the ranks of other hosts.
+        """
+        slots = {host.name: host.slots for host in self.hosts}
+        order = [name for name in slots if name in state.hosts]
+        crowded = [
+            name for name, number in zip(state.hosts, state.placed, strict=False) if number > slots[name]
+        ]
+        if order != list(state.hosts) or crowded:
+            text = f"{order[0]} has a record of ranks on hosts where the launch cannot have put them"
+            raise MusterError(f"{state.job}: {text}")
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ class RunFolder:
             "launcher": plan.spec.launcher,
             "hosts": [host.host.name for host in plan.hosts],
             "ranks": len(plan.ranks),
+            "placed": [len(host.ranks) for host in plan.hosts],
             "attempt": plan.spec.attempt,
             "started": self.record.get("started", time.time()),
             "detached": self.detached,

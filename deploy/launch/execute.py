@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import interrupts
 from ..common.clock import now
+from ..connect.channel import expect_ranks
 from ..connect.cluster import Cluster
 from ..connect.fanout import in_thread
 from ..connect.pipe import LostError, SilentError
@@ -86,6 +87,7 @@ class Run:
         self._timings = timings or Timings()
         self.plan, self.cluster = plan, cluster
         self.state = State(plan, tell)
+        expect_ranks(cluster.channels, {place.rank: place.host for place in plan.ranks})
         self.start_timeout = start_timeout
         stall = Stall(self.state, stall_timeout or math.inf)
         self.reports = Reports(self.state, cluster, watchers, stall, stdin)

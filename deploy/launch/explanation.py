@@ -55,12 +55,13 @@ def gather_explanation(
 
     ranks, problems = gather(plan.spec.job, channels)
     names = [host.host.name for host in plan.hosts]
+    places = {place.rank: place.host for place in plan.ranks}
     silent = [name for name in names if name in problems or name not in channels]
     recorded = plan.spec.record and failure.kind != "start"
     stands_still = failure.kind == "stall" and failure.rank is None
     return Explanation(
         of_evidence(ranks, problems),
-        explain(with_silent(ranks, len(plan.ranks), silent), stalled=True) if recorded else None,
+        explain(with_silent(ranks, places, silent), stalled=True) if recorded else None,
         tuple(unreached_pairs(plan, cluster, channels)) if stands_still else (),
     )
 

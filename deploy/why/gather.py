@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ..connect.channel import Channel
 from ..connect.evidence import Evidence
@@ -28,11 +28,12 @@ def gather(job: str, channels: Mapping[str, Channel]) -> tuple[list[Rank], dict[
     return sorted(ranks, key=lambda rank: rank.number), problems
 
 
-def with_silent(ranks: Sequence[Rank], world_size: int, hosts: Sequence[str]) -> list[Rank]:
-    """The ranks, and those that only hosts without an answer can have, with nothing known of them."""
+def with_silent(ranks: Sequence[Rank], places: Mapping[int, str], silent: Collection[str]) -> list[Rank]:
+    """The ranks, and those of hosts without an answer, with nothing known of them."""
     known = {rank.number for rank in ranks}
-    there = ", ".join(hosts)
-    lacking = [Rank(number, there, None) for number in range(world_size) if hosts and number not in known]
+    lacking = [
+        Rank(number, host, None) for number, host in places.items() if host in silent and number not in known
+    ]
     return sorted([*ranks, *lacking], key=lambda rank: rank.number)
 
 

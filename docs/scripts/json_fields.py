@@ -401,6 +401,7 @@ MEANINGS = {
     "JobState.last_line": "what rank 0 printed last",
     "JobState.folder": "the folder of the run, on the machine that was asked",
     "JobState.driver": "the process that drives it",
+    "JobState.placed": "how many ranks each of its hosts has, the first ranks on the first host",
     "JobState.driver_folder": "the folder of the run, on the driver's machine",
     "Driver.host": "its machine",
     "Driver.pid": "its PID",

@@ -16,6 +16,7 @@ JOB = {
     "launcher": "mpirun",
     "hosts": ["node1"],
     "ranks": 1,
+    "placed": [1],
     "attempt": 0,
     "detached": False,
     "started": 1000.0,

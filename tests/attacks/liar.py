@@ -13,9 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, Any
 
 LIE = os.environ.get("LIE", ":")
+ASKED = os.environ.get("ASKED", os.devnull)
+"""A file that gets a line for each request."""
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 Lie = Callable[[Any], Iterator[bytes]]
 
@@ -33,6 +36,10 @@ def silence() -> Iterator[bytes]:
     while True:
         time.sleep(0.5)
         yield b""
+
+
+def of_all(what: Any) -> dict[str, Any]:
+    return {str(rank): what for rank in range(6)}
 
 
 LIES: dict[str, Lie] = {
@@ -64,10 +71,21 @@ LIES: dict[str, Lie] = {
 }
 
 
+EVIDENCE, VALUE, STACK = {"now": 1.0}, {"value": "a lie"}, {"frames": [["lie", "lie.py", 1]]}
+CLAIMS: dict[str, Lie] = {
+    "all-evidence": lambda number: iter([line(reply=number, ranks=of_all(EVIDENCE))]),
+    "all-values": lambda number: iter([line(reply=number, recorded=True, ranks=of_all(VALUE))]),
+    "all-stacks": lambda number: iter([line(reply=number, stacks=of_all(STACK))]),
+    "all-arrivals": lambda number: iter([line(reply=number, ranks=of_all({}))]),
+    "all-here": lambda number: iter([line(reply=number, recorded=True, here=True)]),
+}
+"""Answers for the ranks of other hosts too."""
+
+
 def main() -> None:
     word, _, name = LIE.partition(":")
     if word == "greeting":
-        tell(LIES[name](0))
+        tell({**LIES, **CLAIMS}[name](0))
         sys.exit()
     honest = subprocess.Popen([sys.executable, *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert honest.stdin is not None
@@ -79,11 +97,13 @@ def main() -> None:
     honest.stdin.flush()
     while text := inbox.readline():
         request = json.loads(text)
+        with Path(ASKED).open("a") as file:
+            file.write(f"{request['do']}\n")
         if word in (request["do"], "*"):
             greeted.wait()
             time.sleep(0.2)  # for what else the agent has said before
             lying.set()
-            tell(LIES[name](request["id"]))
+            tell({**LIES, **CLAIMS}[name](request["id"]))
             break
         honest.stdin.write(text + inbox.read(request.get("size", 0)))
         honest.stdin.flush()

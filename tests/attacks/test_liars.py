@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import re
 import shlex
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from muster.deploy.adhoc import run as fanout
 from muster.deploy.adhoc import transfer
 from muster.deploy.check.examine import examine
 from muster.deploy.cli.program import Muster
+from muster.deploy.connect.channel import expect_ranks
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.opener import Access
 from muster.deploy.connect.pipe import Pipe
@@ -25,6 +29,11 @@ from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
+from muster.deploy.jobs import control as jobs
+from muster.deploy.jobs import hosts_record
+from muster.deploy.jobs.control import Here
+from muster.deploy.jobs.hosts_record import HostsRecord
+from muster.deploy.why.gather_pace import gather_pace
 from tests.attacks.liar import LIES
 from tests.launching import FAB, make_project
 from tests.load import hold
@@ -137,7 +146,7 @@ def test_a_host_that_lies_about_a_job_costs_its_own_part_alone(
     def open_pipe(host: Host) -> Pipe:
         return LocalPipe(python if host.name == "node2" else None)
 
-    make_run(tmp_path / "runs", hosts=["node1", "node2", "node3"])
+    make_run(tmp_path / "runs", hosts=["node1", "node2", "node3"], placed=[2, 1, 1])
     (tmp_path / "hosts.txt").write_text("node[1-3]\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Access, "open", lambda _, host: open_pipe(host))
@@ -155,7 +164,7 @@ def test_without_an_id_a_host_that_may_have_a_newer_job_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     python = liar(tmp_path, "jobs:garbage")
-    driver = hold_job(make_run(tmp_path / "runs", hosts=["node1", "node3"]))
+    driver = hold_job(make_run(tmp_path / "runs", hosts=["node1", "node3"], placed=[2, 2]))
     monkeypatch.setenv("HOME", str(tmp_path))  # else the hosts have the jobs of this machine
     (tmp_path / "hosts.txt").write_text("node[1-3]\n")
     monkeypatch.chdir(tmp_path)
@@ -165,6 +174,94 @@ def test_without_an_id_a_host_that_may_have_a_newer_job_is_named(
     os.close(driver)
     silent, named, *_ = capsys.readouterr().err.splitlines()
     assert (silent.partition(":")[0], named) == ("node2", f"job {RECORD['job']}")
+
+
+# ---- about ranks of other hosts ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job_of_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+    """A recorded job with two ranks on each of three hosts, and how node2 is made to lie about it.
+
+    It returns the file with what node2 was asked.
+    """
+    driver = hold_job(
+        make_run(tmp_path / "runs", hosts=["node1", "node2", "node3"], ranks=6, placed=[2, 2, 2])
+    )
+    hosts = hostfile.parse("node[1-3] slots=2")
+    hosts_record.write(tmp_path / "runs" / RECORD["job"], HostsRecord(hosts, Access()))
+    console = tmp_path / ".muster" / "jobs" / RECORD["job"] / "bin" / "in_rank" / "muster_console.py"
+    console.parent.mkdir(parents=True)
+    console.touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ASKED", str(tmp_path / "asked"))
+    monkeypatch.chdir(tmp_path)
+
+    def lying(lie: str) -> Path:
+        python = liar(tmp_path, lie)
+        monkeypatch.setattr(
+            Access, "open", lambda _, host: LocalPipe(python if host.name == "node2" else None)
+        )
+        return tmp_path / "asked"
+
+    yield lying
+    os.close(driver)
+
+
+def run_muster(*words: str) -> int:
+    try:
+        Muster().run(["muster", *words])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+CLAIMS = {
+    "why": ("why:all-evidence", ["why"]),
+    "eval": ("console_eval:all-values", ["eval", "JOB", "step"]),
+    "stacks": ("stacks:all-stacks", ["stacks"]),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_host_that_answers_for_ranks_of_others_costs_its_own_answers_alone_and_is_named(
+    job_of_three: Callable[[str], Path], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    lie, words = CLAIMS[name]
+    job_of_three(lie)
+    status = run_muster(*(RECORD["job"] if word == "JOB" else word for word in words))
+    said = "".join(capsys.readouterr())
+    assert status == UnfitError.exit_status
+    assert re.search(
+        r"node2: it sent what no agent sends: its answer to \w+: rank 0, which the plan does", said
+    )
+    assert "lie" not in said
+    assert not re.search(r"node[13]:", said), "no honest host is blamed"
+
+
+def test_a_host_that_says_when_ranks_of_others_came_loses_its_connection(
+    job_of_three: Callable[[str], Path],
+) -> None:
+    job_of_three("arrivals:all-arrivals")
+    state = jobs.known_to([Here(Path("runs"))])[0].state
+    with Cluster(hostfile.parse("node[1-3]"), lambda host: Access().open(host), facts=False) as hosts:
+        expect_ranks(hosts.channels, state.places)
+        gather_pace(RECORD["job"], hosts.channels)
+        lost = {host: channel.lost.reason for host, channel in hosts.channels.items() if channel.lost}
+    assert list(lost) == ["node2"]
+    assert "its answer to arrivals: rank 0, which the plan does not have there" in lost["node2"]
+
+
+def test_a_talk_with_a_rank_never_reaches_another_host(
+    job_of_three: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = job_of_three("console_open:all-here")
+    monkeypatch.setattr("sys.stdin", io.StringIO("secret\n"))
+    assert run_muster("debug", RECORD["job"], "--rank", "4") == 1
+    assert capsys.readouterr().err == f"{RECORD['job']}: rank 4 is not running on node3\n"
+    assert "console" not in asked.read_text()
+    assert run_muster("eval", RECORD["job"], "secret", "--rank", "4") == 1
+    assert "console" not in asked.read_text()
 
 
 # ---- as commands ------------------------------------------------------------------------------------------

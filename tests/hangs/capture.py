@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from muster.deploy.connect.channel import expect_ranks
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.evidence import Evidence
 from muster.deploy.connect.opener import opener
@@ -91,6 +92,7 @@ def _ask(job: str, project: Project, seconds: float, looks: int) -> tuple[list[R
     os.environ["HOME"] = project.env["HOME"]
     with contextlib.closing(Cluster(hostfile.load(hosts), opener(hosts, ""), facts=False)) as cluster:
         cluster.connect()
+        expect_ranks(cluster.channels, dict.fromkeys(range(3), "localhost"))
         while True:
             ranks, problems = gather(job, cluster.channels)
             assert not problems, problems

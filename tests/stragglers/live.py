@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from muster.deploy.connect.channel import expect_ranks
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.hosts import hostfile
@@ -72,6 +73,7 @@ def running(project: Project, phases: Sequence[Phase], backend: str = "gloo") ->
                 Cluster(hostfile.parse("localhost slots=3"), lambda host: pipe, facts=False)
             ) as cluster:
                 cluster.connect()
+                expect_ranks(cluster.channels, dict.fromkeys(range(3), "localhost"))
                 yield Running(job[1], driver, cluster, project.path)
         finally:
             driver.send_signal(signal.SIGINT)

@@ -42,16 +42,18 @@ def of(hosts: Mapping[str, Host]) -> dict[str, Channel]:
     return {name: cast("Channel", host) for name, host in hosts.items()}
 
 
-def asked(*hosts: object, wanted: Sequence[int] = range(3), silent: str = "") -> Gathered:
+def asked(*hosts: object, places: str, wanted: Sequence[int] = range(3), silent: str = "") -> Gathered:
+    """What the ranks say. `places`: the number of each rank's host, one after the other."""
     played = {f"node{number}": Host(answer) for number, answer in enumerate(hosts, 1)}
     unreached = {"node9": silent} if silent else {}
-    return gather("j", of(played), "step", wanted, seconds=5, silent=unreached)
+    there = {rank: f"node{number}" for rank, number in enumerate(places)}
+    return gather("j", of(played), there, "step", wanted, seconds=5, silent=unreached)
 
 
 def test_ranks_with_equal_answers_are_one_line_and_the_most_come_first() -> None:
     far = Answers(recorded=True, ranks={"2": Answer(value="8", at="read (loader.py:3)")})
     near = Answers(recorded=True, ranks={"0": Answer(value="7"), "1": Answer(value="7", at="x (y.py:3)")})
-    assert str(asked(far, near)) == "ranks 0-1: 7\nrank 2: 8\n"
+    assert str(asked(far, near, places="221")) == "ranks 0-1: 7\nrank 2: 8\n"
 
 
 def test_an_error_says_where_the_rank_was_and_a_long_value_has_its_own_lines() -> None:
@@ -59,7 +61,7 @@ def test_an_error_says_where_the_rank_was_and_a_long_value_has_its_own_lines() -
         "0": Answer(value="tensor([[1.],\n        [2.]])"),
         "1": Answer(error="NameError: name 'x' is not defined", at="main (a.py:3)"),
     }
-    gathered = asked(Answers(recorded=True, ranks=answers), wanted=range(2))
+    gathered = asked(Answers(recorded=True, ranks=answers), places="11", wanted=range(2))
     assert str(gathered) == (
         "rank 0:\n    tensor([[1.],\n            [2.]])\n"
         "rank 1: NameError: name 'x' is not defined  [in main (a.py:3)]\n"
@@ -69,46 +71,57 @@ def test_an_error_says_where_the_rank_was_and_a_long_value_has_its_own_lines() -
 
 def test_what_a_rank_answers_cannot_drive_the_terminal() -> None:
     ranks = {"0": Answer(value="\x1b[2J\x07", at="\x1b]0;x"), "1": Answer(error="\x1b[2J", at="\x9b1m")}
-    said = str(asked(Answers(recorded=True, ranks=ranks), wanted=range(2)))
+    said = str(asked(Answers(recorded=True, ranks=ranks), places="11", wanted=range(2)))
     assert not {"\x1b", "\x07", "\x9b"} & {*said}
 
 
-def test_ranks_that_no_host_knows_are_named_unless_a_host_is_silent() -> None:
+def test_a_rank_that_its_host_does_not_know_is_named_and_a_silent_host_instead_of_its_ranks() -> None:
     known = Answers(recorded=True, ranks={"0": Answer(value="7")})
-    assert str(asked(known)) == f"ranks 1-2: {NO_CONSOLE}\nrank 0: 7\n"
-    gathered = asked(known, MusterError("no answer", host="node2"))
-    assert (str(gathered), gathered.silent) == ("rank 0: 7\n", {"node2": "no answer"})
-    gathered = asked(known, silent="refused")
+    assert str(asked(known, places="111")) == f"ranks 1-2: {NO_CONSOLE}\nrank 0: 7\n"
+    gathered = asked(known, MusterError("no answer", host="node2"), places="112")
+    assert str(gathered) == f"rank 0: 7\nrank 1: {NO_CONSOLE}\n"
+    assert gathered.silent == {"node2": "no answer"}
+    gathered = asked(known, places="199", silent="refused")
     assert (str(gathered), gathered.silent) == ("rank 0: 7\n", {"node9": "refused"})
 
 
-def test_an_answer_of_a_rank_that_the_job_does_not_have_is_left_out() -> None:
+def test_an_expression_for_one_rank_goes_to_its_host_alone() -> None:
+    first, second = Host(), Host(Answers(recorded=True, ranks={"2": Answer(value="7")}))
+    there = {0: "node1", 1: "node1", 2: "node2"}
+    hosts = of({"node1": first, "node2": second})
+    found = gather("j", hosts, there, "step", [2], seconds=5, silent={"node9": "no route"})
+    assert (str(found), found.silent, first.asked) == ("rank 2: 7\n", {}, [])
+
+
+def test_an_answer_of_a_rank_that_was_not_asked_is_left_out() -> None:
     ranks = {"0": Answer(value="7"), "1": Answer(value="7"), "99": Answer(value="7")}
-    assert [*asked(Answers(recorded=True, ranks=ranks), wanted=[1]).answers] == [1]
+    assert [*asked(Answers(recorded=True, ranks=ranks), places="11", wanted=[1]).answers] == [1]
 
 
 def test_a_job_without_a_record_is_refused_with_a_sentence() -> None:
     with pytest.raises(UsageError, match="j was launched without --record, so its ranks cannot be asked"):
-        asked(Answers(recorded=False, ranks={}), Answers(recorded=False, ranks={}))
+        asked(Answers(recorded=False, ranks={}), Answers(recorded=False, ranks={}), places="112")
     with pytest.raises(UsageError, match="without --record"):
-        open_talk("j", of({"node1": Host(Opened(recorded=False, here=False))}), 0, hold=False, silent={})
+        host = Host(Opened(recorded=False, here=False))
+        open_talk("j", of({"node1": host}), {0: "node1"}, 0, hold=False)
 
 
 def test_a_host_that_no_longer_has_the_job_does_not_hide_the_others() -> None:
-    here = Answers(recorded=True, ranks={str(rank): Answer(value="7") for rank in range(3)})
-    assert str(asked(Answers(recorded=False, ranks={}), here)) == "ranks 0-2: 7\n"
+    here = Answers(recorded=True, ranks={str(rank): Answer(value="7") for rank in range(1, 3)})
+    said = str(asked(Answers(recorded=False, ranks={}), here, places="122"))
+    assert said == f"ranks 1-2: 7\nrank 0: {NO_CONSOLE}\n"
 
 
-def test_a_talk_is_with_the_host_that_has_the_rank() -> None:
-    hosts = {
-        "node1": Host(Opened(recorded=True, here=False)),
-        "node2": Host(Opened(recorded=True, here=True)),
-    }
-    assert open_talk("j", of(hosts), 3, hold=True, silent={}) is cast("Channel", hosts["node2"])
+def test_a_talk_is_with_the_planned_host_of_the_rank_and_no_other_hears_of_it() -> None:
+    places = {0: "node1", 1: "node1", 2: "node2", 3: "node2", 4: "node3"}
+    hosts = {"node1": Host(Opened(recorded=True, here=True)), "node2": Host(Opened(recorded=True, here=True))}
+    assert open_talk("j", of(hosts), places, 3, hold=True) is cast("Channel", hosts["node2"])
     assert hosts["node2"].asked == [{"job": "j", "host": "node2", "rank": 3, "hold": True}]
-    lost = {"node1": Host(Opened(recorded=True, here=False)), "node2": Host(MusterError("frozen"))}
-    with pytest.raises(MusterError, match=r"is not running on these hosts\nnode4: no route\nnode2: frozen"):
-        open_talk("j", of(lost), 3, hold=False, silent={"node4": "no route"})
+    assert hosts["node1"].asked == []
+    with pytest.raises(MusterError, match="j: rank 4 is on node3, which gives no answer"):
+        open_talk("j", of(hosts), places, 4, hold=False)
+    with pytest.raises(MusterError, match="j: rank 0 is not running on node1"):
+        open_talk("j", of({"node1": Host(Opened(recorded=True, here=False))}), places, 0, hold=False)
 
 
 def test_a_talk_passes_lines_until_the_person_leaves() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,24 @@ def test_only_a_job_that_may_run_keeps_its_record(tmp_path: Path, error: BaseExc
         raise error
     assert (tmp_path / "runs").exists() is kept
     assert (hosts_record.newest_elsewhere(tmp_path / "runs") == record) is kept
+
+
+@pytest.mark.parametrize(
+    ("hosts", "placed", "planned"),
+    [
+        (("b", "node1", "a"), (2, 4, 1), True),
+        (("node2", "a"), (3, 1), True),
+        (("node1", "b"), (4, 2), False),
+        (("b", "node1"), (6, 0), False),
+        (("b", "b"), (1, 1), False),
+    ],
+)
+def test_the_head_of_a_detached_job_claims_no_rank_that_is_elsewhere(
+    tmp_path: Path, hosts: tuple[str, ...], placed: tuple[int, ...], planned: bool
+) -> None:
+    make_run(tmp_path, hosts=hosts, placed=placed, ranks=sum(placed))
+    with contextlib.nullcontext() if planned else pytest.raises(MusterError, match="cannot have put them"):
+        HostsRecord(HOSTS, Access()).require_planned(only(tmp_path).state)
 
 
 def test_what_comes_from_the_head_joins_the_record_and_never_replaces_it(tmp_path: Path) -> None:

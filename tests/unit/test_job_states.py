@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import json
@@ -30,6 +31,7 @@ RECORD: dict[str, Any] = {
     "launcher": "mpirun",
     "hosts": ["node1", "node2"],
     "ranks": 4,
+    "placed": [2, 2],
     "attempt": 0,
     "started": 1000.0,
     "detached": False,
@@ -175,6 +177,31 @@ def test_logs_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -
     assert not list(jobs.printed(only(tmp_path), rank=None, follow=False, skip=True))
 
 
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("rank-0003@node2.out", ""),
+        ("rank-0001@node2.out", "a record of rank 1 on node2, where the plan does not have it"),
+        ("rank-0009@node1.err", "a record of rank 9 on node1, where the plan does not have it"),
+        ("rank-0001@node2.restart-1.out", ""),
+    ],
+)
+def test_a_log_of_a_rank_is_of_the_host_that_the_plan_gives_it(tmp_path: Path, log: str, said: str) -> None:
+    make_run(tmp_path, placed=[2, 2])
+    liar = Liar({"output": {"output": [[log, "a\n"]], "more": False}})
+    known = Known(only(tmp_path).state, liar)
+    with pytest.raises(MusterError, match=said) if said else contextlib.nullcontext():
+        assert [line.text for line in jobs.printed(known, rank=None, follow=False)] == ["a\n"]
+
+
+def test_a_job_of_another_version_does_not_say_where_its_ranks_are(tmp_path: Path) -> None:
+    make_run(tmp_path, placed=[])
+    with pytest.raises(MusterError, match="does not say which rank is where; it was launched by another ver"):
+        assert only(tmp_path).state.places
+    make_run(tmp_path / "new", placed=[3, 1])
+    assert only(tmp_path / "new").state.places == {0: "node1", 1: "node1", 2: "node1", 3: "node2"}
+
+
 def test_a_job_of_another_terminal_is_not_stopped_from_here(tmp_path: Path) -> None:
     run = make_run(tmp_path / "job")
     lock = os.open(run.parent / "lock.node1", os.O_CREAT | os.O_RDWR)
@@ -209,7 +236,7 @@ class Liar:
 @pytest.mark.parametrize("name", ["../../.bashrc", "/etc/passwd", "logs/../../x", "a\0b"])
 def test_a_host_cannot_write_elsewhere_than_into_the_run(tmp_path: Path, name: str) -> None:
     known = Known(only(make_run(tmp_path / "a").parent).state, Liar({"files": {"files": [[name, 0]]}}))
-    with pytest.raises(MusterError, match="is no file of a run"):
+    with pytest.raises(MusterError, match="is no path inside of what was asked for"):
         jobs.fetch(known, tmp_path / "runs")
     assert not (tmp_path / "runs" / RECORD["job"]).exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +52,20 @@ class Run:
     def source(self) -> JobSource:
         (known,) = known_to([Here(self.runs)])
         return JobSource(known)
+
+
+def test_a_sample_or_a_line_of_a_rank_is_of_the_host_that_the_plan_gives_it(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    record = json.loads((run.folder / "job.json").read_text())
+    (run.folder / "job.json").write_text(json.dumps({**record, "placed": [1, 3]}))
+    run.say(1, "step 1\n")
+    with pytest.raises(MusterError, match="a record of rank 1 on node0, where the plan does not have it"):
+        assert [*run.source().begin()]
+    (run.folder / "job.json").write_text(json.dumps({**record, "placed": [2, 2]}))
+    assert [one.rank for one in run.source().begin() if isinstance(one, Printed)] == [1]
+    run.samples.add(replace(host_sample(0, 0), host="node1"))
+    with pytest.raises(MusterError, match="a record of rank 0 on node1, where the plan does not have it"):
+        assert [*run.source().begin()]
 
 
 def test_a_job_gives_what_was_before_and_then_what_is_new(tmp_path: Path) -> None:

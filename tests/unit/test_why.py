@@ -196,13 +196,15 @@ def test_without_a_record_only_stacks_are_compared_and_the_verdict_says_so() -> 
 
 
 def test_a_host_that_gives_no_evidence_is_the_culprit() -> None:
-    verdict = explain(with_silent([rank(0), rank(1), rank(2)], 4, ["node4"]))
+    places = {0: "node1", 1: "node1", 2: "node2", 3: "node4"}
+    verdict = explain(with_silent([rank(0), rank(1), rank(2)], places, ["node4"]))
     assert verdict.culprits == (3,)
     assert "cannot be asked: node4 gives no answer" in verdict.cause
 
 
 def test_where_every_host_answers_no_rank_is_made_up() -> None:
-    assert [one.number for one in with_silent([rank(0), rank(2)], 4, [])] == [0, 2]
+    places = dict.fromkeys(range(4), "node1")
+    assert [one.number for one in with_silent([rank(0), rank(2)], places, [])] == [0, 2]
 
 
 @pytest.mark.parametrize("said", ["0-126/2", "?"])

@@ -47,6 +47,6 @@ class Said:
     over: bool = False
 
 
-EVAL = Request("console_eval", Answers)
+EVAL = Request("console_eval", Answers, ranks=lambda answer: answer.ranks)
 OPEN = Request("console_open", Opened)
 SAY = Request("console_say", Said)

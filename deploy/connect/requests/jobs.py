@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 from ...common.files import PART
 from ...decode import AtMost, Like
-from ...hosts.bounds import MOST_HOSTS, Bytes, Count, Name, Number, Path, Pid, Seconds, Words
+from ...errors import MusterError
+from ...hosts.bounds import MOST_HOSTS, Bytes, Count, Name, Number, Path, Pid, Rank, Seconds, Words
 from .request import MOST_ENTRIES, Nothing, Payload, Request
 
 _Log = Annotated[str, AtMost(512)]
@@ -32,7 +34,7 @@ class JobState:
     """`waiting`: in the queue of Slurm (deploy/slurm/batch_runs.py)."""
     launcher: Name
     hosts: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)]
-    ranks: Count
+    ranks: Rank
     attempt: Count
     detached: bool
     started: Seconds
@@ -43,6 +45,24 @@ class JobState:
     folder: Path
     driver: Driver
     driver_folder: Path
+    placed: Annotated[tuple[Rank, ...], AtMost(MOST_HOSTS)] = ()
+    """How many ranks each host has; the first ranks are on the first host."""
+
+    @cached_property
+    def places(self) -> dict[int, str]:
+        """The host of each rank. `MusterError` for a record of an older version, which does not say that."""
+        if len(self.placed) != len(self.hosts) or sum(self.placed) != self.ranks:
+            text = "its record does not say which rank is where; it was launched by another version of Muster"
+            raise MusterError(f"{self.job}: {text}")
+        pairs = zip(self.hosts, self.placed, strict=True)
+        return dict(enumerate(host for host, number in pairs for _ in range(number)))
+
+    def require_own(self, rank: int, host: str, attempt: int) -> None:
+        """`MusterError` for a record of this attempt that has a rank on a host which does not have it."""
+        if self.placed and attempt == self.attempt and self.places.get(rank) != host:
+            raise MusterError(
+                f"{self.job}: a record of rank {rank} on {host}, where the plan does not have it"
+            )
 
     @property
     def running(self) -> bool:

@@ -6,7 +6,7 @@ answer is checked where it arrives, in `Channel`; what does not fit ends the con
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -46,12 +46,14 @@ class Request(Generic[Answer]):
     """The word of a request, and the type of its answer. `room`: the most bytes that may follow it.
 
     `long`: it may take hours, and its agent works all the time: one that only says it is busy is given up.
+    `ranks`: for which ranks an answer speaks, if it speaks for ranks: those of its own host alone may be.
     """
 
     word: str
     answer: type[Answer]
     room: int = 0
     long: bool = False
+    ranks: Callable[[Answer], Iterable[str]] | None = None
 
     def read(self, frame: Frame, payload: bytes = b"") -> Answer:
         """The answer in a frame; ValueError for what is no answer to this."""
@@ -61,3 +63,10 @@ class Request(Generic[Answer]):
         except NONSENSE as error:
             raise ValueError(f"its answer to {self.word}: {error}") from None
         return answer
+
+    def require_own(self, answer: Answer, own: Container[int]) -> None:
+        """ValueError for an answer that speaks for a rank of another host."""
+        strange = [rank for rank in map(int, self.ranks(answer)) if rank not in own] if self.ranks else []
+        if strange:
+            text = f"rank {min(strange)}, which the plan does not have there"
+            raise ValueError(f"its answer to {self.word}: {text}")

@@ -6,5 +6,5 @@ from ..arrivals import ArrivalsHere
 from ..evidence import EvidenceHere
 from .request import Request
 
-WHY = Request("why", EvidenceHere)
-ARRIVALS = Request("arrivals", ArrivalsHere)
+WHY = Request("why", EvidenceHere, ranks=lambda answer: answer.ranks)
+ARRIVALS = Request("arrivals", ArrivalsHere, ranks=lambda answer: answer.ranks)

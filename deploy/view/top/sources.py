@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Protocol
 
 from ...common import samples
@@ -17,7 +17,7 @@ from ...connect.cluster import Cluster
 from ...connect.requests.jobs import FILES, OUTPUT, READ
 from ...connect.requests.launch import SAMPLE, HostSampled
 from ...errors import MusterError
-from ...jobs.control import Known, state_of
+from ...jobs.control import LOG, Known, line_of, state_of
 from ...jobs.pace_file import NAME as PACE
 from ...jobs.sample_file import NAME, SampleReader
 from .history import Paced, Printed, Record, Unreached
@@ -27,7 +27,6 @@ BACK = 1 << 21  # bytes of samples from before: some minutes of 256 hosts
 TAIL, MOST_TAILS = 1 << 12, 256  # bytes of a log, and logs, from before
 ROUNDS = 8  # of output at one look: what ranks print faster than that is passed over
 LONGEST_PACE = 1 << 16  # bytes of a line of pace.jsonl
-_LOG = re.compile(r"(?:\./)?logs/rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?P<again>\.restart-\d+)?\.out")
 
 
 class Source(Protocol):
@@ -46,7 +45,7 @@ class JobSource:
     """A job: its samples, its output, its state, asked of the place that keeps its folder."""
 
     def __init__(self, known: Known) -> None:
-        self._known, self._job = known, known.state.job
+        self._known, self._job, self._state = known, known.state.job, known.state
         self._reader, self._start = SampleReader(), 0
         self._pace_start, self._pace_rest = 0, b""
 
@@ -59,24 +58,21 @@ class JobSource:
         self._start = max(0, files.get(NAME, 0) - BACK)
         self._pace_start = max(0, files.get(PACE, 0) - LONGEST_PACE)
         yield from self._samples()
-        attempt = f".restart-{self._known.state.attempt}" if self._known.state.attempt else ""
-        logs = ((_LOG.fullmatch(name), name, size) for name, size in sorted(files.items()) if size)
-        of_now = [log for log in logs if log[0] and (log[0]["again"] or "") == attempt]
-        for match, name, size in of_now[:MOST_TAILS]:
-            if match:
-                text = self._read(name, max(0, size - TAIL), TAIL).decode(errors="replace")
-                yield Printed(int(match["rank"]), match["host"], text, old=True)
+        logs = [name for name in sorted(files) if files[name] and _attempt_of(name) == self._state.attempt]
+        for name in logs[:MOST_TAILS]:
+            text = self._read(name, max(0, files[name] - TAIL), TAIL).decode(errors="replace")
+            yield from self._printed(name, text, old=True)
 
     def look(self) -> Iterator[Record]:
         """The state first, as it may begin another attempt; then new samples and lines."""
-        yield state_of(self._known)
+        self._state = state_of(self._known)
+        yield self._state
         yield from self._samples()
         yield from self._pace()
         for _ in range(ROUNDS):
             answer = self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=False)
             for name, text in answer.output:
-                if match := _LOG.fullmatch(f"logs/{name}"):
-                    yield Printed(int(match["rank"]), match["host"], text)
+                yield from self._printed(f"logs/{name}", text)
             if not answer.more:
                 break
         else:
@@ -85,7 +81,16 @@ class JobSource:
     def _samples(self) -> Iterator[HostSample]:
         while content := self._read(NAME, self._start, PART):
             self._start += len(content)
-            yield from self._reader.feed(content)
+            for sample in self._reader.feed(content):
+                for entry in sample.ranks:
+                    self._state.require_own(entry.rank, sample.host, sample.attempt)
+                yield sample
+
+    def _printed(self, name: str, text: str, *, old: bool = False) -> Iterator[Printed]:
+        if _attempt_of(name) is not None:
+            line = line_of(self._state, PurePosixPath(name).name, text)
+            if line.rank is not None:
+                yield Printed(line.rank, line.host, text, old=old)
 
     def _pace(self) -> Iterator[Paced]:
         """The newest look at when ranks came to collectives, if there is a new one."""
@@ -102,6 +107,13 @@ class JobSource:
             place = self._known.place
             return place.ask(READ, job=self._job, name=name, start=start, most=most).payload[:most]
         return b""
+
+
+def _attempt_of(name: str) -> int | None:
+    """The attempt of the log of a rank's standard output; None for another file."""
+    folder, _, log = name.rpartition("/")
+    match = LOG.fullmatch(log) if folder.removeprefix("./") == "logs" else None
+    return int(match["attempt"] or 0) if match and match["stream"] == "out" else None
 
 
 def paced_of(look: bytes) -> Paced | None:
