@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 from ..connect.channel import Channel
@@ -32,7 +33,7 @@ def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
             most = min(len(listed) - 1, MOST_ENTRIES)
             raise MusterError(
                 f"{path} has more than {most} files and folders; bring it as one file: "
-                f"muster run -- tar cf NAME.tar {path}, then muster get NAME.tar"
+                f"muster run -- tar cf NAME.tar {shlex.quote(str(path))}, then muster get NAME.tar"
             )
     inner_paths((entry.path for entry in listed), channel.host)
     return facts if facts.entries is None else replace(facts, entries=tuple(listed), more=False)

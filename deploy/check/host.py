@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from ..common.limits import LEAST_FILES, LEAST_INODES, LONGEST_TMPDIR
@@ -61,12 +62,13 @@ def _room(host: Host, measured: Examined, ranks: int) -> Iterator[Finding]:
     health = measured.health
     yield from _start(host, measured)
     for folder in health.folders:
+        there = shlex.quote(folder.path)
         if folder.inodes is not None and folder.inodes < LEAST_INODES:
             text = f"{count(folder.inodes, 'more file')} at most can be made for {folder.path}"
-            yield Finding("disk.no-inodes", host.name, "error", text, f"remove some: df -i {folder.path}")
+            yield Finding("disk.no-inodes", host.name, "error", text, f"remove some: df -i {there}")
         elif folder.free is not None and folder.free < DISK_FULL:
             text = f"{size(folder.free)} free for {folder.path}"
-            yield Finding("disk.full", host.name, "error", text, f"remove files there: df {folder.path}")
+            yield Finding("disk.full", host.name, "error", text, f"remove files there: df {there}")
         elif folder.error:
             yield Finding(
                 "disk.not-writable",
@@ -77,7 +79,7 @@ def _room(host: Host, measured: Examined, ranks: int) -> Iterator[Finding]:
             )
         elif folder.free is not None and folder.free < DISK_LOW:
             text = f"{size(folder.free)} free for {folder.path}"
-            yield Finding("disk.low", host.name, "warning", text, f"remove files there: df {folder.path}")
+            yield Finding("disk.low", host.name, "warning", text, f"remove files there: df {there}")
     needed = host.slots * SHM_PER_RANK
     if health.shm_free is not None and health.shm_free < needed:
         yield Finding(

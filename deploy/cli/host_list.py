@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -200,7 +201,9 @@ def _show(made: Additions, lines: Sequence[str], place: _Place, before: bytes, *
     if lines and any(host.is_local for host in place.listed(before)):
         sys.stdout.write("note: localhost can only stand alone; its line is a comment now\n")
     if lines and config_beside(place.path) and not dry:
-        sys.stdout.write(f"next: muster setup --hosts {place.path}, so that .muster/ knows them too\n")
+        sys.stdout.write(
+            f"next: muster setup --hosts {shlex.quote(str(place.path))}, so that .muster/ knows them too\n"
+        )
 
 
 hosts = Collection("hosts", add, scan)

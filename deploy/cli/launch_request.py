@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +38,7 @@ def refuse(options: LaunchOptions) -> None:
     if options.runs != RUNS_FOLDER and (options.slurm_login or (options.detach and not options.slurm)):
         raise UsageError(
             f"--runs {options.runs}: the driver of this job makes its folder on another machine; "
-            f"for the copy here: muster attach JOB --runs {options.runs}"
+            f"for the copy here: muster attach JOB --runs {shlex.quote(str(options.runs))}"
         )
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
     parse.require_attached(detach=options.is_away, **ends_here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -108,7 +109,7 @@ def up(context: Context, hosts: str = "hosts.txt") -> None:
             )  # refuses an image that is not here: compose would build another of its name
         _say(f"{', '.join(NODES)}: keys, host keys, sshd")
         _compose(hosts_file, "up", "--detach", "--wait")
-        sys.stdout.write(f"next:\n    muster launch --hosts {hosts}\n    muster cluster down\n")
+        sys.stdout.write(f"next:\n    muster launch --hosts {shlex.quote(hosts)}\n    muster cluster down\n")
 
 
 @command(help={"hosts": "the cluster's hosts file (default: hosts.txt)"})

@@ -13,6 +13,7 @@ from typing import Any
 from invoke import Argument, Collection, Exit, ParseError, Program, Task
 
 from ..console.terminal import harmless_streams
+from ..console.text import status_of
 from ..errors import UsageError
 from .command import Command
 from .commands import FAMILIES, collection
@@ -53,13 +54,20 @@ class Muster(Program):
             self.argv = [first, *spelled_out(words, commands(self.namespace), self.binary)]
 
     def run(self, argv: list[str] | None = None, exit: bool = True) -> None:  # noqa: A002  # Invoke's name
-        """Run a command to its end. A reader that closed the pipe, such as `head`, is no error to report."""
+        """Run a command to its end. A reader that closed the pipe, such as `head`, is no error to report.
+
+        A status may be that of a record or a host: here it becomes one that a process can have.
+        """
         try:
             with harmless_streams():
                 super().run(argv, exit)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
             sys.exit(128 + signal.SIGPIPE)
+        except SystemExit as ended:
+            if isinstance(ended.code, int):
+                raise SystemExit(status_of(ended.code)) from None
+            raise
 
     def parse_core(self, argv: list[str] | None) -> None:
         """Undo that Invoke makes Python compile every module again at each start."""

@@ -14,13 +14,21 @@ from typing import TextIO, cast
 
 # Control characters of remote output become pictures (␛): no host may drive this terminal.
 _HARMLESS = {code: 0x2400 + code for code in range(32) if code != 9} | {127: 0x2421}
-
-
 _HARMLESS |= dict.fromkeys(range(128, 160), 0xFFFD)
+# Characters that are not seen: they turn the order of a line around, break it, or make two words look alike.
+# All of Unicode's category Cf but the signs before Arabic, Syriac and Kaithi numbers, and the two separators
+# of lines. Some of them join the parts of an emoji, which falls apart here; the logs keep every byte.
+INVISIBLE = (
+    *((0xAD, 0xAD), (0x61C, 0x61C), (0x180E, 0x180E), (0x200B, 0x200F), (0x2028, 0x202E), (0x2060, 0x206F)),
+    *((0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0x13430, 0x1343F), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A)),
+    (0xE0000, 0xE007F),
+)
+for first, last in INVISIBLE:
+    _HARMLESS |= dict.fromkeys(range(first, last + 1), 0xFFFD)
 
 
 def harmless(text: str) -> str:
-    """The text without control characters; undecodable bytes become replacement characters."""
+    """The text without control and invisible characters; undecodable bytes become replacement characters."""
     return text.translate(_HARMLESS).encode("utf-8", "replace").decode("utf-8", "replace")
 
 

@@ -23,8 +23,13 @@ def describe_code(code: int) -> str:
 
 
 def status_of(code: int) -> int:
-    """The exit status that a shell gives to an exit code: 128 + n for signal n."""
-    return code if code >= 0 else 128 - code
+    """The exit status of an exit code: 128 + n for signal n, as a shell says it; 0 for 0 alone.
+
+    The kernel keeps the lowest eight bits of a status: a record with 256 would look like a success. What no
+    process can have ended with is 1.
+    """
+    status = code if code >= 0 else 128 - code
+    return status if status <= 255 else 1
 
 
 def span(ranks: Sequence[int]) -> str:

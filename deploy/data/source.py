@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -68,4 +69,4 @@ def _named(path: str, name: str, text: str) -> str:
     try:
         return require_name(name or path.rstrip("/").rpartition("/")[2])
     except ValueError as error:
-        raise UsageError(f"{error}; give another: muster data push {text} NAME") from None
+        raise UsageError(f"{error}; give another: muster data push {shlex.quote(text)} NAME") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -92,6 +93,7 @@ def require_same(image: str, there: Mapping[str, ContainerThere]) -> None:
 
 def what_brings(image: str, engine: EngineName) -> str:
     """The commands that bring an image from here. `image.push` loads it through the API of docker."""
+    image = shlex.quote(image)
     if engine == "podman":
         return (
             f"docker save -o image.tar {image}; muster put image.tar; muster run -- podman load -i image.tar"

@@ -6,6 +6,7 @@ The SDK is imported only when it is used: its import would double the start time
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,9 +45,9 @@ class Engine:
             with _explained():
                 attributes = self._client.images.get(name).attrs
         except _errors().ImageNotFound:
-            remedy = f"docker pull {name}"
+            remedy = f"docker pull {shlex.quote(name)}"
             if name.startswith("muster:"):
-                remedy = f"muster image build --target {name.removeprefix('muster:')}"
+                remedy = f"muster image build --target {shlex.quote(name.removeprefix('muster:'))}"
             raise UsageError(f"no image {name} here; get it with: {remedy}") from None
         return Image(
             name=name,

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from invoke import Program
 
 from muster.deploy.cli import practice
 from muster.deploy.cli.completion import candidates
@@ -72,6 +73,24 @@ def test_what_the_user_wrote_wrong_ends_with_status_2(
         Muster().run(["muster", *line.split()])
     assert end.value.code == 2
     assert capsys.readouterr().err.strip()
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(0, 0), (3, 3), (255, 255), (256, 1), (-1, 129), (-9, 137), (1 << 61, 1)],
+)
+def test_a_failure_never_ends_with_the_status_of_a_success(
+    code: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code may be of a record of a host, and of a status the kernel keeps eight bits."""
+
+    def command(self: Program, argv: list[str] | None, exit: bool) -> None:  # noqa: A002  # Invoke's name
+        sys.exit(code)
+
+    monkeypatch.setattr(Program, "run", command)
+    with pytest.raises(SystemExit) as end:
+        Muster().run(["muster"])
+    assert end.value.code == status
 
 
 def test_a_demo_without_torch_says_what_to_install(

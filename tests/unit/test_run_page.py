@@ -93,6 +93,14 @@ def test_a_page_asks_nobody_for_anything_and_a_reader_of_screens_finds_its_way(
     assert "prefers-color-scheme: dark" in html
 
 
+def test_no_character_of_the_page_turns_its_text_around(tmp_path: Path) -> None:
+    records = read(write_run(tmp_path, fails=True))
+    tails = tuple(dataclasses.replace(tail, lines=("\u202eenod\u2066 a\u200bb",)) for tail in records.tails)
+    html = page_of(dataclasses.replace(records, verdict="DONE \u202e", tails=tails))
+    assert "\ufffdenod\ufffd a\ufffdb" in html
+    assert not {"\u202e", "\u2066", "\u200b"} & {*html}
+
+
 def test_what_hosts_say_is_text_and_no_secret_is_shown(tmp_path: Path) -> None:
     html = page_of(read(write_run(tmp_path, fails=True)))
     assert "&lt;script&gt;alert(1)" in html

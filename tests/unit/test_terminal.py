@@ -6,6 +6,7 @@ import ast
 import io
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,11 @@ from invoke import Exit, Program
 from muster.deploy.cli.program import Muster
 from muster.deploy.console.progress import Progress
 from muster.deploy.console.screen import Screen
-from muster.deploy.console.terminal import HarmlessStream, harmless_streams, own_stream
+from muster.deploy.console.terminal import HarmlessStream, harmless, harmless_streams, own_stream
 
 ROOT = Path(__file__).parents[2]
-EVIL = "node\x1b]0;owned\x07 \x9b2J\r\x7f \ud800 ä\tb\n"
-SHOWN = "node␛]0;owned␇ \ufffd2J␍␡ ? ä\tb\n"
+EVIL = "node\x1b]0;owned\x07 \x9b2J\r\x7f \ud800 ä\tb \u202e\u2066\u200b\ufeff\u2028\U000e0041\n"
+SHOWN = "node␛]0;owned␇ \ufffd2J␍␡ ? ä\tb \ufffd\ufffd\ufffd\ufffd\ufffd\ufffd\n"
 # They answer or report in frames, to a driver and not to a terminal; one writes a file of this checkout, one
 # the findings of setup, and one only flushes what a user's program has printed.
 FRAMES = {
@@ -55,6 +56,15 @@ def test_what_a_command_ends_with_is_harmless(words: list[str]) -> None:
     assert done.returncode == 2
     assert "␛[2J" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_every_invisible_character_is_shown_as_one() -> None:
+    """By Unicode's own tables. What stays is visible: the signs before Arabic, Syriac and Kaithi numbers."""
+    every = map(chr, range(sys.maxunicode + 1))
+    invisible = {character for character in every if unicodedata.category(character) in {"Cf", "Zl", "Zp"}}
+    kept = {character for character in invisible if harmless(character) == character}
+    assert {unicodedata.name(character).split()[0] for character in kept} == {"ARABIC", "SYRIAC", "KAITHI"}
+    assert "\u061c" not in kept  # Arabic, but a mark of direction
 
 
 def test_a_guarded_stream_is_otherwise_what_it_was(tmp_path: Path) -> None:

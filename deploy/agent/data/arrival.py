@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -84,16 +85,16 @@ class Arrival:
         places = [place for places in draft.lacking.values() for place in places]
         files = len({index for index, _ in places})
         size = sum(self._length(place) for place in places) + files * BLOCK + SPARE
-        free = status.f_bavail * status.f_frsize
+        free, place = status.f_bavail * status.f_frsize, shlex.quote(str(self._sets.root))
         if size > free:
             raise OSError(
                 f"{self.version.name} needs {size / 1e9:.1f} GB more in {self._sets.root}, and "
-                f"{free / 1e9:.1f} GB are free; make room there: df -h {self._sets.root}"
+                f"{free / 1e9:.1f} GB are free; make room there: df -h {place}"
             )
         if 0 < status.f_favail < files:
             raise OSError(
                 f"{self.version.name} has {files} files to come, and the disk of {self._sets.root} has room "
-                f"for {status.f_favail}: df -i {self._sets.root}; many small files fit as one archive"
+                f"for {status.f_favail}: df -i {place}; many small files fit as one archive"
             )
 
     def _length(self, place: tuple[int, int]) -> int:

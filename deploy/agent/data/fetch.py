@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import re
+import shlex
 import shutil
 import urllib.error
 import urllib.request
@@ -137,9 +138,8 @@ def _receive(answer: Any, part: Path, most: int, tell: Tell) -> None:
             f"the file has {total / 1e9:.1f} GB, and at most {most / 1e9:.1f} GB are allowed: --most"
         )
     if total - have + SPARE > free:
-        raise OSError(
-            f"the file has {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: df -h {part.parent}"
-        )
+        place = shlex.quote(str(part.parent))
+        raise OSError(f"the file has {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: df -h {place}")
     with open(part, "ab") as file:
         while content := answer.read(CHUNK):
             have += len(content)
