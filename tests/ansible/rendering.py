@@ -41,10 +41,12 @@ def _ansible() -> ProcessPoolExecutor:
 def _render(role: str, name: str, inventory: Inventory, variables: dict[str, object]) -> Any:
     """A template, which has a dot in its name, or a variable."""
     from ansible.parsing.dataloader import DataLoader
+    from ansible.plugins.loader import filter_loader
     from ansible.template import Templar, trust_as_template
 
     loader = DataLoader()
     folder = BOOKS / "roles" / role
+    filter_loader.add_directory(str(folder / "filter_plugins"))
     names = list(inventory)
     own = {"muster_user": "muster"}
     key = {

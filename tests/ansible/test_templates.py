@@ -11,6 +11,7 @@ import pytest
 
 from tests.ansible.bare_hosts import run
 from tests.ansible.rendering import render, render_value
+from tests.ansible.test_problems import SEEN
 
 INVENTORIES: dict[str, dict[str, dict[str, Any]]] = {
     "one host": {"node1": {"addresses": ["10.0.0.1"]}},
@@ -122,6 +123,8 @@ LINE = f"a,GPU-1,10.0.0.1,fd00::1 ssh-ed25519 {KEY}"
                 "FD00::2",
                 "fd00::1%eth0",
                 "",
+                *("999.999.999.999", "10.0.0.09", "0.0.0.0", "0.0.0.1", "127.0.0.1", "224.0.0.1"),  # noqa: S104
+                *("255.255.255.255", "::", "::1", "ff02::1", "::ffff:10.0.0.9", "::::"),
             )
         ),
         *(
@@ -149,6 +152,44 @@ def test_a_host_is_known_by_names_addresses_and_keys_that_can_be_its_own(
     text = render("ssh_trust", "known_hosts.j2", inventory, muster_known=known)
     assert text.splitlines() == [*([line] if line else []), f"b,data-b,10.0.0.2 ssh-ed25519 {KEY}"]
     assert not known["a"]["node_host_key"] or known["a"]["node_host_key"] == f"ssh-ed25519 {KEY}"
+
+
+def known_of(claimed: list[str], names: dict[str, list[str]], **of_b: str) -> dict[str, Any]:
+    """What is known of `a`, which claims addresses, and of `b`, which has 10.0.0.2; `names`: of all hosts."""
+    seen = HONEST | {"names": names}
+    inventory: dict[str, dict[str, Any]] = {
+        "a": {"muster_seen": seen | {"addresses": [*HONEST["addresses"], *claimed]}},
+        "b": {"muster_seen": seen | {"addresses": ["10.0.0.2"], "hostname": "b"}} | of_b,
+    }
+    for host in inventory.values():
+        host["preflight_probe"] = {"stdout": "{}"}
+    known: dict[str, Any] = json.loads(render("preflight", "known.json.j2", inventory))
+    return known
+
+
+@pytest.mark.parametrize("names", [{"b": ["10.0.0.2"]}, {"b": ["10.0.0.2", "fd00::2"], "a": ["10.0.0.1"]}])
+def test_an_address_at_which_another_host_is_reached_is_refused_with_both_names(
+    names: dict[str, list[str]],
+) -> None:
+    known = known_of(["10.0.0.2"], names)
+    assert known["a"]["addresses"] == HONEST["addresses"]
+    assert (known["a"]["disputed"], known["b"]["disputed"]) == ({"10.0.0.2": "b"}, {"10.0.0.2": "a"})
+    for name, other in (("a", "b"), ("b", "a")):
+        inventory: dict[str, dict[str, Any]] = {other: {}, name: {}}
+        text = render("preflight", "problems.j2", inventory, muster_seen=SEEN, muster_known=known)
+        assert f"its address 10.0.0.2 is also that of {other}, which other hosts reach there" in text
+
+
+def test_an_addr_is_its_hosts_own_whoever_claims_it() -> None:
+    known = known_of(["10.0.0.2"], {}, muster_addr="10.0.0.2")
+    assert (known["a"]["addresses"], known["b"]["addresses"]) == (HONEST["addresses"], ["10.0.0.2"])
+    assert (known["a"]["disputed"], known["b"]["disputed"]) == ({"10.0.0.2": "b"}, {})
+
+
+def test_the_address_of_a_bridge_that_two_hosts_have_is_neithers_and_stops_nothing() -> None:
+    known = known_of(["10.0.0.2"], {"b": ["10.0.0.7"]})
+    assert known["b"]["addresses"] == []
+    assert known["a"]["disputed"] == known["b"]["disputed"] == {}
 
 
 def test_a_node_containers_key_is_a_key() -> None:
