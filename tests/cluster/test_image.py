@@ -231,6 +231,13 @@ def test_image_is_small_enough_to_send_to_every_host(cluster: Cluster) -> None:
     assert size < 0.85e9, "docs/image.md says what each package takes"
 
 
+def test_no_program_of_the_image_lends_the_rights_of_another_account(cluster: Cluster) -> None:
+    image = cluster.compose("config", "--images", "keys").strip()
+    look = ("--user", "0", "--entrypoint", "find", image, "/", "-xdev", "-type", "f", "-perm", "/6000")
+    done = subprocess.run(("docker", "run", "--rm", *look), capture_output=True, text=True, check=True)
+    assert done.stdout == "", "setuid or setgid"
+
+
 @pytest.mark.parametrize(
     "program",
     [
