@@ -106,9 +106,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600, *, durable: 
         if durable:
             sync_folder(os.path.dirname(path))
     except OSError as error:
-        if error.filename in (None, draft):
-            error.filename, error.filename2 = str(path), None
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def put_in_place(draft: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
@@ -165,6 +163,8 @@ def write_sealed(path: Path, value: object) -> None:
     """Keep a value as JSON with its SHA-256, for `read_sealed`."""
     text = json.dumps(value, sort_keys=True)
     seal = hashlib.sha256(text.encode()).hexdigest()
+    if path.is_dir():
+        remove(path)
     write_atomically(path, json.dumps({_SEAL: seal, "value": value}, sort_keys=True).encode())
 
 

@@ -15,6 +15,7 @@ from .relay import by_what_is_there
 from .requests.request import FilesServed, Nothing, Request
 
 ANSWER_SECONDS = 60.0
+SERVE_SECONDS = 900.0  # a host reads and compares the files that an earlier push has left
 
 
 class File(NamedTuple):
@@ -91,7 +92,7 @@ def serve(
         }
 
     channels = {host: cluster.channels[host] for host in digests}
-    return ask_every(channels, request, ANSWER_SECONDS, words).require_all()
+    return ask_every(channels, request, SERVE_SECONDS, words).require_all()
 
 
 def parcels(files: Iterable[File], needed: Mapping[str, Sequence[str]]) -> list[Parcel]:

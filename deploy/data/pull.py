@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..common.data.draft import Draft
 from ..common.data.manifest import Chunks
+from ..common.durable import sync_file_system, sync_folder
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.requests.data import DATA_FORGET, DATA_OPEN, DATA_READ, DataSet
@@ -55,7 +56,9 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
         _receive(cluster.channels[host], draft, here & draft.lacking.keys(), tell)
     draft.finish()
     _make_writable(folder)
+    sync_file_system(folder)
     folder.rename(target)
+    sync_folder(target.parent)
     return manifest.size
 
 

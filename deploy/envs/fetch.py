@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ..common.durable import keep_if_intact, read_sealed, write_sealed
 from ..common.files import digest as digest_of
 from ..connect.parcels import File
 from ..connect.spread import Tell
@@ -22,6 +23,8 @@ from .lock import Package
 
 AT_ONCE = 4
 PIECE = 1 << 20
+BUILT = "built.json"
+"""Beside a wheel that was built here: its name and SHA-256."""
 SECONDS = 60.0  # without a byte of an answer
 
 
@@ -60,10 +63,10 @@ def _wheel(package: Package, python: str, cache: Path, over: threading.Event) ->
     folder = cache / "wheels" / package.sha256
     if package.sdist:
         folder = folder / python
-        path = next(folder.glob("*.whl"), None) or _built(package, python, cache, folder, over)
+        path = _built_before(folder) or _built(package, python, cache, folder, over)
         return Wheel(*described(path))
     path = package.local or folder / package.file
-    if package.local is None and not path.is_file():
+    if package.local is None and not keep_if_intact(path, package.sha256):
         _download(package, path, over)
     elif package.local is not None and digest_of(path) != package.sha256:
         raise MusterError(f"{path}: changed since it was locked; launch with --relock")
@@ -97,10 +100,20 @@ def _download(package: Package, path: Path, over: threading.Event) -> None:
         Path(draft).unlink(missing_ok=True)
 
 
+def _built_before(folder: Path) -> Path | None:
+    """The wheel that an earlier launch has built; None if there is none, or if it was damaged since."""
+    try:
+        name, digest = read_sealed(folder / BUILT)
+        path = folder / Path(name).name
+        return path if keep_if_intact(path, digest) else None
+    except (TypeError, ValueError):
+        return None
+
+
 def _built(package: Package, python: str, cache: Path, folder: Path, over: threading.Event) -> Path:
     """The wheel that is built of a source archive; refused if it runs only on machines like this one."""
     archive = package.local or cache / "wheels" / package.sha256 / package.file
-    if package.local is None and not archive.is_file():
+    if package.local is None and not keep_if_intact(archive, package.sha256):
         _download(package, archive, over)
     folder.parent.mkdir(parents=True, exist_ok=True)
     what = f"{package.name} {package.version} has no wheel for the hosts"
@@ -114,5 +127,7 @@ def _built(package: Package, python: str, cache: Path, folder: Path, over: threa
                 "--find-links FOLDER in the requirements"
             )
         folder.mkdir(exist_ok=True)
+        digest = digest_of(made)
         made.replace(folder / made.name)  # whole, or not at all
+        write_sealed(folder / BUILT, [made.name, digest])
     return folder / made.name

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from ..common.durable import keep_if_intact, read_sealed, write_sealed
 from ..errors import MusterError
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Archive:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._intact: dict[Layer, int] = {}
+        """The layers whose files were compared with their SHA-256 in this push, and the time of each file."""
 
     def path(self, layer: Layer) -> Path:
         """The compressed file of a layer."""
@@ -72,17 +75,22 @@ class Archive:
 
     def layer(self, diff_id: str) -> Layer | None:
         """A layer that is compressed already; None if it is not."""
-        note = self.folder / f"{_plain(diff_id)}.json"
         try:
-            layer = Layer(**json.loads(note.read_text()))
-            return layer if self.path(layer).stat().st_size == layer.size else None
-        except (OSError, ValueError, TypeError):
+            layer = Layer(**read_sealed(self.folder / f"{_plain(diff_id)}.json"))
+        except TypeError:
             return None
+        path = self.path(layer)
+        if path.exists() and self._intact.get(layer) == path.stat().st_mtime_ns:
+            return layer
+        if not keep_if_intact(path, layer.digest):
+            return None
+        self._intact[layer] = path.stat().st_mtime_ns
+        return layer
 
     def configuration(self, image_id: str) -> bytes | None:
         """The configuration of an image that was taken apart before; None if it was not."""
-        path = self.folder / f"{_plain(image_id)}.config"
-        return path.read_bytes() if path.is_file() else None
+        kept = read_sealed(self.folder / f"{_plain(image_id)}.config")
+        return kept.encode(errors="surrogateescape") if isinstance(kept, str) else None
 
     def take(self, saved: Iterable[bytes], image_id: str, wanted: Iterable[str]) -> bytes:
         """Compress the wanted layers of an image from `docker save`; returns the image's configuration."""
@@ -106,7 +114,8 @@ class Archive:
             )
         if absent := [diff_id for diff_id in missing if self.layer(diff_id) is None]:
             raise MusterError(f"the container engine did not save the layer {absent[0]}")
-        (self.folder / f"{_plain(image_id)}.config").write_bytes(configuration)
+        text = configuration.decode(errors="surrogateescape")
+        write_sealed(self.folder / f"{_plain(image_id)}.config", text)
         return configuration
 
     def _keep(self, content: IO[bytes], missing: set[str]) -> None:
@@ -122,7 +131,7 @@ class Archive:
                     packed.write(piece)
         with path.open("rb") as written:
             layer = Layer(diff_id, _copy(written), path.stat().st_size)
-        (self.folder / f"{_plain(diff_id)}.json").write_text(json.dumps(asdict(layer)))
+        write_sealed(self.folder / f"{_plain(diff_id)}.json", asdict(layer))
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:

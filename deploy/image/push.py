@@ -117,7 +117,8 @@ class Push:
             hosts[host] = Outcome(len(layers), size, had_it=diff_ids is None)
             if diff_ids is not None:
                 self._layers[host] = layers
-        once = dict.fromkeys(self._image.layers)
+        lacking_anywhere = {layer.diff_id for layers in self._layers.values() for layer in layers}
+        once = [one for one in dict.fromkeys(self._image.layers) if one in lacking_anywhere]
         known = filter(None, map(self._archive.layer, once))  # the lowest layer goes first
         files = [File(layer.digest, layer.size, self._archive.path(layer)) for layer in known]
         needed = {host: [layer.digest for layer in layers] for host, layers in self._layers.items()}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
+from ..common.durable import sync_file_system
 from ..common.runs import Jobs
 from ..connect.fanout import on_every
 from ..connect.requests.jobs import END_DRIVER, FILES, JOBS, OUTPUT, READ, JobState
@@ -193,6 +194,7 @@ def fetch(known: Known, runs: Path) -> Path:
         try:
             for name, size in _files(known, _room(runs)):
                 _bring(known, name, size, draft / name)
+            sync_file_system(draft)  # a folder that is here already is never brought again
             _settle(draft, target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)

@@ -17,6 +17,7 @@ from muster.deploy.agent.transfer.blobs import Blobs
 from muster.deploy.agent.transfer.peers import Server, Source, Wanted
 from muster.deploy.agent.transfer.tls import Identity, identity
 from muster.deploy.connect.certificates import identities
+from tests.damage import DAMAGE
 from tests.waiting import wait_until
 
 CONTENT = os.urandom(3_000_000)
@@ -128,6 +129,19 @@ def test_what_was_damaged_is_not_believed_and_is_gone(host: Make) -> None:
     with pytest.raises(ValueError, match="damaged on the way"):
         pull(here, WANTED, [place], silent)
     assert here.size(DIGEST) == 0
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_file_that_was_damaged_since_an_earlier_push_comes_again(host: Make, kind: str) -> None:
+    (there, place), (here, _) = host("a"), host("b")
+    for blobs in (there, here):
+        blobs.append(DIGEST, 0, CONTENT)
+        blobs.complete(DIGEST)
+        assert blobs.found(DIGEST) == len(CONTENT)
+    DAMAGE[kind](here.path(DIGEST))
+    assert here.found(DIGEST) == 0
+    pull(here, WANTED, [place], silent)
+    assert here.path(DIGEST).read_bytes() == CONTENT
 
 
 def test_every_source_that_failed_is_named(host: Make) -> None:

@@ -21,6 +21,7 @@ from muster.deploy.data.pull import pull
 from muster.deploy.data.push import Push, Pushed, read_here
 from muster.deploy.data.source import source
 from muster.deploy.errors import MusterError, UnfitError
+from tests.damage import DAMAGE
 from tests.hosts_here import HostsHere, contents
 
 pytestmark = pytest.mark.slow  # several processes a test
@@ -296,6 +297,17 @@ def site() -> Iterator[SimpleNamespace]:
         file.url = f"http://127.0.0.1:{server.server_port}/file"
         yield file
         server.shutdown()
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_what_was_fetched_with_a_note_that_was_damaged_is_fetched_again(
+    site: SimpleNamespace, tmp_path: Path, kind: str
+) -> None:
+    folder = fetch(site.url, tmp_path, MOST, silent)
+    DAMAGE[kind](folder.with_suffix(".json"))
+    asked = site.asked
+    assert (fetch(site.url, tmp_path, MOST, silent) / "file").read_bytes() == b"first"
+    assert site.asked == asked + 1
 
 
 def test_what_was_fetched_for_a_push_that_failed_is_used_only_if_it_is_still_that(

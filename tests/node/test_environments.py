@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -20,10 +19,12 @@ from muster.deploy.agent.envs import build
 from muster.deploy.agent.envs.environments import Environments
 from muster.deploy.agent.envs.folders import RECORD, clean, hold, lock, record, remove, size_of
 from muster.deploy.agent.job.cleanup import Cleaning
+from muster.deploy.common.durable import read_sealed, write_sealed
 from muster.deploy.connect.requests.packages import ENVIRONMENTS
 from muster.deploy.decode import from_json
 from muster.deploy.envs import uv
 from muster.deploy.hosts.environments import Environment
+from tests.damage import DAMAGE
 from tests.packages import make_wheel
 
 KEY = "0123456789abcdef0123"
@@ -164,7 +165,7 @@ def complete(home: Path, key: str = KEY, *, age: float = 0.0) -> Path:
     folder.mkdir(parents=True)
     facts: dict[str, Any] = {"executable": sys.executable, "python": "3.13.5", "torch": None, "mpi4py": None}
     facts |= {"mpirun": None, "mpi": None, "source": "requirements.txt", "packages": 0, "bytes": 0}
-    (folder / RECORD).write_text(json.dumps(facts))
+    write_sealed(folder / RECORD, facts)
     os.utime(folder, (time.time() - age,) * 2)
     return folder
 
@@ -209,9 +210,29 @@ def test_clean_removes_what_no_launch_used_lately_and_then_its_wheels(home: Path
 
 def test_an_environment_whose_python_is_gone_does_not_count(home: Path) -> None:
     folder = complete(home)
-    facts = json.loads((folder / RECORD).read_text())
-    (folder / RECORD).write_text(json.dumps({**facts, "executable": "/nowhere/python"}))
+    write_sealed(folder / RECORD, {**read_sealed(folder / RECORD), "executable": "/nowhere/python"})
     assert ENVIRONMENTS.read(Environments(home, unsent).do_envs({}, b"")).environments == {}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_an_environment_whose_record_was_damaged_does_not_count(home: Path, kind: str) -> None:
+    folder = complete(home)
+    assert record(folder) is not None
+    DAMAGE[kind](folder / RECORD)
+    assert record(folder) is None
+
+
+def test_the_files_of_an_environment_are_synced_before_its_record(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[list[str]] = []
+    monkeypatch.setattr(
+        build, "sync_file_system", lambda folder: synced.append([path.name for path in folder.iterdir()])
+    )
+    make(home, tmp_path)
+    assert len(synced) == 1
+    assert "bin" in synced[0]
+    assert RECORD not in synced[0]
 
 
 def test_the_lock_of_one_environment_keeps_no_other_waiting(home: Path) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job.stacks import take_stacks
+from muster.deploy.agent.job.stacks import Stacks, take_stacks
+from muster.deploy.common.durable import put_in_place
+from muster.deploy.common.paths import MusterPaths
+from muster.deploy.common.store import Store
+from tests.damage import DAMAGE
 
 
 @pytest.fixture
@@ -32,3 +39,30 @@ def test_the_reason_of_a_py_spy_that_failed_is_told(tmp_path: Path, program: str
     tool.write_text(f"#!/bin/sh\n{program}\n")
     tool.chmod(0o755)
     assert take_stacks(str(tool), {3: (1, "S")}) == {"3": {"error": reason}}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_py_spy_that_was_damaged_is_never_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *words, **more: None)  # this host has none of its own
+    stacks = Stacks(tmp_path)
+    store = Store(Path(MusterPaths(str(tmp_path)).store))
+    program = b"#!/bin/sh\nexit 0\n"
+    digest = hashlib.sha256(program).hexdigest()
+
+    def send() -> None:
+        """As the driver does before it asks for stacks."""
+        if store.missing([digest], verify=True):
+            draft = tmp_path / "draft"
+            draft.write_bytes(program)
+            store.path(digest).parent.mkdir(parents=True, exist_ok=True)
+            put_in_place(draft, store.path(digest))
+
+    send()
+    tool = Path(stacks._py_spy(digest))
+    DAMAGE[kind](tool)
+    DAMAGE[kind](store.path(digest))
+    send()
+    assert Path(stacks._py_spy(digest)).read_bytes() == program
+    assert os.access(tool, os.X_OK)

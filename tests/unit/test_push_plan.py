@@ -18,6 +18,7 @@ from muster.deploy.image import report
 from muster.deploy.image.archive import Archive
 from muster.deploy.image.engine import Image
 from muster.deploy.image.push import Outcome, Pushed
+from tests.damage import DAMAGE
 
 LAYERS = (b"low" * 50_000, b"high" * 40_000)
 DIFF_IDS = tuple("sha256:" + hashlib.sha256(layer).hexdigest() for layer in LAYERS)
@@ -72,6 +73,23 @@ def test_a_compressed_layer_that_was_cut_off_is_made_again(tmp_path: Path) -> No
     assert layer
     archive.path(layer).write_bytes(b"cut")
     assert archive.layer(DIFF_IDS[0]) is None
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_what_was_damaged_since_the_last_push_is_made_again(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "images"
+    Archive(folder).take(saved("old"), IMAGE.id, DIFF_IDS)
+    layer = Archive(folder).layer(DIFF_IDS[0])
+    assert layer
+    DAMAGE[kind](Archive(folder).path(layer))
+    assert Archive(folder).layer(DIFF_IDS[0]) is None
+    DAMAGE[kind](folder / f"{DIFF_IDS[1].removeprefix('sha256:')}.json")
+    assert Archive(folder).layer(DIFF_IDS[1]) is None
+    DAMAGE[kind](folder / f"{IMAGE.id.removeprefix('sha256:')}.config")
+    assert Archive(folder).configuration(IMAGE.id) is None
+    again = Archive(folder)
+    assert again.take(saved("old"), IMAGE.id, DIFF_IDS) == CONFIGURATION
+    assert again.layer(DIFF_IDS[0]) == layer
 
 
 def test_a_layer_that_the_engine_leaves_out_is_named(tmp_path: Path) -> None:

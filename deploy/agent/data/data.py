@@ -61,7 +61,7 @@ class Data(Transfers):
         return {
             **self._serve(request),
             "place": place,
-            "have": {one: self.blobs.size(one) for one in digests},
+            "have": {one: self.blobs.found(one) for one in digests},
         }
 
     def do_data_scan(self, request: Frame, payload: bytes) -> Frame:

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import http
 import http.client
-import json
 import os
 import re
 import shlex
@@ -18,7 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from ...common.durable import put_in_place, read_sealed, write_sealed
 from ...common.files import digest
+from ...common.runs import identity
 from ...common.web import open_url
 
 CHUNK = 1 << 20
@@ -60,7 +61,7 @@ def _fetched(url: str, root: Path, most: int, tell: Tell) -> Path:
         raise OSError(f"cannot fetch {url}: {error.reason}") from None
     except http.client.HTTPException as error:
         raise OSError(f"cannot fetch {url}: the server's answer broke off ({type(error).__name__})") from None
-    part.rename(target)
+    put_in_place(part, target)
     return folder
 
 
@@ -97,8 +98,15 @@ def _is_current(url: str, note: Path) -> bool:
 
 def _mark(note: Path) -> str:
     """The server's word for the state of a file that was begun or fetched; empty if it gave none."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        return str(json.loads(note.read_text())["mark"])
+    with contextlib.suppress(TypeError, KeyError):
+        return str(read_sealed(note)["mark"])
+    return ""
+
+
+def _resumable(note: Path) -> str:
+    """The mark of a file that was begun since this host was started: a crash may have lost its bytes."""
+    with contextlib.suppress(TypeError, KeyError):
+        return _mark(note) if read_sealed(note)["boot"] == identity()["boot"] else ""
     return ""
 
 
@@ -112,7 +120,7 @@ def _open(url: str, headers: Mapping[str, str]) -> Any:
 
 def _rest(url: str, part: Path, note: Path) -> Any:
     """The server's answer: the rest of the file if some of it is here and has not changed there."""
-    mark = _mark(note)
+    mark = _resumable(note)
     headers = {}
     if mark and part.exists():
         headers = {"Range": f"bytes={part.stat().st_size}-", "If-Range": mark}
@@ -124,7 +132,7 @@ def _rest(url: str, part: Path, note: Path) -> Any:
         part.write_bytes(b"")
     # A weak mark (W/"...") does not promise the same bytes: then an interrupted attempt begins anew.
     tag = answer.headers.get("ETag") or ""
-    note.write_text(json.dumps({"mark": "" if tag.startswith("W/") else tag}))
+    write_sealed(note, {"mark": "" if tag.startswith("W/") else tag, "boot": identity()["boot"]})
     return answer
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...common.durable import write_atomically
+from ...common.durable import sync_file_system, write_sealed
 from ...common.frames import Frame
 from ...common.os_errors import explain
 from ...common.paths import MusterPaths
@@ -86,7 +86,8 @@ def make(home: Path, request: Frame, text: str) -> dict[str, Any]:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        write_atomically(folder / RECORD, json.dumps(facts).encode(), 0o600)
+        sync_file_system(folder)  # the record stands for all files of the environment
+        write_sealed(folder / RECORD, facts)
         made = record(folder)
         if made is None:
             raise Failed("its Python was removed while it was made; launch again")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ...common.durable import read_sealed
 from ...common.files import newest_in
 from ...common.paths import MusterPaths
 from ...common.shared_folder import word_in
@@ -34,7 +34,7 @@ def is_key(name: str) -> bool:
 def record(folder: Path) -> dict[str, Any] | None:
     """What is recorded of an environment; None if it is not complete, or its Python is gone."""
     try:
-        known: dict[str, Any] = json.loads((folder / RECORD).read_text())
+        known: dict[str, Any] = read_sealed(folder / RECORD)
         os.stat(known["executable"])  # follows the link to the Python that it was made with
         return {**known, "used": os.stat(folder).st_mtime}
     except (OSError, ValueError, KeyError, TypeError):

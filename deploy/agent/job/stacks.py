@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ...common.durable import matches
+from ...common.durable import keep_if_intact
 from ...common.frames import Frame, read_frame, write_frame
 from ...common.paths import MusterPaths
 from ...common.store import Store
@@ -59,7 +59,7 @@ class Stacks:
         if installed or not digest:
             return installed or "py-spy"
         tools = Path(self._paths.tools, digest)
-        if not matches(tools / "py-spy", digest):
+        if not keep_if_intact(tools / "py-spy", digest):
             self._store.check_out([["py-spy", True, digest, None]], tools)
         return str(tools / "py-spy")
 

@@ -29,7 +29,7 @@ class Transfers:
 
     def serve(self, request: Frame, payload: bytes) -> Frame:
         """Serve files to other hosts; answers how much of each file is here already."""
-        have = {digest: self.blobs.size(digest) for digest in request["digests"]}
+        have = {digest: self.blobs.found(digest) for digest in request["digests"]}
         return {**self._serve(request), "have": have}
 
     def _serve(self, request: Frame) -> Frame:

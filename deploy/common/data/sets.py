@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..durable import write_atomically
+from ..durable import sync_file_system, sync_folder, write_atomically
 from ..store import held_by_nobody
 from .draft import Draft, is_intact, same_link
 from .manifest import CHUNK, Chunks, File, Manifest, encoded, parse, require_name
@@ -129,6 +129,9 @@ class Sets:
         folder = sets / version.word
         record = {"shard": version.shard, "of": version.of, **json.loads(draft.manifest.text())}
         write_atomically(sets / f"{version.word}.json", json.dumps(record).encode(), 0o444)
+        sync_file_system(
+            os.fsdecode(draft.folder)
+        )  # later pushes and ranks take a set by its name, without reading it
         damaged = self._set_aside(folder)  # this version, which the draft repairs; a job may be reading it
         os.rename(draft.folder, folder)
         os.chmod(folder, 0o500)
@@ -141,6 +144,7 @@ class Sets:
         link = self.root / f".link.{secrets.token_hex(8)}"
         os.symlink(f".sets/{version.word}", link)
         os.replace(link, self.root / version.name)
+        sync_folder(self.root)
         if not self.running_jobs():
             self._sweep(version.name, version.word)
 
