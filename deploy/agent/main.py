@@ -24,10 +24,13 @@ from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
 from ..common.os_errors import explain
 from ..common.paths import MusterPaths
 from .handlers import DOING, Parts
+from .worker import Worker
 
 # While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
 # is silent (deploy/connect/channel.py).
 BUSY_SECONDS = 2.0
+SUSPICIOUS_SECONDS = 5.0  # a request that takes longer may wait for a disk that does not answer
+QUICK = {"time", "ping", "stdin", "shell_end", "signal"}  # they use no disk, and a thread would delay them
 # ImportError: Python was replaced while the job runs, and a part that was not needed before cannot be loaded.
 REFUSALS = (OSError, ImportError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
 
@@ -38,7 +41,10 @@ class Agent:
     def __init__(self, inbox: Readable, outbox: Writable) -> None:
         self.inbox, self.outbox = inbox, outbox
         self._writing = threading.Lock()
-        self._parts = Parts(MusterPaths.of_home(os.path.expanduser("~")).root, self.send)
+        self._root = MusterPaths.of_home(os.path.expanduser("~")).root
+        self._parts = Parts(self._root, self.send)
+        self._worker = Worker(self.answer)
+        self._probe: Any = None
         self._at_work = threading.Event()
 
     def serve(self) -> None:
@@ -50,11 +56,33 @@ class Agent:
                 if received is None:
                     break
                 request, payload = received
-                answer = self.answer(request, payload)
+                answer = self._answer_in_time(request, payload)
                 self.send(answer, answer.pop("payload", b""))
                 self._at_work.clear()
         finally:
             self._close()
+
+    def _answer_in_time(self, request: Frame, payload: bytes) -> Frame:
+        """The reply to a request, also if the disk of the home does not answer: pings must be answered.
+
+        This thread uses no disk, so that a lifeline that closes, and a signal, end the job all the same.
+        """
+        if request["do"] in QUICK:
+            return self.answer(request, payload)
+        self._worker.begin(request, payload)
+        while not self._worker.wait(SUSPICIOUS_SECONDS):
+            if disk := self._silent_disk():
+                self._worker = Worker(self.answer)
+                return refusal(request, disk)
+        return self._worker.result()
+
+    def _silent_disk(self) -> str:
+        """What is wrong with the disk of the home, if it does not answer."""
+        from .host.disks import Probe, unanswered  # noqa: PLC0415  # few disks are ever suspected
+
+        self._probe = self._probe or Probe(self._root)
+        disk = self._probe.silent_disk()
+        return unanswered(disk) if disk else ""
 
     def _begin(self, request: Frame) -> int:
         """Note that a request has come. Its payload may have any size, and may take long to arrive."""
@@ -84,8 +112,7 @@ class Agent:
             answer: Frame = getattr(self._parts.of(do), f"do_{do}")(request, payload)
             return {"reply": request["id"], **answer}
         except REFUSALS as error:
-            text = explain(error)
-            return {"reply": request["id"], "error": f"{DOING[do]}: {text}" if do in DOING else text}
+            return refusal(request, explain(error))
 
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Write one frame to the driver; the lifeline, not this, shows when the driver is gone."""
@@ -100,6 +127,12 @@ class Agent:
             from .process.processes import end_descendants  # noqa: PLC0415
 
             end_descendants()
+
+
+def refusal(request: Frame, text: str) -> Frame:
+    """The reply to a request that failed: what could not be done, and why."""
+    doing = DOING.get(request["do"])
+    return {"reply": request["id"], "error": f"{doing}: {text}" if doing else text}
 
 
 def add_modules(packed: bytes) -> None:

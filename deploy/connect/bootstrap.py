@@ -40,7 +40,7 @@ NEED_LATE = (
 # Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
 _JOB = "muster.deploy.agent.job"
 PROGRAMS = {
-    *(f"{_JOB}.{name}" for name in ("rank", "rsh")),
+    *(f"{_JOB}.{name}" for name in ("rank", "rank_log", "rsh")),
     *(
         f"{_JOB}.in_rank.{name}"
         for name in (

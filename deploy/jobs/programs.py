@@ -24,6 +24,7 @@ def tools(*, inside: bool = False) -> Tools:
     job, in_rank = AGENT / "job", AGENT / "job" / "in_rank"
     return Tools(
         rank=(job / "rank.py").read_text(),
+        rank_log=(job / "rank_log.py").read_text(),
         rsh=(job / "rsh.py").read_text(),
         in_rank=_texts(in_rank, IN_EVERY_RANK),
         recorder=_texts(in_rank, IN_RECORDED_RANKS),

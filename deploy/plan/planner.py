@@ -36,6 +36,8 @@ class Tools:
     """The texts of the programs that a launch writes into a job's folder, from agent/job/."""
 
     rank: str = field(repr=False)
+    rank_log: str = field(repr=False)
+    """A file that rank.py loads."""
     rsh: str = field(repr=False)
     in_rank: Mapping[str, str] = field(repr=False)
     """The files of in_rank/ that every rank loads."""
@@ -180,6 +182,7 @@ def _tools(paths: JobPaths, python: str, tools: Tools, *, record: bool) -> Itera
         start = f'#!/bin/sh\nexec {shlex.join((python, "-IS", script))} "$@"\n'
         yield RemoteFile(script, 0o600, text)
         yield RemoteFile(f"{paths.programs}/muster-{name}", 0o700, start)
+    yield RemoteFile(f"{paths.programs}/rank_log.py", 0o600, tools.rank_log)
     for name, text in {**tools.in_rank, **(tools.recorder if record else {})}.items():
         yield RemoteFile(f"{paths.programs}/in_rank/{name}", 0o600, text)
 

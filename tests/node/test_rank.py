@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.agent.job import rank
+from muster.deploy.agent.job import rank, rank_log
 from muster.deploy.common.clock import steady
 from tests.processes import is_alive, wait_until_gone
 from tests.replaced import ReplacedPython
@@ -38,9 +38,11 @@ class Agent:
         self._listener.bind(str(folder / "agent"))
         self._listener.listen()
 
-    def start(self, *argv: str, python: str = sys.executable) -> subprocess.Popen[bytes]:
+    def start(
+        self, *argv: str, python: str = sys.executable, program: str = rank.__file__
+    ) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **MPIRUN, "MUSTER_AGENT": str(self.folder)}
-        process = subprocess.Popen([python, "-IS", rank.__file__, *argv], env=environment)
+        process = subprocess.Popen([python, "-IS", program, *argv], env=environment)
         self.connection, _ = self._listener.accept()
         self.stream = self.connection.makefile("rwb")
         self.hello = json.loads(self.stream.readline())
@@ -82,12 +84,49 @@ def test_a_full_disk_keeps_no_line_from_the_driver_and_no_program_from_its_end(a
     log = agent.folder / "logs" / "rank-0000@node1.out"
     log.symlink_to("/dev/full")
     process = agent.start("-c", "print('x' * 99 + '\\n', end='') or [print('y' * 99) for _ in range(20000)]")
-    *frames, end = agent.frames()
+    frames = agent.frames()
+    (end,) = [frame for frame in frames if frame["event"] == "rank-end"]
     assert sum(len(frame["text"]) for frame in frames if frame["event"] == "output") == 20001 * 100
     assert [(frame["path"], frame["errno"]) for frame in frames if frame["event"] == "log-ended"] == [
         (str(log), errno.ENOSPC)
     ]
     assert (end["event"], end["code"], process.wait(50)) == ("rank-end", 0, 0)
+
+
+def patient_for(seconds: float, folder: Path) -> str:
+    """A copy of the wrapper that gives up a disk after so many seconds."""
+    for name in ("rank.py", "rank_log.py"):
+        text = (Path(str(rank.__file__)).parent / name).read_text()
+        text = text.replace("SILENT_DISK_SECONDS = 5.0", f"SILENT_DISK_SECONDS = {seconds}")
+        (folder / name).write_text(text)
+    return str(folder / "rank.py")
+
+
+@pytest.mark.parametrize(("lines", "code"), [(70_000, 0), (1, 3)])
+def test_a_disk_that_does_not_answer_keeps_no_line_and_no_end_from_the_driver(
+    agent: Agent, lines: int, code: int
+) -> None:
+    log = agent.folder / "logs" / "rank-0000@node1.out"
+    os.mkfifo(log)  # whoever opens it for writing waits, as for such a disk
+    deed = f"import sys; [print('y' * 99) for _ in range({lines})]; sys.exit({code})"
+    process = agent.start("-c", deed, program=patient_for(0.5, agent.folder))
+    frames = agent.frames()
+    assert sum(len(frame["text"]) for frame in frames if frame["event"] == "output") == lines * 100
+    ended = [(frame["path"], frame["errno"]) for frame in frames if frame["event"] == "log-ended"]
+    assert ended == [(str(log), None)]
+    (end,) = [frame for frame in frames if frame["event"] == "rank-end"]
+    assert (end["code"], end["tail"][-1], process.wait(50)) == (code, "y" * 99 + "\n", code)
+    if lines == 1:  # else it is more than memory holds, and the file has ended before
+        assert [frame["event"] for frame in frames] == ["output", "rank-end", "log-ended"]
+
+
+def test_a_disk_that_answers_again_has_every_line(agent: Agent) -> None:
+    log = agent.folder / "logs" / "rank-0000@node1.out"
+    os.mkfifo(log)
+    process = agent.start("-c", "print('first\\nsecond')", program=patient_for(60.0, agent.folder))
+    assert log.read_bytes() == b"first\nsecond\n"
+    assert agent.frames()[-1]["event"] == "rank-end"
+    assert process.wait(50) == 0
 
 
 def test_the_time_of_an_end_is_of_a_clock_that_nobody_sets(agent: Agent) -> None:
@@ -172,8 +211,8 @@ def test_the_end_is_told_though_python_was_replaced_in_mid_run(
     ],
 )
 def test_only_whole_lines_are_passed_on(text: bytes, whole: bytes, rest: bytes) -> None:
-    assert rank.whole_lines(text, flush=False) == (whole, rest)
-    assert rank.whole_lines(text, flush=True) == (text, b"")
+    assert rank_log.whole_lines(text, flush=False) == (whole, rest)
+    assert rank_log.whole_lines(text, flush=True) == (text, b"")
 
 
 def test_a_long_line_is_passed_on_in_pieces(agent: Agent) -> None:
@@ -191,7 +230,7 @@ def test_what_a_program_printed_last_is_passed_on_however_slow_the_host_is(agent
     time.sleep(1.5)  # the agent has no core
     *lines, end = agent.frames()
     assert "".join(line["text"] for line in lines) == "x" * 280000 + "\n"
-    assert (end["event"], end["tail"][-1]) == ("rank-end", lines[-1]["text"][-rank.TAIL_WIDTH :])
+    assert (end["event"], end["tail"][-1]) == ("rank-end", lines[-1]["text"][-rank_log.TAIL_WIDTH :])
     assert process.wait(50) == 0
 
 

@@ -19,6 +19,7 @@ from muster.deploy.plan.spec import LaunchSpec, Program
 TOOLS = Tools(
     rank="# rank.py\n",
     rsh="# rsh.py\n",
+    rank_log="# rank_log.py\n",
     in_rank={"sitecustomize.py": "# sitecustomize.py\n", "muster_over.py": "# muster_over.py\n"},
     container={"keeper.py": "# keeper.py\n", "enter.py": "# enter.py\n"},
 )

@@ -74,15 +74,20 @@ class LocalSocket:
         self._wrappers[rank] = stream
         self.ranks.started(rank, hello["pid"])
         self._send({**hello, "event": "rank-start"})
-        # rank.py may be killed itself: its program goes with it (PR_SET_PDEATHSIG), so the rank ends.
-        end = {"event": "rank-end", "code": -signal.SIGKILL, "time": None, "tail": []}
+        ended = False
         with contextlib.suppress(OSError, ValueError):
             while received := read_frame(stream):
                 frame, _ = received
                 if frame["event"] == "rank-end":
-                    end = frame
-                    break
-                self._send({**_explained(frame), "rank": rank})
+                    ended = True
+                    self._ended(rank, frame)
+                else:
+                    self._send({**_explained(frame), "rank": rank})
+        if not ended:
+            # rank.py may be killed itself: its program goes with it (PR_SET_PDEATHSIG), so the rank ends.
+            self._ended(rank, {"event": "rank-end", "code": -signal.SIGKILL, "time": None, "tail": []})
+
+    def _ended(self, rank: int, end: Frame) -> None:
         at = end["time"] or steady()  # now: what follows from this end must not seem to be before it
         self._send({**self.ranks.ended(rank, end), "rank": rank, "time": at})
 
@@ -118,5 +123,9 @@ def _explained(frame: Frame) -> Frame:
     """A rank's report; the error number of a log that ends early becomes a sentence."""
     if frame["event"] != "log-ended":
         return frame
+    if frame["errno"] is None:
+        from ..host.disks import disk_of, unanswered  # noqa: PLC0415  # most disks answer
+
+        return {"event": "log-ended", "why": unanswered(disk_of(frame["path"]))}
     error = OSError(frame["errno"], os.strerror(frame["errno"]), frame["path"])
     return {"event": "log-ended", "why": explain(error)}

@@ -14,10 +14,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
-import io
 import json
 import os
-import select
 import signal
 import socket
 import struct
@@ -25,14 +23,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING or __package__:
+    from .rank_log import TAIL_LINES, Log, pump
+else:  # a program of its own, beside which the other file lies
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    _log = __import__("rank_log")
+    TAIL_LINES, Log, pump = _log.TAIL_LINES, _log.Log, _log.pump
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
-TAIL_LINES, TAIL_WIDTH = 40, 2048  # the log has every line in full
-LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
-LEFT_BEHIND_SECONDS = 1.0  # for what a program's own children print after its end
 LAST_SECONDS = 10.0  # then, to pass on what there is; those children may print for ever
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -122,72 +124,6 @@ def prepare_child(agent: int) -> None:
     libc.prctl(PR_SET_PTRACER, agent, 0, 0, 0)  # fails without Yama, where it is not needed
 
 
-class Log:
-    """A log file on this host, which may end early.
-
-    A full disk must not stop the reading of the program's pipe: the program would wait for room in it. What
-    no longer fits here still reaches the driver, and the driver is told why this file ends early.
-    """
-
-    def __init__(self, path: str, agent: Agent) -> None:
-        self._path, self._agent = path, agent
-        self._file: io.FileIO | None = None
-        with self._errors():
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115  # as long as the rank
-
-    def write(self, content: bytes) -> None:
-        """Append. A disk that is nearly full takes a part of the content before it gives an error."""
-        with self._errors():
-            while content and self._file:
-                content = content[self._file.write(content) :]
-
-    def close(self) -> None:
-        """Close the file; some network file systems report only now that the quota is used up."""
-        file, self._file = self._file, None
-        if file:
-            with self._errors():
-                file.close()
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._file = None
-            self._agent.send({"event": "log-ended", "path": self._path, "errno": error.errno})
-
-
-def pump(
-    source: BinaryIO, path: str, name: str, agent: Agent, tail: collections.deque[str], *, over: int
-) -> None:
-    r"""Copy a stream to its file byte for byte, and to the agent in whole lines (ended by \n or \r)."""
-    pending = b""
-    with contextlib.closing(Log(path, agent)) as log:
-        for chunk in chunks(source, over):
-            log.write(chunk)
-            whole, pending = whole_lines(pending + chunk, flush=not chunk)
-            if whole:
-                text = whole.decode(errors="surrogateescape")
-                tail.extend(line[-TAIL_WIDTH:] for line in text.splitlines(keepends=True)[-TAIL_LINES:])
-                agent.send({"event": "output", "stream": name, "text": text})
-
-
-def chunks(source: BinaryIO, over: int) -> Iterator[bytes]:
-    """The chunks of a stream as they come, and one empty chunk at the end.
-
-    `over` can be read once the program has ended. Its output is in the pipe by then, but its children may
-    hold the stream open for ever.
-    """
-    stream, until, chunk = source.fileno(), 0.0, b"begin"
-    while chunk:
-        ready, _, _ = select.select([stream, over], [], [])
-        if stream not in ready:
-            until = until or time.monotonic() + LEFT_BEHIND_SECONDS
-            ready, _, _ = select.select([stream], [], [], max(0.0, until - time.monotonic()))
-        chunk = os.read(stream, 1 << 16) if ready else b""
-        yield chunk
-
-
 def feed(parts: SimpleQueue[bytes], program: BinaryIO, agent: Agent) -> None:
     """Write each part to the program's standard input, and report when the program has taken it."""
     with contextlib.suppress(OSError):  # the program reads no more, or has ended
@@ -200,14 +136,6 @@ def feed(parts: SimpleQueue[bytes], program: BinaryIO, agent: Agent) -> None:
     agent.send({"event": "stdin", "still_read": False})
 
 
-def whole_lines(text: bytes, *, flush: bool) -> tuple[bytes, bytes]:
-    """Split into whole lines and a rest; at the end, or if the rest is too long, the rest goes along."""
-    end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-    if flush or len(text) - end > LONGEST_LINE:
-        end = len(text)
-    return text[:end], text[end:]
-
-
 def run(argv: list[str]) -> int:
     """Run Python with these arguments to its end; returns its exit code, negative for a signal."""
     ranks = place(os.environ)
@@ -216,7 +144,7 @@ def run(argv: list[str]) -> int:
     agent = Agent({"hello": "rank", "pid": os.getpid(), **ranks})
     attempt = f".restart-{agent.job['attempt']}" if agent.job.get("attempt") else ""
     name = f"rank-{ranks['rank']:04d}@{agent.job['host']}{attempt}"
-    label = os.path.join(agent.job["folder"], "logs", name)
+    label = os.path.join(os.path.realpath(agent.job["folder"]), "logs", name)
     reads = ranks["rank"] == 0 and agent.job.get("stdin", False)
     tails: dict[str, collections.deque[str]] = {
         "out": collections.deque(maxlen=TAIL_LINES),
@@ -242,10 +170,11 @@ def run(argv: list[str]) -> int:
     if child.stdin:
         threading.Thread(target=feed, args=(parts, child.stdin, agent), daemon=True).start()
     over, ending = os.pipe()
+    logs = {name: Log(f"{label}.{name}", agent.send) for name in tails}
     pumps = [
         threading.Thread(
             target=pump,
-            args=(stream, f"{label}.{name}", name, agent, tails[name]),
+            args=(stream, logs[name], name, agent.send, tails[name]),
             kwargs={"over": over},
             daemon=True,
         )
@@ -260,7 +189,7 @@ def run(argv: list[str]) -> int:
         thread.join(LAST_SECONDS)
     tail = list(tails["err"]) or list(tails["out"])
     at = failed_at(child.pid, ended) if code else ended
-    return finish(agent, label, code, tail, at=at, alone=was_alone(ranks["rank"]))
+    return finish(agent, label, code, tail, at=at, alone=was_alone(ranks["rank"]), logs=[*logs.values()])
 
 
 def was_alone(rank: int) -> bool:
@@ -281,7 +210,14 @@ def failed_at(pid: int, ended: float) -> float:
 
 
 def finish(
-    agent: Agent, label: str, code: int, tail: list[str], *, at: float | None = None, alone: bool = False
+    agent: Agent,
+    label: str,
+    code: int,
+    tail: list[str],
+    *,
+    at: float | None = None,
+    alone: bool = False,
+    logs: Sequence[Log] = (),
 ) -> int:
     """Send the exit record to the agent, and write it here if possible: the disk may be full or gone.
 
@@ -290,8 +226,12 @@ def finish(
     record = {"code": code, "time": time.time(), "tail": tail, **({"alone": True} if alone else {})}
     at = time.clock_gettime(time.CLOCK_BOOTTIME) if at is None else at
     agent.send({"event": "rank-end", **record, "time": at})
-    with contextlib.suppress(OSError), open(f"{label}.json", "wb") as file:
-        file.write(json.dumps(record).encode())
+    record_file = Log(f"{label}.json", lambda frame: None)
+    record_file.write(json.dumps(record).encode())
+    for log in (*logs, record_file):
+        log.begin_close()
+    for log in (*logs, record_file):
+        log.close()
     return code
 
 

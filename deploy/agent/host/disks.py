@@ -1,0 +1,66 @@
+"""A disk that does not answer: a file server that is gone, a file system that is frozen.
+
+Whoever uses it waits in the kernel, without an error and without end. Standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+PROBE_SECONDS = 3.0
+REMEDY = "look at dmesg there, and at the server of that file system"
+
+
+class Probe:
+    """Writes a small file in a folder, in a thread of its own, to learn whether its disk answers."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self._real = folder, folder
+        self._answered = threading.Event()
+        self._answered.set()
+
+    def silent_disk(self) -> str:
+        """The disk of the folder, if it does not answer within PROBE_SECONDS; else an empty text."""
+        if self._answered.is_set():  # else the last probe still waits
+            self._answered.clear()
+            threading.Thread(target=self._ask, daemon=True).start()
+        return "" if self._answered.wait(PROBE_SECONDS) else disk_of(self._real)
+
+    def _ask(self) -> None:
+        path = ""
+        with contextlib.suppress(OSError):  # an error is an answer
+            self._real = os.path.realpath(self._folder)
+            path = os.path.join(self._real, f".probe-{os.getpid()}")
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        self._answered.set()
+
+
+def unanswered(disk: str) -> str:
+    """`/home (nfs4 files:/home) does not answer; look at dmesg there, ...`."""
+    return f"the disk {disk} does not answer; {REMEDY}"
+
+
+def disk_of(path: str, table: str = "/proc/self/mountinfo") -> str:
+    """`/home (nfs4 files:/home)`: the file system of a path, from proc(5) alone: a stat(2) might wait."""
+    found = ("", "", "")
+    with contextlib.suppress(OSError), open(table, "rb") as file:
+        for line in file:
+            before, _, after = os.fsdecode(line).partition(" - ")
+            words, device = before.split(" "), after.split(" ")
+            if len(words) < 5 or len(device) < 2:
+                continue
+            point = _plain(words[4])
+            if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(found[0]):
+                found = (point, device[0], _plain(device[1]))
+    return f"{found[0]} ({found[1]} {found[2]})" if found[0] else path
+
+
+def _plain(word: str) -> str:
+    """A word of the table without its escapes."""
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        word = word.replace(code, character)
+    return word
