@@ -14,7 +14,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...common.certificate_name import certificate_name
 from .blobs import CHUNK, WAIT_SECONDS, Blobs
@@ -113,27 +113,23 @@ def _pull_from(
     ):
         connection.settimeout(WAIT_SECONDS + CONNECT_SECONDS)
         connection.sendall(json.dumps({**wanted._asdict(), "offset": offset}).encode() + b"\n")
-        while offset < wanted.size and (length := _read(connection, piece[: wanted.size - offset])):
+        come = select.poll()
+        come.register(connection, select.POLLIN)
+        while offset < wanted.size and (length := _read(connection, piece[: wanted.size - offset], come)):
             blobs.append(wanted.digest, offset, piece[:length])
             offset += length
             tell(offset)
 
 
-def _read(connection: ssl.SSLSocket, piece: memoryview) -> int:
-    """Fill `piece` with what has come; returns its length, 0 at the end.
+def _read(connection: ssl.SSLSocket, piece: memoryview, come: select.poll) -> int:
+    """Fill `piece` with what has come (`come` knows whether more has); returns its length, 0 at the end.
 
     TLS gives 16 KiB at a time, and to store each of them alone would cost more than to encrypt it.
     """
     length = connection.recv_into(piece)
-    while 0 < length < len(piece) and (connection.pending() or _has_come(connection)):
+    while 0 < length < len(piece) and (come.poll(0) or connection.pending()):
         more = connection.recv_into(piece[length:])
         if not more:
             break
         length += more
     return length
-
-
-def _has_come(connection: Any) -> bool:
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    return bool(poll.poll(0))
