@@ -249,7 +249,7 @@ class EnvironmentMade:
 
 
 @dataclass(frozen=True)
-class Fed:
+class Sent:
     """Not from a host: so much of a file the driver has sent to it; `error`: why it gets nothing more."""
 
     digest: str = ""
@@ -287,7 +287,7 @@ Report = (
     | ImageLoaded
     | DataRead
     | EnvironmentMade
-    | Fed
+    | Sent
     | Lost
 )
 

@@ -16,8 +16,8 @@ class Bundle:
 
     chunks: tuple[int, ...]
     size: int
-    lackers: tuple[str, ...]
-    givers: tuple[str, ...] = ()
+    missing_on: tuple[str, ...]
+    sources: tuple[str, ...] = ()
 
 
 def bundles(
@@ -31,10 +31,10 @@ def bundles(
     """
     growing: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[list[int], int]] = {}
     for number, length in enumerate(lengths):
-        lackers = tuple(host for host, numbers in lacking.items() if number in numbers)
-        if not lackers:
+        missing_on = tuple(host for host, numbers in lacking.items() if number in numbers)
+        if not missing_on:
             continue
-        key = lackers, tuple(host for host, numbers in have.items() if number in numbers)
+        key = missing_on, tuple(host for host, numbers in have.items() if number in numbers)
         chunks, size = growing.get(key, ([], 0))
         if chunks and (size + length > CHUNK or len(chunks) == MOST_CHUNKS):
             yield Bundle(tuple(chunks), size, *key)

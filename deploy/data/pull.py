@@ -18,7 +18,7 @@ from ..connect.requests.request import Payload
 from ..errors import MusterError, UsageError
 from ..hosts.arriving import inner_paths
 from .bundles import bundles
-from .giving import bring_here
+from .chunk_transfers import bring_here
 from .push import BUNDLE_SECONDS, LONG_SECONDS, read_manifest
 
 AT_ONCE = 2  # bundles that a host is asked for before the first one is here
@@ -31,12 +31,12 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
     `MusterError` if the hosts have different versions, or not all shards. What has come before an
     interruption is beside the target, and is used again.
     """
-    givers = _givers(name, held)
+    hosts = _host_of_each_shard(name, held)
     if os.path.lexists(target):
         raise UsageError(
             f"{target} is here already; remove it, or give another place: data pull {name} FOLDER"
         )
-    first = next(iter(givers.values()))
+    first = next(iter(hosts.values()))
     bundle = cluster.channels[first].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
     manifest = read_manifest(bring_here(cluster.channels[first], bundle), first)
     if manifest.digest != held[first].digest:
@@ -48,10 +48,10 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
     folder = target.with_name(f".{target.name}.{manifest.digest[:16]}.part")
     draft = Draft(str(folder), manifest, chunks, range(len(manifest.files)))
     draft.adopt()
-    for shard, host in givers.items():
+    for shard, host in hosts.items():
         if host != first:
             cluster.channels[host].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
-        files = (manifest.files[index] for index in manifest.shard(shard, len(givers)))
+        files = (manifest.files[index] for index in manifest.shard(shard, len(hosts)))
         here = {chunks.number[digest] for file in files for digest in file.chunks}
         _receive(cluster.channels[host], draft, here & draft.lacking.keys(), tell)
     draft.finish()
@@ -62,7 +62,7 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
     return manifest.size
 
 
-def _givers(name: str, held: Mapping[str, DataSet]) -> dict[int, str]:
+def _host_of_each_shard(name: str, held: Mapping[str, DataSet]) -> dict[int, str]:
     """A host for each shard; 0 alone if hosts have the whole set."""
     if not held:
         raise UsageError(f"no host has a data set {name}; what there is: muster data list")
@@ -72,12 +72,12 @@ def _givers(name: str, held: Mapping[str, DataSet]) -> dict[int, str]:
     if len(kinds) > 1:
         raise MusterError(f"the hosts have different versions of {name}; choose one: --include HOST")
     ((_, of),) = kinds
-    givers: dict[int, str] = {}
+    hosts: dict[int, str] = {}
     for host, one in held.items():
-        givers.setdefault(one.shard, host)
-    if lacking := sorted({*range(of)} - givers.keys()):
+        hosts.setdefault(one.shard, host)
+    if lacking := sorted({*range(of)} - hosts.keys()):
         raise MusterError(f"no host here has the shards {', '.join(map(str, lacking))} of {of} of {name}")
-    return {shard: givers[shard] for shard in range(of)}
+    return {shard: hosts[shard] for shard in range(of)}
 
 
 def _receive(channel: Channel, draft: Draft, wanted: set[int], tell: Tell) -> None:

@@ -1,8 +1,8 @@
 """Brings a data set to every host. Each chunk that no host has leaves this machine once.
 
 A host that lacks chunks gets them in bundles from a host that has them, or this machine sends them to a first
-host; from there they go through a tree of hosts (connect/relay.py) while they still arrive. What has arrived
-stays: the next push asks each host what it lacks, and goes on from there.
+host; from there they go through a tree of hosts (connect/transfer/tree.py) while they still arrive. What has
+arrived stays: the next push asks each host what it lacks, and continues from there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from ..common.data.scan import Reader, scan
 from ..common.os_errors import explain
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
-from ..connect.parcels import serve
 from ..connect.requests.data import (
     DATA_BEGIN,
     DATA_FETCH,
@@ -27,10 +26,11 @@ from ..connect.requests.data import (
     DataBegun,
     DataServed,
 )
-from ..connect.spread import Tell
+from ..connect.transfer.files import serve
+from ..connect.transfer.transfers import Tell
 from ..errors import MusterError, UnfitError, UsageError
 from .bundles import Bundle, bundles
-from .giving import Giving, bring_here
+from .chunk_transfers import ChunkTransfers, bring_here
 from .source import Source
 
 ANSWER_SECONDS = 60.0
@@ -95,20 +95,20 @@ class Push:
 
     def carry(self, content: Content | None) -> Pushed:
         """Bring every host what it lacks, and put it into place there. `content`: None if the head has it."""
-        spread = Giving(self._cluster, self._serve(), self._tell)
+        transfers = ChunkTransfers(self._cluster, self._serve(), self._tell)
         hosts = [host for host, outcome in self.pushed.hosts.items() if not outcome.same_as]
         if content is None:
-            content = self._read_by_head(spread, hosts[0])
-            digest = spread.bring_file(content.packed, hosts[1:], giver=hosts[0])
+            content = self._read_by_head(transfers, hosts[0])
+            digest = transfers.bring_file(content.packed, hosts[1:], source=hosts[0])
         else:
-            digest = spread.bring_file(content.packed, hosts)
-        if spread.lost.keys() >= {*hosts} or (self._shard and spread.lost):
-            raise UnfitError(spread.lost.items())
-        begun = self._begin([host for host in hosts if host not in spread.lost], content, digest)
+            digest = transfers.bring_file(content.packed, hosts)
+        if transfers.lost.keys() >= {*hosts} or (self._shard and transfers.lost):
+            raise UnfitError(transfers.lost.items())
+        begun = self._begin([host for host in hosts if host not in transfers.lost], content, digest)
         chunks = Chunks(content.manifest)
-        spread.bring_bundles(self._bundles(chunks, begun), chunks, content.reader)
-        self.pushed.sent = spread.sent
-        self._publish(hosts, spread.lost, _seconds_for(content.manifest))
+        transfers.bring_bundles(self._bundles(chunks, begun), chunks, content.reader)
+        self.pushed.sent = transfers.sent
+        self._publish(hosts, transfers.lost, _seconds_for(content.manifest))
         self._forget(hosts, digest)
         return self.pushed
 
@@ -125,13 +125,13 @@ class Push:
                 raise UnfitError([(host, reason)])
         return {host: answer for host, answer in served.items() if not self.pushed.hosts[host].same_as}
 
-    def _read_by_head(self, spread: Giving, head: str) -> Content:
+    def _read_by_head(self, transfers: ChunkTransfers, head: str) -> Content:
         """Let the head read its folder, or fetch the file; its manifest is checked here as a host's word."""
         if self._source.url:
             words = {"url": self._source.url, "most": self._most, "sha256": self._source.sha256}
-            bundle = spread.answer(head, DATA_FETCH, LONG_SECONDS, **words)
+            bundle = transfers.answer(head, DATA_FETCH, LONG_SECONDS, **words)
         else:
-            bundle = spread.answer(head, DATA_SCAN, LONG_SECONDS, path=self._source.there)
+            bundle = transfers.answer(head, DATA_SCAN, LONG_SECONDS, path=self._source.there)
         packed = bring_here(self._cluster.channels[head], bundle)
         return Content(read_manifest(packed, head), packed, None)
 

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
-from ..connect.parcels import File
 from ..connect.requests.packages import ENVIRONMENT_REACH
+from ..connect.transfer.files import File
 from ..console.fold import fold_names
 from ..console.progress import MB
 from ..console.text import count
@@ -144,7 +144,7 @@ class Bringing(Asked):
             cluster, lock, self._wanted, tool=tool.digest, wheels=wheels, online=online, tell=self._tell
         )
         with self._progress("packages on their way", MB) as progress:
-            making.spread(files, needed, progress.show)
+            making.bring(files, needed, progress.show)
         made = making.make(makers)
         return {host: made[first[there[host].home]] for host in lacking}
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ..common.durable import keep_if_intact, read_sealed, write_sealed
 from ..common.files import digest as digest_of
-from ..connect.parcels import File
-from ..connect.spread import Tell
+from ..connect.transfer.files import File
+from ..connect.transfer.transfers import Tell
 from ..errors import MusterError
 from . import uv
 from .lock import Package

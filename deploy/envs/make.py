@@ -8,11 +8,11 @@ from typing import Any
 
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
-from ..connect.parcels import File, Requests, parcels, serve
 from ..connect.pipe import why_lost
 from ..connect.reports import EnvironmentMade, Lost, Report
 from ..connect.requests.packages import ENVIRONMENT_MAKE, WHEEL_COMPLETE, WHEEL_PULL, WHEEL_SERVE, WHEEL_TAKE
-from ..connect.spread import Spread, Tell
+from ..connect.transfer.files import File, Requests, serve, transfers_of
+from ..connect.transfer.transfers import Tell, Transfers
 from ..console.text import count
 from ..errors import UnfitError
 from ..hosts.environments import Environment
@@ -47,13 +47,13 @@ class Making:
         self._made: dict[str, Environment] = {}
         self._errors: dict[str, str] = {}
 
-    def spread(self, files: Sequence[File], needed: Mapping[str, Sequence[str]], tell: Tell) -> None:
+    def bring(self, files: Sequence[File], needed: Mapping[str, Sequence[str]], tell: Tell) -> None:
         """Bring the files to the hosts that need them; `UnfitError` for hosts that did not get them."""
-        spread = Spread(self._cluster, WHEELS, serve(self._cluster, WHEEL_SERVE, needed), tell)
-        going = parcels(files, needed)
-        spread.bring(going, sum(file.size * len(file.hosts) for file in going))
-        if spread.lost:
-            raise UnfitError(spread.lost.items())
+        transfers = Transfers(self._cluster, WHEELS, serve(self._cluster, WHEEL_SERVE, needed), tell)
+        wanted = transfers_of(files, needed)
+        transfers.bring(wanted, sum(file.size * len(file.hosts) for file in wanted))
+        if transfers.lost:
+            raise UnfitError(transfers.lost.items())
 
     def make(self, hosts: Sequence[str]) -> dict[str, Environment]:
         """Let each host make the environment; `UnfitError` with the words of every host that could not."""

@@ -1,4 +1,4 @@
-"""Brings an image to every host without a registry; layers go through a tree of hosts (connect/spread.py)."""
+"""Brings an image to every host without a registry; layers go through a tree of hosts (connect/transfer)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
-from ..connect.parcels import ANSWER_SECONDS, File, Parcel, Requests, parcels, serve
 from ..connect.reports import ImageLoaded, Report
 from ..connect.requests.images import (
     IMAGE,
@@ -21,7 +20,8 @@ from ..connect.requests.images import (
     IMAGE_TAKE,
     ImageThere,
 )
-from ..connect.spread import Spread, Tell
+from ..connect.transfer.files import ANSWER_SECONDS, File, Requests, Transfer, serve, transfers_of
+from ..connect.transfer.transfers import Tell, Transfers
 from ..errors import MusterError
 from .archive import Archive, Layer
 from .engine import Engine, Image
@@ -124,7 +124,7 @@ class Push:
         needed = {host: [layer.digest for layer in layers] for host, layers in self._layers.items()}
         served = serve(self._cluster, IMAGE_SERVE, needed)
         loading = _Loading(self._cluster, LAYERS, served, self._tell)
-        loading.bring_image(self._image, self._configuration, self._layers, parcels(files, needed))
+        loading.bring_image(self._image, self._configuration, self._layers, transfers_of(files, needed))
         for host, error in loading.lost.items():
             hosts[host].error = error
         self._tidy(hosts)
@@ -146,7 +146,7 @@ class Push:
                     channel.ask(IMAGE_FORGET, digests=digests, seconds=ANSWER_SECONDS)
 
 
-class _Loading(Spread):
+class _Loading(Transfers):
     """Brings layers to hosts, and lets the engine of each host load the image as soon as it has all."""
 
     working_seconds = LOAD_SECONDS
@@ -156,7 +156,7 @@ class _Loading(Spread):
         image: Image,
         configuration: bytes,
         layers: Mapping[str, Sequence[Layer]],
-        files: Sequence[Parcel],
+        files: Sequence[Transfer],
     ) -> None:
         """Bring the layers that each host lacks."""
         self._image, self._configuration, self._layers = image, configuration, layers
@@ -165,8 +165,8 @@ class _Loading(Spread):
             self._load(host)
         self.bring(files, sum(file.size * len(file.hosts) for file in files))
 
-    def _arrived(self, host: str, parcel: Parcel) -> None:
-        self._missing[host].discard(parcel.digest)
+    def _arrived(self, host: str, transfer: Transfer) -> None:
+        self._missing[host].discard(transfer.digest)
         if not self._missing[host]:
             self._load(host)
 

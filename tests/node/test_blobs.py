@@ -16,7 +16,7 @@ from muster.deploy.agent.transfer import peers
 from muster.deploy.agent.transfer.blobs import Blobs
 from muster.deploy.agent.transfer.peers import Server, Source, Wanted
 from muster.deploy.agent.transfer.tls import Identity, identity
-from muster.deploy.connect.certificates import identities
+from muster.deploy.connect.transfer.certificates import identities
 from tests.damage import DAMAGE
 from tests.waiting import wait_until
 

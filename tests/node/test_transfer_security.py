@@ -19,7 +19,7 @@ from muster.deploy.agent.transfer.blobs import Blobs
 from muster.deploy.agent.transfer.peers import Server, Source, Wanted
 from muster.deploy.agent.transfer.tls import identity
 from muster.deploy.common.certificate_name import certificate_name
-from muster.deploy.connect.certificates import identities
+from muster.deploy.connect.transfer.certificates import identities
 
 HERE = "127.0.0.1"
 CONTENT = b"a chunk that only the hosts of the push may read; " * 20_000

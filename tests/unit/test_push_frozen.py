@@ -84,8 +84,8 @@ def test_a_host_that_freezes_keeps_no_other_from_its_image(tmp_path: Path, froze
     archive.take(saved("old"), IMAGE.id, DIFF_IDS)
     channels = {name: Channel(name, events, frozen=name == frozen) for name in ("node1", "node2", "node3")}
     cluster = cluster_of(events, channels)
-    going = push.Push(cluster, IMAGE, archive, CONFIGURATION, lambda have, total: None)
-    pushed = going.carry(dict.fromkeys(channels, DIFF_IDS))
+    active = push.Push(cluster, IMAGE, archive, CONFIGURATION, lambda have, total: None)
+    pushed = active.carry(dict.fromkeys(channels, DIFF_IDS))
     errors = {name: outcome.error for name, outcome in pushed.hosts.items() if outcome.error}
     assert list(errors) == ([frozen] if frozen else [])
     assert all(error.startswith("silent for 10 s") for error in errors.values())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.relay import ancestors, by_what_is_there
+from muster.deploy.connect.transfer.tree import ancestors, most_complete_first
 from muster.deploy.errors import MusterError
 from muster.deploy.image import report
 from muster.deploy.image.archive import Archive
@@ -138,7 +138,7 @@ def test_one_host_is_fed_from_here_and_none_gives_to_more_than_two(count: int) -
 
 
 def test_a_host_with_most_of_a_file_comes_first() -> None:
-    assert by_what_is_there({"a": 0, "b": 7, "c": 0, "d": 9}) == ["d", "b", "a", "c"]
+    assert most_complete_first({"a": 0, "b": 7, "c": 0, "d": 9}) == ["d", "b", "a", "c"]
 
 
 def test_the_report_is_one_line_a_host() -> None:

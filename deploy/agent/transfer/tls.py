@@ -1,6 +1,6 @@
 """The certificate of a host for one push: the hosts of the push know each other by it.
 
-The driver makes the certificates (deploy/connect/certificates.py). They arrive over SSH and stay in memory.
+The driver makes it (deploy/connect/transfer/certificates.py). It arrives over SSH and stays in memory.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from muster.deploy.connect import listener
-from muster.deploy.connect import spread as module
 from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.parcels import Parcel, Requests
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, FileGot, FileHave, FileStuck, Report
 from muster.deploy.connect.requests.data import DATA_COMPLETE, DATA_FORGET, DATA_PULL, DATA_TAKE
 from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
-from muster.deploy.connect.spread import TRIES, Spread
+from muster.deploy.connect.transfer import transfers as module
+from muster.deploy.connect.transfer.files import Requests, Transfer
+from muster.deploy.connect.transfer.transfers import TRIES, Transfers
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
@@ -98,27 +98,28 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     return Cluster()
 
 
-def parcel(hosts: tuple[str, ...] = NAMES, **choices: Any) -> Parcel:
+def transfer(hosts: tuple[str, ...] = NAMES, **choices: Any) -> Transfer:
     content = choices.pop("content", b"0123456789")
-    return Parcel(choices.pop("digest", DIGEST), len(content), hosts, partial(io.BytesIO, content), **choices)
+    digest, opened = choices.pop("digest", DIGEST), partial(io.BytesIO, content)
+    return Transfer(digest, len(content), hosts, opened, **choices)
 
 
 def served() -> dict[str, FilesServed]:
     return {name: FilesServed(20123, ("10.0.0.1",), {}) for name in NAMES}
 
 
-def bring(cluster: Any, *files: Parcel, kind: type[Spread] = Spread) -> Spread:
+def bring(cluster: Any, *files: Transfer, kind: type[Transfers] = Transfers) -> Transfers:
     told: list[tuple[int, int]] = []
-    spread = kind(cluster, BUNDLES, served(), lambda done, total: told.append((done, total)))
+    transfers = kind(cluster, BUNDLES, served(), lambda done, total: told.append((done, total)))
     total = sum(file.size * len(file.hosts) for file in files)
-    spread.bring(files, total)
-    assert spread.lost or told[-1] == (total, total)
-    return spread
+    transfers.bring(files, total)
+    assert transfers.lost or told[-1] == (total, total)
+    return transfers
 
 
 def test_a_file_leaves_this_machine_once_and_goes_from_host_to_host(cluster: Any) -> None:
-    spread = bring(cluster, parcel(forget=DATA_FORGET))
-    assert (spread.sent, spread.lost) == (10, {})
+    transfers = bring(cluster, transfer(forget=DATA_FORGET))
+    assert (transfers.sent, transfers.lost) == (10, {})
     assert [cluster.channels[name].count("data_take") for name in NAMES] == [1, 0, 0]
     assert [cluster.channels[name].count("data_forget") for name in NAMES] == [1, 1, 1]
 
@@ -126,30 +127,30 @@ def test_a_file_leaves_this_machine_once_and_goes_from_host_to_host(cluster: Any
 @pytest.mark.parametrize("frozen", NAMES)
 def test_a_host_that_freezes_while_it_is_fed_keeps_no_other_waiting(cluster: Any, frozen: str) -> None:
     cluster.channels[frozen].frozen = True
-    files = [parcel((name,), digest=f"{number}a" * 32) for number, name in enumerate(NAMES)]
-    spread = bring(cluster, *files)
-    assert spread.lost == {frozen: "silent for 10 s: frozen, or cut off from the network"}
+    files = [transfer((name,), digest=f"{number}a" * 32) for number, name in enumerate(NAMES)]
+    transfers = bring(cluster, *files)
+    assert transfers.lost == {frozen: "silent for 10 s: frozen, or cut off from the network"}
     assert all(cluster.channels[name].count("data_complete") == 1 for name in NAMES if name != frozen)
 
 
 def test_a_host_without_room_is_named_with_its_own_words(cluster: Any) -> None:
     cluster.channels["node1"].refusal = "no space left on the disk of /home/ml/.muster/data"
-    spread = bring(cluster, parcel(("node1",)))
-    assert spread.lost == {"node1": "no space left on the disk of /home/ml/.muster/data"}
+    transfers = bring(cluster, transfer(("node1",)))
+    assert transfers.lost == {"node1": "no space left on the disk of /home/ml/.muster/data"}
 
 
 def test_a_host_that_got_stuck_gets_the_file_from_hosts_that_have_it_by_then(cluster: Any) -> None:
     cluster.channels["node3"].pulls = [FileStuck(DIGEST, 4, "node1 is not reached")]
-    spread = bring(cluster, parcel())
-    assert (spread.sent, spread.lost) == (10, {})
-    first, second = (givers for word, givers in cluster.channels["node3"].asked if word == "data_pull")
+    transfers = bring(cluster, transfer())
+    assert (transfers.sent, transfers.lost) == (10, {})
+    first, second = (sources for word, sources in cluster.channels["node3"].asked if word == "data_pull")
     assert (first, "node2" in second) == (["node1"], True)
 
 
 def test_what_no_host_can_give_comes_from_here_and_from_where_it_stopped(cluster: Any) -> None:
     cluster.channels["node3"].pulls = [FileStuck(DIGEST, 4, "nobody is reached")] * (TRIES + 1)
-    spread = bring(cluster, parcel())
-    assert (spread.sent, spread.lost) == (10 + 6, {})
+    transfers = bring(cluster, transfer())
+    assert (transfers.sent, transfers.lost) == (10 + 6, {})
 
 
 def test_a_host_that_never_gets_the_file_is_given_up_with_its_own_words(cluster: Any) -> None:
@@ -157,34 +158,36 @@ def test_a_host_that_never_gets_the_file_is_given_up_with_its_own_words(cluster:
     node1.report = lambda report: Channel.report(
         node1, FileStuck(DIGEST, 0, "damaged on the way") if isinstance(report, FileGot) else report
     )
-    spread = bring(cluster, parcel(("node1",)))
-    assert spread.lost == {"node1": "damaged on the way"}
+    transfers = bring(cluster, transfer(("node1",)))
+    assert transfers.lost == {"node1": "damaged on the way"}
     assert node1.count("data_take") == 1 + 2 * TRIES
 
 
-class Instead(Spread):
-    """Finds that a giver gave something wrong, and sends it from here."""
+class Instead(Transfers):
+    """Finds that a source gave something wrong, and sends it from here."""
 
-    def _is_right(self, parcel_: Parcel) -> bool:
-        self.lose(parcel_.giver, "it gave something else")
+    def _is_right(self, transfer_: Transfer) -> bool:
+        self.lose(transfer_.source, "it gave something else")
         return False
 
-    def _instead(self, host: str, parcel_: Parcel) -> Parcel | None:
-        return parcel((host,), digest=OTHER)
+    def _replacement(self, host: str, transfer_: Transfer) -> Transfer | None:
+        return transfer((host,), digest=OTHER)
 
 
-def test_the_giver_of_wrong_content_is_given_up_and_not_who_got_it(cluster: Any) -> None:
+def test_the_source_of_wrong_content_is_given_up_and_not_who_got_it(cluster: Any) -> None:
     wrong = FileGot(DIGEST, "a chunk is not what the manifest says", wrong=True)
     cluster.channels["node2"].pulls, cluster.channels["node3"].pulls = [wrong], [wrong]
-    spread = bring(cluster, parcel(("node2", "node3"), giver="node1"), kind=Instead)
-    assert spread.lost == {"node1": "it gave something else"}
+    transfers = bring(cluster, transfer(("node2", "node3"), source="node1"), kind=Instead)
+    assert transfers.lost == {"node1": "it gave something else"}
     assert sum(cluster.channels[name].count("data_complete") for name in ("node2", "node3")) == 2
 
 
-def test_who_calls_right_content_wrong_is_given_up_and_not_the_giver(cluster: Any) -> None:
+def test_who_calls_right_content_wrong_is_given_up_and_not_the_source(cluster: Any) -> None:
     cluster.channels["node2"].pulls = [FileGot(DIGEST, "a chunk is not what the manifest says", wrong=True)]
-    spread = bring(cluster, parcel(("node2", "node3"), giver="node1"))
-    assert spread.lost == {"node2": "it called the chunks of node1 wrong, and they are right: checked here"}
+    transfers = bring(cluster, transfer(("node2", "node3"), source="node1"))
+    assert transfers.lost == {
+        "node2": "it called the chunks of node1 wrong, and they are right: checked here"
+    }
 
 
 def test_a_host_that_gets_a_byte_now_and_then_does_not_keep_a_push_from_its_end(
@@ -201,14 +204,14 @@ def test_a_host_that_gets_a_byte_now_and_then_does_not_keep_a_push_from_its_end(
 
     node1.report = report
     try:
-        lost = bring(cluster, parcel(("node1",), content=bytes(1 << 16))).lost
+        lost = bring(cluster, transfer(("node1",), content=bytes(1 << 16))).lost
     finally:
         node1.cut.set()
     assert lost == {"node1": "nothing arrived for 1 s"}
 
 
 def test_the_same_bytes_for_something_else_wait_for_their_turn(cluster: Any) -> None:
-    twice = parcel(words={"chunks": (1,)}), parcel(words={"chunks": (2, 3)})
-    spread = bring(cluster, *twice)
-    assert spread.lost == {}
+    twice = transfer(words={"chunks": (1,)}), transfer(words={"chunks": (2, 3)})
+    transfers = bring(cluster, *twice)
+    assert transfers.lost == {}
     assert cluster.channels["node1"].count("data_complete") == 2

@@ -18,7 +18,6 @@ from ..common.data.scan import Reader
 from ..common.os_errors import explain
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
-from ..connect.parcels import ANSWER_SECONDS, Parcel, Requests
 from ..connect.reports import DataRead, Report
 from ..connect.requests.data import (
     DATA_BUNDLE,
@@ -30,7 +29,8 @@ from ..connect.requests.data import (
     DataBundle,
     DataServed,
 )
-from ..connect.spread import Spread, Tell
+from ..connect.transfer.files import ANSWER_SECONDS, Requests, Transfer
+from ..connect.transfer.transfers import Tell, Transfers
 from ..errors import MusterError
 from .bundles import Bundle
 
@@ -38,51 +38,51 @@ BUNDLES = Requests(DATA_TAKE, DATA_COMPLETE, DATA_PULL)
 MOST_BYTES = 1 << 29
 
 
-class Giving(Spread):
+class ChunkTransfers(Transfers):
     """Brings bundles of chunks to the hosts that lack them."""
 
     def __init__(self, cluster: Cluster, served: Mapping[str, DataServed], tell: Tell) -> None:
         super().__init__(cluster, BUNDLES, served, tell)
         self._reader: Reader | None = None
         self._chunks: Chunks | None = None
-        self._bundles: dict[str, Bundle] = {}
-        """The bundles that were made, by the digest of their bytes."""
+        self._bundles: dict[tuple[int, ...], Bundle] = {}
+        """The bundles that hosts give, by their chunks, with the sources that are left for them."""
 
-    def bring_file(self, content: bytes, hosts: Iterable[str], giver: str = "") -> str:
+    def bring_file(self, content: bytes, hosts: Iterable[str], source: str = "") -> str:
         """Bring a file that is no chunks, such as a manifest, to hosts; returns its digest."""
-        parcel = _parcel(content, Bundle((), len(content), tuple(hosts)))
-        self.bring([replace(parcel, giver=giver)])
-        return parcel.digest
+        transfer = _transfer(content, Bundle((), len(content), tuple(hosts)))
+        self.bring([replace(transfer, source=source)])
+        return transfer.digest
 
     def bring_bundles(self, bundles: Iterable[Bundle], chunks: Chunks, reader: Reader | None) -> None:
         """Bring every bundle of these chunks to its hosts; `reader` gives what no host has."""
         self._chunks, self._reader, listed = chunks, reader, list(bundles)
-        self.bring(self._parcels(listed), sum(one.size * len(one.lackers) for one in listed))
+        self.bring(self._transfers(listed), sum(one.size * len(one.missing_on) for one in listed))
 
-    def _parcels(self, bundles: Iterable[Bundle]) -> Iterator[Parcel]:
+    def _transfers(self, bundles: Iterable[Bundle]) -> Iterator[Transfer]:
         for bundle in bundles:
-            if parcel := self._made(bundle):
-                yield parcel
+            if transfer := self._made(bundle):
+                yield transfer
             else:
-                for host in bundle.lackers:
+                for host in bundle.missing_on:
                     self.lose(host, "no host is left that could give it the rest; push again")
 
-    def _made(self, bundle: Bundle) -> Parcel | None:
-        """A bundle as a parcel, from a host that has its chunks, else from here; None if neither has them."""
-        givers = [host for host in bundle.givers if host not in self.lost]
-        while givers:
-            giver = givers.pop(bundle.chunks[0] % len(givers))  # hosts with equal chunks take turns
+    def _made(self, bundle: Bundle) -> Transfer | None:
+        """The transfer of a bundle from a host that has its chunks, else from here; None if neither has."""
+        sources = [host for host in bundle.sources if host not in self.lost]
+        while sources:
+            source = sources.pop(bundle.chunks[0] % len(sources))  # hosts with equal chunks take turns
             try:
-                channel = self.cluster.channels[giver]
+                channel = self.cluster.channels[source]
                 made = channel.ask(DATA_BUNDLE, chunks=bundle.chunks, seconds=ANSWER_SECONDS)
                 if made.bytes != bundle.size:
                     raise MusterError("it gave other bytes than the manifest says")
             except MusterError as error:
-                self.lose(giver, error.reason)
+                self.lose(source, error.reason)
                 continue
-            self._bundles[made.digest] = replace(bundle, givers=tuple(givers))
-            return _parcel(b"", bundle, giver, made.digest)
-        return _parcel(self._read(bundle, self._reader), bundle) if self._reader else None
+            self._bundles[bundle.chunks] = replace(bundle, sources=tuple(sources))
+            return _transfer(b"", bundle, source, made.digest)
+        return _transfer(self._read(bundle, self._reader), bundle) if self._reader else None
 
     @staticmethod
     def _read(bundle: Bundle, reader: Reader) -> bytes:
@@ -91,30 +91,29 @@ class Giving(Spread):
         except OSError as error:
             raise MusterError(explain(error)) from None
 
-    def _is_right(self, parcel: Parcel) -> bool:
-        return parcel.digest not in self._bundles or self._brought_here(parcel) is not None
+    def _is_right(self, transfer: Transfer) -> bool:
+        return not transfer.words["chunks"] or self._brought_here(transfer) is not None
 
-    def _instead(self, host: str, parcel: Parcel) -> Parcel | None:
-        bundle = self._bundles.get(parcel.digest)
-        if bundle is None:  # a manifest, which is here too
-            return replace(parcel, hosts=(host,), giver="")
-        bundle = replace(bundle, lackers=(host,))
+    def _replacement(self, host: str, transfer: Transfer) -> Transfer | None:
+        if not transfer.words["chunks"]:  # a manifest, which is here too
+            return replace(transfer, hosts=(host,), source="")
+        bundle = replace(self._bundles[transfer.words["chunks"]], missing_on=(host,))
         if made := self._made(bundle):
             return made
-        content = self._brought_here(parcel)
-        return None if content is None else _parcel(content, bundle)
+        content = self._brought_here(transfer)
+        return None if content is None else _transfer(content, bundle)
 
-    def _brought_here(self, parcel: Parcel) -> bytes | None:
+    def _brought_here(self, transfer: Transfer) -> bytes | None:
         """The bytes of a bundle from the host that gives it; the host is given up if they are not right."""
-        if parcel.giver in self.lost or self._chunks is None:
+        if transfer.source in self.lost or self._chunks is None:
             return None
         try:
-            announced = DataBundle(parcel.digest, parcel.size)
-            content = bring_here(self.cluster.channels[parcel.giver], announced)
-            deque(self._chunks.parts(self._bundles[parcel.digest].chunks, content), maxlen=0)
+            announced = DataBundle(transfer.digest, transfer.size)
+            content = bring_here(self.cluster.channels[transfer.source], announced)
+            deque(self._chunks.parts(transfer.words["chunks"], content), maxlen=0)
         except (MusterError, ValueError) as error:
             reason = error.reason if isinstance(error, MusterError) else str(error)
-            self.lose(parcel.giver, f"what it gave to others is wrong, as checked here: {reason}")
+            self.lose(transfer.source, f"what it gave to others is wrong, as checked here: {reason}")
             return None
         return content
 
@@ -139,7 +138,9 @@ def bring_here(channel: Channel, bundle: DataBundle) -> bytes:
     return content
 
 
-def _parcel(content: bytes, bundle: Bundle, giver: str = "", digest: str = "") -> Parcel:
+def _transfer(content: bytes, bundle: Bundle, source: str = "", digest: str = "") -> Transfer:
     digest = digest or hashlib.sha256(content).hexdigest()
     words, forget = {"chunks": bundle.chunks}, DATA_FORGET if bundle.chunks else None
-    return Parcel(digest, bundle.size, bundle.lackers, partial(io.BytesIO, content), giver, words, forget)
+    return Transfer(
+        digest, bundle.size, bundle.missing_on, partial(io.BytesIO, content), source, words, forget
+    )

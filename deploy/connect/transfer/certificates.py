@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping
 
-from ..common.certificate_name import certificate_name
+from ...common.certificate_name import certificate_name
 
 # For hosts whose clock is wrong: a certificate is good for as long as its key exists, in memory.
 ALWAYS = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31)  # in UTC, as X.509 says

@@ -17,6 +17,6 @@ def ancestors(hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return chains
 
 
-def by_what_is_there(have: Mapping[str, int]) -> list[str]:
+def most_complete_first(have: Mapping[str, int]) -> list[str]:
     """The hosts, sorted by how much of a file they have already, most first; else in their order."""
     return sorted(have, key=lambda host: -have[host])

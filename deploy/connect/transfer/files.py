@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from ..cluster import Cluster
+from ..fanout import ask_every
+from ..requests.request import FilesServed, Nothing, Request
 from .certificates import identities
-from .cluster import Cluster
-from .fanout import ask_every
-from .relay import by_what_is_there
-from .requests.request import FilesServed, Nothing, Request
+from .tree import most_complete_first
 
 ANSWER_SECONDS = 60.0
 SERVE_SECONDS = 900.0  # a host reads and compares the files that an earlier push has left
@@ -27,16 +27,16 @@ class File(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """A file on its way, by its SHA-256, and the hosts that lack it."""
+class Transfer:
+    """A file that goes to the hosts that lack it, by its SHA-256."""
 
     digest: str
     size: int
     hosts: tuple[str, ...]
     open: Callable[[], BinaryIO]
     """Opens it; OSError if it is not on this machine."""
-    giver: str = ""
-    """A host that has all of it, and from which it goes then."""
+    source: str = ""
+    """The host that has all of it, if it comes from a host."""
     words: Mapping[str, Any] = field(default_factory=dict)
     """What requests say of it beside its digest."""
     forget: Request[Nothing] | None = None
@@ -53,7 +53,7 @@ class Requests:
 
 
 @dataclass
-class Waiting:
+class Receiver:
     """A host that waits for a file: the bytes of it that are there, and how often it got stuck."""
 
     have: int
@@ -61,16 +61,16 @@ class Waiting:
 
 
 @dataclass
-class Going:
-    """A file on its way: the hosts that have it, and those that wait for it."""
+class ActiveTransfer:
+    """A transfer that has begun: the hosts that have the file by now, and those that wait for it."""
 
-    parcel: Parcel
-    holders: list[str]
-    waiting: dict[str, Waiting]
+    transfer: Transfer
+    complete_on: list[str]
+    receivers: dict[str, Receiver]
 
     def in_order(self) -> list[str]:
-        """The waiting hosts, those that have most of it first. Any thread may ask."""
-        return by_what_is_there({host: one.have for host, one in [*self.waiting.items()]})
+        """The receivers, those that have most of it first. Any thread may ask."""
+        return most_complete_first({host: one.have for host, one in [*self.receivers.items()]})
 
 
 Served = TypeVar("Served", bound=FilesServed)
@@ -95,10 +95,10 @@ def serve(
     return ask_every(channels, request, SERVE_SECONDS, words).require_all()
 
 
-def parcels(files: Iterable[File], needed: Mapping[str, Sequence[str]]) -> list[Parcel]:
+def transfers_of(files: Iterable[File], needed: Mapping[str, Sequence[str]]) -> list[Transfer]:
     """The files of this machine, in their order, for the hosts that need their digests."""
     return [
-        Parcel(file.digest, file.size, hosts, partial(_open, file.path))
+        Transfer(file.digest, file.size, hosts, partial(_open, file.path))
         for file in files
         if (hosts := tuple(host for host, digests in needed.items() if file.digest in digests))
     ]

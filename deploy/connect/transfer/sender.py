@@ -1,4 +1,4 @@
-"""Gives files to hosts: lets hosts fetch them from each other, and sends them from here."""
+"""Sends files to hosts from here, and lets hosts fetch them from each other."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
 
-from ..errors import MusterError
-from .channel import Channel
-from .cluster import Cluster
-from .parcels import ANSWER_SECONDS, Going, Parcel, Requests
-from .pipe import LostError
-from .relay import ancestors
-from .reports import Fed
-from .requests.request import FilesServed, Nothing
+from ...errors import MusterError
+from ..channel import Channel
+from ..cluster import Cluster
+from ..pipe import LostError
+from ..reports import Sent
+from ..requests.request import FilesServed, Nothing
+from .files import ANSWER_SECONDS, ActiveTransfer, Requests, Transfer
+from .tree import ancestors
 
 # What is on its way to one host and not yet confirmed: all that an interruption loses.
 PIECE, PIECES_AT_ONCE = 1 << 18, 8
 
 
-class Feeder:
-    """Gives files to hosts. What goes from here goes on a thread of its own, one file after the other.
+class Sender:
+    """Sends what goes from here on a thread of its own, one file after the other.
 
     `lost`: the hosts that get nothing any more.
     """
@@ -40,31 +40,31 @@ class Feeder:
         self.sent = 0
         """The bytes that left this machine."""
         self._unconfirmed: dict[str, deque[Future[Nothing]]] = {host: deque() for host in served}
-        self._tasks: SimpleQueue[tuple[str, Going] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[str, ActiveTransfer] | None] = SimpleQueue()
 
     @contextmanager
-    def feeding(self) -> Iterator[None]:
+    def sending(self) -> Iterator[None]:
         """Send meanwhile what is asked for."""
-        self._tasks = tasks = SimpleQueue[tuple[str, Going] | None]()
-        threading.Thread(target=self._feed, args=(tasks,), daemon=True).start()
+        self._tasks = tasks = SimpleQueue[tuple[str, ActiveTransfer] | None]()
+        threading.Thread(target=self._work_off, args=(tasks,), daemon=True).start()
         try:
             yield
         finally:
             tasks.put(None)
 
-    def feed(self, going: Going, host: str = "") -> None:
+    def send(self, active: ActiveTransfer, host: str = "") -> None:
         """Send a file to the first of its hosts, from which the others get it, or to one host alone."""
-        self._tasks.put((host, going))
+        self._tasks.put((host, active))
 
-    def pass_on(self, parcel: Parcel, hosts: Sequence[str]) -> None:
+    def start_tree(self, transfer: Transfer, hosts: Sequence[str]) -> None:
         """Let every host but the first get a file from the hosts above it in the tree, beginning now."""
         for host, chain in ancestors(hosts).items():
-            self.pull(host, parcel, chain)
+            self.pull(host, transfer, chain)
 
-    def pull(self, host: str, parcel: Parcel, givers: Iterable[str]) -> None:
+    def pull(self, host: str, transfer: Transfer, sources: Iterable[str]) -> None:
         """Let a host get a file from the first of other hosts that can give it."""
-        sources = [source for giver in givers for source in self._addresses(giver)]
-        words = {"digest": parcel.digest, "bytes": parcel.size, "sources": sources, **parcel.words}
+        places = [place for source in sources for place in self._addresses(source)]
+        words = {"digest": transfer.digest, "bytes": transfer.size, "sources": places, **transfer.words}
         self._cluster.channels[host].post(self._requests.pull, **words)
 
     def _addresses(self, host: str) -> list[tuple[str, str, int]]:
@@ -72,32 +72,32 @@ class Feeder:
         addresses = self._cluster.data_addresses(host) or served.addresses
         return [(host, address, served.port) for address in addresses]
 
-    def _feed(self, tasks: SimpleQueue[tuple[str, Going] | None]) -> None:
-        """Send files from here, each to the first of its hosts, or to one that no other host could supply.
+    def _work_off(self, tasks: SimpleQueue[tuple[str, ActiveTransfer] | None]) -> None:
+        """Send files from here, each to the first of its hosts, or to one for which no other host has it.
 
         A frozen host takes nothing and lets this wait, until the other thread cuts it off.
         """
         while task := tasks.get():
-            host, going = task
-            if not host and (hosts := [one for one in going.in_order() if one not in self._lost]):
-                self.pass_on(going.parcel, hosts)
+            host, active = task
+            if not host and (hosts := [one for one in active.in_order() if one not in self._lost]):
+                self.start_tree(active.transfer, hosts)
                 host = hosts[0]
-            if host in going.waiting and host not in self._lost:
-                self._give(host, going)
+            if host in active.receivers and host not in self._lost:
+                self._send_to(host, active)
 
-    def _give(self, host: str, going: Going) -> None:
+    def _send_to(self, host: str, active: ActiveTransfer) -> None:
         """Send a file to a host, and report to the other thread if that failed."""
         channel = self._cluster.channels[host]
         try:
-            self._send(channel, going.parcel, going.waiting[host].have)
+            self._send_file(channel, active.transfer, active.receivers[host].have)
         except (MusterError, OSError, LookupError) as error:
             if not (isinstance(error, LostError) and channel.ended):  # the other thread hears of that
                 reason = error.reason if isinstance(error, MusterError) else str(error)
-                channel.report(Fed(going.parcel.digest, error=reason))
+                channel.report(Sent(active.transfer.digest, error=reason))
 
-    def _send(self, channel: Channel, parcel: Parcel, offset: int) -> None:
-        under_way, digest = self._unconfirmed[channel.host], parcel.digest
-        with parcel.open() as content:
+    def _send_file(self, channel: Channel, transfer: Transfer, offset: int) -> None:
+        under_way, digest = self._unconfirmed[channel.host], transfer.digest
+        with transfer.open() as content:
             content.seek(offset)
             while piece := content.read(PIECE):
                 while len(under_way) >= PIECES_AT_ONCE:
@@ -107,12 +107,12 @@ class Feeder:
                 under_way.append(future)
                 offset += len(piece)
                 self.sent += len(piece)
-                channel.report(Fed(digest, offset))
-        channel.post(self._requests.complete, digest=digest, **parcel.words)
+                channel.report(Sent(digest, offset))
+        channel.post(self._requests.complete, digest=digest, **transfer.words)
 
 
 def _tell_refusal(channel: Channel, digest: str, future: Future[Nothing]) -> None:
     """Report why a host did not take a piece: a full disk, say."""
     error = future.exception()
     if isinstance(error, MusterError) and not isinstance(error, LostError):
-        channel.report(Fed(digest, error=error.reason))
+        channel.report(Sent(digest, error=error.reason))

@@ -1,0 +1,1 @@
+"""Large files from this machine to hosts, and from host to host."""
