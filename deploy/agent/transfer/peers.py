@@ -53,6 +53,7 @@ class Server:
                 raw, _ = listener.accept()
                 raw.settimeout(CONNECT_SECONDS)
                 with contextlib.suppress(OSError):  # the caller has hung up
+                    _send_at_once(raw)
                     caller = self._context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
                     self._unproven.append(caller)
                     if len(self._unproven) > MOST_UNPROVEN:
@@ -108,7 +109,7 @@ def _pull_from(
 ) -> None:
     offset, piece = blobs.size(wanted.digest), memoryview(bytearray(CHUNK))
     with (
-        socket.create_connection((source.address, source.port), CONNECT_SECONDS) as raw,
+        _send_at_once(socket.create_connection((source.address, source.port), CONNECT_SECONDS)) as raw,
         identity.client.wrap_socket(raw, server_hostname=certificate_name(source.host)) as connection,
     ):
         connection.settimeout(WAIT_SECONDS + CONNECT_SECONDS)
@@ -119,6 +120,12 @@ def _pull_from(
             blobs.append(wanted.digest, offset, piece[:length])
             offset += length
             tell(offset)
+
+
+def _send_at_once(raw: socket.socket) -> socket.socket:
+    """Without this, what follows a handshake waits for an acknowledgement, which waits 40 ms for company."""
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return raw
 
 
 def _read(connection: ssl.SSLSocket, piece: memoryview, come: select.poll) -> int:
