@@ -21,6 +21,7 @@ from ..jobs import control as jobs
 from ..jobs import table as job_table
 from ..jobs.bounded import TooLargeError, content_of
 from ..jobs.control import Known, Line
+from ..jobs.lasting import lasting
 from .command import Values, command
 from .ending import PAGE, end_with_page
 from .finding import look, one, require_logs
@@ -91,7 +92,8 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Print the output of all ranks of a job, in the order in which it came."""
-    with explained(context), one(job, hosts, runs, python, default="newest") as known:
+    with explained(context), one(job, hosts, runs, python, default="newest") as found:
+        known = lasting(found, _note)
         wanted = _pattern(grep)
         require_logs(known)
         # Before a restart a job may have had more ranks, and before Slurm gives its hosts nobody knows.
@@ -111,7 +113,8 @@ def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs",
 
     At the end, the folder of the run is copied to runs/JOB here.
     """
-    with explained(context), one(job, hosts, runs, python, default="running") as known:
+    with explained(context), one(job, hosts, runs, python, default="running") as found:
+        known = lasting(found, _note)
         require_logs(known)
         screen = Screen(sys.stdout)
         name = known.state.job
@@ -121,7 +124,9 @@ def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs",
             for line in jobs.printed(known, rank=None, follow=True, skip=True):
                 _show(screen, line)
         except KeyboardInterrupt:
-            raise Exit(f"\n{name} goes on; see it again with: muster attach {name}", 130) from None
+            raise Exit(
+                f"\n{name} keeps running on its hosts; see it again with: muster attach {name}", 130
+            ) from None
         finally:
             screen.close()
         _end(known, Path(runs), screen)
@@ -138,6 +143,11 @@ def stop(context: Context, job: str = "", hosts: str = "", runs: str = "runs", p
         sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
         if state.running:
             raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)
+
+
+def _note(line: str) -> None:
+    """A line about the connection, not on stdout, which programs may read."""
+    sys.stderr.write(f"{harmless(line)}\n")
 
 
 def _pattern(grep: str) -> re.Pattern[str]:

@@ -20,6 +20,7 @@ from ..connect.opener import opener
 from ..errors import UsageError
 from ..hosts import hostfile
 from ..jobs.control import Known, state_of
+from ..jobs.lasting import lasting
 from ..launch.stacks import gather
 from ..view.top.figures import as_json
 from ..view.top.history import History
@@ -69,7 +70,7 @@ def top(  # noqa: PLR0917  # fab makes a flag of each parameter
             read_stacks = None
         else:
             known, found = opened.enter_context(_job(job, hosts, runs, python))
-            source, history = JobSource(known), History()
+            source, history = JobSource(lasting(known)), History()
             read_stacks = partial(_stacks, known, found, hosts, runs, python)
         if once or json:
             _fill(source, history)

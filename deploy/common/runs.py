@@ -73,14 +73,18 @@ class Jobs:
     def do_output(self, request: Frame, payload: bytes) -> Frame:
         """What ranks printed next, `[[log, text], ...]`; empty if there is no more so far.
 
-        `skip` passes over what there is already; `rank` leaves out the other ranks.
+        `skip` passes over what there is already; `rank` leaves out the other ranks. `start`: where an earlier
+        agent stopped to read (`at`).
         """
         job = request["job"]
-        output = self._outputs.setdefault(job, Output(self.run(job) / "logs"))
+        if job not in self._outputs:
+            self._outputs[job] = Output(self.run(job) / "logs")
+            self._outputs[job].skip(request.get("start", 0))
+        output = self._outputs[job]
         if request.get("skip"):
             output.skip()
         printed, more = output.take(request.get("rank"))
-        return {"output": printed, "more": more}
+        return {"output": printed, "more": more, "at": output.at}
 
     def do_record(self, request: Frame, payload: bytes) -> Frame:
         """Write a file of a run whose driver is on another machine."""
@@ -112,12 +116,13 @@ class Output:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._order = 0
+        self.at = 0
+        """The bytes of `logs/order` that were read."""
         self._read: dict[str, int] = {}
 
-    def skip(self) -> None:
-        """Pass over everything that is there."""
-        for size, name in self._next(1 << 62):
+    def skip(self, end: int = 1 << 62) -> None:
+        """Pass over everything that is there, but not beyond so many bytes of `logs/order`."""
+        for size, name in self._next(1 << 62, end):
             self._read[name] = self._read.get(name, 0) + size
 
     def take(self, rank: int | None = None, most: int = 1 << 18) -> tuple[list[tuple[str, str]], bool]:
@@ -135,12 +140,12 @@ class Output:
                     texts.append((name, text.decode(errors="surrogateescape")))
         return texts, taken > 0
 
-    def _next(self, most: int) -> Iterator[tuple[int, str]]:
+    def _next(self, most: int, end: int = 1 << 62) -> Iterator[tuple[int, str]]:
         """Entries of `logs/order`, until they cover `most` bytes; the last line may be half written."""
         with contextlib.suppress(FileNotFoundError), open(self._logs / "order", "rb") as file:
-            file.seek(self._order)
-            while most > 0 and (line := file.readline(LAST_BYTES)).endswith(b"\n"):
-                self._order += len(line)
+            file.seek(self.at)
+            while most > 0 and self.at < end and (line := file.readline(LAST_BYTES)).endswith(b"\n"):
+                self.at += len(line)
                 size, _, name = line.decode().rstrip("\n").partition(" ")
                 most -= int(size)
                 yield int(size), os.path.basename(name)

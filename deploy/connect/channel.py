@@ -88,6 +88,8 @@ class Channel:
         self.remote = pipe.remote
         self.silence: Silence = self._own_silence
         """Judges the silence of this host; a cluster judges all of its hosts together."""
+        self.reopen: Callable[[], Channel] = self._stay_lost
+        """Connects to the host again, if a cluster has set it."""
         self.clock_offset = 0.0
         """Seconds to add to a time of this host's steady clock to convert it to the driver's (`now`)."""
         self.planned: frozenset[int] = frozenset()
@@ -155,6 +157,9 @@ class Channel:
                 raise LostError(*explained(), host=self.host)
             if not future.done() and time.monotonic() >= deadline:
                 raise LostError(f"no answer within {seconds:.0f} s", FROZEN, host=self.host)
+
+    def _stay_lost(self) -> Channel:
+        raise self.lost or LostError("no way to connect again", host=self.host)
 
     def _own_silence(self) -> Mapping[str, SilentError]:
         return losses({self.host: Sign(self.silent_for(), self.greeted, self.remote)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 
 from ..errors import MusterError, UnfitError
@@ -87,13 +88,25 @@ class Cluster(Listener):
         pipe = self._open_pipe(host)
         with self._timings.part("agent and facts" if self._wants_facts else "agent", host.name):
             channel = self._opened[host.name] = Channel(host.name, pipe, self.events)
-            channel.silence = self.losses
+            channel.silence, channel.reopen = self.losses, partial(self._reopen, host)
             if self._wants_facts:
                 facts = channel.post(FACTS)
                 self._greet(channel)
                 self.facts[host.name] = channel.wait(facts, FACTS_SECONDS)
             else:
                 channel.ask(TIME)
+
+    def _reopen(self, host: Host) -> Channel:
+        """Connect to a host again, after its connection was lost."""
+        lost = self._opened[host.name]
+        lost.give_up()
+        lost.close()
+        self.silent.pop(host.name, None)
+        self._open(host)
+        self._opened[host.name].planned = lost.planned
+        if host.name in self.channels:
+            self.channels[host.name] = self._opened[host.name]
+        return self._opened[host.name]
 
     def survey(self) -> ClusterFacts:
         """The facts of every host, and an address of the head that every host has just reached.

@@ -94,7 +94,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "cost": 0.01,
     },
     "jobs": {"jobs": [JOB]},
-    "output": {"output": [["rank-0000@node1.out", "line\n"]], "more": True},
+    "output": {"output": [["rank-0000@node1.out", "line\n"]], "more": True, "at": 7},
     "end_driver": {"told": True},
     "outputs": {"files": 3, "bytes": 7, "more": False},
     "files": {"files": [["logs/order", 7]]},

@@ -83,7 +83,7 @@ def test_a_job_goes_on_when_who_is_attached_leaves(project: Project, cluster: Cl
     assert re.match(r"\[\d node\d\] step \d+\n", watching.stdout.readline())
     watching.send_signal(signal.SIGINT)
     said = watching.communicate(timeout=100)[0]
-    assert f"{job} goes on; see it again with: muster attach {job}" in said
+    assert f"{job} keeps running on its hosts; see it again with: muster attach {job}" in said
     assert watching.returncode == 130
     assert state_of(project, job) == "running"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -10,13 +12,20 @@ import pytest
 
 from tests.cluster.faults import NOBODY, PROGRAM, STRIKE
 from tests.cluster.striking import clean_at
-from tests.launching import Project
+from tests.launching import FAB, Project
 from tests.waiting import PATIENCE, read_until, wait_until
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
 SILENT = "all 3 hosts have been silent for 10 s: this machine has lost its network"
+
+COUNTS = """
+import time
+for step in range(60):
+    print("step", step, flush=True)
+    time.sleep(0.5)
+"""
 
 
 def for_each_node(cluster: Cluster, command: str) -> None:
@@ -83,3 +92,30 @@ def cluster_has(cluster: Cluster, node: str, command: str) -> None:
     wait_until(
         lambda: any(command in process.args for process in cluster.processes(node)), f"{command} on {node}"
     )
+
+
+@pytest.mark.soak
+def test_who_is_attached_is_connected_again_and_misses_nothing(project: Project, cluster: Cluster) -> None:
+    (project.path / "counts.py").write_text(COUNTS)
+    job = project.detach("--np", "1", "--script", "counts.py")
+    with subprocess.Popen(
+        [str(FAB), "logs", "--follow", job],
+        cwd=project.path,
+        env=project.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as watching:
+        try:
+            read_until(watching, "step 5", 1)
+            cut_off(cluster)
+            read_until(watching, "connecting again for up to 60 s", 1)
+            connect(cluster)
+            lines = read_until(watching, "step 59", 1)
+            assert watching.wait(PATIENCE) == 0
+        finally:
+            watching.kill()
+            connect(cluster)
+    steps = [int(step) for step in re.findall(r"step (\d+)", "".join(lines))]
+    assert steps == [*range(steps[0], 60)]
+    assert any("node1: connected again" in line for line in lines), lines

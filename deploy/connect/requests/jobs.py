@@ -79,10 +79,14 @@ class Jobs:
 
 @dataclass(frozen=True)
 class Printed:
-    """What ranks printed, each text with the name of its log, and whether there is more."""
+    """What ranks printed, each text with the name of its log, and whether there is more.
+
+    `at`: the bytes of `logs/order` that were read, from which another agent can continue.
+    """
 
     output: Annotated[tuple[tuple[_Log, Annotated[str, AtMost(1 << 20)]], ...], AtMost(1 << 18)]
     more: bool
+    at: Bytes
 
 
 @dataclass(frozen=True)
