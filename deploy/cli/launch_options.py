@@ -70,7 +70,9 @@ class LaunchOptions:
         0, "end the job if no rank makes progress for this many seconds (default: 0, never)", least=0
     )
     max_log: str = flag(
-        "8G", "limit for the logs of the run here: 500M, 20G (default: 8G; 0: none); hosts keep all logs"
+        "8G",
+        "limit for the logs of the run here, an equal share for each rank: 500M, 20G (default: 8G; 0: none); "
+        "the last lines of each are kept beyond it, and the hosts keep all logs",
     )
     sample_every: int = flag(
         2, "seconds between two samples of each host, for muster top (default: 2; 0: none)", least=0

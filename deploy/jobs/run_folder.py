@@ -27,6 +27,7 @@ from ..why.lateness import Pace
 from ..why.slow import Straggler
 from . import pace_file
 from .job import MAX_LOG
+from .log_shares import LogShares
 from .sample_file import NAME as SAMPLES
 from .sample_file import SampleFile
 
@@ -34,23 +35,20 @@ from .sample_file import SampleFile
 # no inode left: two files for two files.
 RESERVED_BYTES = 1 << 17
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-ORDER_BYTES = 64  # about the size of an entry in the order of all logs
 
 
 class RunFolder:
     """The paths of a run, and a watcher that writes its logs. The layout is the same for every launcher.
 
-    `max_log`: the bytes that all logs together may take, 0 for no limit. Each host has an equal share, so
-    that no host can use up the room of the others. The hosts themselves keep everything. `again`: an earlier
-    driver of the job has made the folder.
+    `max_log`: the bytes that all logs together may take, 0 for no limit. The hosts keep everything.
+    `again`: an earlier driver of the job has made the folder.
     """
 
     def __init__(
         self, runs: Path, job: str, *, detached: bool = False, max_log: int = MAX_LOG, again: bool = False
     ) -> None:
-        self.max_log = max_log
+        self._shares = LogShares(max_log)
         self._again = again
-        self._room: dict[str, int] = {}
         self.path = runs / job
         self.logs = self.path / "logs"
         self.detached = detached
@@ -97,7 +95,7 @@ class RunFolder:
         if self._lock is None:
             self._create()
         self._attempt = plan.spec.attempt
-        self._share_out(plan)
+        self._shares.share_out(plan, sum(path.stat().st_size for path in self.logs.iterdir()))
         if self._samples is None:
             self._samples = SampleFile(str(self.path / SAMPLES), len(plan.hosts))
         self._write(f"plan{self._suffix}.txt", str(plan))
@@ -136,12 +134,6 @@ class RunFolder:
         for text in early:
             self.say(text)
 
-    def _share_out(self, plan: LaunchPlan) -> None:
-        """Give each host of an attempt its share of what is left for logs."""
-        if self.max_log:
-            left = self.max_log - sum(path.stat().st_size for path in self.logs.iterdir())
-            self._room = {host.host.name: max(0, left // len(plan.hosts)) for host in plan.hosts}
-
     @property
     def _suffix(self) -> str:
         return f".restart-{self._attempt}" if self._attempt else ""
@@ -152,11 +144,13 @@ class RunFolder:
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         """Append what a rank printed, byte for byte."""
-        self._append(self.log_of(rank, host, stream), self._within(host, text))
+        log = self.log_of(rank, host, stream)
+        self._append(log, self._shares.within(f"rank {rank}", host, log.name, _bytes_of(text)))
 
     def launcher(self, host: str, text: str) -> None:
         """Append a line of mpirun or torchrun itself."""
-        self._append(self.logs / f"launcher@{host}{self._suffix}.log", self._within(host, text))
+        log = self.logs / f"launcher@{host}{self._suffix}.log"
+        self._append(log, self._shares.within(f"launcher {host}", host, log.name, _bytes_of(text)))
 
     def sampled(self, sample: HostSample) -> None:
         """Append a sample of a host. It never raises: a run without samples is as good as any."""
@@ -170,22 +164,12 @@ class RunFolder:
                 text = pace_file.line(at, self._attempt, pace, late)
                 _write_all(self._file(self.path / pace_file.NAME), text.encode())
 
-    def _within(self, host: str, text: str) -> str:
-        """The text, if its host has room for it; once, a line that says where the rest is; then nothing."""
-        if not self.max_log:
-            return text
-        room = self._room.get(host, 0)
-        self._room[host] = room - len(_bytes_of(text)) - ORDER_BYTES
-        if self._room[host] >= 0:
-            return text
-        return f"\n[the rest is only on {host}: --max-log {self.max_log}]\n" if room > 0 else ""
-
     def say(self, text: str) -> None:
         """Append a line of the driver itself; before there is a folder, keep it until then."""
         if self._lock is None:
             self._early.append(text)
             return
-        self._append(self.logs / "driver.log", f"{text}\n")
+        self._append(self.logs / "driver.log", _bytes_of(f"{text}\n"))
 
     def keep_launched(self, launched: dict[str, Any], texts: bytes | None) -> None:
         """Keep what was launched (deploy/jobs/launched.py) in this attempt; `texts` with the first."""
@@ -206,7 +190,14 @@ class RunFolder:
                 self._full = explain(naming(error, str(path)))
 
     def ended(self, result: LaunchResult) -> LaunchResult:
-        """Keep the stacks of an attempt. The result says so if `fab stop` interrupted the driver."""
+        """Keep the stacks of an attempt, and the end of its logs that are cut.
+
+        The result says which these are, and whether `fab stop` interrupted the driver.
+        """
+        for log, content in self._shares.ends():
+            self._append(self.logs / log, content)
+        if self._shares.note:
+            result = dataclasses.replace(result, notes=(*result.notes, self._shares.note))
         if result.stacks:
             self._keep(f"stacks{self._suffix}.txt", result.stacks)
         order = self.path / "stop.json"
@@ -272,11 +263,10 @@ class RunFolder:
         """Write a file for programs, which is whole also after a crash of this machine."""
         write_atomically(self.path / name, (json.dumps(record, indent=2) + "\n").encode())
 
-    def _append(self, path: Path, text: str) -> None:
+    def _append(self, path: Path, content: bytes) -> None:
         """Append to a log, and to the order of all logs (deploy/common/runs.py reads both)."""
-        if not text or self._full:
+        if not content or self._full:
             return  # a reader would not notice a gap in a log
-        content = _bytes_of(text)
         try:
             _write_all(self._file(path), content)
             _write_all(self._file(self.logs / "order"), f"{len(content)} {path.name}\n".encode())

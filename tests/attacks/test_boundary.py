@@ -411,17 +411,19 @@ def test_many_hosts_have_room_enough_for_a_line() -> None:
 # ---- this machine's disk ----------------------------------------------------------------------------------
 
 
-def test_the_logs_of_a_run_stay_within_their_bound_and_each_host_has_its_share(tmp_path: Path) -> None:
+def test_the_logs_of_a_run_stay_within_their_bound_and_each_rank_has_its_share(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "job", max_log=20_000)
-    folder.begin(make_plan("node[1-2]"))
+    folder.begin(make_plan("node1 slots=2\nnode2"))
     for _ in range(1000):
         folder.output(0, "node1", "out", "x" * 100 + "\n")
     folder.launcher("node1", "x" * 1000)
-    folder.output(1, "node2", "err", "why it failed\n")
+    folder.output(1, "node1", "err", "why it failed\n")
+    folder.output(2, "node2", "err", "why it failed\n")
     assert sum(path.stat().st_size for path in folder.logs.iterdir()) < 20_000
     flooded = folder.log_of(0, "node1", "out").read_text()
-    assert flooded.endswith("x\n\n[the rest is only on node1: --max-log 20000]\n")
-    assert folder.log_of(1, "node2", "err").read_text() == "why it failed\n"
+    assert flooded.endswith("x\n\n[cut here, node1 has all of it: --max-log 20000 is 4000 for each rank]\n")
+    assert folder.log_of(1, "node1", "err").read_text() == "why it failed\n"
+    assert folder.log_of(2, "node2", "err").read_text() == "why it failed\n"
 
 
 def test_a_text_that_stands_for_no_bytes_is_kept_all_the_same(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""How much of each log a run's folder takes: every rank has the same share, and the end of every log is kept.
+
+One rank that prints without end then costs neither the traceback of another rank nor its own last lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ..console.text import span
+from ..plan.launch_plan import LaunchPlan
+
+ORDER_BYTES = 64  # about the size of an entry in the order of all logs
+LAST_BYTES = 1 << 13
+"""Of each log that is cut, this much of its end is kept beyond the limit."""
+_RANK = re.compile(r"rank-(\d+)@")
+
+
+@dataclass
+class _Cut:
+    """A log that is cut. `last`: the newest of what is left out."""
+
+    host: str
+    left_out: int = 0
+    last: bytearray = field(default_factory=bytearray)
+
+
+class LogShares:
+    """The limit of a run's logs, shared out. The share of one rank is not lent to another."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        """The bytes that all logs together may take; 0 for no limit."""
+        self._share = 0
+        self._left: dict[str, int] = {}
+        self._cut: dict[str, _Cut] = {}
+
+    def share_out(self, plan: LaunchPlan, used: int) -> None:
+        """Give each rank of an attempt, and the launcher of each host, its share of what is left."""
+        self._share = max(0, self.most - used) // (len(plan.ranks) + len(plan.hosts))
+        self._left, self._cut = {}, {}
+
+    def within(self, owner: str, host: str, log: str, content: bytes) -> bytes:
+        """The content, if its owner's share has space for it; once, a line that says so; then nothing.
+
+        `owner`: whose share it is, as all logs of a rank have one. `log`: the name of the file.
+        """
+        if not self.most:
+            return content
+        cut, left = self._cut.get(log), self._left.get(owner, self._share)
+        self._left[owner] = left = left - len(content) - ORDER_BYTES
+        if cut is None and left >= 0:
+            return content
+        note = b""
+        if cut is None:
+            cut = self._cut[log] = _Cut(host)
+            where = f"{host} has all of it"
+            note = f"\n[cut here, {where}: --max-log {self.most} is {self._share} for each rank]\n".encode()
+        cut.left_out += len(content)
+        cut.last = (cut.last + content)[-LAST_BYTES:]
+        return note
+
+    def ends(self) -> Iterator[tuple[str, bytes]]:
+        """The end of each log that is cut, to be appended when the attempt is over."""
+        for log, cut in self._cut.items():
+            last = bytes(cut.last)
+            if cut.left_out > len(last):  # begin with a whole line, if there is one
+                last = last[last.find(b"\n") + 1 :]
+            missing = cut.left_out - len(last)
+            yield log, (f"[{missing} bytes are left out]\n".encode() if missing else b"") + last
+
+    @property
+    def note(self) -> str:
+        """What the verdict says about logs that are cut; empty if none is."""
+        if not self._cut:
+            return ""
+        ranks = sorted({int(found[1]) for log in self._cut if (found := _RANK.match(log))})
+        launchers = sorted(cut.host for log, cut in self._cut.items() if not _RANK.match(log))
+        whose = _both(ranks, launchers)
+        return (
+            f"here the logs of {whose} have only their beginning and their end: "
+            f"--max-log {self.most} is {self._share} bytes for each rank; the hosts have all"
+        )
+
+
+def _both(ranks: Sequence[int], launchers: Sequence[str]) -> str:
+    of_launchers = [f"the launcher on {', '.join(launchers)}"] if launchers else []
+    return " and ".join([*([span(ranks)] if ranks else []), *of_launchers])

@@ -1,0 +1,72 @@
+"""What of the logs is kept where --max-log does not hold all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.launch.result import LaunchResult
+from tests.unit.plans import make_plan
+
+PLAN = make_plan("node1 slots=2\nnode2")
+
+
+def folder_of(tmp_path: Path, max_log: int) -> RunFolder:
+    folder = RunFolder(tmp_path, "job", max_log=max_log)
+    folder.begin(PLAN)
+    return folder
+
+
+def end(folder: RunFolder) -> LaunchResult:
+    return folder.ended(LaunchResult(plan=PLAN, started=0.0, ended=1.0, failure=None, ends={}))
+
+
+def test_a_rank_that_prints_much_costs_its_neighbour_no_traceback(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, 20_000)
+    for number in range(10_000):
+        folder.output(0, "node1", "out", f"step {number}\n")
+    folder.output(0, "node1", "err", "why rank 0 failed\n")
+    folder.output(1, "node1", "err", "why rank 1 failed\n")
+    result = end(folder)
+    noisy = folder.log_of(0, "node1", "out").read_text()
+    first, cut, last = noisy.partition(
+        "\n[cut here, node1 has all of it: --max-log 20000 is 4000 for each rank]\n"
+    )
+    assert cut
+    assert first.startswith("step 0\nstep 1\n")
+    assert last.endswith("step 9998\nstep 9999\n")
+    missing = last.partition(" ")[0].lstrip("[")
+    kept = len(first) + len(last.partition("\n")[2])
+    assert int(missing) + kept == sum(len(f"step {number}\n") for number in range(10_000))
+    assert "why rank 0 failed\n" in folder.log_of(0, "node1", "err").read_text()
+    assert folder.log_of(1, "node1", "err").read_text() == "why rank 1 failed\n"
+    assert result.notes == (
+        "here the logs of rank 0 have only their beginning and their end: "
+        "--max-log 20000 is 4000 bytes for each rank; the hosts have all",
+    )
+
+
+def test_the_last_lines_are_kept_however_small_the_limit_is(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, 1)
+    folder.output(1, "node1", "err", "ValueError: boom\n")
+    folder.launcher("node2", "mpirun: rank 1 failed\n")
+    assert "rank 1 and the launcher on node2" in end(folder).notes[0]
+    assert folder.log_of(1, "node1", "err").read_text().endswith("]\nValueError: boom\n")
+    assert (folder.logs / "launcher@node2.log").read_text().endswith("]\nmpirun: rank 1 failed\n")
+
+
+def test_logs_within_the_limit_and_without_one_are_as_they_were(tmp_path: Path) -> None:
+    for max_log in (20_000, 0):
+        folder = folder_of(tmp_path / str(max_log), max_log)
+        folder.output(1, "node1", "err", "x" * 3000)
+        assert end(folder).notes == ()
+        assert folder.log_of(1, "node1", "err").read_text() == "x" * 3000
+
+
+def test_the_order_of_all_logs_counts_what_is_appended_at_the_end(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, 4000)
+    for number in range(1000):
+        folder.output(0, "node1", "out", f"step {number}\n")
+    end(folder)
+    entries = [line.split(" ") for line in (folder.logs / "order").read_text().splitlines()]
+    assert sum(int(size) for size, _ in entries) == folder.log_of(0, "node1", "out").stat().st_size
