@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 
@@ -10,6 +9,7 @@ from ..common.paths import JobPaths
 from ..connect.channel import Channel
 from ..connect.requests.launch import FETCH, FETCHED, PING
 from ..errors import MusterError
+from .bounded import value_of
 
 METRICS = {"metrics.jsonl": "epoch", "steps.jsonl": "step"}
 """The files of metrics that a run keeps, and what numbers the lines of each."""
@@ -100,7 +100,7 @@ def joined(earlier: str | None, later: str | None, key: str = "epoch") -> str | 
 
 def _number(line: str, key: str) -> int | None:
     try:
-        number = json.loads(line)[key]
-    except (KeyError, TypeError, ValueError):
+        number = value_of(line.encode(errors="replace"))[key]
+    except (LookupError, TypeError, ValueError, RecursionError):
         return None
     return number if type(number) is int else None

@@ -14,6 +14,7 @@ import pytest
 from muster.train.config import LAST_EPOCH, TrainConfig
 from muster.train.job.failure import TrainError
 from muster.train.main import train
+from muster.train.reporting.metrics import MetricsFile
 from muster.train.reporting.outputs import TensorBoard
 from muster.train.reporting.steps import StepMetrics
 from tests.train.forked import on_hosts
@@ -108,3 +109,10 @@ def test_the_help_says_that_the_batch_is_global(capsys: pytest.CaptureFixture[st
     assert "GLOBAL batch: samples per step of all ranks together" in text
     for section in ("learning:", "ranks:", "strategy:", "output:", "checkpoints:"):
         assert section in text
+
+
+def test_lines_of_metrics_that_no_training_wrote_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("\n".join(["[" * 100_000, "[]", '{"epoch": ' + "9" * 400 + "}", '{"epoch": 1}', ""]))
+    MetricsFile(path, after=1)
+    assert path.read_text() == '{"epoch": 1}\n'

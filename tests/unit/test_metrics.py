@@ -102,6 +102,14 @@ def test_what_the_same_head_gives_later_is_missing_no_more() -> None:
     assert fetched(Head("node1"), Head("node1", metrics=b"", steps=b"")).missing() == []
 
 
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"epoch": [' + "{}," * (1 << 20) + "0]}", "9" * 10_000])
+def test_a_line_that_a_host_made_to_cost_memory_or_the_stack_is_passed_over(line: str) -> None:
+    found = fetched(
+        Head("node1", metrics=b'{"epoch": 1}\n'), Head("node1", metrics=line.encode() + b'\n{"epoch": 2}')
+    )
+    assert found.texts["metrics.jsonl"] == '{"epoch": 1}\n' + line + '\n{"epoch": 2}'
+
+
 def test_an_agent_gives_any_part_of_a_file(tmp_path: Path) -> None:
     work = Work(tmp_path, lambda frame: None)
     work.job = {"folder": str(tmp_path)}

@@ -8,12 +8,15 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import paramiko
 import pytest
 from paramiko.common import AUTH_SUCCESSFUL
 
 from muster.deploy.connect.transports.host_keys import PinnedConnection
+from muster.deploy.connect.transports.known_hosts import known_keys
 from muster.deploy.connect.transports.login import Login
 from muster.deploy.connect.transports.ssh import SshPipe
 from muster.deploy.connect.transports.ssh_config import Route, resolve
@@ -247,3 +250,21 @@ def test_tokens_in_paths_of_the_configuration_mean_what_they_mean_to_ssh(
     monkeypatch.setenv("KEYS", str(tmp_path))
     (tmp_path / "of-ml-127.0.0.1").write_text((tmp_path / "mine").read_text())
     assert f"{tmp_path}/of-ml-127.0.0.1" in route("", "  IdentityFile ${KEYS}/of-%r-%h").identity_files
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        ("node*", True),
+        ("*[1]*", False),  # brackets stand for themselves
+        ("n?de1", True),
+        ("n?de", False),
+        (f"{'*n' * 40}*b", False),  # with a `.*` for each star this takes for as long as one waits
+    ],
+)
+def test_a_pattern_of_known_hosts_takes_no_time(tmp_path: Path, pattern: str, fits: bool) -> None:
+    key = paramiko.ECDSAKey.generate()
+    (tmp_path / "known_hosts").write_text(f"{pattern} {key.get_name()} {key.get_base64()}\n")
+    host = "node1" if "n*n" not in pattern else "n" * 200
+    route: Any = SimpleNamespace(known_hosts_files=[tmp_path / "known_hosts"], known_as=host)
+    assert bool(known_keys(route).trusted) == fits

@@ -21,11 +21,24 @@ from muster.deploy.jobs.control import Here, known_to
 from muster.deploy.jobs.sample_file import NAME, SampleFile
 from muster.deploy.view.top.history import History, Paced, Printed, Unreached
 from muster.deploy.view.top.judge import Judge
-from muster.deploy.view.top.sources import HostSource, JobSource
+from muster.deploy.view.top.sources import HostSource, JobSource, paced_of
 from muster.deploy.why.lateness import pace
 from tests.unit import paces
 from tests.unit.records import host_sample
 
+EVIL = [
+    *(
+        b"",
+        b"[]",
+        b"[" * 100_000,
+        b'{"attempt": 1e999, "ranks": []}',
+        b'{"attempt": 0, "ranks": [' + b"{}," * (1 << 20),
+    ),
+    b'{"attempt": 0, "ranks": [{"rank": 1e999, "own_seconds": 1, "late_seconds": 1, "late": true}]}',
+    b'{"attempt": 0, "ranks": [{"rank": 1, "own_seconds": '
+    + b"9" * 400
+    + b', "late_seconds": 1, "late": true}]}',
+]
 JOB = "20261122-101500-beef"
 
 
@@ -151,3 +164,8 @@ def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> No
         file.write(look[40:].replace('"late":true', '"late":false'))
     (newest,) = [record for record in source.look() if isinstance(record, Paced)]
     assert newest.late == {}
+
+
+@pytest.mark.parametrize("look", EVIL, ids=range(len(EVIL)))
+def test_a_line_that_tells_no_pace_is_none(look: bytes) -> None:
+    assert paced_of(look) is None

@@ -151,7 +151,8 @@ def sync_folder(folder: Path) -> None:
 def verify(path: Path) -> str:
     """Return the SHA-256 of the checkpoint at `path`; raises Damaged if its bytes do not match it."""
     try:
-        record = (path / CHECKSUM).read_text(errors="replace").split()
+        with (path / CHECKSUM).open(errors="replace") as checksum:
+            record = checksum.read(1024).split()  # a longer one is no line of sha256sum
         with (path / STATE).open("rb") as file:
             digest = hash_of(file)
     except OSError as error:

@@ -62,7 +62,7 @@ def _number(line: str, key: str) -> float | None:
     """Return the `key` of a line; None for a line that a killed run left unfinished."""
     try:
         return float(json.loads(line)[key])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError):
         return None
 
 

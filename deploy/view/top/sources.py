@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -16,7 +15,9 @@ from ...common.samples import HostSample
 from ...connect.cluster import Cluster
 from ...connect.requests.jobs import FILES, OUTPUT, READ
 from ...connect.requests.launch import SAMPLE, HostSampled
+from ...decode import NONSENSE
 from ...errors import MusterError
+from ...jobs.bounded import value_of
 from ...jobs.control import LOG, Known, line_of, state_of
 from ...jobs.pace_file import NAME as PACE
 from ...jobs.sample_file import NAME, SampleReader
@@ -119,12 +120,12 @@ def _attempt_of(name: str) -> int | None:
 def paced_of(look: bytes) -> Paced | None:
     """The pace that a line of pace.jsonl has; None for what is none."""
     try:
-        record = json.loads(look)
+        record = value_of(look)
         ranks = [(entry["rank"], entry) for entry in record["ranks"]]
         own = {int(rank): float(entry["own_seconds"]) for rank, entry in ranks}
         late = {int(rank): float(entry["late_seconds"]) for rank, entry in ranks if entry["late"] is True}
         return Paced(int(record["attempt"]), own, late)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (*NONSENSE, RecursionError):
         return None
 
 
