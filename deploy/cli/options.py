@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..common.variables import tells_rank
-from ..console.text import count
+from ..console.text import clip, count
 from ..errors import UsageError
+from ..hosts.bounds import MOST_RANKS
 from ..hosts.containers import ENGINES
 from ..hosts.hostfile import Host
 from ..plan.mpi_use import asks_for_mpi
@@ -260,6 +261,8 @@ def ranks(text: str) -> frozenset[int] | None:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UsageError(f"--rank {text}: {part} is no range; write {last}-{first}")
+        if last - first + len(chosen) > MOST_RANKS:
+            raise UsageError(f"--rank {clip(text)}: more than {MOST_RANKS} ranks")
         chosen |= set(range(first, last + 1))
     return frozenset(chosen) if text else None
 

@@ -12,6 +12,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def clip(text: str, most: int = 80) -> str:
+    """A text from outside, as short as a message can quote it."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def describe_code(code: int) -> str:
     """`exit status 3`, or `SIGKILL (9)` for -9."""
     if code >= 0:

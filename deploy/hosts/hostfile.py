@@ -20,12 +20,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..console.text import clip
 from ..errors import HostfileError, Problem, UsageError
 from . import hostfile_text
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_HOSTS = 4096
 MAX_SLOTS = 1024
+MOST_NAMES = 4 * MAX_HOSTS  # of an option, where a host may be named twice
+LONGEST_NAME = 253  # of the Domain Name System
 MOST_PROBLEMS = 50
 # No name may begin with "-": ssh would take it as an option.
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
@@ -108,14 +111,27 @@ def select(hosts: Sequence[Host], include: str = "", exclude: str = "") -> tuple
 
 def _names(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
     try:
-        names = {name for part in re.split(r",(?![^\[]*\])", pattern) for name in _expand(part.strip())}
+        names = _all_names(pattern)
     except _Invalid as invalid:
-        raise UsageError(f"{option} {pattern}: {invalid}") from None
+        raise UsageError(f"{option} {clip(pattern)}: {invalid}") from None
     known = {host.name for host in hosts}
     if unknown := sorted(names - known):
         raise UsageError(
-            f"{option}: {', '.join(unknown)} not in the hosts file, which has {', '.join(sorted(known))}"
+            f"{option}: {clip(', '.join(unknown), 1000)} not in the hosts file, which has "
+            f"{clip(', '.join(sorted(known)), 1000)}"
         )
+    return names
+
+
+def _all_names(text: str) -> set[str]:
+    names: set[str] = set()
+    made = 0
+    for pattern in patterns(text):
+        more = _expand(pattern)
+        names |= {*more}
+        made += len(more)
+        if made > MOST_NAMES:
+            raise _Invalid(f"more than {MOST_NAMES} names")
     return names
 
 
@@ -196,35 +212,57 @@ def _is_address(text: str) -> bool:
     return True
 
 
+def patterns(text: str) -> list[str]:
+    """`node[1,3],gpu-a` -> node[1,3], gpu-a: split at the commas outside of brackets."""
+    parts = [""]
+    for piece in re.split(r"(\[[^\[\]]*\])", text):
+        first, *more = piece.split(",") if not piece.startswith("[") else (piece,)
+        parts[-1] += first
+        parts += more
+    return [part.strip() for part in parts]
+
+
 def _expand(pattern: str) -> list[str]:
     """`node[01-03,7]` -> node01, node02, node03, node7; several brackets multiply."""
     pieces = _RANGE.split(pattern)
     if any("[" in text or "]" in text for text in pieces[::2]):
-        raise _Invalid(f"a range is written node[01-16], got {pattern!r}")
-    choices = [_numbers(piece) if index % 2 else [piece] for index, piece in enumerate(pieces)]
-    size = 1
+        raise _Invalid(f"a range is written node[01-16], got {clip(pattern)!r}")
+    if sum(map(len, pieces[::2])) + len(pieces) // 2 > LONGEST_NAME:
+        raise _Invalid(f"a name has at most {LONGEST_NAME} characters, got {clip(pattern)!r}")
+    choices = [_ranges(piece) if index % 2 else piece for index, piece in enumerate(pieces)]
+    size = 1  # known before a single name is made
     for choice in choices:
-        size *= len(choice)
+        if not isinstance(choice, str):
+            size *= sum(last - first + 1 for first, last, _ in choice)
         if size > MAX_HOSTS:
-            raise _Invalid(f"{pattern} is more than {MAX_HOSTS} hosts")
-    return ["".join(parts) for parts in itertools.product(*choices)]
+            raise _Invalid(f"{clip(pattern)} is more than {MAX_HOSTS} hosts")
+    texts = ([choice] if isinstance(choice, str) else [*_numbers(choice)] for choice in choices)
+    return ["".join(parts) for parts in itertools.product(*texts)]
 
 
-def _numbers(text: str) -> list[str]:
-    """`01-03,7` -> 01, 02, 03, 7; the width of a range is that of its first number."""
-    return [number for part in text.split(",") for number in _number_range(part)]
+def _ranges(text: str) -> list[tuple[int, int, int]]:
+    """`01-03,7` -> (1, 3, 2), (7, 7, 1): first, last, and the width, which is that of the first number."""
+    found: list[tuple[int, int, int]] = []
+    size = 0
+    for part in text.split(","):
+        if size > MAX_HOSTS:
+            break  # the caller refuses it
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
+        if not match:
+            raise _Invalid(f"a range is written [01-16] or [1,3,5-7], got [{clip(part)}]")
+        first, last = match.group(1), match.group(2) or match.group(1)
+        if int(last) < int(first):
+            raise _Invalid(f"a range goes upwards, got [{part}]")
+        if int(last) - int(first) >= MAX_HOSTS:
+            raise _Invalid(f"[{part}] is more than {MAX_HOSTS} hosts")
+        found.append((int(first), int(last), len(first)))
+        size += int(last) - int(first) + 1
+    return found
 
 
-def _number_range(part: str) -> Iterator[str]:
-    match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
-    if not match:
-        raise _Invalid(f"a range is written [01-16] or [1,3,5-7], got [{part}]")
-    first, last = match.group(1), match.group(2) or match.group(1)
-    if int(last) < int(first):
-        raise _Invalid(f"a range goes upwards, got [{part}]")
-    if int(last) - int(first) >= MAX_HOSTS:
-        raise _Invalid(f"[{part}] is more than {MAX_HOSTS} hosts")
-    return (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+def _numbers(ranges: Sequence[tuple[int, int, int]]) -> Iterator[str]:
+    for first, last, width in ranges:
+        yield from (str(number).zfill(width) for number in range(first, last + 1))
 
 
 def _integer(low: int, high: int, expectation: str, too_high: str) -> Callable[[str], object]:

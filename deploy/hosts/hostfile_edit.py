@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -31,7 +30,7 @@ def _settings(host: Host) -> tuple[str, ...]:
 
 def _folded(names: list[str]) -> list[str]:
     """Ranges that mean these names in this order, which is the order of ranks; else the names."""
-    patterns = re.split(r",(?![^\[]*\])", fold_names(names))
+    patterns = hostfile.patterns(fold_names(names))
     meant = [host.name for host in hostfile.parse("\n".join(patterns))]
     return patterns if meant == names else names
 

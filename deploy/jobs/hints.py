@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from ..console.terminal import harmless
@@ -16,13 +17,19 @@ _MISSING = re.compile(r"(?:FileNotFoundError|No such file or directory)\b.*?: (b
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)(?:\.[\w.]*)?'\s*$")
 # argparse's message, and that of click and typer.
 _REFUSED = re.compile(r"(?:unrecognized arguments:|[Nn]o such option:?) (-[-\w]+)")
+MOST_LINE = 2048  # of a line, from its end: more would take the patterns a long time
 _REQUIREMENTS = ("requirements.txt", "uv.lock", "pyproject.toml")
+
+
+def _last_lines(result: LaunchResult) -> Iterator[str]:
+    """The lines that a rank printed before its failure, the last one first."""
+    return (line[-MOST_LINE:] for line in reversed(result.failure.tail if result.failure else ()))
 
 
 def refused_option(result: LaunchResult) -> str:
     """A hint about an option that the program does not take, where it stands after the script; else empty."""
     given = {word.partition("=")[0] for word in result.plan.spec.program.args}
-    for line in reversed(result.failure.tail if result.failure else ()):
+    for line in _last_lines(result):
         if (match := _REFUSED.search(line)) and match[1] in given:
             return f"the program got {match[1]}; an option of muster launch stands before the script"
     return ""
@@ -30,7 +37,7 @@ def refused_option(result: LaunchResult) -> str:
 
 def missing_module(result: LaunchResult) -> str:
     """A hint about the module that a rank could not import: in the tree, or of a package; else empty."""
-    for line in reversed(result.failure.tail if result.failure else ()):
+    for line in _last_lines(result):
         if match := _NO_MODULE.search(line):
             return _explain_module(match[1], result.plan)
     return ""
@@ -66,7 +73,7 @@ def _before(path: PurePosixPath, tail: PurePosixPath) -> PurePosixPath:
 
 def left_behind(result: LaunchResult) -> str:
     """A hint about the file that a rank did not find, if it is here and was not sent; else empty."""
-    for line in reversed(result.failure.tail if result.failure else ()):
+    for line in _last_lines(result):
         if match := _MISSING.search(line):
             return _explain(_text(match[1]), result.plan)
     return ""

@@ -7,9 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..errors import UsageError
 from ..hosts.arriving import is_dot_git
 from .git import git
 from .walk import KEYS, RUNS, walk
+
+MOST_DEPTH = 20  # of submodules
+LONGEST_PATH, LONGEST_NAME = 4000, 255  # no file has a longer one
 
 
 @dataclass(frozen=True)
@@ -23,18 +27,20 @@ class GitFiles:
     """Submodules that are not checked out."""
 
 
-def git_files(root: Path) -> GitFiles:
+def git_files(root: Path, depth: int = 0) -> GitFiles:
     """The files of a work tree and of its submodules, whose commits it tracks, as git tells them.
 
     Another repository in the tree may come from anywhere. It is read without git, with its `.gitignore`.
     """
+    if depth > MOST_DEPTH:
+        raise UsageError(f"{root}: repositories inside of each other, more than {MOST_DEPTH} deep")
     found = GitFiles()
     for name in _inside(root, _names(git(root, "ls-files", "--cached", "-z"))):
         path = root / name
         if path.is_symlink() or not path.is_dir():
             found.tracked.add(name)
         elif (path / ".git").exists():
-            _add(found, name, git_files(path))
+            _add(found, name, git_files(path, depth + 1))
         else:
             found.absent.add(name)
     for name in _inside(root, _names(git(root, "ls-files", "--others", "--exclude-standard", "-z"))):
@@ -54,18 +60,26 @@ def _add(found: GitFiles, folder: str, inner: GitFiles) -> None:
 
 def _inside(root: Path, names: Iterable[str]) -> Iterator[str]:
     """The names that lead to a file of the tree. The index of a repository may hold any, such as `../x`."""
-    linked: dict[str, bool] = {"": False}
+    linked: dict[str, bool] = {}
 
-    def is_linked(folder: str) -> bool:
-        if folder not in linked:
-            linked[folder] = is_linked(folder.rpartition("/")[0]) or (root / folder).is_symlink()
-        return linked[folder]
+    def is_linked(folders: list[str]) -> bool:
+        """Whether a folder on the way is a link: git takes what is below it as deleted."""
+        folder = ""
+        for part in folders:
+            folder += f"{part}/"
+            if folder not in linked:
+                linked[folder] = (root / folder).is_symlink()
+            if linked[folder]:
+                return True
+        return False
 
     for name in names:
         parts = name.split("/")
+        if len(name) > LONGEST_PATH or any(len(os.fsencode(part)) > LONGEST_NAME for part in parts):
+            continue
         if any(part in {"", ".", ".."} or is_dot_git(part) for part in parts):
             continue
-        if not is_linked("/".join(parts[:-1])):
+        if not is_linked(parts[:-1]):
             yield name
 
 

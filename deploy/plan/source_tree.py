@@ -13,7 +13,8 @@ from pathlib import Path, PurePath, PurePosixPath
 from ..errors import UsageError
 from .git import git_root
 from .git_files import git_files
-from .tree_limits import IGNORE_FILE, too_large, without_ignored
+from .ignore import Ignored
+from .tree_limits import IGNORE_FILE, too_large
 from .walk import JOB, KEYS, RUNS, is_file, walk
 
 IN_GIT = f"keep data outside of it, or list it in .gitignore or {IGNORE_FILE}"
@@ -104,7 +105,8 @@ def scan(place: Path) -> Tree:
     names = sorted(listed)
     in_git, root = root is not None, root or place
     if (root / IGNORE_FILE).is_file():
-        names = without_ignored(names, (root / IGNORE_FILE).read_text(errors="replace"))
+        ignored = Ignored.of_file(root / IGNORE_FILE)
+        names = [name for name in names if not ignored.has(name)]
     sizes = {name: _size(root / name) for name in names}  # before any file is read
     if why := too_large(str(root), sizes, IN_GIT if in_git else WITHOUT_GIT):
         raise UsageError(why)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 MAX_BYTES = 1 << 30
 LARGEST = 10
 IGNORE_FILE = ".musterignore"
-
-
-def without_ignored(names: Iterable[str], patterns: str) -> list[str]:
-    """The names of files that no pattern matches. Patterns are those of a `.gitignore`."""
-    from pathspec import GitIgnoreSpec  # noqa: PLC0415  # most trees have no such file
-
-    ignored = GitIgnoreSpec.from_lines(patterns.splitlines())
-    return [name for name in names if not ignored.match_file(name)]
 
 
 def largest_folders(sizes: Mapping[str, int]) -> list[tuple[str, int]]:

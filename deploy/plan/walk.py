@@ -6,10 +6,8 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
+from .ignore import Ignored
 
 # Names of what Muster itself makes: run folders, named by job ids (also drafts of them), and keys.
 RUNS, KEYS = "runs", ".muster"
@@ -53,22 +51,21 @@ class _Ignored:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._specs: dict[str, GitIgnoreSpec] = {}
+        self._lists: dict[str, Ignored] = {}
 
     def enter(self, folder: str, has_list: bool) -> None:
         """Read the list of a folder; its name ends with a slash, and is empty for the root."""
         path = self._root / folder / GITIGNORE
         if has_list and path.is_file() and not path.is_symlink():
-            from pathspec import GitIgnoreSpec  # noqa: PLC0415  # most trees have no such folder
-
-            self._specs[folder] = GitIgnoreSpec.from_lines(path.read_text(errors="replace").splitlines())
+            self._lists[folder] = Ignored.of_file(path)
 
     def has(self, name: str) -> bool:
-        """Whether the nearest list that says something of a name leaves it out."""
+        """Whether the nearest list that says something of a name leaves it out; a folder ends with /."""
+        is_folder, name = name.endswith("/"), name.removesuffix("/")
         parents = [str(parent) for parent in PurePosixPath(name).parents]
         for folder in ("" if parent == "." else f"{parent}/" for parent in parents):
-            if spec := self._specs.get(folder):
-                said = spec.check_file(name[len(folder) :]).include
+            if listed := self._lists.get(folder):
+                said = listed.says(name[len(folder) :], is_folder=is_folder)
                 if said is not None:
                     return said
         return False

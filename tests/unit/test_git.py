@@ -188,13 +188,20 @@ def test_the_tree_is_the_folder_of_the_repository_whatever_its_settings_say(tmp_
     assert [file.path for file in scanned.files] == ["data/a.txt", "train.py"]
 
 
-@pytest.mark.parametrize("name", ["../secret", "./../secret", "/etc/hostname", ".git/config", "lk/secret"])
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "name", [f"a/{LONG}", "../secret", "./../secret", "/etc/hostname", ".git/config", "lk/secret"]
+)
 def test_an_index_names_no_file_outside_of_its_tree(name: str, tmp_path: Path) -> None:
     project = repository(tmp_path / "project")
     (tmp_path / "secret").write_text("secret")
     (project / "lk").symlink_to("data")
     (project / "data" / "secret").write_text("secret")
-    placeholder = "x" * len(name)
+    placeholder = ("xx/" if len(name) % 2 == 0 else "x/") + "/".join("x" * (len(name) // 2 - 1))
+    placeholder += "x" * (len(name) - len(placeholder))
+    (project / placeholder).parent.mkdir(parents=True)
     (project / placeholder).write_text("x")
     git(project, "add", placeholder, "lk")
     (project / placeholder).unlink()

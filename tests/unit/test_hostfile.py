@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -186,3 +188,32 @@ def test_hosts_are_selected_in_the_order_of_the_file(include: str, exclude: str,
 def test_a_selection_that_cannot_be(include: str, exclude: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         hostfile.select(hostfile.parse("n[1-2]"), include, exclude)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "complaint"),
+    [
+        ("n[" + "1-4096," * 20_000 + "1]", "is more than 4096 hosts"),
+        ("n1 addr=[" + "1-4096," * 20_000 + "1]", "is more than 4096 hosts"),
+        ("[1]" * 40_000, "a name has at most 253 characters"),
+        ("n" * 100_000 + "[1-4096]", "a name has at most 253 characters"),
+    ],
+)
+def test_a_pattern_is_bounded_before_a_name_is_made(pattern: str, complaint: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(HostfileError, match=complaint) as refused:
+            hostfile.parse(pattern)
+        assert tracemalloc.get_traced_memory()[1] < 30 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("part", ["n1,", "n[1-4096],", "x[1,2],"])
+def test_a_long_list_of_hosts_is_refused_soon_and_in_a_few_words(part: str) -> None:
+    began = time.process_time()
+    with pytest.raises(UsageError) as refused:
+        hostfile.select(hostfile.parse("n1"), part * 40_000)
+    assert time.process_time() - began < 5
+    assert len(str(refused.value)) < 3000

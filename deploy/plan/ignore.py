@@ -1,0 +1,212 @@
+"""The patterns of a `.gitignore` or a `.musterignore`, with the meaning that gitignore(5) gives them.
+
+The time for a path grows with its length times that of the patterns, whatever the patterns are: a star takes
+as few characters as it can and is never tried again, which is enough, as the next star can take the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import Problem, UsageError
+
+MOST_PATTERNS, LONGEST_PATTERN = 2000, 1000
+ANY_FOLDERS, STAR = "**", "*"
+_CLASSES = {
+    **{"alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z"},
+    **{"space": r"\s", "blank": r" \t", "xdigit": "0-9a-fA-F", "punct": r"!-/:-@\[-`{-~"},
+}
+_Matches = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    names: tuple[_Matches | None, ...]
+    """What the parts of a path must match; None for any number of folders."""
+    negated: bool
+    folders_only: bool
+
+    def matches(self, parts: list[str], *, is_folder: bool) -> bool:
+        """Whether the whole path matches."""
+        if self.folders_only and not is_folder:
+            return False
+        names, star, tried = self.names, -1, 0
+        name = part = 0
+        while part < len(parts):
+            wanted = names[name] if name < len(names) else None
+            if name < len(names) and wanted is None:
+                star, tried, name = name, part, name + 1
+            elif wanted is not None and wanted(parts[part]):
+                name, part = name + 1, part + 1
+            elif star >= 0:
+                tried += 1
+                name, part = star + 1, tried
+            else:
+                return False
+        return name == len(names)
+
+
+@dataclass
+class Ignored:
+    """Decides on paths below one folder. An ignored folder takes everything in it along, as for git."""
+
+    patterns: list[_Pattern]
+    _folders: dict[str, bool] = field(default_factory=dict)
+
+    @classmethod
+    def of_file(cls, path: Path) -> Ignored:
+        """The patterns of a file of this machine."""
+        try:
+            return cls.of(path.read_bytes().decode(errors="surrogateescape"), str(path))
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+    @classmethod
+    def of(cls, text: str, source: str) -> Ignored:
+        """The patterns of a file; `UsageError` for more, or for longer ones, than any project has."""
+        lines = text.removeprefix("\ufeff").split("\n")
+        if len(lines) > MOST_PATTERNS:
+            raise UsageError(f"{source}: more than {MOST_PATTERNS} lines of patterns; name folders instead")
+        for number, line in enumerate(lines, 1):
+            if len(line) > LONGEST_PATTERN:
+                problem = f"a pattern of more than {LONGEST_PATTERN} characters"
+                raise UsageError(str(Problem(source, number, 1, problem)))
+        return cls([pattern for line in lines if (pattern := _pattern(line))])
+
+    def has(self, path: str) -> bool:
+        """Whether a file is ignored, by itself or with a folder that it is in."""
+        folder = ""
+        for part in path.split("/")[:-1]:
+            folder = f"{folder}/{part}" if folder else part
+            if folder not in self._folders:
+                self._folders[folder] = bool(self.says(folder, is_folder=True))
+            if self._folders[folder]:
+                return True
+        return bool(self.says(path, is_folder=False))
+
+    def says(self, path: str, *, is_folder: bool) -> bool | None:
+        """What the last pattern that matches a path says of it; None if no pattern matches it."""
+        parts = path.split("/")
+        for pattern in reversed(self.patterns):
+            if pattern.matches(parts, is_folder=is_folder):
+                return not pattern.negated
+        return None
+
+
+def _pattern(line: str) -> _Pattern | None:
+    """The pattern of a line; None for a comment and for what matches nothing."""
+    text = re.sub(r"(?<!\\)((?:\\\\)*)[ \t\r]+$", r"\1", line)
+    if not text or text.startswith("#"):
+        return None
+    negated, text = text.startswith("!"), text.removeprefix("!")
+    folders_only, text = text.endswith("/"), text.removesuffix("/")
+    try:
+        names = _split(text)
+    except ValueError:
+        return None
+    if not text or "" in names[1:]:
+        return None
+    if "/" not in text:
+        names = [ANY_FOLDERS, *names]  # at any depth
+    elif not names[0]:
+        names = names[1:]
+    matchers: list[_Matches | None] = []
+    for name in names:
+        if not re.fullmatch(r"\*{2,}", name):
+            matchers.append(_matcher(name))
+        elif matchers[-1:] != [None]:
+            matchers.append(None)
+    if matchers[-1] is None:
+        matchers.append(lambda name: True)  # what is in the folder, not the folder
+    return _Pattern(tuple(matchers), negated, folders_only)
+
+
+def _split(text: str) -> list[str]:
+    """The parts of a pattern, between slashes in no class; ValueError for what git takes as broken."""
+    parts, place = [""], 0
+    while place < len(text):
+        end = place + (2 if text[place] == "\\" else 1)
+        if end > len(text):
+            raise ValueError(text)
+        if text[place] == "[":
+            _, end = _class(text, end)
+        if text[place] == "/":
+            parts.append("")
+        else:
+            parts[-1] += text[place:end]
+        place = end
+    return parts
+
+
+def _matcher(name: str) -> _Matches:
+    """What a part of a path must match."""
+    pieces = [""]
+    for expression in _expressions(name):
+        if expression == STAR:
+            pieces += [""] if pieces[-1] or len(pieces) == 1 else []
+        else:
+            pieces[-1] += expression
+    if len(pieces) == 1 and not re.search(r"(?<!\\)[*?\[]", name):
+        return re.sub(r"\\(.)", r"\1", name, flags=re.DOTALL).__eq__
+    if len(pieces) == 1:
+        return re.compile(pieces[0], re.DOTALL).fullmatch
+    first, *middle, last = pieces
+    # A group that is found by looking ahead, and then taken as it is, has no second try.
+    held = "".join(f"(?=(?P<s{number}>.*?{piece}))(?P=s{number})" for number, piece in enumerate(middle))
+    return re.compile(f"{first}{held}.*{last}", re.DOTALL).fullmatch
+
+
+def _expressions(name: str) -> Iterator[str]:
+    """A regular expression for each character or class, and `*`."""
+    place = 0
+    while place < len(name):
+        letter = name[place]
+        place += 1
+        if letter == STAR:
+            yield STAR
+        elif letter == "?":
+            yield "."
+        elif letter == "[":
+            expression, place = _class(name, place)
+            yield expression
+        else:
+            if letter == "\\":
+                letter = name[place]
+                place += 1
+            yield re.escape(letter)
+
+
+def _class(name: str, place: int) -> tuple[str, int]:
+    """The expression of a class that begins at `place`, after its bracket, and the place after it."""
+    negated = name[place : place + 1] in {"!", "^"}
+    place += negated
+    items, begin = "", place
+    while True:
+        if place >= len(name):
+            raise ValueError(name)
+        if name[place] == "]" and place > begin:
+            break
+        if known := re.compile(r"\[:(\w*):\]").match(name, place):
+            if known[1] not in _CLASSES:
+                raise ValueError(name)
+            items, place = items + _CLASSES[known[1]], known.end()
+            continue
+        first, place = _letter(name, place)
+        last = first
+        if name[place : place + 1] == "-" and name[place + 1 : place + 2] not in {"]", ""}:
+            last, place = _letter(name, place + 1)
+        items += re.escape(first) + (f"-{re.escape(last)}" if first <= last else "")
+    if not items:
+        return ("." if negated else "(?!)"), place + 1
+    return f"[{'^' if negated else ''}{items}]", place + 1
+
+
+def _letter(name: str, place: int) -> tuple[str, int]:
+    """A letter of a class, perhaps after a backslash, and the place after it."""
+    place += name[place] == "\\"
+    if place >= len(name):
+        raise ValueError(name)
+    return name[place], place + 1
