@@ -6,7 +6,7 @@ import hashlib
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -141,6 +141,28 @@ def test_a_file_that_was_damaged_since_an_earlier_push_comes_again(host: Make, k
     DAMAGE[kind](here.path(DIGEST))
     assert here.found(DIGEST) == 0
     pull(here, WANTED, [place], silent)
+    assert here.path(DIGEST).read_bytes() == CONTENT
+
+
+def test_a_source_that_sends_a_byte_now_and_then_is_left_for_another(
+    host: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trickle(digest: str, offset: int, size: int) -> Iterator[bytes]:
+        while not over.wait(0.05):
+            yield b"\0"
+
+    (slow, place), (whole, alive), (here, _), over = host("a"), host("b"), host("c"), threading.Event()
+    monkeypatch.setattr(peers, "SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(slow, "read", trickle)
+    whole.append(DIGEST, 0, CONTENT)
+    whole.complete(DIGEST)
+    here.append(DIGEST, 0, CONTENT[:500])
+    try:
+        with pytest.raises(ValueError, match="damaged on the way"):  # by the bytes of the slow one
+            pull(here, WANTED, [place, alive], silent)
+    finally:
+        over.set()
+    pull(here, WANTED, [alive], silent)
     assert here.path(DIGEST).read_bytes() == CONTENT
 
 

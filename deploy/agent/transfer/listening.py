@@ -6,10 +6,11 @@ import contextlib
 import socket
 from collections.abc import Iterator, Sequence
 
-from ..host.facts import host_addresses
+from ..host.facts import bridge_last, host_addresses
 from ..host.rendezvous import PORTS
 
 ALONE = "127.0.0.1"
+MOST_ADDRESSES = 8  # each is tried by other hosts, for seconds where packets are dropped
 DISCARD = 9  # a port that is never called: to connect a UDP socket sends nothing
 
 
@@ -22,11 +23,12 @@ def addresses_for(chosen: Sequence[str], peers: Sequence[str]) -> list[str]:
     """
     named = dict.fromkeys(address for one in chosen for address in _resolved(one))
     if own := [address for address in named if _is_own(address)]:
-        return own
+        return own[:MOST_ADDRESSES]
     ways = dict.fromkeys(way for peer in peers for way in _way_to(peer))
     if away := [way for way in ways if way not in peers]:  # each container engine has its own 172.17.0.1
-        return away
-    return [address for _, address in host_addresses()] if peers else [ALONE]
+        return away[:MOST_ADDRESSES]
+    every = [address for _, address in sorted(host_addresses(), key=bridge_last)]
+    return (every if peers else [])[:MOST_ADDRESSES] or [ALONE]
 
 
 def listen(addresses: Sequence[str]) -> tuple[int, list[socket.socket]]:
@@ -68,11 +70,13 @@ def _is_own(address: str) -> bool:
 
 
 def _way_to(peer: str) -> Iterator[str]:
-    """The address from which this host would call another."""
-    family, _, _, _, place = socket.getaddrinfo(peer, DISCARD, type=socket.SOCK_DGRAM)[0]
-    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(place)
-        address = str(probe.getsockname()[0])
+    """The address from which this host would call another; a name may take long to resolve."""
+    with contextlib.suppress(OSError):
+        known = socket.getaddrinfo(peer, DISCARD, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)
+        family, _, _, _, place = known[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(place)
+            address = str(probe.getsockname()[0])
         if not (_is_loopback(address) or address.startswith("fe80:")):
             yield address
 

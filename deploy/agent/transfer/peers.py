@@ -13,6 +13,7 @@ import json
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import ssl
 
 CONNECT_SECONDS = 5.0
+# A source that sends less in this time is left for another: it would keep a push from its end.
+SLOW_SECONDS, SLOW_BYTES = 60.0, 1 << 20
 MOST_UNPROVEN = 64  # callers that have not shown a certificate yet
 
 
@@ -116,10 +119,15 @@ def _pull_from(
         connection.sendall(json.dumps({**wanted._asdict(), "offset": offset}).encode() + b"\n")
         come = select.poll()
         come.register(connection, select.POLLIN)
+        since, enough = time.monotonic(), offset + SLOW_BYTES
         while offset < wanted.size and (length := _read(connection, piece[: wanted.size - offset], come)):
             blobs.append(wanted.digest, offset, piece[:length])
             offset += length
             tell(offset)
+            if offset >= enough:
+                since, enough = time.monotonic(), offset + SLOW_BYTES
+            elif time.monotonic() - since > SLOW_SECONDS:
+                raise OSError(f"it sends less than 1 MiB in {SLOW_SECONDS:.0f} s")
 
 
 def _send_at_once(raw: socket.socket) -> socket.socket:

@@ -37,7 +37,7 @@ class FilesServed:
     """Where a host gives large files to others, and how many bytes of each it has."""
 
     port: Port
-    addresses: Annotated[tuple[Address, ...], AtMost(64)]
+    addresses: Annotated[tuple[Address, ...], AtMost(8)]
     have: Annotated[Mapping[Digest, Bytes], AtMost(MOST_SERVED)]
 
 
