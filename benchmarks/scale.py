@@ -110,6 +110,7 @@ def deliver_here() -> None:
     from muster.deploy.hosts import hostfile  # noqa: PLC0415  # only this process needs them
     from muster.deploy.jobs.programs import tools  # noqa: PLC0415
     from muster.deploy.launch.deliver import deliver  # noqa: PLC0415
+    from muster.deploy.plan.placement import place  # noqa: PLC0415
     from muster.deploy.plan.planner import plan  # noqa: PLC0415
     from muster.deploy.plan.source_tree import Tree, scan  # noqa: PLC0415
     from muster.deploy.plan.spec import LaunchSpec  # noqa: PLC0415
@@ -123,7 +124,8 @@ def deliver_here() -> None:
     hosts_file = Path("hosts.txt")
     with Cluster(hostfile.load(hosts_file), opener(hosts_file, "")) as cluster:
         empty = Tree(code, ".", ())
-        deliver(plan(spec, cluster.hosts, cluster.survey(), tree, empty, tools=tools()), cluster)
+        placement = place(cluster.hosts, spec)
+        deliver(plan(spec, placement, cluster.survey(), tree, empty, tools=tools()), cluster)
 
 
 def report(costs: Mapping[int, Mapping[str, Mapping[str, Sequence[Cost]]]], rounds: int) -> str:

@@ -21,7 +21,7 @@ from ..bench.run import Ran, one_rank_each
 from ..console.terminal import harmless_lines
 from ..errors import MusterError, UnfitError, UsageError
 from ..jobs.job import Job
-from ..plan.placement import place_ranks
+from ..plan.placement import place
 from . import options as request
 from .benching import (
     BENCH_HELP,
@@ -200,8 +200,8 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
         settings = settings_of(launcher, backend, network, python)
         inventory = stack.enter_context(hosts_for(settings, hosts, slurm, include, exclude))
         listed = request.per_host(inventory.hosts, per_host)
-        require_rank(root, len(place_ranks(listed, np or None)), "--root")
         job = with_ranks(job_on(inventory, listed, SWEEP, args, settings), np)
+        require_rank(root, sum(place(listed, job.spec).counts.values()), "--root")
         ran = carry_out(job, inventory, Path(runs), table=not json)
         if json and ran.printed.get(0):
             sys.stdout.write(_swept(job, ran))

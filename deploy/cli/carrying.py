@@ -32,7 +32,7 @@ from ..jobs.runner import Attempts, Blame, make_plan
 from ..jobs.verdict import verdict
 from ..launch.containers import Images
 from ..launch.job_events import JobEvent
-from ..plan.placement import used_hosts
+from ..plan.placement import Placement, place
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec
 from ..timings import Timings, table
@@ -84,12 +84,14 @@ def carry(
     clock: Timings,
     *,
     inventory: Inventory,
+    placement: Placement | None,
     words: Sequence[str] | None,
     asked: Wanted | None,
     dry: bool,
 ) -> None:
     """Handle a job in the way that its options ask for.
 
+    `placement`: where its ranks run, if its hosts are known.
     `words`: the options for Slurm of a job that goes there. `asked`: the packages that the ranks shall have.
     """
     open_pipe, runs = inventory.open_pipe, Path(options.runs)
@@ -100,16 +102,17 @@ def carry(
     elif words:
         batch.hand_to_slurm(job, words, runs, screen, dry=dry)
     elif dry:
-        show(job, open_pipe, clock, brought)
+        show(job, open_pipe, clock, brought, placement)
     elif options.detach:
         with kept_if_taken(runs, job.spec.job, record):
-            hand_over(job, open_pipe, screen, brought)
+            hand_over(job, open_pipe, screen, brought, placement)
     else:
         outward: dict[str, Any] = {
             "blame": inventory.blame,
             "events": options.events,
             "metrics": options.metrics,
             "record": record,
+            "placement": placement,
         }
         carry_out(job, open_pipe, runs, screen, clock, packages=brought, tell=options.timings, **outward)
 
@@ -124,19 +127,33 @@ def packages(asked: Wanted, launcher: str, screen: Screen, *, dry: bool) -> Pack
     return Bringing(asked, launcher, cache_folder(), screen.say, progress, dry=dry)
 
 
-def show(job: Job, open_pipe: OpenPipe, timings: Timings, packages: Packages | None = None) -> None:
+def show(
+    job: Job,
+    open_pipe: OpenPipe,
+    timings: Timings,
+    packages: Packages | None = None,
+    placement: Placement | None = None,
+) -> None:
     """Print the plan, and change nothing on the hosts."""
-    used = used_hosts(job.hosts, job.spec)
+    placement = placement or place(job.hosts, job.spec)
     images = Images(job.spec, lambda text: None, pull=False) if job.spec.image else None
-    with Cluster(used, open_pipe, timings=timings, network=job.network) as cluster:
-        sys.stdout.write(harmless_lines(str(make_plan(job, used, 0, cluster, timings, packages, images))))
+    with Cluster(placement.hosts, open_pipe, timings=timings, network=job.network) as cluster:
+        plan = make_plan(job, job.spec, placement, cluster, timings, packages, images)
+        sys.stdout.write(harmless_lines(str(plan)))
 
 
-def hand_over(job: Job, open_pipe: OpenPipe, screen: Screen, packages: Packages | None = None) -> None:
+def hand_over(
+    job: Job,
+    open_pipe: OpenPipe,
+    screen: Screen,
+    packages: Packages | None = None,
+    placement: Placement | None = None,
+) -> None:
     """Hand the job over to its head, where its driver goes on. Packages are brought before, from here."""
     name = job.spec.job
     if packages:
-        with Cluster(used_hosts(job.hosts, job.spec), open_pipe, network=job.network) as cluster:
+        used = (placement or place(job.hosts, job.spec)).hosts
+        with Cluster(used, open_pipe, network=job.network) as cluster:
             packages.furnish(cluster)
         job = replace(job, spec=replace(job.spec, environment=packages.key, packages=packages.described))
     with Cluster(job.hosts[:1], open_pipe) as cluster:
@@ -163,6 +180,7 @@ def carry_out(
     events: str = "",
     metrics: str = "",
     record: HostsRecord | None = None,
+    placement: Placement | None = None,
 ) -> None:
     """Run the job to its verdict, with run folder and screen.
 
@@ -180,6 +198,7 @@ def carry_out(
                 "stdin": parse.STDIN,
                 "packages": packages,
                 "blame": blame,
+                "placement": placement,
             }
             attempts = Attempts(
                 job,

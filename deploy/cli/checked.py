@@ -23,7 +23,7 @@ from ..hosts.hostfile import Host
 from ..hosts.slots import SlotRule, counted_slots
 from ..image.versions import load
 from ..plan.launcher import LauncherName
-from ..plan.placement import used_hosts
+from ..plan.placement import place
 from ..plan.spec import LaunchSpec, Program
 from .inventory import Inventory
 
@@ -75,9 +75,7 @@ def checked(
 ) -> Checked:
     """Examine the hosts and judge them. `rule`: of `--slots`; `site`: what is wrong with their Slurm site."""
     hosts = inventory.hosts
-    used_hosts(
-        hosts, LaunchSpec(job="", program=Program(), launcher=launcher, allocation=inventory.allocation)
-    )
+    place(hosts, LaunchSpec(job="", program=Program(), launcher=launcher, allocation=inventory.allocation))
     with contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster:
         examination = _examined(cluster)
     hosts, uncounted = _counted(hosts, examination, rule) if rule else (hosts, [])

@@ -10,7 +10,7 @@ from invoke import Context
 
 from ..connect.ahead import ahead
 from ..console.screen import Screen
-from ..plan.placement import used_hosts
+from ..plan.placement import place
 from ..timings import Timings
 from . import launch_request as request
 from . import options as parse
@@ -57,8 +57,9 @@ def launch(context: Context, options: LaunchOptions) -> None:
             inventory = stack.enter_context(inventory_of(*source, seconds=options.start_timeout or None))
         hosts = parse.per_host(with_slots(inventory, options.slots), options.per_host)
         spec = replace(spec, allocation=inventory.allocation)
-        used = used_hosts(hosts, spec) if hosts else ()
-        parse.require_ranks(options.rank, options.np or sum(host.slots for host in used))
+        placement = place(hosts, spec) if hosts else None
+        used = placement.hosts if placement else ()
+        parse.require_ranks(options.rank, sum(placement.counts.values()) if placement else options.np)
         open_pipe = ahead(hosts[:1] if options.detach else used, inventory.open_pipe, clock)
         work = early or request.work_of(options, clock)
         from . import carrying  # noqa: PLC0415  # loaded by now
@@ -80,6 +81,7 @@ def launch(context: Context, options: LaunchOptions) -> None:
             screen,
             clock,
             inventory=replace(inventory, open_pipe=open_pipe),
+            placement=placement,
             words=words,
             asked=packages,
             dry=options.dry_run or context.config.run.dry,

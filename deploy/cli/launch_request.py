@@ -12,7 +12,6 @@ from ..envs.wanted import Wanted, wanted
 from ..errors import UsageError
 from ..hosts.slots import slot_rule
 from ..plan.launcher import LAUNCHERS
-from ..plan.placement import check_spec
 from ..plan.source_tree import Tree, of_package, scan
 from ..plan.spec import LaunchSpec, Program
 from ..timings import Timings
@@ -78,7 +77,7 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         options.image, options.engine, options.mount, requirements=options.requirements
     )
     restarts = options.max_restarts > 0
-    spec = LaunchSpec(
+    return LaunchSpec(
         job=parse.new_job(),
         program=Program(),
         launcher=parse.one_of("--launcher", options.launcher, LAUNCHERS),
@@ -91,8 +90,6 @@ def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
         stdin=not (options.is_away or restarts) and parse.feeds(parse.STDIN),
         **container,
     )
-    check_spec(spec)
-    return spec
 
 
 class Work(NamedTuple):

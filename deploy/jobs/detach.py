@@ -11,7 +11,6 @@ from ..connect.requests.jobs import DETACH
 from ..connect.silence import FROZEN
 from ..errors import MusterError, UnfitError
 from ..launch.deliver import DELIVERY_SECONDS, Contents
-from ..plan.placement import check_spec
 from ..plan.source_tree import Tree, of_package
 from .job import Job
 
@@ -27,7 +26,6 @@ def detach(job: Job, cluster: Cluster, driver: str = OWN_HOSTS) -> str:
     Raises the error that kept the job from starting, `UnfitError` for hosts that the head does not reach.
     Then nothing runs.
     """
-    check_spec(job.spec)
     head = cluster.hosts[0].name
     _require_python(head, cluster.facts[head].python)
     code = own_code()

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..common.clock import now
 from ..connect.channel import Channel
@@ -30,7 +30,7 @@ from ..launch.stdin import Input
 from ..launch.stolen_port import blame_thief
 from ..plan.contained import found_inside
 from ..plan.launch_plan import LaunchPlan
-from ..plan.placement import used_hosts
+from ..plan.placement import Placement, place
 from ..plan.planner import plan
 from ..plan.spec import LaunchSpec
 from ..timings import Timings
@@ -57,8 +57,8 @@ class Observer(Watcher, Protocol):
 
 def make_plan(  # noqa: PLR0917  # what an attempt has
     job: Job,
-    hosts: Sequence[Host],
-    attempt: int,
+    spec: LaunchSpec,
+    placement: Placement,
     cluster: Cluster,
     timings: Timings,
     packages: Packages | None = None,
@@ -74,11 +74,10 @@ def make_plan(  # noqa: PLR0917  # what an attempt has
             containers = images.furnish(cluster)
     facts = cluster.survey()
     with timings.part("plan"):
-        spec = spec_of(job, hosts, attempt)
         if packages:
             spec = dataclasses.replace(spec, environment=packages.key, packages=packages.described)
         texts = tools(inside=containers is not None)
-        made = plan(spec, cluster.hosts, facts, job.tree, job.library, tools=texts, containers=containers)
+        made = plan(spec, placement, facts, job.tree, job.library, tools=texts, containers=containers)
     if containers:  # the records of the run say what the ranks have
         cluster.facts.update(found_inside(spec, facts.hosts, containers))
     return made
@@ -113,10 +112,14 @@ class Attempts:
         listeners: Sequence[Tell] = (),
         packages: Packages | None = None,
         on_wait: Callable[[str], None] = lambda line: None,
+        placement: Placement | None = None,
     ) -> None:
-        """`on_wait` is told what the job waits for before its first start, if that may take long."""
+        """`placement`: of the first attempt, if it is known.
+
+        `on_wait` is told what the job waits for before its first start, if that may take long.
+        """
         self._timings = timings or Timings()
-        self._packages = packages
+        self._packages, self._placement = packages, placement
         self.job, self.folder, self.observers = job, folder, observers
         self._open_pipe, self._on_start, self._blame = open_pipe, on_start, blame
         self._on_wait = on_wait
@@ -151,15 +154,16 @@ class Attempts:
     def _attempt(self, hosts: tuple[Host, ...], attempt: int) -> tuple[Host, ...]:
         """Make an attempt; returns the hosts of the next one, or none if there is no next one."""
         try:
-            used = used_hosts(hosts, spec_of(self.job, hosts, attempt))
+            spec = spec_of(self.job, hosts, attempt)
+            placement = (None if attempt else self._placement) or place(hosts, spec)
             timings = Timings() if attempt else self._timings
             contents = (Contents(self.job.tree), Contents(self.job.library))
             images = Images(self.job.spec, self._wait, pull=True) if self.job.spec.image else None
             furnishing = images or self._packages
             greet = partial(prepare_for, contents, ask=furnishing.ask if furnishing else None)
-            network = self.job.network
-            with Cluster(used, self._open_pipe, timings=timings, greet=greet, network=network) as cluster:
-                the_plan = make_plan(self.job, hosts, attempt, cluster, timings, self._packages, images)
+            given: dict[str, Any] = {"timings": timings, "greet": greet, "network": self.job.network}
+            with Cluster(placement.hosts, self._open_pipe, **given) as cluster:
+                the_plan = make_plan(self.job, spec, placement, cluster, timings, self._packages, images)
                 with timings.part("delivery"):
                     deliver(the_plan, cluster, contents)
                 self._execute(the_plan, cluster, timings)

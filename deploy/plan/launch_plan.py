@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePosixPath
 
 from ..console.text import count
@@ -57,7 +58,7 @@ class LaunchPlan:
     hosts: tuple[HostPlan, ...]
     title: str
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[Place, ...]:
         """Every rank in order."""
         return tuple(place for host in self.hosts for place in host.ranks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..hosts.facts import Facts, Rendezvous
 
@@ -23,6 +24,21 @@ class Layout:
     """Slurm's number of the allocation that the hosts belong to; empty for other hosts."""
     program: tuple[str, ...]
     """What each rank runs: the argv of `muster-rank` and its program."""
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """The place of each host in their order."""
+        return {name: index for index, name in enumerate(self.ranks)}
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether every host has the same number of ranks."""
+        return len({*self.ranks.values()}) == 1
+
+    @cached_property
+    def has_interfaces(self) -> bool:
+        """Whether the interface of every host towards the head is known."""
+        return all(self.rendezvous.interfaces.values())
 
     @property
     def head(self) -> str:

@@ -198,7 +198,7 @@ def of_ranks(host: str, layout: Layout) -> dict[str, str]:
     """Variables for Open MPI in the ranks of a host, whatever has started them."""
     env = {}
     interface = layout.rendezvous.interfaces.get(host)
-    if interface and len(layout.ranks) > 1 and all(layout.rendezvous.interfaces.values()):
+    if interface and len(layout.ranks) > 1 and layout.has_interfaces:
         env[_DATA_INTERFACE] = interface
     if layout.ranks[host] >= layout.facts[host].cores:
         # MPI waits in a busy loop, which on a full host uses the core that another rank needs.

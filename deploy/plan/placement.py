@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..hosts.hostfile import Host
 from .launcher import launcher_of
 from .spec import LaunchSpec
-from .srun import NO_CONTAINER, OUTSIDE
+from .srun import OUTSIDE
 
 
 @dataclass(frozen=True)
@@ -21,38 +21,44 @@ class Place:
     host: str
 
 
-def place_ranks(hosts: Sequence[Host], np: int | None) -> tuple[Place, ...]:
-    """Fill the slots of each host in the order of the file, as mpirun's `--map-by slot` does."""
-    slots = [(host.name, local) for host in hosts for local in range(host.slots)]
-    if np is not None and not 1 <= np <= len(slots):
-        raise UsageError(f"--np {np}: the hosts have {len(slots)} slots; raise slots= or lower --np")
-    return tuple(Place(rank, local, name) for rank, (name, local) in enumerate(slots[:np]))
+@dataclass(frozen=True)
+class Placement:
+    """The hosts that get a rank, and the ranks of each. The other hosts are not even connected to."""
+
+    hosts: tuple[Host, ...]
+    ranks: Mapping[str, tuple[Place, ...]]
+    """By the name of the host, in the order of the hosts."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of ranks on each host."""
+        return {name: len(places) for name, places in self.ranks.items()}
 
 
-def check_spec(spec: LaunchSpec) -> None:
-    """Refuse a specification that no hosts could run.
+def place(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
+    """Fill the slots of each host in the order of the file, as mpirun's `--map-by slot` does.
 
-    It needs no hosts, so it can be checked before any are known.
+    `UsageError` for what no cluster could run: no host is asked for that.
     """
-    if spec.launcher == "srun" and spec.image:
-        raise UsageError(NO_CONTAINER)
+    slots = sum(host.slots for host in hosts)
+    if spec.np is not None and not 1 <= spec.np <= slots:
+        raise UsageError(f"--np {spec.np}: the hosts have {slots} slots; raise slots= or lower --np")
+    left, first = slots if spec.np is None else spec.np, 0
+    used, ranks = [], {}
+    for host in hosts:
+        if number := min(host.slots, left - first):
+            used.append(host)
+            ranks[host.name] = tuple(Place(first + local, local, host.name) for local in range(number))
+            first += number
+    placement = Placement(tuple(used), ranks)
+    _check(spec, placement)
+    return placement
 
 
-def check_shape(spec: LaunchSpec, hosts: Sequence[Host], places: Sequence[Place]) -> None:
-    """Refuse what no cluster could run. This needs no facts, so it is checked before any host is asked."""
-    check_spec(spec)
+def _check(spec: LaunchSpec, placement: Placement) -> None:
+    hosts = placement.hosts
     if len(hosts) > 1 and (local := [host.name for host in hosts if host.is_local]):
         raise UsageError(f"{local[0]} means another machine on every host; write its name in the hosts file")
     if spec.launcher == "srun" and not spec.allocation:
         raise UsageError(OUTSIDE)
-    counts = {host.name: sum(place.host == host.name for place in places) for host in hosts}
-    launcher_of(spec.launcher).check_shape(spec.backend, counts)
-
-
-def used_hosts(hosts: Sequence[Host], spec: LaunchSpec) -> tuple[Host, ...]:
-    """The hosts that get a rank. The other hosts are not even connected to."""
-    places = place_ranks(hosts, spec.np)
-    names = {place.host for place in places}
-    used = tuple(host for host in hosts if host.name in names)
-    check_shape(spec, used, places)
-    return used
+    launcher_of(spec.launcher).check_shape(spec.backend, placement.counts)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import PurePosixPath
 
 from ..common.paths import JobPaths, MusterPaths
@@ -23,7 +22,7 @@ from .contained import contained, found_inside
 from .launch_plan import HostPlan, LaunchPlan, RemoteFile
 from .launcher import launcher_of, require
 from .layout import Layout
-from .placement import Place, check_shape, place_ranks
+from .placement import Place, Placement
 from .source_tree import Tree
 from .spec import LaunchSpec
 
@@ -49,7 +48,7 @@ class Tools:
 
 def plan(
     spec: LaunchSpec,
-    hosts: Sequence[Host],
+    placement: Placement,
     facts: ClusterFacts,
     tree: Tree,
     library: Tree,
@@ -61,19 +60,16 @@ def plan(
 
     `containers`: for each host, the image in which its ranks run, if they do.
     """
-    places = place_ranks(hosts, spec.np)
-    used = tuple(host for host in hosts if any(place.host == host.name for place in places))
-    check_shape(spec, used, places)
+    used = placement.hosts
     launcher = launcher_of(spec.launcher)
     outside, there = facts.hosts, containers or {}
     facts = dataclasses.replace(facts, hosts=found_inside(spec, outside, there))
     require(used, facts.hosts, launcher=launcher)
-    by_host = {name: tuple(group) for name, group in groupby(places, key=lambda place: place.host)}
-    layout = _layout(spec, by_host, facts)
+    layout = _layout(spec, placement, facts)
     # All slots, not only those of the ranks, because MPI_Comm_spawn needs free slots.
     slots = openmpi.hostfile({host.name: host.slots for host in used})
     plans = tuple(
-        _plan_host(spec, host, by_host[host.name], layout, slots, within=tree.within, tools=tools)
+        _plan_host(spec, host, placement.ranks[host.name], layout, slots, within=tree.within, tools=tools)
         for host in used
     )
     if there:
@@ -82,16 +78,16 @@ def plan(
     return LaunchPlan(spec, tree, library, plans, title)
 
 
-def _layout(spec: LaunchSpec, places: Mapping[str, tuple[Place, ...]], facts: ClusterFacts) -> Layout:
-    used = {name: facts.hosts[name] for name in places}
+def _layout(spec: LaunchSpec, placement: Placement, facts: ClusterFacts) -> Layout:
+    used = {host.name: facts.hosts[host.name] for host in placement.hosts}
     uses_mpi = launcher_of(spec.launcher).uses_mpi
     program = spec.program.argv(abort_with_mpi=uses_mpi and all(known.mpi4py for known in used.values()))
     return Layout(
         job=spec.job,
-        ranks={name: len(group) for name, group in places.items()},
+        ranks=placement.counts,
         facts=used,
         rendezvous=facts.rendezvous,
-        hostfile=JobPaths.of(used[next(iter(places))].home, spec.job).hostfile,
+        hostfile=JobPaths.of(used[placement.hosts[0].name].home, spec.job).hostfile,
         allocation=spec.allocation,
         program=("muster-rank", *program),
     )

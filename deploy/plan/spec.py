@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
+from ..errors import UsageError
 from .launcher import LauncherName
+from .srun import NO_CONTAINER
 
 # A value under a name like these is shown as *** in a plan and is written to no file of the driver.
 SECRET = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "_KEY")
@@ -79,6 +81,11 @@ class LaunchSpec:
     """Folders and files of the hosts that the container has too, besides those of the job."""
     stdin: bool = False
     """Whether rank 0 reads the driver's standard input. The input of all other ranks is empty."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no hosts could run."""
+        if self.launcher == "srun" and self.image:
+            raise UsageError(NO_CONTAINER)
 
 
 def is_secret(name: str, hidden: Container[str]) -> bool:

@@ -82,7 +82,7 @@ class Torchrun:
             python=layout.facts[host].executable,
             job=layout.job,
             hosts=len(layout.ranks),
-            host_index=list(layout.ranks).index(host),
+            host_index=layout.index[host],
             ranks_per_host=layout.ranks[host],
             rendezvous=layout.rendezvous,
             rank=layout.program,
@@ -90,4 +90,4 @@ class Torchrun:
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
         """With different numbers of ranks on hosts, torchrun must not take its short cut for equal ones."""
-        return {} if len(set(layout.ranks.values())) == 1 else {IDENTICAL: "0"}
+        return {} if layout.is_even else {IDENTICAL: "0"}

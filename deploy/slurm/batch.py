@@ -27,7 +27,6 @@ from ..connect.bootstrap import quoted
 from ..errors import MusterError, UsageError
 from ..jobs.detach import own_code
 from ..jobs.job import Job
-from ..plan.placement import check_spec
 from ..plan.source_tree import Tree
 from ..plan.spec import is_secret
 from .mark import write_mark
@@ -87,7 +86,6 @@ class Batch(NamedTuple):
 
 def batch_of(job: Job, words: Sequence[str], runs: Path) -> Batch:
     """The batch job of a launch whose folder goes into `runs`."""
-    check_spec(job.spec)
     return Batch((runs / job.spec.job).resolve(), tuple(words), job.python or "python3")
 
 

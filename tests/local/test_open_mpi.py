@@ -30,6 +30,7 @@ from muster.deploy.launch.deliver import deliver
 from muster.deploy.launch.events import Watcher
 from muster.deploy.launch.execute import execute
 from muster.deploy.launch.result import LaunchResult
+from muster.deploy.plan.placement import place
 from muster.deploy.plan.planner import plan
 from muster.deploy.plan.source_tree import Tree, scan
 from muster.deploy.plan.spec import LaunchSpec, Program
@@ -54,9 +55,8 @@ def launch(
     hosts = hostfile.parse("".join(f"{name} slots=2\n" for name in pythons))
     request = LaunchSpec(job=new_job(), program=program, **spec)  # type: ignore[arg-type]
     with Cluster(hosts, lambda host: LocalPipe(pythons[host.name])) as cluster:
-        made = plan(
-            request, hosts, cluster.survey(), scan(project.path), Tree(project.path, ".", ()), tools=tools()
-        )
+        trees = scan(project.path), Tree(project.path, ".", ())
+        made = plan(request, place(hosts, request), cluster.survey(), *trees, tools=tools())
         folder = RunFolder(project.path / "runs", request.job)
         folder.begin(made)
         deliver(made, cluster)

@@ -11,7 +11,7 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.containers import ContainerThere
 from muster.deploy.hosts.facts import ClusterFacts, Facts, Rendezvous
 from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.plan.placement import used_hosts
+from muster.deploy.plan.placement import place
 from muster.deploy.plan.planner import Tools, plan
 from muster.deploy.plan.source_tree import Tree, TreeFile
 from muster.deploy.plan.spec import LaunchSpec, Program
@@ -61,7 +61,8 @@ def make_plan(
         "program": Program(module="train", args=("--epochs", "3")),
     }
     request = LaunchSpec(**{**defaults, **spec})
-    chosen = used_hosts(hosts, request)
+    placement = place(hosts, request)
+    chosen = placement.hosts
     changes = facts or {}
     by_host = {host.name: dataclasses.replace(NODE, **changes.get(host.name, {})) for host in chosen}
     single = len(chosen) == 1
@@ -72,4 +73,4 @@ def make_plan(
     )
     there: Mapping[str, ContainerThere] | None = containers
     known = ClusterFacts(by_host, rendezvous)
-    return plan(request, chosen, known, TREE, LIBRARY, tools=TOOLS, containers=there)
+    return plan(request, placement, known, TREE, LIBRARY, tools=TOOLS, containers=there)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from muster.deploy.errors import MusterError, UnfitError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import on_network
 from muster.deploy.plan import openmpi
-from muster.deploy.plan.placement import Place, place_ranks
-from muster.deploy.plan.spec import Program
+from muster.deploy.plan.placement import Place, place
+from muster.deploy.plan.spec import LaunchSpec, Program
 from tests.unit.plans import NODE, OWN_HOME, make_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -58,7 +59,33 @@ def test_a_secret_is_in_the_environment_and_in_no_text() -> None:
 
 def test_ranks_fill_the_slots_of_each_host_in_order() -> None:
     hosts = hostfile.parse("a slots=2\nb slots=1\nc slots=4")
-    assert place_ranks(hosts, 4) == (Place(0, 0, "a"), Place(1, 1, "a"), Place(2, 0, "b"), Place(3, 0, "c"))
+    placement = place(hosts, LaunchSpec(job="j", program=Program(), np=4))
+    assert placement.hosts == hosts
+    assert placement.ranks == {
+        "a": (Place(0, 0, "a"), Place(1, 1, "a")),
+        "b": (Place(2, 0, "b"),),
+        "c": (Place(3, 0, "c"),),
+    }
+    assert placement.counts == {"a": 2, "b": 1, "c": 1}
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_the_work_of_planning_grows_with_the_hosts_and_not_faster(launcher: str) -> None:
+    def calls(hosts: int) -> int:
+        counted = 0
+
+        def count(*ignored: object) -> None:
+            nonlocal counted
+            counted += 1
+
+        sys.setprofile(count)  # a number of calls does not depend on the machine
+        try:
+            make_plan(f"node[001-{hosts}] slots=8", launcher=launcher)
+        finally:
+            sys.setprofile(None)
+        return counted
+
+    assert calls(400) < 5 * calls(100)
 
 
 def test_a_host_that_gets_no_rank_is_not_in_the_plan() -> None:

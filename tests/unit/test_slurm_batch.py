@@ -130,10 +130,9 @@ def test_steps_start_the_same_python(
     assert started == [meant]
 
 
-def test_srun_in_an_image_is_refused_before_the_queue(job: Job, tmp_path: Path) -> None:
-    job = dataclasses.replace(job, spec=dataclasses.replace(job.spec, launcher="srun", image="it"))
+def test_srun_in_an_image_is_refused_before_the_queue(job: Job) -> None:
     with pytest.raises(UsageError, match="--launcher srun cannot start ranks in a container"):
-        batch_of(job, [], tmp_path / "runs")
+        dataclasses.replace(job.spec, launcher="srun", image="it")
 
 
 def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
