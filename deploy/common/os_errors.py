@@ -7,15 +7,22 @@ import errno
 import os
 import pwd
 
-# What is wrong, and what to do; {path} is the file or folder, {user} the user who tried.
+# What is wrong, and what to do; {path} is the file or folder, {user} the user who tried, {mount} where the
+# file system of the path is mounted.
 _TABLE = {
-    errno.ENOSPC: ("no space left on the disk of {path}", "make room there: df -h {path}"),
-    errno.EDQUOT: ("{user}'s disk quota for {path} is used up", "remove files there, or have it raised"),
+    errno.ENOSPC: (
+        "no space left on the disk of {path}",
+        "make room there: df -h {path} (file system {mount})",
+    ),
+    errno.EDQUOT: (
+        "{user}'s disk quota for {path} is used up",
+        "remove files there, or have it raised (file system {mount})",
+    ),
     errno.EACCES: ("{user} may not use {path}", "see who may: namei -l {path}"),
     errno.EPERM: ("{user} may not do that to {path}", "see who may: namei -l {path}; lsattr -d {path}"),
     errno.EROFS: (
         "{path} is on a file system that can only be read",
-        "mount it for writing; if it was, dmesg may say that its disk has errors",
+        "mount {mount} for writing; if it was, dmesg may say that its disk has errors",
     ),
     errno.ENOENT: ("there is no {path}", ""),
     errno.ENOTDIR: ("a file is where {path} needs a folder", "move it away: namei -l {path}"),
@@ -35,7 +42,7 @@ _TABLE = {
     ),
     errno.ENOMEM: ("no memory is left", "end other programs there, or raise its limit"),
 }
-_NO_INODES = ("the disk of {path} can hold no more files", "remove some: df -i {path}")
+_NO_INODES = ("the disk of {path} can hold no more files", "remove some: df -i {path} (file system {mount})")
 _REPLACED = "its Python lacks a part of the standard library, or was replaced in the meantime"
 _NO_MORE_THREADS = "can't start new thread"  # CPython's RuntimeError for EAGAIN of pthread_create(3)
 
@@ -70,7 +77,16 @@ def naming(error: OSError, path: str) -> OSError:
 
 def _sentence(what: str, remedy: str, path: str) -> str:
     text = f"{what}; {remedy}" if remedy else what
-    return text.format(path=path, user=_user(), files=_open_files())
+    mount = mount_of(path) if "{mount}" in text else ""
+    return text.format(path=path, user=_user(), files=_open_files(), mount=mount)
+
+
+def mount_of(path: str) -> str:
+    """Where the file system of a path is mounted; the path need not exist."""
+    path = os.path.realpath(path)
+    while not os.path.ismount(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _inodes_left(path: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Iterator
 from typing import TextIO, cast
@@ -38,19 +39,25 @@ def harmless_lines(text: str) -> str:
 
 
 class HarmlessStream(io.TextIOBase):
-    """A stream that makes every text harmless and writes it to `stream`."""
+    """A stream that makes every text harmless and writes it to `stream`.
 
-    def __init__(self, stream: TextIO) -> None:
+    `may_fail`: for messages beside a command's output. A terminal that is gone must not change its result.
+    """
+
+    def __init__(self, stream: TextIO, *, may_fail: bool = False) -> None:
         self.stream = stream
+        self._ignored: tuple[type[OSError], ...] = (OSError,) if may_fail else ()
 
     def write(self, text: str, /) -> int:
         """Write the text without control characters."""
-        self.stream.write(harmless_lines(text))
+        with contextlib.suppress(*self._ignored):
+            self.stream.write(harmless_lines(text))
         return len(text)
 
     def flush(self) -> None:
         """Flush the underlying stream."""
-        self.stream.flush()
+        with contextlib.suppress(*self._ignored):
+            self.stream.flush()
 
     def isatty(self) -> bool:
         """Whether the underlying stream is a terminal."""
@@ -73,13 +80,22 @@ class HarmlessStream(io.TextIOBase):
 
 @contextlib.contextmanager
 def harmless_streams() -> Iterator[None]:
-    """Guard stdout and stderr of this process for the block."""
+    """Guard stdout and stderr of this process for the block. Those that are closed go nowhere."""
+    _open_closed()
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast("TextIO", HarmlessStream(stream)) for stream in before)
+    sys.stdout = cast("TextIO", HarmlessStream(sys.stdout))
+    sys.stderr = cast("TextIO", HarmlessStream(sys.stderr, may_fail=True))
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def _open_closed() -> None:
+    """Open the standard streams that were closed (`>&-`), before another file gets their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def own_stream(stream: TextIO) -> TextIO:

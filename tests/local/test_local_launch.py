@@ -393,3 +393,28 @@ def test_an_exception_that_a_live_thread_hides_is_said_while_the_thread_works(
     assert done.output.index(said) < done.output.index("[1 localhost] saved")
     assert "FAILED  rank 1 on localhost: exit status 1" in done.output
     assert done.status == 1
+
+
+def test_a_terminal_that_goes_away_costs_a_job_under_nohup_nothing(project: Project) -> None:
+    (project.path / "steps.py").write_text(
+        'import time\nfor step in range(8):\n    print("step", step, flush=True)\n    time.sleep(0.1)\n'
+    )
+    controller, terminal = pty.openpty()
+    with subprocess.Popen(
+        [str(FAB), "launch", "--script", "steps.py"],
+        cwd=project.path,
+        env=project.env,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),  # noqa: PLW1509
+    ) as process:
+        os.close(terminal)
+        said = b""
+        while b"step 1" not in said:
+            said += os.read(controller, 4096)
+        os.close(controller)
+        assert process.wait(PATIENCE) == 0
+    (verdict,) = project.path.glob("runs/*/verdict.txt")
+    assert verdict.read_text().startswith("\nDONE ")

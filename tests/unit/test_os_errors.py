@@ -43,10 +43,25 @@ def test_an_error_says_what_is_wrong_and_what_to_do(
     assert "Errno" not in text
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+@pytest.mark.parametrize("inodes", [0, 5])
+def test_a_full_or_closed_file_system_is_named(
+    monkeypatch: pytest.MonkeyPatch, number: int, inodes: int
+) -> None:
+    monkeypatch.setattr(os.path, "ismount", lambda path: path in {"/", "/srv/data"})
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_favail=inodes, f_files=1000))
+    text = os_errors.explain(error(number, "/srv/data/sets/x/y"))
+    assert "file system /srv/data)" in text or "mount /srv/data for writing" in text
+    text = os_errors.explain(error(number, "/home/ml/x"))
+    assert "file system /)" in text or "mount / for writing" in text
+
+
 def test_a_disk_without_inodes_is_not_called_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_favail=0, f_files=1000))
     text = os_errors.explain(error(errno.ENOSPC))
-    assert text == "the disk of /home/ml/x can hold no more files; remove some: df -i /home/ml/x"
+    assert text == (
+        "the disk of /home/ml/x can hold no more files; remove some: df -i /home/ml/x (file system /)"
+    )
 
 
 def test_an_error_that_names_no_file_invents_none() -> None:
