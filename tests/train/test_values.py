@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
@@ -17,6 +18,8 @@ from muster.train.config import TrainConfig
 from muster.train.job import values
 from muster.train.job.group import Group
 from muster.train.main import train
+from muster.train.sync import make_strategy, zero
+from muster.train.sync.zero import Part
 from tests.train.forked import on_hosts
 
 
@@ -146,6 +149,33 @@ def test_rank_0_is_named_for_what_it_broadcasts(tmp_path: Path) -> None:
         assert said.startswith("no tuple[int, int] from rank 0 (host0): expected int, got 'x'\n")
 
 
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        (Part(99, "step", "float32", [], None), "of none of its weights: Part(weight=99"),
+        (Part(0, "exp_avg", "float32", [1 << 40], None), "of none of its weights"),
+        (Part(0, "exp_avg", "quint8", [1], None), "of none of its weights"),
+        (Part(0, "exp_avg", "float32", [-1, -1], None), "of none of its weights"),
+    ],
+)
+def test_a_state_of_zero_is_refused_before_memory_is_spent_on_it(
+    tmp_path: Path, part: Part, why: str
+) -> None:
+    def consolidate(group: Group) -> None:
+        model = torch.nn.Linear(4, 4)
+        made = make_strategy("zero", model, group, torch.optim.Adam, lr=0.1)
+        torch.autograd.backward(made.model(torch.ones(1, 4)).sum())
+        made.finish()
+        made.optimizer.step()
+        if group.rank == 1:
+            zero._parts = lambda state: iter([part])
+        made.optimizer.consolidate_state_dict()  # type: ignore[attr-defined]
+
+    for said in said_by_all(tmp_path, consolidate):
+        assert said.startswith("rank 1 (host1) sends an optimizer's state that is of none")
+        assert why in said
+
+
 @pytest.mark.parametrize("value", [{1, 2}, object(), Path("/"), b"bytes"])
 def test_what_is_not_json_is_refused_where_it_is_passed(value: object) -> None:
     with pytest.raises(TrainError, match="ranks exchange JSON, and not"):
@@ -187,6 +217,11 @@ def test_a_dataclass_with_a_wrong_field_is_refused(change: dict[str, object]) ->
     sent = values.encoded({"step": 3, "loss": 1, "names": [], "place": [1, "x"], "digest": "d", **change})
     with pytest.raises(TrainError, match="no Report from rank 5: expected"):
         values.decoded(sent.encode(), Report, "rank 5")
+
+
+def test_a_whole_number_that_no_float_can_hold_is_refused() -> None:
+    with pytest.raises(TrainError, match="no float from rank 5: int too large"):
+        values.decoded(b"9" * 400, float, "rank 5")
 
 
 def test_a_whole_number_is_a_float_too() -> None:

@@ -25,7 +25,8 @@ SIZE = 8  # bytes of it that have the size of the value
 AT_MOST = 1 << 20
 """Bytes that a value may take as JSON, unless the caller says otherwise."""
 
-_WRONG = (TypeError, ValueError, RecursionError)  # what a text that is no such value raises
+# What a text that is no such value raises: OverflowError for a whole number that no float can hold.
+_WRONG = (TypeError, ValueError, OverflowError, RecursionError)
 
 _short = Repr()
 _short.maxstring = _short.maxother = 60

@@ -27,6 +27,7 @@ TYPES = {
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 }
 DESCRIBED = 64 << 20  # bytes of the description of a rank's state
+MOST_PARTS = 16  # of the state of a weight; Adam's has 3
 LARGEST = 4  # an optimizer's tensor has at most this many times the elements of its weight, and a few more
 
 
@@ -83,6 +84,11 @@ class ZeroOptimizer(ZeroRedundancyOptimizer):
 
     def _check(self, parts: list[Part], weights: list[torch.Tensor], rank: int) -> None:
         """Refuse what is no state of these weights, before memory is spent on it."""
+        if len(parts) > MOST_PARTS * len(weights):
+            raise TrainError(
+                f"rank {rank} ({self._ranks.hosts[rank]}) sends an optimizer's state of {len(parts)} parts "
+                f"for {len(weights)} weights"
+            )
         for part in parts:
             known = 0 <= part.weight < len(weights) and part.dtype in {"", *TYPES}
             most = LARGEST * weights[part.weight].numel() + 64 if known else 0
