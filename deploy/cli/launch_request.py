@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,6 @@ from ..timings import Timings
 from . import options as parse
 from .inventory import HOSTS_FILE, batch_words, require_one_source, slurm_of
 from .launch_options import LaunchOptions
-from .shared import RUNS_FOLDER
 from .shipped import TRAIN
 
 
@@ -34,11 +32,6 @@ def refuse(options: LaunchOptions) -> None:
     require_one_source(options.hosts, options.slurm)
     if options.min_hosts and not options.max_restarts:
         raise UsageError("--min-hosts is for restarts, and a job has none without --max-restarts N")
-    if options.runs != RUNS_FOLDER and (options.slurm_login or (options.detach and not options.slurm)):
-        raise UsageError(
-            f"--runs {options.runs}: the driver of this job makes its folder on another machine; "
-            f"for the copy here: muster attach JOB --runs {shlex.quote(str(options.runs))}"
-        )
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}
     parse.require_attached(detach=options.is_away, **ends_here)
     if (options.script or options.module) and options.hosts == HOSTS_FILE and not options.slurm:

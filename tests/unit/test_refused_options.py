@@ -19,15 +19,10 @@ SLOTS = (
     "--slots needs hosts, and Slurm has not given any yet: "
     '--slurm "... --ntasks-per-node 2" says how many ranks each has'
 )
-RUNS = (
-    "--runs mine: the driver of this job makes its folder on another machine; "
-    "for the copy here: muster attach JOB --runs mine"
-)
 NO_HOSTS_FILE = "--hosts mine.txt: Slurm gives the hosts, so no hosts file is read; leave it out"
 REFUSED = {
     "launch --detach": {
         "--timings a.py": TIMINGS,
-        "--runs mine a.py": RUNS,
         "--rank 0 a.py": "--rank ends with this command, and a detached job (--detach, --slurm-login) "
         "goes on; muster logs JOB --rank shows one rank of it",
     },
@@ -46,7 +41,6 @@ REFUSED = {
     "launch --slurm '-N 2' --slurm-login gate": {
         "--timings a.py": TIMINGS,
         "--slots gpus a.py": SLOTS,
-        "--runs mine a.py": RUNS,
         "--dry-run a.py": "--dry-run does not work with --slurm-login: Slurm has not given hosts yet. "
         "On the login node, use --slurm ... --detach --dry-run",
     },
