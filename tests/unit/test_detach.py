@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.common.store import Store
 from muster.deploy.connect.bootstrap import BOOTSTRAP
 from muster.deploy.connect.transports.openssh import OpenSshPipe, command
 from muster.deploy.errors import MusterError
@@ -24,10 +25,12 @@ from muster.deploy.jobs import detached_main, runner
 from muster.deploy.jobs.detach import own_code
 from muster.deploy.jobs.job import Job
 from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.jobs.stored import stored
 from muster.deploy.jobs.unstarted import end_unstarted
 from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.plan.source_tree import Tree, TreeFile
+from muster.deploy.plan.source_tree import Tree, TreeFile, scan
 from muster.deploy.plan.spec import LaunchSpec, Program
+from tests.damage import DAMAGE
 from tests.unit.test_attempts import PLAN, Connected
 
 
@@ -178,3 +181,21 @@ def test_the_reason_of_ssh_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     error = OpenSshPipe(host, "python3", head="node1").last_words()
     assert error.text == "node1 cannot log in there: Host key verification failed."
     assert "try ssh node2 on node1" in error.remedy
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_detached_driver_never_sends_a_file_that_was_damaged_in_its_store(
+    tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "train.py").write_text("print(1)")
+    tree = scan(tmp_path / "tree")
+    store, digests = Store(tmp_path / "store"), [file.digest for file in tree.files]
+    store.add(tree.archive(digests))
+    kept = stored(tree, store.root)
+    assert kept.archive(digests)
+    DAMAGE[kind](store.path(digests[0]))
+    with pytest.raises(
+        MusterError, match=r"train\.py: lost or damaged in .*store since the job was launched"
+    ):
+        kept.archive(digests)
