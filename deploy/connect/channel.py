@@ -21,6 +21,7 @@ from ..decode import NONSENSE
 from ..errors import MusterError
 from . import report_frames
 from .bootstrap import NEED_LATE, Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
+from .host_clock import clock_ahead
 from .inbox import OVERHEAD, Inbox
 from .pipe import LostError, Pipe, SilentError
 from .report_frames import BUSY
@@ -36,7 +37,6 @@ MOST_ERROR = 1 << 16
 # Bytes of reports that may come while an answer is due, with those that were on their way: an agent answers
 # in order, and reports every 2 seconds that it is busy.
 MOST_UNANSWERED = 1 << 25
-CLOCK_ROUNDS, CLOCK_LEAST_ROUNDS, CLOCK_SECONDS, CLOCK_PRECISION = 8, 3, 0.25, 0.001
 # An agent that works on a request reports it every 2 seconds (deploy/agent/main.py).
 POLL_SECONDS = 0.5
 NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
@@ -203,22 +203,9 @@ class Channel:
     def measure_clock(self, *, steady: bool = False) -> tuple[float, float]:
         """How far the host's clock is ahead of this one, and how wrong that may be, in seconds.
 
-        `steady`: not the time of day, but the clocks that nobody sets. The error is at most half a round
-        trip, so the quickest of several round trips counts.
+        `steady`: not the time of day, but the monotonic clocks.
         """
-        measured: list[tuple[float, float]] = []
-        began = time.monotonic()
-        while len(measured) < CLOCK_ROUNDS:
-            late = time.monotonic() - began > CLOCK_SECONDS and len(measured) >= CLOCK_LEAST_ROUNDS
-            if late or (measured and min(measured)[0] < CLOCK_PRECISION):
-                break
-            asked = now() if steady else time.time()
-            answer = self.ask(TIME, seconds=10.0)
-            host_time = answer.steady if steady else answer.time
-            answered = now() if steady else time.time()
-            measured.append(((answered - asked) / 2, host_time - (asked + answered) / 2))
-        uncertainty, ahead = min(measured)
-        return ahead, uncertainty
+        return clock_ahead(lambda: self.ask(TIME, seconds=10.0), steady=steady)
 
     def close(self) -> None:
         """Close the connection; the agent ends what it has started. Wait for that unless it was given up."""

@@ -261,3 +261,22 @@ def test_a_host_that_does_not_answer_holds_up_no_end(tmp_path: Path) -> None:
         143,
         "interrupted; the command is ended on every host",
     )
+
+
+def test_a_driver_without_a_terminal_ends_at_sigterm_and_not_at_sigint() -> None:
+    text = """
+from muster.deploy.jobs.detached_main import end_at_sigterm_alone
+end_at_sigterm_alone()
+try:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        os.kill(os.getpid(), number)
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt as stop:
+    end(1)
+    sys.exit(100 + stop.args[0])
+"""
+    with program(text) as process:
+        status, output = strike(process, signal.SIGTERM, signal.SIGTERM)
+    assert (status, "ended\n" in output) == (115, True)
+    assert "ending within 20 s" in output
