@@ -128,6 +128,8 @@ def _post_prepare(plan: LaunchPlan, host: HostPlan, channel: Channel) -> Future[
         code=plan.tree.listing(),
         library=plan.library.listing(),
         files=[astuple(file) for file in host.files],
+        # Inside of a container they lead to what is mounted there.
+        links=plan.tree.links_out() if host.container is None else [],
     )
 
 

@@ -27,6 +27,7 @@ _HARMLESS = {
     "protocol.allow": "never",
     "safe.bareRepository": "explicit",
 }
+SECONDS = 60
 # They tell git of another repository than that of the folder.
 _OF_ONE_REPOSITORY = {
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX"),
@@ -46,8 +47,15 @@ def git(root: Path, *arguments: str) -> bytes:
     argv = ["git", "-C", str(root), "--no-pager", "--no-optional-locks", *settings, *arguments]
     try:
         done = subprocess.run(
-            argv, capture_output=True, check=False, stdin=subprocess.DEVNULL, env=_environment(root)
+            argv,
+            capture_output=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=_environment(root),
+            timeout=SECONDS,
         )
+    except subprocess.TimeoutExpired:
+        text, status = f"no answer in {SECONDS} s; is the folder huge, or its file system gone?", 1
     except OSError as error:
         text, status = f"git: {error.strerror}", 1
     else:

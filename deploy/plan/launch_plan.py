@@ -85,7 +85,9 @@ class LaunchPlan:
 
 def _describe_tree(plan: LaunchPlan) -> str:
     kibibytes = -(-plan.tree.size // 1024)
-    return f"code: {count(len(plan.tree.files), 'file')}, {kibibytes} KiB of {plan.tree.root}"
+    links = ", ".join(f"{path} -> {target}" for path, target in plan.tree.links_out())
+    out = f"; every host must have: {links}" if links else ""
+    return f"code: {count(len(plan.tree.files), 'file')}, {kibibytes} KiB of {plan.tree.root}{out}"
 
 
 def _about_absent(submodules: Sequence[str]) -> str:

@@ -6,21 +6,24 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
+from . import tree_limits
 from .git import git_root
 from .git_files import git_files
 from .ignore import Ignored
+from .links import links_of
 from .tree_limits import IGNORE_FILE, too_large
 from .walk import JOB, KEYS, RUNS, is_file, walk
 
-IN_GIT = f"keep data outside of it, or list it in .gitignore or {IGNORE_FILE}"
+START = "start the launch in the folder of your project"
+IN_GIT = f"{START}, keep data outside of it, or list it in .gitignore or {IGNORE_FILE}"
 WITHOUT_GIT = (
-    f"keep data outside of it, list it in {IGNORE_FILE}, or keep it in a folder whose name begins with '.'; "
-    "after git init, what .gitignore lists stays here too"
+    f"{START}, keep data outside of it, list it in {IGNORE_FILE}, or keep it in a folder whose name begins "
+    "with '.'; after git init, what .gitignore lists stays here too"
 )
 
 
@@ -65,6 +68,10 @@ class Tree:
             for file in self.files
         ]
 
+    def links_out(self) -> list[tuple[str, str]]:
+        """The links that lead out of the tree, each with its target, which every host must have."""
+        return [(file.path, file.link) for file in self.files if file.link and file.link.startswith("/")]
+
     def archive(self, digests: Sequence[str]) -> bytes:
         """A tar archive of these contents, in which the name of each member is its digest.
 
@@ -101,24 +108,38 @@ def scan(place: Path) -> Tree:
     `UsageError` if git fails, if the tree is too large, and for links out of the tree.
     """
     root = git_root(place)
-    listed, absent = (walk(place), ()) if root is None else _of_git(root)
-    names = sorted(listed)
     in_git, root = root is not None, root or place
-    if (root / IGNORE_FILE).is_file():
-        ignored = Ignored.of_file(root / IGNORE_FILE)
-        names = [name for name in names if not ignored.has(name)]
-    sizes = {name: _size(root / name) for name in names}  # before any file is read
+    listing = root / IGNORE_FILE
+    ignored = Ignored.of_file(listing) if listing.is_file() else Ignored([])
+    found, absent = _of_git(root) if in_git else (walk(place, leave_out=ignored), ())
+    listed = (name for name in found if not ignored.has(name))
+    sizes, modes = _measured(root, listed)  # before any file is read
     if why := too_large(str(root), sizes, IN_GIT if in_git else WITHOUT_GIT):
         raise UsageError(why)
-    files = tuple(_read(root, name) for name in names)
+    names = sorted(sizes)
+    links = links_of(root, names, modes)
+    files = tuple(_read(root, name, links.get(name)) for name in names)
     return Tree(root, os.path.relpath(place, root), files, absent=absent)
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except OSError:  # a file that is gone by now gets its error when it is read
-        return 0
+def _measured(root: Path, names: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """The size and the mode of each file, until there are more than may travel."""
+    sizes: dict[str, int] = {}
+    modes: dict[str, int] = {}
+    total = 0
+    for name in names:
+        try:
+            status = os.lstat(root / name)
+        except OSError:  # a file that is gone by now gets its error when it is read
+            sizes[name] = 0
+            continue
+        sizes[name], modes[name] = status.st_size, status.st_mode
+        total += status.st_size
+        if len(sizes) > tree_limits.MOST_FILES or (
+            total > tree_limits.MAX_BYTES and len(sizes) > tree_limits.ENOUGH_FILES
+        ):
+            break
+    return sizes, modes
 
 
 def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
@@ -131,7 +152,7 @@ def of_package(folder: Path, leave_out: Sequence[str] = ()) -> Tree:
     return Tree(folder.parent, ".", tuple(_read(folder.parent, name) for name in names), prefix="muster")
 
 
-def _of_git(root: Path) -> tuple[list[str], tuple[str, ...]]:
+def _of_git(root: Path) -> tuple[Iterable[str], tuple[str, ...]]:
     """The files that git tracks, and those that it neither tracks nor ignores; submodules that are absent."""
     found = git_files(root)
     wanted = found.tracked | {name for name in found.others if RUNS not in PurePath(name).parts[:-1]}
@@ -144,10 +165,10 @@ def _is_own(name: str) -> bool:
     return any(part == KEYS or JOB.fullmatch(part) for part in PurePath(name).parts[:-1])
 
 
-def _read(root: Path, name: str) -> TreeFile:
+def _read(root: Path, name: str, link: str | None = None) -> TreeFile:
     path = root / name
-    if path.is_symlink():
-        return TreeFile(name, executable=False, digest="", link=_target(root, path))
+    if link is not None:
+        return TreeFile(name, executable=False, digest="", link=link)
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("rb") as stream:
@@ -157,15 +178,3 @@ def _read(root: Path, name: str) -> TreeFile:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     return TreeFile(name, os.access(path, os.X_OK), digest.hexdigest(), size=size)
-
-
-def _target(root: Path, path: Path) -> str:
-    """The target of a link in the tree, in a form that is valid on every host."""
-    target = str(path.readlink())
-    try:
-        reached = path.resolve()
-    except (OSError, RuntimeError):  # RuntimeError: before Python 3.13
-        raise UsageError(f"{path}: links to {target}, which leads back to itself; remove it") from None
-    if not reached.is_relative_to(root.resolve()):
-        raise UsageError(f"{path}: links to {target}, outside the tree; no other host has that")
-    return os.path.relpath(reached, path.parent.resolve()) if Path(target).is_absolute() else target

@@ -7,38 +7,61 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from ..errors import UsageError
 from .ignore import Ignored
 
 # Names of what Muster itself makes: run folders, named by job ids (also drafts of them), and keys.
 RUNS, KEYS = "runs", ".muster"
 JOB = re.compile(r"\.?[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(\..*)?")
 # Folders that are left out of a tree without git.
+MOST_FOLDERS = 50_000
 NEVER = {"__pycache__", "node_modules", RUNS, "venv"}
 GITIGNORE = ".gitignore"
 
 
-def walk(root: Path, *, gitignore: bool = False) -> Iterator[str]:
+def walk(root: Path, *, gitignore: bool = False, leave_out: Ignored | None = None) -> Iterator[str]:
     """The paths of files and links below a folder, without hidden folders, environments and runs.
 
-    `gitignore`: also without what the `.gitignore` of a folder lists.
+    `gitignore`: also without what the `.gitignore` of a folder lists. `leave_out`: folders not to be entered.
     """
     ignored = _Ignored(root) if gitignore else None
-    for folder, folders, names in os.walk(root):
-        below = "" if folder == str(root) else f"{os.path.relpath(folder, root)}/"
+    waiting = [""]
+    entered = 0
+    while waiting:
+        below = waiting.pop()
+        entered += 1
+        if entered > MOST_FOLDERS:
+            raise UsageError(
+                f"{root} holds more than {MOST_FOLDERS} folders; start in the folder of your project"
+            )
+        try:
+            with os.scandir(root / below) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError:
+            continue  # a folder that nobody may read holds no code
         if ignored:
-            ignored.enter(below, GITIGNORE in names)
-        folders[:] = [
-            name
-            for name in folders
-            if name not in NEVER
-            and not name.startswith(".")
-            and not JOB.fullmatch(name)
-            and not (ignored and ignored.has(f"{below}{name}/"))
-        ]
-        links = [name for name in folders if Path(folder, name).is_symlink()]  # os.walk follows none
-        for name in names + links:
-            if is_file(Path(folder, name)) and not (ignored and ignored.has(f"{below}{name}")):
-                yield f"{below}{name}"
+            ignored.enter(below, any(entry.name == GITIGNORE for entry in entries))
+        for entry in entries:
+            name, is_link, is_folder = f"{below}{entry.name}", entry.is_symlink(), _is_folder(entry)
+            if is_folder and (_stays(entry.name) or (leave_out and leave_out.says(name, is_folder=True))):
+                continue
+            if ignored and ignored.has(f"{name}/" if is_folder else name):
+                continue
+            if is_folder and not is_link:
+                waiting.append(f"{name}/")
+            elif is_link or entry.is_file():
+                yield name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads back to itself
+        return False
+
+
+def _stays(folder: str) -> bool:
+    return folder in NEVER or folder.startswith(".") or JOB.fullmatch(folder) is not None
 
 
 def is_file(path: Path) -> bool:

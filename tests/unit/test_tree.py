@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 
 from muster.deploy.errors import UsageError
 from muster.deploy.plan import source_tree as tree
-from muster.deploy.plan import tree_limits
+from muster.deploy.plan import tree_limits, walk
 from tests.unit.plans import make_plan
 
 
@@ -196,14 +195,46 @@ def test_names_that_are_not_utf_8_travel(tmp_path: Path, with_git: bool) -> None
     assert json.loads(json.dumps(tree.scan(tmp_path).listing()))[0][0] == name
 
 
-def test_links_that_lead_back_to_themselves_are_named(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    if sys.version_info < (3, 13):
-        with pytest.raises(UsageError, match="links to b, which leads back to itself"):
-            tree.scan(tmp_path)
-    else:  # there they are links like any other
-        assert names(tmp_path) == ["a", "b"]
+def test_links_that_no_host_can_follow_are_all_named_with_what_to_do(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    write(project, sub__a_py="")
+    for name, target in (("a", "b"), ("b", "a"), ("out", "../elsewhere"), ("sub/deep", "../../x/y")):
+        (project / name).symlink_to(target)
+    with pytest.raises(UsageError) as refused:
+        tree.scan(project)
+    first, *lines = str(refused.value).splitlines()
+    assert first.startswith("4 links of the tree that no host can follow; remove them, list them in .muster")
+    assert "muster data push" in first and "docs/how-to/own-project.md#links" in first
+    assert [line.split(":")[0].strip().removeprefix(f"{project}/") for line in lines] == [
+        *("a", "b", "out", "sub/deep")
+    ]
+    assert "leads back to itself" in lines[0] and "outside the tree" in lines[2]
+    (project / ".musterignore").write_text("a\nb\nout\n/sub/deep\n")
+    assert names(project) == [".musterignore", "sub/a.py"]
+
+
+@pytest.mark.parametrize("with_git", [True, False])
+def test_absolute_links_out_of_the_tree_are_kept_as_they_are(tmp_path: Path, with_git: bool) -> None:
+    project, shared = tmp_path / "project", tmp_path / "shared"
+    write(project, a_py="")
+    write(shared, x__y="")
+    if with_git:
+        git(project, "init", "-q")
+    (project / "data").symlink_to(shared)
+    (project / "absent").symlink_to("/nowhere/at/all")
+    (project / "through").symlink_to("data/x")
+    (project / "around").symlink_to("../project/a.py")
+    scanned = tree.scan(project)
+    assert {file.path: file.link for file in scanned.files} == {
+        "a.py": None,
+        "absent": "/nowhere/at/all",
+        "around": "a.py",  # the folder has another name there
+        "data": str(shared),
+        "through": "data/x",
+    }
+    assert scanned.links_out() == [("absent", "/nowhere/at/all"), ("data", str(shared))]
+    plan = dataclasses.replace(make_plan("localhost"), tree=scanned)
+    assert f"; every host must have: absent -> /nowhere/at/all, data -> {shared}\n" in str(plan)
 
 
 def test_an_absolute_link_within_the_tree_leads_to_the_same_file_on_every_host(tmp_path: Path) -> None:
@@ -234,14 +265,50 @@ def test_a_link_within_the_tree_stays_a_link(tmp_path: Path) -> None:
 
 
 def test_a_link_out_of_the_tree_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "data").symlink_to("/etc")
-    with pytest.raises(UsageError, match="links to /etc, outside the tree"):
+    (tmp_path / "data").symlink_to("../elsewhere")
+    with pytest.raises(UsageError, match=r"links to \.\./elsewhere, outside the tree"):
+        tree.scan(tmp_path)
+
+
+def test_a_walk_ends_at_its_limit_and_says_where_the_most_files_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_limits, "MOST_FILES", 50)
+    monkeypatch.setattr(tree, "_read", lambda *words: pytest.fail("a file was read"))
+    looked_at: list[str] = []
+    lstat = os.lstat
+
+    def look(path: Path) -> os.stat_result:
+        looked_at.append(str(path))
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", look)
+    for number in range(300):
+        write(tmp_path, **{f"many__{number:03}": "x", f"more__{number:03}": "x"})
+    with pytest.raises(UsageError) as refused:
+        tree.scan(tmp_path)
+    first, counted, *lines = str(refused.value).splitlines()
+    assert first.startswith(
+        f"{tmp_path} holds more than 50 files, and a launch sends at most 50 files: start the"
+    )
+    assert "start the launch in the folder of your project" in first
+    assert "so far" in counted and lines == ["          51 files  more/"]
+    assert len([path for path in looked_at if "many" in path or "more" in path]) < 60
+    (tmp_path / ".musterignore").write_text("more/\nmany/\n")
+    monkeypatch.undo()
+    assert names(tmp_path) == [".musterignore"]
+
+
+def test_folders_without_an_end_are_not_walked_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "MOST_FOLDERS", 20)
+    (tmp_path / "/".join("d" * 30)).mkdir(parents=True)
+    with pytest.raises(UsageError, match="holds more than 20 folders; start in the folder of your project"):
         tree.scan(tmp_path)
 
 
 def test_a_tree_too_large_names_its_largest_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_limits, "MAX_BYTES", 1 << 20)
-    monkeypatch.setattr(tree, "_read", lambda root, name: pytest.fail(f"{name} was read"))
+    monkeypatch.setattr(tree, "_read", lambda root, name, link: pytest.fail(f"{name} was read"))
     folders = [f"data{number:02}" for number in range(12)]
     for number, folder in enumerate(folders):
         (tmp_path / folder / "inner").mkdir(parents=True)

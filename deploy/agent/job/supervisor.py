@@ -37,6 +37,7 @@ from ..process.processes import (
     prctl,
     trees,
 )
+from .links import require_targets
 from .local_socket import LocalSocket
 from .ranks import Ranks
 
@@ -82,6 +83,7 @@ class Work:
         make_private(self.home, folder.parent, folder, Path(paths.logs), Path(paths.out))
         require_fit(paths.folder, tempfile.gettempdir())
         self._hold(paths.lock(request["host"]), request.get("environment", ""))
+        require_targets(request.get("links", ()))
         damaged: list[str] = []
         for files, target in ((request["code"], paths.code), (request["library"], paths.library)):
             try:
