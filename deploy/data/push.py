@@ -53,11 +53,12 @@ class Outcome:
 
 @dataclass
 class Pushed:
-    """The outcome of a push. `sent`: the bytes that left this machine."""
+    """The outcome of a push. `sent`: the bytes that left this machine. `notes`: lines for the user."""
 
     name: str
     hosts: dict[str, Outcome] = field(default_factory=dict)
     sent: int = 0
+    notes: list[str] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
@@ -107,7 +108,7 @@ class Push:
         begun = self._begin([host for host in hosts if host not in transfers.lost], content, digest)
         chunks = Chunks(content.manifest)
         transfers.bring_bundles(self._bundles(chunks, begun), chunks, content.reader)
-        self.pushed.sent = transfers.sent
+        self.pushed.sent, self.pushed.notes = transfers.sent, transfers.notes
         self._publish(hosts, transfers.lost, _seconds_for(content.manifest))
         self._forget(hosts, digest)
         return self.pushed

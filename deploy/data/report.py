@@ -19,6 +19,7 @@ def pushed_as_text(pushed: Pushed, seconds: float) -> str:
         f"{pushed.name}: on {have} of {count(len(pushed.hosts), 'host')} after {seconds:.0f} s; "
         f"{pushed.sent / 1e6:.1f} MB left this machine",
     ]
+    lines += pushed.notes
     if have:
         lines += [f"ranks find it at $MUSTER_DATA/{pushed.name}"]
     return "\n".join(lines) + "\n"

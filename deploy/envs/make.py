@@ -52,6 +52,8 @@ class Making:
         transfers = Transfers(self._cluster, WHEELS, serve(self._cluster, WHEEL_SERVE, needed), tell)
         wanted = transfers_of(files, needed)
         transfers.bring(wanted, sum(file.size * len(file.hosts) for file in wanted))
+        for note in transfers.notes:
+            self._tell(note)
         if transfers.lost:
             raise UnfitError(transfers.lost.items())
 

@@ -42,10 +42,11 @@ class Outcome:
 
 @dataclass
 class Pushed:
-    """The outcome of a push. `sent`: the bytes that left this machine."""
+    """The outcome of a push. `sent`: the bytes that left this machine. `notes`: lines for the user."""
 
     hosts: dict[str, Outcome] = field(default_factory=dict)
     sent: int = 0
+    notes: list[str] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
@@ -128,7 +129,7 @@ class Push:
         for host, error in loading.lost.items():
             hosts[host].error = error
         self._tidy(hosts)
-        return Pushed(hosts, loading.sent)
+        return Pushed(hosts, loading.sent, loading.notes)
 
     def _layer(self, diff_id: str) -> Layer:
         layer = self._archive.layer(diff_id)

@@ -17,6 +17,7 @@ def as_text(image: Image, pushed: Pushed, seconds: float) -> str:
         "",
         f"{image.name} {image.id.removeprefix('sha256:')[:12]}: on {have} of {hosts} after {seconds:.0f} s; "
         f"{pushed.sent / 1e6:.1f} MB left this machine",
+        *pushed.notes,
         "",
     ]
     return "\n".join(lines)

@@ -115,4 +115,5 @@ def test_a_head_that_sends_other_bytes_to_hosts_than_here_keeps_no_host_from_the
     pushed = push(hosts, f"head:{folder}")
     assert errors(pushed) == {}
     assert pushed.sent > CHUNK, "through this machine"
+    assert {note.partition(" could ")[0] for note in pushed.notes} == {"note: node2", "note: node3"}
     assert complete(hosts, folder) == ["node1", "node2", "node3"]

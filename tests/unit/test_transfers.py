@@ -143,6 +143,7 @@ def test_a_host_that_got_stuck_gets_the_file_from_hosts_that_have_it_by_then(clu
     cluster.channels["node3"].pulls = [FileStuck(DIGEST, 4, "node1 is not reached")]
     transfers = bring(cluster, transfer())
     assert (transfers.sent, transfers.lost) == (10, {})
+    assert transfers.notes == ["note: node3 could not read a file from another host: node1 is not reached"]
     first, second = (sources for word, sources in cluster.channels["node3"].asked if word == "data_pull")
     assert (first, "node2" in second) == (["node1"], True)
 

@@ -21,7 +21,7 @@ from .sender import Sender
 
 HEAR_SECONDS, STALLED_SECONDS = 2.0, 300.0
 LEAST_BYTES = 1 << 20  # fewer in STALLED_SECONDS are none, or a host could keep a push from its end
-FILES_AT_ONCE = 16
+FILES_AT_ONCE, MOST_SAID = 16, 400
 GONE_AND_KEPT = "the SSH connection to it is gone; what has arrived there is kept: push again"
 TRIES = 2  # from other hosts; then from this machine, as often
 Tell = Callable[[int, int], None]
@@ -47,6 +47,8 @@ class Transfers:
         """How much of each file was on a host before its transfer."""
         self.lost: dict[str, str] = {}
         """The hosts that dropped out, and why."""
+        self._stuck: dict[str, str] = {}
+        """The hosts that could not read a file from another one, and why the first time."""
         self.working: set[str] = set()
         """The hosts that have their files, and work on them."""
         self._active: dict[str, ActiveTransfer] = {}
@@ -61,6 +63,15 @@ class Transfers:
     def sent(self) -> int:
         """The bytes that left this machine."""
         return self._sender.sent
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each host that got a file in another way than planned: a stranger may be why."""
+        return [
+            f"note: {host} could not read a file from another host: {why[:MOST_SAID]}"
+            for host, why in self._stuck.items()
+            if host not in self.lost
+        ]
 
     def bring(self, files: Iterable[Transfer], total: int = 0) -> None:
         """Bring every file to its hosts, until none waits. `files` may be made while others are on their way.
@@ -200,6 +211,7 @@ class Transfers:
     def _retry(self, host: str, active: ActiveTransfer, report: FileStuck) -> None:
         """Let a host get a file in another way: from hosts that have it by now, else from here."""
         self._note(host, report.digest, report.have)
+        self._stuck.setdefault(host, report.text)
         receiver = active.receivers[host]
         receiver.tries += 1
         sources = [source for source in reversed(active.complete_on) if source not in self.lost]
