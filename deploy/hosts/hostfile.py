@@ -114,6 +114,8 @@ def _names(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
         names = _all_names(pattern)
     except _Invalid as invalid:
         raise UsageError(f"{option} {clip(pattern)}: {invalid}") from None
+    if "" in names:
+        raise UsageError(f"{option} {pattern}: a name between commas is missing")
     known = {host.name for host in hosts}
     if unknown := sorted(names - known):
         raise UsageError(

@@ -183,6 +183,8 @@ def test_hosts_are_selected_in_the_order_of_the_file(include: str, exclude: str,
         ("n9", "", "--include: n9 not in the hosts file, which has n1, n2"),
         ("", "n[1-2]", "leave no host"),
         ("n[2", "", "--include n.2: a range"),
+        ("n1,", "", "--include n1,: a name between commas is missing"),
+        ("", ",", "--exclude ,: a name between commas is missing"),
     ],
 )
 def test_a_selection_that_cannot_be(include: str, exclude: str, complaint: str) -> None:
