@@ -8,6 +8,8 @@ from ..common.paths import JobPaths
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import count, span
+from ..launch import early
+from ..launch.blame import LAUNCHER_SIGNALS
 from ..launch.result import Failure, LaunchResult
 from ..plan.launch_plan import HostPlan
 from ..why import slow
@@ -31,6 +33,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         lines = [f"FAILED  {failure.headline if plan.hosts else failure.reason}"]
         if result.why:
             lines += [f"        why: {line}" for line in (result.why.headline, result.why.cause)]
+        lines += [f"        why: {line}" for line in early.lines(result.early, result.started)]
         lines += [f"        | {harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
         lines += [f"        after {seconds:.1f} s of {what}"] if plan.hosts else []
         if others := _others(result, failure):
@@ -39,6 +42,8 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
     lines += [f"        {host}: {left} processes could not be ended" for host, left in result.left.items()]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")
+    if failure and failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS and result.launcher_said:
+        lines.append(f"        and why {plan.spec.launcher} ended it: {folder.logs}/launcher@*.log")
     lines += [f"        page: {folder.path / page}"] if page else []
     if failure is None and result.last_line:
         lines.append(harmless(result.last_line))

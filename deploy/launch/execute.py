@@ -23,6 +23,7 @@ from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
 from .blame import blame_mute, first_of
+from .early import ended_early
 from .events import Reports, Watcher
 from .explanation import Explanation, explained, gather_explanation, needed
 from .job_events import Tell, ignore
@@ -147,6 +148,8 @@ class Run:
             warned=bool(self.notice.names),
             stacks=str(explanation.stacks) if explanation else "",
             why=explanation.why if explanation else None,
+            launcher_said=bool(self.state.launcher_tail),
+            early=ended_early(failure, self.state.ends, self.state.launcher_tail),
             late=tuple(self._pacing.summary.stragglers()) if self._pacing else (),
         )
 

@@ -141,6 +141,10 @@ class LaunchResult:
     """Why a recorded job stood still."""
     late: tuple[Straggler, ...] = ()
     """The ranks of a recorded job that the others waited for, the latest first."""
+    early: tuple[RankEnd, ...] = ()
+    """The ranks that ended well before the failure, where it is one of ranks that miss a peer (early.py)."""
+    launcher_said: bool = False
+    """Whether mpirun or torchrun printed anything."""
     timings: tuple[TimedPart, ...] = ()
     """Where the time of its start went."""
     warned: bool = False
@@ -171,6 +175,9 @@ class LaunchResult:
                 "tail": list(failure.tail),
             },
             "why": self.why.as_json() if self.why else None,
+            "ended_early": [
+                {"rank": end.place.rank, "host": end.place.host, "time": end.at} for end in self.early
+            ],
             "late": [one.as_json() for one in self.late],
             "left": dict(self.left),
             "started": self.started,

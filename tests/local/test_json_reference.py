@@ -62,7 +62,9 @@ def test_the_fields_of_a_result_and_of_a_status(project: Project, deed: str) -> 
     found, listed = printed(done.result), described("result.json")
     assert not unlisted(found, listed)
     assert {
-        path for path in listed - found if not path.startswith(("first_failure.", "why.", "late["))
+        path
+        for path in listed - found
+        if not path.startswith(("first_failure.", "why.", "late[", "ended_early["))
     } == set()
     assert bool(deed) == ("first_failure.reason" in found)
     status = project.fab("status", "--json")

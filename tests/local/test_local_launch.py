@@ -418,3 +418,41 @@ def test_a_terminal_that_goes_away_costs_a_job_under_nohup_nothing(project: Proj
         assert process.wait(PATIENCE) == 0
     (verdict,) = project.path.glob("runs/*/verdict.txt")
     assert verdict.read_text().startswith("\nDONE ")
+
+
+UNEVEN = """
+import os, time
+from mpi4py import MPI
+ranks = MPI.COMM_WORLD
+for _ in range(2 if ranks.rank == 1 else 200):
+    ranks.allreduce(1)
+    time.sleep(0.05)
+os._exit(0)
+"""
+
+
+def test_a_rank_that_ends_well_too_early_is_named_under_mpi(project: Project) -> None:
+    (project.path / "uneven.py").write_text(UNEVEN)
+    done = project.launch("--script", "uneven.py")
+    assert done.status != 0
+    assert "why: rank 1 on localhost ended with status 0 after" in done.output, done.output
+    assert "logs/launcher@*.log" in done.output
+    assert [end["rank"] for end in done.result["ended_early"]] == [1]
+
+
+UNEVEN_GLOO = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for _ in range(2 if dist.get_rank() == 1 else 200):
+    dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.soak  # it imports torch
+@both
+def test_a_rank_that_ends_well_too_early_is_named_under_gloo(project: Project, launcher: str) -> None:
+    (project.path / "uneven.py").write_text(UNEVEN_GLOO)
+    done = project.launch("--launcher", launcher, "--script", "uneven.py")
+    assert done.status != 0
+    assert "why: rank 1 on localhost ended with status 0 after" in done.output, done.output
+    assert [end["rank"] for end in done.result["ended_early"]] == [1]

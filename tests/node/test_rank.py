@@ -154,7 +154,7 @@ def test_a_rank_has_failed_before_its_connections_close(agent: Agent) -> None:
 
 
 def test_a_time_that_a_program_made_up_is_not_told(agent: Agent) -> None:
-    write = "open(f'{os.environ[\"MUSTER_AGENT\"]}/failed-{os.getpid()}', 'w').write('nan')"
+    write = "open(f'{os.environ[\"MUSTER_AGENT\"]}/over-{os.getpid()}', 'w').write('nan')"
     before = steady()
     agent.start("-c", f"import os; {write}; os._exit(3)")
     assert before <= agent.frames()[-1]["time"] <= steady()

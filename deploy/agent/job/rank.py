@@ -188,7 +188,7 @@ def run(argv: list[str]) -> int:
     for thread in pumps:
         thread.join(LAST_SECONDS)
     tail = list(tails["err"]) or list(tails["out"])
-    at = failed_at(child.pid, ended) if code else ended
+    at = over_at(child.pid, ended)
     return finish(agent, label, code, tail, at=at, alone=was_alone(ranks["rank"]), logs=[*logs.values()])
 
 
@@ -197,12 +197,12 @@ def was_alone(rank: int) -> bool:
     return os.path.exists(os.path.join(os.environ["MUSTER_AGENT"], f"world-of-one-{rank}"))
 
 
-def failed_at(pid: int, ended: float) -> float:
-    """When the program failed, which in_rank/sitecustomize.py has left, or else when it had ended.
+def over_at(pid: int, ended: float) -> float:
+    """When the program was over, which in_rank/muster_over.py has left, or else when its process had ended.
 
     Its connections close some time before it has ended: peers that notice may end, and be reported, first.
     """
-    path = os.path.join(os.environ["MUSTER_AGENT"], f"failed-{pid}")
+    path = os.path.join(os.environ["MUSTER_AGENT"], f"over-{pid}")
     with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
         if 0 <= (at := float(file.read(64))) <= ended:  # the program may have written it: nan is no time
             return at

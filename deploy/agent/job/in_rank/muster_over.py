@@ -22,7 +22,7 @@ import threading
 import time
 from types import FrameType, TracebackType
 
-FAILED = "failed"  # the file of process 71, whose text is the time by the clock of common/clock.py: failed-71
+OVER = "over"  # the file of process 71, whose text is the time by the clock of common/clock.py: over-71
 GRACE_SECONDS = 60.0
 """From an uncaught exception to the end of its rank, for threads that still do something useful. A rank's
 share of a large checkpoint is about 15 GB, which a disk of 250 MB/s takes in that time; meanwhile the other
@@ -67,11 +67,10 @@ class Over:
 
     def _begin(self) -> None:
         """Watch from now on, if there is anything to watch for."""
+        self._leave_time()
         error = _uncaught()
         if error is None and not _kept_alive_by():
             return
-        if error:
-            self._leave_time()
         self._at, self._error = time.clock_gettime(time.CLOCK_BOOTTIME), error
         if error:
             self._tell()
@@ -112,8 +111,8 @@ class Over:
                 stream.flush()
 
     def _leave_time(self) -> None:
-        """Leave the time of the failure. A process forked by the rank leaves its own: nobody reads it."""
-        with contextlib.suppress(OSError), open(f"{self._agent}/{FAILED}-{os.getpid()}", "xb") as file:
+        """Leave the time of the end. A process forked by the rank leaves its own: nobody reads it."""
+        with contextlib.suppress(OSError), open(f"{self._agent}/{OVER}-{os.getpid()}", "xb") as file:
             file.write(repr(time.clock_gettime(time.CLOCK_BOOTTIME)).encode())
 
 

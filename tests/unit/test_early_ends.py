@@ -1,0 +1,86 @@
+"""When a rank that ended well is named as what the others miss, and when it is not."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.jobs.verdict import verdict
+from muster.deploy.launch.early import ended_early
+from muster.deploy.launch.result import Failure, Kind, LaunchResult, RankEnd
+from tests.unit.plans import make_plan
+
+PLAN = make_plan("node[1-2] slots=2")
+GLOO = "RuntimeError: [/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]\n"
+NCCL = "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error\n"
+LATE = "[rank0]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc] Timed out waiting 1800000ms for recv\n"
+STORE = "torch.distributed.DistNetworkError: failed to recv, got 0 bytes. Connection was closed: timed out\n"
+DATABASE = "ConnectionResetError: [Errno 104] Connection reset by peer\n"
+OWN = "ValueError: boom\n"
+MPIRUN = "prterun has exited due to process rank 3 with PID 71 on node node2 exiting\n"
+
+
+def end(rank: int, code: int = 0, at: float = 112.4) -> RankEnd:
+    return RankEnd(PLAN.ranks[rank], code, at)
+
+
+def failed(tail: str, reason: str = "exit status 1", kind: Kind = "rank") -> Failure:
+    return Failure(kind, reason, 1, host="node1", rank=1, at=113.0, tail=(tail,))
+
+
+NAMED = {
+    "gloo": (failed(GLOO), [end(3)], "", [3]),
+    "NCCL": (failed(NCCL), [end(3)], "", [3]),
+    "a collective that timed out": (failed(LATE), [end(3)], "", [3]),
+    "the store": (failed(STORE), [end(3)], "", [3]),
+    "several": (failed(GLOO), [end(3), end(2, at=111.0)], "", [2, 3]),
+    "a victim that noticed first": (failed(GLOO), [end(3, at=113.1)], "", [3]),
+    "a victim that was ended": (failed(GLOO, "SIGTERM (15)"), [end(3)], "", [3]),
+    "mpirun ends the others": (failed("", "SIGTERM (15)"), [end(3), end(2)], MPIRUN, [3]),
+    "the job stands still": (failed("", "no rank has printed anything", "stall"), [end(3)], "", [3]),
+}
+NOT_NAMED = {
+    "no failure": (None, [end(3)], ""),
+    "all others still ran": (failed(GLOO), [], ""),
+    "the others failed too": (failed(GLOO), [end(3, 1)], ""),
+    "it ended after the failure, as a launcher asked it to": (failed(GLOO), [end(3, at=114.0)], ""),
+    "the failure is its own": (failed(OWN), [end(3)], ""),
+    "a connection that is none between ranks": (failed(DATABASE), [end(3)], ""),
+    "a signal without a word of mpirun": (failed("", "SIGTERM (15)"), [end(3)], ""),
+    "mpirun names a rank that failed": (failed("", "SIGTERM (15)"), [end(2)], MPIRUN),
+    "a host was lost": (failed(GLOO, "silent for 10 s", "host"), [end(3)], ""),
+    "it was interrupted": (failed("", "SIGINT (2)", "interrupted"), [end(3)], ""),
+}
+
+
+@pytest.mark.parametrize(("failure", "ends", "said", "ranks"), NAMED.values(), ids=NAMED.keys())
+def test_a_rank_that_others_miss_is_named(
+    failure: Failure, ends: list[RankEnd], said: str, ranks: list[int]
+) -> None:
+    early = ended_early(failure, {end.place.rank: end for end in ends}, said.splitlines())
+    assert [end.place.rank for end in early] == ranks
+
+
+@pytest.mark.parametrize(("failure", "ends", "said"), NOT_NAMED.values(), ids=NOT_NAMED.keys())
+def test_a_rank_that_ended_well_is_not_named_without_a_reason(
+    failure: Failure | None, ends: list[RankEnd], said: str
+) -> None:
+    assert ended_early(failure, {end.place.rank: end for end in ends}, said.splitlines()) == ()
+
+
+def test_the_verdict_and_the_result_name_it(tmp_path: Path) -> None:
+    result = LaunchResult(PLAN, 100.0, 114.0, failed(GLOO), {3: end(3)}, early=(end(3),))
+    text = verdict(result, RunFolder(tmp_path, "job"))
+    assert "why: rank 3 on node2 ended with status 0 after 12.4 s, while others still ran\n" in text
+    assert "why: does every rank run the same number of steps? uneven data: docs/how-to/" in text
+    assert result.as_json()["ended_early"] == [{"rank": 3, "host": "node2", "time": 112.4}]
+
+
+def test_the_verdict_names_the_launchers_log_where_only_that_says_why(tmp_path: Path) -> None:
+    result = LaunchResult(PLAN, 100.0, 114.0, failed("", "SIGTERM (15)"), {}, launcher_said=True)
+    assert "logs/launcher@*.log" in verdict(result, RunFolder(tmp_path, "job"))
+    silent = dataclasses.replace(result, launcher_said=False)
+    assert "launcher@" not in verdict(silent, RunFolder(tmp_path, "job"))
