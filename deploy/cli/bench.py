@@ -9,8 +9,6 @@ from functools import partial
 from json import dumps
 from pathlib import Path
 
-from invoke import Collection, Context, Exit
-
 from ..bench import collectives as sweep
 from ..bench import hosts as by_host
 from ..bench import kept, links_text
@@ -40,7 +38,7 @@ from .benching import (
     with_ranks,
     write_links_page,
 )
-from .command import Values, command
+from .command import Exit, Values, command
 from .inventory import HERE
 from .shared import explained, require_rank
 
@@ -49,8 +47,7 @@ from .shared import explained, require_rank
     help={**BENCH_HELP, **KEPT_HELP, "html": "also write a page with the heat maps to this file"},
     alone={"--slurm": HERE},
 )
-def links(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def links(  # noqa: PLR0917  # a flag for each parameter
     hosts: str = "hosts.txt",
     slurm: str = "",
     include: str = "",
@@ -72,7 +69,7 @@ def links(  # noqa: PLR0917  # fab makes a flag of each parameter
     It runs as a job with one rank on each host. The first result is kept beside the hosts file, in
     .muster/bench, and later ones are compared with it.
     """
-    with explained(context, INTERRUPTED), contextlib.ExitStack() as stack:
+    with explained(INTERRUPTED), contextlib.ExitStack() as stack:
         _require_baseline(baseline, Links)
         settings = settings_of(launcher, backend, network, python)
         inventory = stack.enter_context(hosts_for(settings, hosts, slurm, include, exclude))
@@ -148,8 +145,7 @@ def _kept(path: Path, before: kept.Kept | None) -> str:
     },
     alone={"--slurm": HERE},
 )
-def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def collectives(  # noqa: PLR0917  # a flag for each parameter
     operation: Iterable[str] | None = None,
     minbytes: str = "8",
     maxbytes: str = "32M",
@@ -178,7 +174,7 @@ def collectives(  # noqa: PLR0917  # fab makes a flag of each parameter
 
     Options and columns are those of nccl-tests; any backend, CPUs and GPUs. Ends with 1 if a result is wrong.
     """
-    with explained(context, INTERRUPTED), contextlib.ExitStack() as stack:
+    with explained(INTERRUPTED), contextlib.ExitStack() as stack:
         names = [
             request.one_of("OPERATION", name, sweep.OPERATIONS) for name in operation or sweep.OPERATIONS
         ]
@@ -240,8 +236,7 @@ def _swept(job: Job, ran: Ran) -> str:
     },
     alone={"--slurm": HERE},
 )
-def hosts(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def hosts(  # noqa: PLR0917  # a flag for each parameter
     hosts: str = "hosts.txt",
     slurm: str = "",
     include: str = "",
@@ -262,7 +257,7 @@ def hosts(  # noqa: PLR0917  # fab makes a flag of each parameter
 
     It runs as a job with one rank on each host. Results are kept and compared as those of bench links.
     """
-    with explained(context, INTERRUPTED), contextlib.ExitStack() as stack:
+    with explained(INTERRUPTED), contextlib.ExitStack() as stack:
         _require_baseline(baseline, by_host.Speeds)
         settings = settings_of(launcher, backend, network, python)
         inventory = stack.enter_context(hosts_for(settings, hosts, slurm, include, exclude))
@@ -281,6 +276,3 @@ def hosts(  # noqa: PLR0917  # fab makes a flag of each parameter
             sys.stdout.write(harmless_lines(text + _kept(path, before)))
         if problems:
             raise Exit(code=UnfitError.exit_status)
-
-
-bench = Collection("bench", links, collectives, hosts)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-from invoke import Exit
-
 from ..bench import run as running
 from ..bench.links import Links
 from ..bench.run import Ran, job_of
@@ -22,6 +20,7 @@ from ..jobs.job import Job
 from ..jobs.verdict import verdict
 from ..plan.launcher import LAUNCHERS, LauncherName
 from . import options as request
+from .command import Exit
 from .ending import PAGE, end_with_page
 from .inventory import Inventory, inventory_of, require_one_source, slurm_of
 from .shared import HELP, NEW_RUN

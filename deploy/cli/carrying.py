@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from invoke import Exit
-
 from .. import interrupts
 from ..common.os_errors import explain
 from ..connect.cluster import Cluster
@@ -38,6 +36,7 @@ from ..plan.spec import LaunchSpec
 from ..timings import Timings, table
 from . import batch, listeners
 from . import options as parse
+from .command import Exit
 from .ending import PAGE, end_with_page
 from .inventory import Inventory
 from .launch_options import LaunchOptions

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from invoke import Context, Exit
-
 from ..check import unfit
 from ..check.finding import Finding
 from ..check.slurm_site import judge as judge_site
@@ -19,7 +17,7 @@ from ..hosts.slots import slot_rule
 from ..plan.launcher import LAUNCHERS, LauncherName
 from . import options as request
 from .checked import Checked, checked, with_bench
-from .command import command
+from .command import Exit, command
 from .inventory import HERE, inventory_of, require_one_source, salloc_words
 from .shared import HELP, RUNS_FOLDER, SLOTS, explained
 
@@ -36,8 +34,7 @@ _HELP = {
 
 
 @command(help=_HELP, alone={"--slurm": HERE})
-def check(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def check(  # noqa: PLR0917  # a flag for each parameter
     hosts: str = "hosts.txt",
     slurm: str = "",
     launcher: str = "mpirun",
@@ -51,7 +48,7 @@ def check(  # noqa: PLR0917  # fab makes a flag of each parameter
     runs: str = RUNS_FOLDER,
 ) -> None:
     """Check whether every host is fit for a launch; if not, say which host is not and what fixes it."""
-    with explained(context), contextlib.ExitStack() as stack:
+    with explained(), contextlib.ExitStack() as stack:
         require_one_source(hosts, slurm)
         if runs != RUNS_FOLDER and not bench:
             raise UsageError(f"--runs {runs} is for the jobs of --bench; leave it out, or add --bench")

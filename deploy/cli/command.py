@@ -1,4 +1,4 @@
-"""Declares a command: an Invoke task, and the words that its command line takes besides flags."""
+"""Declares a command: a function whose parameters are flags, and what its command line takes besides them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from invoke import Context, Task
-
 T = TypeVar("T")
 
 # For every command that takes the option.
 COMMON_ALIASES = {"-H": "--hosts", "--hostfile": "--hosts"}
 MOST = 999_999_999
 """The largest number that an option takes, if its declaration gives no smaller one."""
+
+
+class Exit(Exception):  # the end of a command, which may have succeeded
+    """Ends a command: with a text on stderr, and with the exit status `code`."""
+
+    def __init__(self, text: str = "", code: int | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.code = code if code is not None else 1 if text else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +56,8 @@ class Values:
         return f"{named} {value}: write {self.most} or less" if number > self.most else ""
 
 
-class Command(Task[Any]):
-    """An Invoke task whose command line also takes words without a flag, and a rest for another program."""
+class Command:
+    """A function of this package with its flags, the words that it takes without a flag, and its help."""
 
     def __init__(
         self,
@@ -66,16 +73,14 @@ class Command(Task[Any]):
         hints: Mapping[str, str] | None = None,
         alone: Mapping[str, str] | None = None,
         values: Mapping[str, Values] | None = None,
-        help: Mapping[str, str] | None = None,  # noqa: A002  # Invoke's name
+        help: Mapping[str, str] | None = None,  # noqa: A002  # the word of the declarations
         iterable: Iterable[str] = (),
     ) -> None:
         if options:
             body, help, iterable, values = _gathered(body, options)  # noqa: A001
-        # Positional arguments of Invoke are required, and take `--help` as a value. Its automatic short
-        # flags would make -h mean --hosts.
-        super().__init__(
-            body, help=dict(help or {}), iterable=tuple(iterable), positional=[], auto_shortflags=False
-        )
+        self.body = body
+        self.text = inspect.getdoc(body) or ""
+        self.help = {f"--{name.replace('_', '-')}": text for name, text in (help or {}).items()}
         self.words = tuple(words)
         self.rest = rest
         self.rest_name = rest_name or rest.upper()
@@ -83,7 +88,13 @@ class Command(Task[Any]):
         self.ends_options = frozenset(ends_options)
         self.hints = dict(hints or {})
         self.alone = dict(alone or {})
-        self.flags = {f"--{name.replace('_', '-')}": kind for name, kind in self._kinds().items()}
+        self.iterable = frozenset(iterable)
+        self.defaults = {
+            f"--{name.replace('_', '-')}": [] if name in self.iterable else parameter.default
+            for name, parameter in inspect.signature(body).parameters.items()
+        }
+        self.flags = {flag: type(default) for flag, default in self.defaults.items()}
+        """bool, int, str or list for each flag."""
         self._values = {f"--{name}": valid for name, valid in (values or {}).items()}
         numbers = {flag for flag, kind in self.flags.items() if kind is int}
         if undeclared := numbers - self._values.keys():
@@ -91,16 +102,14 @@ class Command(Task[Any]):
         known = {short: flag for short, flag in COMMON_ALIASES.items() if flag in self.flags}
         self.spellings = {**known, **(spellings or {})}
 
-    def _kinds(self) -> dict[str, type]:
-        """bool, int, str or list for each parameter.
+    def __call__(self, *values: Any, **named: Any) -> None:
+        """Run the command. A flag without a value has its default."""
+        self.body(*values, **named)
 
-        Invoke's own contexts are no use: making them removes the help texts from the task (Task.arg_opts).
-        """
-        parameters = list(inspect.signature(self.body).parameters.values())[1:]
-        return {
-            parameter.name: list if parameter.name in self.iterable else type(parameter.default)
-            for parameter in parameters
-        }
+    def run(self, given: Mapping[str, Any]) -> None:
+        """Run the command with the values of flags: `{"--np": 4}`."""
+        values = {**self.defaults, **given}
+        self.body(**{flag[2:].replace("-", "_"): value for flag, value in values.items()})
 
     def mistake(self, flag: str, value: str, named: str) -> str:
         """What is wrong with the value of a flag that the user calls `named`; empty if it is valid."""
@@ -114,6 +123,10 @@ class Command(Task[Any]):
         if self.rest:
             parts.append(f"[{self.rest_name} ...]" if self.rest_after_words else f"[-- {self.rest_name} ...]")
         return " ".join(parts)
+
+    def other_spellings(self, flag: str) -> list[str]:
+        """The spellings of a flag besides its own."""
+        return [spelling for spelling, known in self.spellings.items() if known == flag]
 
 
 def flag(default: T, text: str, *, least: int | None = None, blank: str = "") -> T:
@@ -138,20 +151,15 @@ def _gathered(
     repeated = [field.name for field in fields if isinstance(field.default, tuple)]
 
     @functools.wraps(body)
-    def called(context: Context, **values: Any) -> None:
+    def called(**values: Any) -> None:
         lists = {name: tuple(values.get(name) or ()) for name in repeated}
-        body(context, options(**values | lists))
+        body(options(**values | lists))
 
-    first, *_ = inspect.signature(body).parameters.values()
     flags = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None if field.name in repeated else field.default,
-        )
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
         for field in fields
     ]
-    called.__signature__ = inspect.Signature([first, *flags])  # type: ignore[attr-defined]  # inspect's own name
+    called.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]  # inspect's own name
     declared = {field.name.replace("_", "-"): field.metadata for field in fields}
     values = {name: metadata["values"] for name, metadata in declared.items() if "values" in metadata}
     return called, {name: metadata["help"] for name, metadata in declared.items()}, repeated, values

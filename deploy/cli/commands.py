@@ -1,60 +1,53 @@
-"""All commands, their families in the help, and the module of each, which is loaded only when needed.
+"""All commands in the order of the help, and the module of each, which is loaded only when needed.
 
 Loading all modules would take most of the time until a command asks the first host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
 
-from invoke import Collection, Task
+from .command import Command
 
-FAMILIES: Mapping[str, Sequence[str]] = {
-    "To begin": ("init", "demo", "cluster.up", "cluster.down"),
-    "Jobs": ("launch", "status", "logs", "attach", "stop", "report", "compare"),
-    "A job that runs": ("top", "stacks", "why", "eval", "debug"),
-    "Hosts": ("hosts.scan", "hosts.add", "check", "setup", "verify", "rotate-keys", "teardown"),
-    "How fast": ("bench.links", "bench.collectives", "bench.hosts"),
-    "Packages": ("env.list", "env.remove", "env.diff"),
-    "The node image": ("image.build", "image.check", "image.sbom", "image.push"),
-    "On every host": ("run", "put", "get", "shell", "clean"),
-    "Data sets": ("data.push", "data.list", "data.verify", "data.pull", "data.remove"),
+FAMILIES: Mapping[str, Mapping[str, str]] = {
+    "To begin": {"init": "init", "demo": "practice", "cluster.up": "practice", "cluster.down": "practice"},
+    "Jobs": {
+        "launch": "launch",
+        **dict.fromkeys(("status", "logs", "attach", "stop"), "jobs"),
+        **dict.fromkeys(("report", "compare"), "view"),
+    },
+    "A job that runs": {
+        "top": "top",
+        "stacks": "stacks",
+        "why": "why",
+        **dict.fromkeys(("eval", "debug"), "debug"),
+    },
+    "Hosts": {
+        **dict.fromkeys(("hosts.scan", "hosts.add"), "host_list"),
+        "check": "check",
+        **dict.fromkeys(("setup", "verify", "rotate-keys", "teardown"), "playbooks"),
+    },
+    "How fast": dict.fromkeys(("bench.links", "bench.collectives", "bench.hosts"), "bench"),
+    "Packages": dict.fromkeys(("env.list", "env.remove", "env.diff"), "env"),
+    "The node image": dict.fromkeys(("image.build", "image.check", "image.sbom", "image.push"), "image"),
+    "On every host": dict.fromkeys(("run", "put", "get", "shell", "clean"), "hosts"),
+    "Data sets": dict.fromkeys(("data.push", "data.list", "data.verify", "data.pull", "data.remove"), "data"),
 }
-MODULES: Mapping[str, Sequence[str]] = {
-    "init": ("init",),
-    "practice": ("demo", "cluster"),
-    "playbooks": ("setup", "verify", "rotate-keys", "teardown"),
-    "host_list": ("hosts",),
-    "check": ("check",),
-    "bench": ("bench",),
-    "launch": ("launch",),
-    "jobs": ("status", "logs", "attach", "stop"),
-    "stacks": ("stacks",),
-    "view": ("report", "compare"),
-    "top": ("top",),
-    "why": ("why",),
-    "debug": ("eval", "debug"),
-    "image": ("image",),
-    "env": ("env",),
-    "hosts": ("run", "put", "get", "shell", "clean"),
-    "data": ("data",),
-}
-"""The modules of this package, and the commands or the group of commands that each holds."""
+"""The families of commands in the help; for each command of a family the module of this package."""
 
-NAMES = tuple(name for names in MODULES.values() for name in names)
+MODULES = {name: module for family in FAMILIES.values() for name, module in family.items()}
+"""The module of each command."""
 
 
-def collection(first: str = "") -> Collection:
-    """The commands of the module that holds the command `first`; all commands if no module holds it."""
-    wanted = [module for module, names in MODULES.items() if first in names] or [*MODULES]
-    tasks = (_load(module, name) for module in wanted for name in MODULES[module])
-    return Collection(*tasks)
+def commands(first: str = "") -> dict[str, Command]:
+    """The commands whose name begins with the word `first`, such as image; all commands if there are none."""
+    names = [name for name in MODULES if first in {name, name.partition(".")[0]}] or [*MODULES]
+    return {name: load(name) for name in names}
 
 
-def _load(module: str, name: str) -> Task[Any] | Collection:
-    """A command, or a group, by its name on the command line."""
-    loaded = import_module(f".{module}", __package__)
-    task: Task[Any] | Collection = getattr(loaded, name.replace("-", "_"))
-    return task
+def load(name: str) -> Command:
+    """A command by its name on the command line: launch, image.build."""
+    module = import_module(f".{MODULES[name]}", __package__)
+    found: Command = getattr(module, name.rpartition(".")[2].replace("-", "_"))
+    return found

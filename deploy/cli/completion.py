@@ -6,11 +6,37 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..errors import UsageError
 from ..plan.launcher import LAUNCHERS
 from . import options
 from .command import Command
 
+SCRIPTS = {
+    # The words before the cursor are handed over as they are; -o default: where nothing is offered, files.
+    "bash": """_complete_{program}() {{
+    COMPREPLY=($(compgen -W "$({program} --complete -- "${{COMP_WORDS[*]}}")" -- "$2"))
+}}
+complete -F _complete_{program} -o default {program}
+""",
+    "zsh": """_complete_{program}() {{
+    reply=($({program} --complete -- "${{words}}"))
+}}
+compctl -K _complete_{program} + -f {program}
+""",
+    "fish": """function __complete_{program}
+    {program} --complete -- (commandline --tokenize)
+end
+complete --command {program} --arguments '(__complete_{program})'
+""",
+}
 CHOICES: Mapping[str, tuple[str, ...]] = {"--launcher": LAUNCHERS, "--backend": options.BACKENDS}
+
+
+def script(shell: str, program: str) -> str:
+    """The script that completes the program's command lines in a shell."""
+    if shell not in SCRIPTS:
+        raise UsageError(f"--print-completion-script {shell}".rstrip() + f": write {', '.join(SCRIPTS)}")
+    return SCRIPTS[shell].format(program=program)
 
 
 def candidates(line: str, commands: Mapping[str, Command]) -> list[str]:

@@ -9,8 +9,6 @@ from functools import partial
 from json import dumps
 from pathlib import Path
 
-from invoke import Collection, Context, Exit
-
 from ..common.data.manifest import require_name
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every, ask_in_turn
@@ -23,7 +21,7 @@ from ..data import report
 from ..data.push import LONG_SECONDS, Push, read_here
 from ..data.source import source as source_of
 from ..errors import UnfitError, UsageError
-from .command import command
+from .command import Exit, command
 from .inventory import cluster_of, of_file
 from .options import size
 from .shared import HELP, explained
@@ -45,8 +43,7 @@ MOST = "100G"
         "sha256": "the SHA-256 that the file of a URL must have",
     },
 )
-def push(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def push(  # noqa: PLR0917  # a flag for each parameter
     source: str = "",
     name: str = "",
     hosts: str = "hosts.txt",
@@ -61,7 +58,7 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
 
     Each chunk leaves this machine once, and hosts pass it on; what a host has already is not sent again.
     """
-    with explained(context, KEPT):
+    with explained(KEPT):
         wanted, limit = source_of(source, name, sha256), size("--most", most or MOST, least=1)
         if most and not wanted.url:
             raise UsageError(f"--most limits what a URL gives, and {source} is no URL; leave it out")
@@ -82,8 +79,7 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
 
 
 @command(help={**HELP, "json": JSON})
-def list(  # noqa: A001, PLR0917
-    context: Context,
+def list(  # noqa: A001
     hosts: str = "hosts.txt",
     include: str = "",
     exclude: str = "",
@@ -91,7 +87,7 @@ def list(  # noqa: A001, PLR0917
     python: str = "",
 ) -> None:
     """Show the data sets of every host, and which were changed there."""
-    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
+    with explained(), cluster_of(hosts, include, exclude, python) as cluster:
         listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
         sets = {host: answer.sets for host, answer in listed.items()}
         if json:
@@ -103,7 +99,6 @@ def list(  # noqa: A001, PLR0917
 
 @command(words=("name",), help={**HELP, "name": NAME, "json": JSON})
 def verify(  # noqa: PLR0917
-    context: Context,
     name: str = "",
     hosts: str = "hosts.txt",
     include: str = "",
@@ -112,7 +107,7 @@ def verify(  # noqa: PLR0917
     python: str = "",
 ) -> None:
     """Read every byte of a data set on every host, and name the files that are damaged."""
-    with explained(context), _cluster("verify NAME", name, (hosts, include, exclude, python)) as cluster:
+    with explained(), _cluster("verify NAME", name, (hosts, include, exclude, python)) as cluster:
         hosts_here = len(cluster.channels)
         with Progress(sys.stderr, name, unit="hosts", least=2) as progress:
             counted = partial(progress.add, 1, hosts_here)
@@ -135,7 +130,6 @@ def verify(  # noqa: PLR0917
     help={**HELP, "name": NAME, "to": "the folder here that is made (default: the name of the data set)"},
 )
 def pull(  # noqa: PLR0917
-    context: Context,
     name: str = "",
     to: str = "",
     hosts: str = "hosts.txt",
@@ -145,7 +139,7 @@ def pull(  # noqa: PLR0917
 ) -> None:
     """Bring a data set here, from a host that has it, or its shards from all hosts."""
     with (
-        explained(context, KEPT),
+        explained(KEPT),
         _cluster("pull NAME [TO]", name, (hosts, include, exclude, python)) as cluster,
     ):
         listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
@@ -156,8 +150,7 @@ def pull(  # noqa: PLR0917
 
 
 @command(words=("name",), help={**HELP, "name": NAME})
-def remove(  # noqa: PLR0917
-    context: Context,
+def remove(
     name: str = "",
     hosts: str = "hosts.txt",
     include: str = "",
@@ -165,7 +158,7 @@ def remove(  # noqa: PLR0917
     python: str = "",
 ) -> None:
     """Remove a data set from every host where no job runs."""
-    with explained(context), _cluster("remove NAME", name, (hosts, include, exclude, python)) as cluster:
+    with explained(), _cluster("remove NAME", name, (hosts, include, exclude, python)) as cluster:
         listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
         places = {host: answer.place for host, answer in listed.items()}
         words = {"name": name}
@@ -185,6 +178,3 @@ def _cluster(usage: str, name: str, chosen: tuple[str, str, str, str]) -> Cluste
     except ValueError as error:
         raise UsageError(str(error)) from None
     return cluster_of(*chosen)
-
-
-data = Collection("data", push, list, verify, pull, remove)

@@ -6,13 +6,11 @@ import contextlib
 import sys
 from json import dumps
 
-from invoke import Context, Exit
-
 from ..console.terminal import harmless, harmless_lines
 from ..debug.answers import gather
 from ..debug.talk import open_talk, talk
 from ..errors import UsageError
-from .command import Values, command
+from .command import Exit, Values, command
 from .running import exit_if_silent, running
 from .shared import HELP, JOB_HOSTS, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
 
@@ -42,8 +40,7 @@ HELD = (
     values={"rank": Values(0), "timeout": Values(1, MOST_SECONDS)},
     words=("job", "expression"),
 )
-def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def eval(  # noqa: A001, PLR0917  # a flag for each parameter
     job: str = "",
     expression: str = "",
     rank: int = ALL,
@@ -62,7 +59,7 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
     muster eval JOB step
     muster eval JOB "model.training, loss.item()"
     """
-    with explained(context):
+    with explained():
         if not expression:
             raise UsageError("which expression? muster eval JOB EXPRESSION")
         with running(job, hosts, runs, python) as (state, channels, silent):
@@ -90,8 +87,7 @@ def eval(  # noqa: A001, PLR0917  # fab makes a flag of each parameter
     values={"rank": Values(0)},
     words=("job",),
 )
-def debug(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def debug(  # noqa: PLR0917  # a flag for each parameter
     job: str = "",
     rank: int = 0,
     hold: bool = False,
@@ -105,7 +101,7 @@ def debug(  # noqa: PLR0917  # fab makes a flag of each parameter
     job must have been launched with --record or --stall-timeout. Ctrl-D leaves, and the job goes on.
     """
     with (
-        explained(context, "left; the job goes on"),
+        explained("left; the job goes on"),
         running(job, hosts, runs, python) as (state, channels, silent),
     ):
         rank = require_rank(rank, state.ranks)

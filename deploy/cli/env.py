@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from json import dumps
 
-from invoke import Collection, Context
-
 from ..connect.fanout import ask_every, ask_in_turn
 from ..connect.requests.packages import ENVIRONMENT_FACTS, ENVIRONMENT_REMOVE, ENVIRONMENTS
 from ..console.fold import fold, fold_names
@@ -29,8 +27,7 @@ DAY = 86400.0
 
 
 @command(help={**HELP, "json": "for programs"})
-def list_environments(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def list(  # noqa: A001  # the name of the command
     hosts: str = "hosts.txt",
     include: str = "",
     exclude: str = "",
@@ -38,7 +35,7 @@ def list_environments(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """List the environments of packages that launches with --requirements have made on the hosts."""
-    with explained(context), cluster_of(hosts, include, exclude, python) as cluster:
+    with explained(), cluster_of(hosts, include, exclude, python) as cluster:
         answers = ask_every(cluster.channels, ENVIRONMENTS, SECONDS).require_all()
         there = {host: answer.environments for host, answer in answers.items()}
         if json:
@@ -57,8 +54,7 @@ def list_environments(  # noqa: PLR0917  # fab makes a flag of each parameter
     },
     words=("environment",),
 )
-def remove(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def remove(  # a flag for each parameter
     environment: str = "",
     hosts: str = "hosts.txt",
     include: str = "",
@@ -66,7 +62,7 @@ def remove(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Remove an environment of packages from the hosts, or all of them. Those that a job uses stay."""
-    with explained(context):
+    with explained():
         _require_name(environment)
         with cluster_of(hosts, include, exclude, python) as cluster:
             words = {"keys": [environment] if environment else [], "before": None}
@@ -91,8 +87,7 @@ def remove(  # noqa: PLR0917  # fab makes a flag of each parameter
     },
     words=("environment",),
 )
-def diff(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def diff(  # noqa: PLR0917  # a flag for each parameter
     environment: str = "",
     hosts: str = "hosts.txt",
     include: str = "",
@@ -101,7 +96,7 @@ def diff(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Name what differs between hosts: packages, Python, driver, kernel, limits, variables, mounts, ..."""
-    with explained(context), contextlib.ExitStack() as stack:
+    with explained(), contextlib.ExitStack() as stack:
         _require_name(environment)
         cluster = cluster_of(hosts, include, exclude, python)
         if len(cluster.hosts) < 2:
@@ -138,7 +133,3 @@ def _short(known: Environment) -> str:
     torch = f", torch {known.torch}" if known.torch else ""
     size = f"{known.bytes / 2**20:.0f} MiB"
     return f"{known.source}: {count(known.packages, 'package')}, Python {known.python}{torch}, {size}"
-
-
-env = Collection("env", remove, diff)
-env.add_task(list_environments, name="list")

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
 
-from invoke import Collection, Context, Exit
-
 from ..common.durable import write_atomically
 from ..common.os_errors import explain
 from ..common.users import home
@@ -25,7 +23,7 @@ from ..roster import candidates, inventory, report
 from ..roster.additions import Additions, Seen, additions
 from ..roster.candidates import Candidate
 from ..roster.ssh_aliases import aliases
-from .command import command
+from .command import Exit, command
 from .shared import HELP, SLOTS, explained
 
 _HELP = {
@@ -46,8 +44,7 @@ _HELP = {
         "dry-run": "print the lines, and change nothing",
     },
 )
-def add(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def add(  # noqa: PLR0917  # a flag for each parameter
     name: Iterable[str] | None = None,
     hosts: str = "hosts.txt",
     from_inventory: str = "",
@@ -62,7 +59,7 @@ def add(  # noqa: PLR0917  # fab makes a flag of each parameter
     muster hosts add 'gpu-*'                          Host names of ~/.ssh/config
     muster hosts add --from-inventory inventory.ini   all hosts of an Ansible inventory
     """
-    with explained(context):
+    with explained():
         rule, words, path = slot_rule(slots), list(name or ()), Path(hosts)
         if offline and not isinstance(rule, int):
             raise UsageError(f"--offline cannot count --slots {slots}; give a number: --slots 8")
@@ -81,7 +78,7 @@ def add(  # noqa: PLR0917  # fab makes a flag of each parameter
         made = additions(wanted, listed, seen, rule, ask=not offline)
         made.refused |= refused
         lines = lines_of(made.entries)
-        dry = dry_run or bool(context.config.run.dry)
+        dry = dry_run
         if lines:
             after = appended(without_local(before, hosts), lines)
             hostfile.parse(after.decode("utf-8", "surrogateescape").removeprefix("\ufeff"), hosts)
@@ -93,8 +90,7 @@ def add(  # noqa: PLR0917  # fab makes a flag of each parameter
 
 
 @command(words=("name",), iterable=["name"], help={**_HELP, "json": "for programs"})
-def scan(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def scan(  # a flag for each parameter
     name: Iterable[str] | None = None,
     hosts: str = "hosts.txt",
     from_inventory: str = "",
@@ -102,7 +98,7 @@ def scan(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Show which hosts answer, and what they have: those of the hosts file and of the SSH configuration."""
-    with explained(context):
+    with explained():
         words, path = list(name or ()), Path(hosts)
         place = _Place(path, python)
         listed = list(place.listed(path.read_bytes() if path.exists() else b""))
@@ -204,6 +200,3 @@ def _show(made: Additions, lines: Sequence[str], place: _Place, before: bytes, *
         sys.stdout.write(
             f"next: muster setup --hosts {shlex.quote(str(place.path))}, so that .muster/ knows them too\n"
         )
-
-
-hosts = Collection("hosts", add, scan)

@@ -11,8 +11,6 @@ from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 
-from invoke import Context, Exit
-
 from ..adhoc import run as fanout
 from ..adhoc import transfer
 from ..connect.cluster import Cluster
@@ -23,7 +21,7 @@ from ..console.terminal import harmless
 from ..console.text import count
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
-from .command import Values
+from .command import Exit, Values
 from .command import command as declare
 from .inventory import cluster_of
 from .shared import HELP, explained
@@ -42,8 +40,7 @@ WORTH_SHOWING = 1 << 24
     rest="command",
     rest_after_words=True,
 )
-def run(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def run(  # noqa: PLR0917  # a flag for each parameter
     command: str = "",
     hosts: str = "hosts.txt",
     include: str = "",
@@ -56,7 +53,7 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
     muster run nvidia-smi -L                 the words are passed as they are, without a shell
     muster run -- sh -c "df -h | tail -1"    with a shell
     """
-    with explained(context, "interrupted; the command is ended on every host"):
+    with explained("interrupted; the command is ended on every host"):
         argv = _words(command)
         if not (argv and argv[0].strip()):
             raise UsageError("what to run? muster run COMMAND")
@@ -87,8 +84,7 @@ def run(  # noqa: PLR0917  # fab makes a flag of each parameter
     },
     words=("file", "to"),
 )
-def put(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def put(  # noqa: PLR0917  # a flag for each parameter
     file: str = "",
     to: str = "./",
     hosts: str = "hosts.txt",
@@ -101,7 +97,7 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
     A file replaces a file that exists there. A folder replaces nothing. Content that a host already has, also
     from an interrupted put, is not sent again.
     """
-    with explained(context):
+    with explained():
         if not file:
             raise UsageError("which file? muster put FILE [TO]")
         if not Path(file).exists():
@@ -117,8 +113,7 @@ def put(  # noqa: PLR0917  # fab makes a flag of each parameter
     help={**HELP, "file": "a file or folder on the hosts", "to": "the folder here (default: this one)"},
     words=("file", "to"),
 )
-def get(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def get(  # noqa: PLR0917  # a flag for each parameter
     file: str = "",
     to: str = ".",
     hosts: str = "hosts.txt",
@@ -127,7 +122,7 @@ def get(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Copy a file or folder of every host here, as NAME@HOST.SUFFIX."""
-    with explained(context):
+    with explained():
         if not file:
             raise UsageError("which file? muster get FILE [TO]")
         with cluster_of(hosts, include, exclude, python) as cluster:
@@ -137,9 +132,9 @@ def get(  # noqa: PLR0917  # fab makes a flag of each parameter
 
 
 @declare(help={"hosts": HELP["hosts"], "host": "the name of the host in the hosts file"}, words=("host",))
-def shell(context: Context, host: str = "", hosts: str = "hosts.txt") -> None:
+def shell(host: str = "", hosts: str = "hosts.txt") -> None:
     """Log in to a host as Muster does."""
-    with explained(context):
+    with explained():
         if not host:
             raise UsageError("which host? muster shell HOST")
         chosen, *others = hostfile.select(hostfile.load(Path(hosts)), host)
@@ -166,8 +161,7 @@ def shell(context: Context, host: str = "", hosts: str = "hosts.txt") -> None:
     },
     values={"older-than": Values(0)},
 )
-def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def clean(  # noqa: PLR0917  # a flag for each parameter
     hosts: str = "hosts.txt",
     include: str = "",
     exclude: str = "",
@@ -176,7 +170,7 @@ def clean(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Remove the folders of old jobs on the hosts with all their files. Those of running jobs stay."""
-    with explained(context), contextlib.ExitStack() as stack:
+    with explained(), contextlib.ExitStack() as stack:
         cluster, errors = stack.enter_context(_reached(hosts, include, exclude, python))
         cleanups = fanout.clean(cluster, older_than * DAY)
         if json:

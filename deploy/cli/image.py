@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from invoke import Collection, Context, Exit
-
 from ..common.users import expanded
 from ..connect.cluster import Cluster
 from ..connect.opener import opener_with
@@ -28,7 +26,7 @@ from ..image.engine import Engine
 from ..image.follow import follow, is_followed
 from ..image.push import Push, prepare, survey
 from ..image.versions import load
-from .command import command
+from .command import Exit, command
 from .options import require_image
 from .shared import HELP, cache_folder, explained
 
@@ -64,8 +62,7 @@ def compiler_cache(folder: str) -> Iterator[str]:
         "dry-run": "print the command, and build nothing",
     },
 )
-def build(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def build(  # noqa: PLR0917  # a flag for each parameter
     target: str = "cpu",
     source: Iterable[str] | None = None,
     ca: str = "",
@@ -75,9 +72,9 @@ def build(  # noqa: PLR0917  # fab makes a flag of each parameter
     dry_run: bool = False,
 ) -> None:
     """Build a target of docker/docker-bake.json, after a check that its versions go together."""
-    folder = "" if dry_run or context.config.run.dry else cache or os.environ.get("MUSTER_CACHE", "")
+    folder = "" if dry_run else cache or os.environ.get("MUSTER_CACHE", "")
     with (
-        explained(context, "interrupted; the next build goes on from what is compiled"),
+        explained("interrupted; the next build goes on from what is compiled"),
         compiler_cache(folder) as address,
     ):
         sources = list(source or ())
@@ -93,7 +90,7 @@ def build(  # noqa: PLR0917  # fab makes a flag of each parameter
                 " show what it found, and say where to write it\n"
             )
         sys.stdout.flush()
-        if dry_run or context.config.run.dry:
+        if dry_run:
             sys.stdout.writelines(" ".join(words) + "\n" for words in [*bases, wanted])
             return
         began = time.monotonic()
@@ -124,9 +121,9 @@ def _built(target: str, words: Sequence[str]) -> bool:
     words=("image",),
     help={"image": "the image (default: muster:cpu)", "json": "for programs"},
 )
-def check(context: Context, image: str = "muster:cpu", json: bool = False) -> None:
+def check(image: str = "muster:cpu", json: bool = False) -> None:
     """Run the image's own proof: versions, backends, one libmpi, mpirun and torchrun with two ranks."""
-    with explained(context):
+    with explained():
         require_image(image)
         engine = Engine()
         inspected = engine.image(image)
@@ -139,9 +136,9 @@ def check(context: Context, image: str = "muster:cpu", json: bool = False) -> No
 
 
 @command(words=("image",), help={"image": "the image (default: muster:cpu)"})
-def sbom(context: Context, image: str = "muster:cpu") -> None:
+def sbom(image: str = "muster:cpu") -> None:
     """Print the image's bill of materials: every package with its version, as CycloneDX JSON."""
-    with explained(context):
+    with explained():
         require_image(image)
         engine = Engine()
         status, output = engine.run(engine.image(image), BILL)
@@ -158,8 +155,7 @@ def sbom(context: Context, image: str = "muster:cpu") -> None:
         "ssh-config": "how to reach the hosts themselves, not their node containers (default: ~/.ssh/config)",
     },
 )
-def push(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def push(  # noqa: PLR0917  # a flag for each parameter
     hosts: str = "hosts.txt",
     image: str = "muster:cpu",
     include: str = "",
@@ -168,7 +164,7 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Copy an image to the engine of every host, without a registry. Only missing layers are sent."""
-    with explained(context, "interrupted; what has come is kept: push again to go on"):
+    with explained("interrupted; what has come is kept: push again to go on"):
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         if ssh_config and not Path(ssh_config).is_file():
             raise UsageError(f"--ssh-config: no file {ssh_config}")
@@ -186,6 +182,3 @@ def push(  # noqa: PLR0917  # fab makes a flag of each parameter
         sys.stdout.write(report.as_text(inspected, pushed, time.monotonic() - began))
         if pushed.failed:
             raise Exit(code=UnfitError.exit_status)
-
-
-image = Collection("image", build, check, sbom, push)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from invoke import Context
-
 from ..errors import UsageError
 from .command import command
 from .shared import explained
@@ -34,9 +32,9 @@ IGNORED = ("runs/", ".muster/")
     },
     words=("folder",),
 )
-def init(context: Context, folder: str = ".", example: str = "") -> None:
+def init(folder: str = ".", example: str = "") -> None:
     """Write a hosts.txt, a fabfile.py and .gitignore lines into a project. Existing content is kept."""
-    with explained(context):
+    with explained():
         programs = _programs(example)
         place = Path(folder)
         if not place.is_dir():

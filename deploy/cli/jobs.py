@@ -9,8 +9,6 @@ from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 
-from invoke import Context, Exit
-
 from .. import interrupts
 from ..common.users import own_name
 from ..connect.requests.jobs import JobState
@@ -22,7 +20,7 @@ from ..jobs import table as job_table
 from ..jobs.bounded import TooLargeError, content_of
 from ..jobs.control import Known, Line
 from ..jobs.lasting import lasting
-from .command import Values, command
+from .command import Exit, Values, command
 from .ending import PAGE, end_with_page
 from .finding import look, one, require_logs
 from .shared import HELP, JOB_HOSTS, NEWEST_JOB, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
@@ -47,8 +45,7 @@ MOST_VERDICT = 1 << 20
     },
     words=("job",),
 )
-def status(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def status(  # a flag for each parameter
     job: str = "",
     hosts: str = "",
     json: bool = False,
@@ -56,7 +53,7 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """List the jobs of this machine and of the hosts, or show one job in detail."""
-    with explained(context), look(job, hosts, runs, python) as found:
+    with explained(), look(job, hosts, runs, python) as found:
         known, silent = found.known, [*found.lines]
         shown = [found.named(job)] if job else known
         states = [entry.state for entry in shown]
@@ -81,8 +78,7 @@ def status(  # noqa: PLR0917  # fab makes a flag of each parameter
     words=("job",),
     spellings={"-f": "--follow"},
 )
-def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def logs(  # noqa: PLR0917  # a flag for each parameter
     job: str = "",
     follow: bool = False,
     rank: int = ALL,
@@ -92,7 +88,7 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Print the output of all ranks of a job, in the order in which it came."""
-    with explained(context), one(job, hosts, runs, python, default="newest") as found:
+    with explained(), one(job, hosts, runs, python, default="newest") as found:
         known = lasting(found, _note)
         wanted = _pattern(grep)
         require_logs(known)
@@ -108,12 +104,12 @@ def logs(  # noqa: PLR0917  # fab makes a flag of each parameter
 
 
 @command(help={**JOB_HELP, "job": RUNNING_JOB}, words=("job",))
-def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
+def attach(job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
     """Show the output of a job from now on, until its end and verdict. Ctrl-C leaves the job running.
 
     At the end, the folder of the run is copied to runs/JOB here.
     """
-    with explained(context), one(job, hosts, runs, python, default="running") as found:
+    with explained(), one(job, hosts, runs, python, default="running") as found:
         known = lasting(found, _note)
         require_logs(known)
         screen = Screen(sys.stdout)
@@ -133,9 +129,9 @@ def attach(context: Context, job: str = "", hosts: str = "", runs: str = "runs",
 
 
 @command(help=JOB_HELP, words=("job",))
-def stop(context: Context, job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
+def stop(job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
     """End a job on every host. A job that is over stays as it is."""
-    with explained(context), one(job, hosts, runs, python) as known:
+    with explained(), one(job, hosts, runs, python) as known:
         if not known.state.running:
             sys.stdout.write(f"{known.state.job} is over: {harmless(job_table.outcome(known.state))}\n")
             return

@@ -6,8 +6,6 @@ import contextlib
 import sys
 from dataclasses import replace
 
-from invoke import Context
-
 from ..connect.ahead import ahead
 from ..console.screen import Screen
 from ..plan.placement import place
@@ -31,14 +29,14 @@ from .shared import explained
     hints=HINTS,
     alone={"--slurm": HERE},
 )
-def launch(context: Context, options: LaunchOptions) -> None:
+def launch(options: LaunchOptions) -> None:
     """Run a program on every host, keep the logs of its ranks here, and print a verdict.
 
     muster launch train.py --epochs 3        words after the script are arguments of the program
     muster launch --np 4 -m package.module   and so are words after -m MODULE
     muster launch -- --epochs 3              Muster's own training program, with arguments
     """
-    with explained(context, "interrupted; the job is ended on every host"), contextlib.ExitStack() as stack:
+    with explained("interrupted; the job is ended on every host"), contextlib.ExitStack() as stack:
         clock = Timings()
         clock.note("Python and the command line", 0.0)
         options = request.with_allocation(options)
@@ -84,5 +82,5 @@ def launch(context: Context, options: LaunchOptions) -> None:
             placement=placement,
             words=words,
             asked=packages,
-            dry=options.dry_run or context.config.run.dry,
+            dry=options.dry_run,
         )

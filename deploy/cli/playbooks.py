@@ -8,8 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from invoke import Context
-
 from ..connect.opener import config_beside
 from ..errors import UsageError
 from ..hosts import hostfile
@@ -22,6 +20,7 @@ _OPTIONS = {
     "help": {
         "hosts": HELP["hosts"],
         "ansible": "more options for ansible-playbook, like the words after --",
+        "dry-run": "print the command, and run nothing",
     },
     "values": {"ansible": Values(blank="no more options")},
     "rest": "ansible",
@@ -30,35 +29,35 @@ _OPTIONS = {
 
 
 @command(**_OPTIONS)
-def setup(context: Context, hosts: str = "hosts.txt", ansible: str = "") -> None:
+def setup(hosts: str = "hosts.txt", ansible: str = "", dry_run: bool = False) -> None:
     """Make a cluster of bare hosts: SSH trust, clocks, limits, the training stack.
 
     It is safe to run again, also after a change of hosts.txt. A dry run: muster setup -- --check --diff
     """
-    _play("setup", context, hosts, ansible)
+    _play("setup", hosts, ansible, dry_run=dry_run)
 
 
 @command(**_OPTIONS)
-def verify(context: Context, hosts: str = "hosts.txt", ansible: str = "") -> None:
+def verify(hosts: str = "hosts.txt", ansible: str = "", dry_run: bool = False) -> None:
     """Check whether the hosts are still as setup made them. The result is also in .muster/verify.json."""
-    _play("verify", context, hosts, ansible)
+    _play("verify", hosts, ansible, dry_run=dry_run)
 
 
 @command(**_OPTIONS)
-def rotate_keys(context: Context, hosts: str = "hosts.txt", ansible: str = "") -> None:
+def rotate_keys(hosts: str = "hosts.txt", ansible: str = "", dry_run: bool = False) -> None:
     """Give the cluster a new SSH key; no login fails meanwhile."""
-    _play("rotate-keys", context, hosts, ansible)
+    _play("rotate-keys", hosts, ansible, dry_run=dry_run)
 
 
 @command(**_OPTIONS)
-def teardown(context: Context, hosts: str = "hosts.txt", ansible: str = "") -> None:
+def teardown(hosts: str = "hosts.txt", ansible: str = "", dry_run: bool = False) -> None:
     """Bring the hosts back to how they were before setup."""
-    _play("teardown", context, hosts, ansible)
+    _play("teardown", hosts, ansible, dry_run=dry_run)
 
 
-def _play(book: str, context: Context, hosts: str, more: str) -> None:
+def _play(book: str, hosts: str, more: str, *, dry_run: bool) -> None:
     """Replace this process by ansible-playbook, whose exit status is then that of the command."""
-    with explained(context):
+    with explained():
         hostfile.load(Path(hosts))  # so that mistakes in it are reported by us, not by Ansible
         require_own_variables(Path(hosts))
         config_beside(Path(hosts))  # the playbooks log in with it
@@ -70,7 +69,7 @@ def _play(book: str, context: Context, hosts: str, more: str) -> None:
         argv = ["ansible-playbook", str(ANSIBLE / f"{book}.yml"), "--inventory", hosts, *words]
         sys.stdout.write(f"ANSIBLE_CONFIG={shlex.quote(str(config))} {shlex.join(argv)}\n")
         sys.stdout.flush()
-        if not context.config.run.dry:
+        if not dry_run:
             os.execve(_ansible(), argv, {**os.environ, "ANSIBLE_CONFIG": str(config)})  # noqa: S606
 
 

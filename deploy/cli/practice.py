@@ -11,8 +11,6 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from invoke import Collection, Context, Exit
-
 from ..connect.opener import access_beside
 from ..console.screen import Screen
 from ..errors import UnfitError, UsageError
@@ -27,7 +25,7 @@ from ..plan.spec import LaunchSpec, Program
 from ..timings import Timings
 from . import options
 from .carrying import carry_out
-from .command import Values, command
+from .command import Exit, Values, command
 from .shared import NEW_RUN, explained
 from .shipped import COMPOSE, TRAIN
 
@@ -57,9 +55,9 @@ _OWN_FOLDER = "a folder of its own: mkdir practice && cd practice"
     values={"np": Values(1, MAX_SLOTS)},
     spellings={"-n": "--np"},
 )
-def demo(context: Context, launcher: str = "mpirun", np: int = 2, runs: str = "runs") -> None:
+def demo(launcher: str = "mpirun", np: int = 2, runs: str = "runs") -> None:
     """Train on this machine alone: two ranks learn to read handwritten digits."""
-    with explained(context), tempfile.TemporaryDirectory(prefix="muster-demo-") as folder:
+    with explained(), tempfile.TemporaryDirectory(prefix="muster-demo-") as folder:
         _require_torch()
         hosts_file, screen = Path(folder, "hosts.txt"), Screen(sys.stdout)
         hosts_file.write_text(f"localhost slots={np}\n")
@@ -88,9 +86,9 @@ def _require_torch() -> None:
 
 
 @command(help={"hosts": "the cluster's hosts file, written if there is none (default: hosts.txt)"})
-def up(context: Context, hosts: str = "hosts.txt") -> None:
+def up(hosts: str = "hosts.txt") -> None:
     """Start a practice cluster: three containers of the node image, reached as real hosts are."""
-    with explained(context):
+    with explained():
         if theirs := _of_another_cluster(folder := _keys_folder(Path(hosts))):
             raise UsageError(
                 f"{folder} has the SSH files of another cluster ({theirs}), and this command would overwrite "
@@ -113,9 +111,9 @@ def up(context: Context, hosts: str = "hosts.txt") -> None:
 
 
 @command(help={"hosts": "the cluster's hosts file (default: hosts.txt)"})
-def down(context: Context, hosts: str = "hosts.txt") -> None:
+def down(hosts: str = "hosts.txt") -> None:
     """Remove the practice cluster and its keys; the hosts file stays."""
-    with explained(context):
+    with explained():
         if theirs := _of_another_cluster(folder := _keys_folder(Path(hosts))):
             raise UsageError(
                 f"{folder} has the SSH files of another cluster ({theirs}), and this command would remove "
@@ -124,9 +122,6 @@ def down(context: Context, hosts: str = "hosts.txt") -> None:
         _compose(Path(hosts), "down", "--volumes")
         for name in KEYS:
             (folder / name).unlink(missing_ok=True)
-
-
-cluster = Collection("cluster", up, down)
 
 
 def _practice_hosts(path: Path) -> Path:

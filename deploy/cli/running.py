@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from invoke import Exit
-
 from ..connect.channel import Channel, expect_ranks
 from ..connect.cluster import Cluster
 from ..connect.opener import Access
@@ -19,6 +17,7 @@ from ..errors import MusterError, UnfitError
 from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs.table import outcome
+from .command import Exit
 from .finding import Found, look, say_which, way_to
 from .inventory import HOSTS_FILE
 

@@ -7,13 +7,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from invoke import Context, Exit
-
 from .. import interrupts
 from ..common.os_errors import explain
 from ..common.users import home
 from ..console.terminal import harmless_lines
 from ..errors import MusterError, UsageError
+from .command import Exit
 
 HELP = {
     "hosts": "the hosts file (default: hosts.txt)",
@@ -38,7 +37,7 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def explained(context: Context, interrupted: str = "interrupted") -> Iterator[None]:
+def explained(interrupted: str = "interrupted") -> Iterator[None]:
     """Print errors as plain text and exit with their status. SIGTERM, SIGHUP and SIGQUIT act like Ctrl-C.
 
     A signal after the result of the command is known does not change its status.

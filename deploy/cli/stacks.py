@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from invoke import Context, Exit
-
 from ..console.terminal import harmless_lines
 from ..errors import UnfitError
 from ..launch.stacks import gather
-from .command import command
+from .command import Exit, command
 from .running import exit_if_silent, no_rank, running
 from .shared import HELP, JOB_HOSTS, RUNNING_JOB, RUNS, explained
 
@@ -22,8 +20,7 @@ _HELP = {
 
 
 @command(help=_HELP, words=("job",))
-def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def stacks(  # noqa: PLR0917  # a flag for each parameter
     job: str = "",
     hosts: str = "",
     include: str = "",
@@ -32,7 +29,7 @@ def stacks(  # noqa: PLR0917  # fab makes a flag of each parameter
     python: str = "",
 ) -> None:
     """Show where in its program every rank of a running job is, with equal ranks together."""
-    with explained(context):
+    with explained():
         with running(job, hosts, runs, python, (include, exclude)) as (state, channels, silent):
             gathered = gather(state.job, channels)
         sys.stdout.write(harmless_lines(str(gathered)))

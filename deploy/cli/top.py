@@ -13,8 +13,6 @@ from functools import partial
 from json import dumps
 from pathlib import Path
 
-from invoke import Context
-
 from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..errors import UsageError
@@ -44,8 +42,7 @@ _HELP = {
 
 
 @command(help=_HELP, words=("job",))
-def top(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def top(  # noqa: PLR0917  # a flag for each parameter
     job: str = "",
     hosts: str = "",
     include: str = "",
@@ -59,7 +56,7 @@ def top(  # noqa: PLR0917  # fab makes a flag of each parameter
 
     Tab changes between hosts and ranks, Enter shows one in full, s the stacks, / filters, o sorts, q ends.
     """
-    with explained(context), contextlib.ExitStack() as opened:
+    with explained(), contextlib.ExitStack() as opened:
         if (include or exclude) and (job or not hosts):
             option = "--include" if include else "--exclude"
             raise UsageError(f"{option} is for hosts without a job: muster top --hosts FILE {option} ...")

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 from json import dumps
 from pathlib import Path
 
-from invoke import Context
-
 from ..console.terminal import harmless
 from ..errors import UsageError
 from ..jobs import control as jobs
@@ -38,8 +36,7 @@ from .shared import NEWEST_JOB, explained
     },
     words=("job",),
 )
-def report(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def report(  # noqa: PLR0917  # a flag for each parameter
     job: str = "",
     output: str = "",
     tensorboard: str = "",
@@ -51,7 +48,7 @@ def report(  # noqa: PLR0917  # fab makes a flag of each parameter
 
     A launch and an attach write it at the end. This writes it anew, also for a job that still runs.
     """
-    with explained(context), one(job, hosts, runs, python, default="newest") as known:
+    with explained(), one(job, hosts, runs, python, default="newest") as known:
         require_logs(known)
         with _folder(known, Path(runs)) as (folder, page):
             written = write_report(folder, Path(output) if output else page)
@@ -70,8 +67,7 @@ def report(  # noqa: PLR0917  # fab makes a flag of each parameter
     iterable=["job"],
     words=("job",),
 )
-def compare(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def compare(  # noqa: PLR0917  # a flag for each parameter
     job: Iterable[str] | None = None,
     html: str = "",
     hosts: str = "",
@@ -81,7 +77,7 @@ def compare(  # noqa: PLR0917  # fab makes a flag of each parameter
 ) -> None:
     """Compare jobs: differences in code, arguments, environment, versions, hosts and results."""
     names = list(job or ())
-    with explained(context), tempfile.TemporaryDirectory(prefix="muster-compare-") as place:
+    with explained(), tempfile.TemporaryDirectory(prefix="muster-compare-") as place:
         if len(names) < 2:
             raise UsageError("which jobs? muster compare JOB1 JOB2; muster status lists all")
         records = [_records(name, hosts, runs, python, Path(place)) for name in names]

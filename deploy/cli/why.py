@@ -6,15 +6,13 @@ import sys
 import time
 from json import dumps
 
-from invoke import Context, Exit
-
 from ..console.terminal import harmless_lines
 from ..errors import UnfitError
 from ..why.gather import gather, with_silent
 from ..why.gather_pace import gather_stragglers
 from ..why.slow import lines
 from ..why.verdict import explain
-from .command import command
+from .command import Exit, command
 from .running import exit_if_silent, no_rank, running
 from .shared import HELP, JOB_HOSTS, RUNNING_JOB, RUNS, explained
 
@@ -28,8 +26,7 @@ _HELP = {
 
 
 @command(help=_HELP, words=("job",))
-def why(  # noqa: PLR0917  # fab makes a flag of each parameter
-    context: Context,
+def why(  # a flag for each parameter
     job: str = "",
     hosts: str = "",
     json: bool = False,
@@ -42,7 +39,7 @@ def why(  # noqa: PLR0917  # fab makes a flag of each parameter
     which line, and which rank comes late to it, with the likely cause. Of any other job, the stacks and
     processes of its ranks are compared. Ends with 1 if the job hangs, and with 3 if a host gives no answer.
     """
-    with explained(context):
+    with explained():
         with running(job, hosts, runs, python) as (state, channels, unasked):
             name = state.job
             ranks, problems = gather(name, channels)

@@ -20,7 +20,7 @@ import pytest
 from muster.deploy.adhoc import run as fanout
 from muster.deploy.adhoc import transfer
 from muster.deploy.check.examine import examine
-from muster.deploy.cli.program import Muster
+from muster.deploy.cli.program import main
 from muster.deploy.connect.channel import expect_ranks
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.opener import Access
@@ -151,7 +151,7 @@ def test_a_host_that_lies_about_a_job_costs_its_own_part_alone(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Access, "open", lambda _, host: open_pipe(host))
     with pytest.raises(SystemExit) as end:
-        Muster().run(["muster", "why", job])
+        main(["why", job])
     verdict, said = capsys.readouterr()
     unrecorded, *named = said.splitlines()
     assert end.value.code == UnfitError.exit_status
@@ -170,7 +170,7 @@ def test_without_an_id_a_host_that_may_have_a_newer_job_is_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Access, "open", lambda _, host: LocalPipe(python if host.name == "node2" else None))
     with contextlib.suppress(SystemExit):
-        Muster().run(["muster", "why"])
+        main(["why"])
     os.close(driver)
     silent, named, *_ = capsys.readouterr().err.splitlines()
     assert (silent.partition(":")[0], named) == ("node2", f"job {RECORD['job']}")
@@ -210,7 +210,7 @@ def job_of_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 
 def run_muster(*words: str) -> int:
     try:
-        Muster().run(["muster", *words])
+        main([*words])
     except SystemExit as end:
         return int(end.code or 0)
     return 0

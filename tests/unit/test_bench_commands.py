@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from invoke import Context, Exit
 
 from muster.deploy.bench.links import Links
 from muster.deploy.bench.run import Ran
 from muster.deploy.cli import bench, benching, check_bench
 from muster.deploy.cli import inventory as inventories
+from muster.deploy.cli.command import Exit
 from muster.deploy.cli.inventory import Inventory, of_file
 from muster.deploy.errors import MusterError, UnfitError
 from muster.deploy.jobs.job import Job
@@ -59,7 +59,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, status: int = 0) -> Launches:
 
 def run(command: Any, **options: object) -> int:
     try:
-        command.body(Context(), **options)
+        command.body(**options)
     except Exit as done:
         return done.code or 0
     return 0
@@ -123,7 +123,7 @@ def test_a_mistake_ends_with_2_before_anything_runs(
 ) -> None:
     launches = stand_in(monkeypatch)
     with pytest.raises(Exit, match=said) as refused:
-        command.body(Context(), **options)
+        command.body(**options)
     assert refused.value.code == 2
     assert launches.jobs == []
 

@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from invoke.parser import Parser
 
 from benchmarks.peers import NAMES, PEERS
 from benchmarks.untimed_faults import UNTIMED
 from muster.deploy.cli import options as request
-from muster.deploy.cli.commands import collection
-from muster.deploy.cli.program import commands as known
-from muster.deploy.cli.words import spelled_out
+from muster.deploy.cli.commands import commands as all_commands
+from muster.deploy.cli.parser import parse
 from muster.deploy.common.variables import OF_RANKS, SETTINGS
 from muster.deploy.hosts import hostfile
 from tests.cluster.faults import FAULTS
@@ -32,6 +30,7 @@ DOCUMENTS = {
     )
 }
 README = DOCUMENTS["README.md"]
+KNOWN = all_commands()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -92,16 +91,14 @@ def require_understood(command: str) -> None:
 
     A text may name a flag without its value.
     """
-    contexts = collection().to_contexts()
     program, *words = shlex.split(command)
-    flags = {flag: a for context in contexts if context.name == words[0] for flag, a in context.flags.items()}
-    if words[-1] in flags and flags[words[-1]].takes_value and words[-1] not in known()[words[0]].alone:
+    named = KNOWN.get(words[0])
+    if named and named.flags.get(words[-1], bool) is not bool and words[-1] not in named.alone:
         words.append("1")
-    (task,) = Parser(contexts=contexts).parse_argv(spelled_out(words, known(), program))
-    values = {name: argument.value for name, argument in task.args.items()}
-    request.one_of("--launcher", values.get("launcher", "mpirun"), ("mpirun", "torchrun"))
-    request.one_of("--backend", values.get("backend", "auto"), request.BACKENDS)
-    shlex.split(values.get("args", ""))
+    values = parse(words, KNOWN, program).values
+    request.one_of("--launcher", values.get("--launcher", "mpirun"), ("mpirun", "torchrun"))
+    request.one_of("--backend", values.get("--backend", "auto"), request.BACKENDS)
+    shlex.split(values.get("--args", ""))
 
 
 @pytest.mark.parametrize("command", everywhere("fab"))

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from invoke import Context, Exit
 
 from muster.deploy.cli import jobs as job_commands
+from muster.deploy.cli.command import Exit
 from muster.deploy.common.frames import Frame
 from muster.deploy.common.runs import identity
 from muster.deploy.connect.requests.request import Answer, Request
@@ -188,7 +188,7 @@ def test_logs_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -
 )
 def test_a_log_of_a_rank_is_of_the_host_that_the_plan_gives_it(tmp_path: Path, log: str, said: str) -> None:
     make_run(tmp_path, placed=[2, 2])
-    liar = Liar({"output": {"output": [[log, "a\n"]], "more": False}})
+    liar = Liar({"output": {"output": [[log, "a\n"]], "more": False, "at": 0}})
     known = Known(only(tmp_path).state, liar)
     with pytest.raises(MusterError, match=said) if said else contextlib.nullcontext():
         assert [line.text for line in jobs.printed(known, rank=None, follow=False)] == ["a\n"]
@@ -437,6 +437,6 @@ def test_a_screen_that_takes_nothing_ends_what_is_shown_on_it(
     monkeypatch.chdir(tmp_path)
     with Path("/dev/full").open("w") as full, pytest.raises(Exit) as end:
         monkeypatch.setattr("sys.stdout", full)
-        getattr(job_commands, name)(Context(), RECORD["job"])
+        getattr(job_commands, name)(RECORD["job"])
     assert end.value.code == 1
     assert len([*left]) == max(0, lines - 1)

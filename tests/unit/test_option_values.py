@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli.command import Command
-from muster.deploy.cli.program import Muster, commands
-from muster.deploy.cli.words import spelled_out
+from muster.deploy.cli.commands import commands
+from muster.deploy.cli.parser import parse
+from muster.deploy.cli.program import main
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.errors import MusterError, UsageError
 from tests.unit.test_job_states import RECORD, make_run
@@ -133,10 +134,10 @@ def test_an_empty_value_is_a_mistake_unless_the_option_gives_it_a_meaning(option
     for value in BLANK:
         words = [*option.split()[:1], f"{flag}={value}"]
         if option in BLANK_MEANS_SOMETHING:
-            assert spelled_out(words, COMMANDS, "muster") == words
+            assert parse(words, COMMANDS, "muster").values == {flag: value}
             continue
         with pytest.raises(UsageError) as refused:
-            spelled_out(words, COMMANDS, "muster")
+            parse(words, COMMANDS, "muster")
         assert flag in str(refused.value)
         assert len(str(refused.value).splitlines()) == 1
 
@@ -152,7 +153,7 @@ def test_an_empty_word_names_what_is_missing() -> None:
         "compare a ''": "JOB",
     }.items():
         with pytest.raises(UsageError, match=f"^muster [a-z ]+: {named} is empty; give it a value"):
-            spelled_out(shlex.split(line), COMMANDS, "muster")
+            parse(shlex.split(line), COMMANDS, "muster")
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_a_value_that_means_nothing_is_refused_before_anything_is_reached(
         if value in MEANT.get(option, ()):
             continue
         with pytest.raises(SystemExit) as end:
-            Muster().run(["muster", *_line(option, value)])
+            main([*_line(option, value)])
         said = capsys.readouterr().err
         assert (end.value.code, len(said.splitlines()) <= 2) == (2, True), (value, said)
         assert flag in said or value in said, (name, value, said)

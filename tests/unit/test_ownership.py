@@ -95,7 +95,7 @@ def test_an_inventory_that_others_may_write_is_not_run(
 def test_a_playbook_is_not_started_with_what_others_wrote(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from invoke import Context, Exit
+    from muster.deploy.cli.command import Exit
 
     hosts = make(tmp_path / "hosts.txt", "node1\n")
     make(tmp_path / place).chmod(0o666)
@@ -104,6 +104,6 @@ def test_a_playbook_is_not_started_with_what_others_wrote(
     monkeypatch.setattr(playbooks, "_ansible", lambda: pytest.fail("started"))
     monkeypatch.setattr(ownership, "is_private", lambda group: True)
     with pytest.raises(Exit) as ended:
-        playbooks.setup(Context(), hosts=str(hosts))
+        playbooks.setup(hosts=str(hosts))
     assert ended.value.code == 2
     assert "others may write to it" in str(ended.value) + "".join(capsys.readouterr())

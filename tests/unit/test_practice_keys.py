@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.practice import KEYS
-from muster.deploy.cli.program import Muster
+from muster.deploy.cli.program import main, run
 from tests.launching import ROOT
 from tests.slurm import put_programs
 
@@ -64,7 +64,7 @@ def test_the_key_of_another_cluster_is_kept(
     for name, text in files.items():
         Path(".muster", name).write_text(text)
     with pytest.raises(SystemExit) as end:
-        Muster().run(["muster", *line.split()])
+        main([*line.split()])
     assert end.value.code == 2
     assert "mkdir practice && cd practice" in capsys.readouterr().err
     assert {path.name: path.read_text() for path in Path(".muster").iterdir()} == files
@@ -78,6 +78,6 @@ def test_a_practice_cluster_is_started_again_and_removed_with_its_keys(
         Path(".muster", name).write_text(of_practice() if name == "ssh_config" else KEY)
     Path(".muster", "verify.json").write_text("{}")  # muster verify was tried on it
     for line in ("cluster up", "cluster up", "cluster down", "cluster down", "cluster up"):
-        Muster().run(["muster", *line.split()], exit=False)
+        run([*line.split()])
     assert docker() == ["build", "up", "build", "up", "down", "down", "build", "up"]
     assert sorted(path.name for path in Path(".muster").iterdir()) == [".gitignore", "verify.json"]

@@ -11,11 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from invoke import Program
 
-from muster.deploy.cli import practice
+from muster.deploy.cli import practice, program
+from muster.deploy.cli.commands import commands
 from muster.deploy.cli.completion import candidates
-from muster.deploy.cli.program import Muster, commands
+from muster.deploy.cli.program import main
+from muster.deploy.cli.program import run as run_here
 from tests.launching import FAB, MUSTER, ROOT
 from tests.waiting import PATIENCE
 
@@ -70,7 +71,7 @@ def test_what_the_user_wrote_wrong_ends_with_status_2(
 ) -> None:
     monkeypatch.chdir(ROOT)
     with pytest.raises(SystemExit) as end:
-        Muster().run(["muster", *line.split()])
+        main([*line.split()])
     assert end.value.code == 2
     assert capsys.readouterr().err.strip()
 
@@ -83,13 +84,9 @@ def test_a_failure_never_ends_with_the_status_of_a_success(
     code: int, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code may be of a record of a host, and of a status the kernel keeps eight bits."""
-
-    def command(self: Program, argv: list[str] | None, exit: bool) -> None:  # noqa: A002  # Invoke's name
-        sys.exit(code)
-
-    monkeypatch.setattr(Program, "run", command)
+    monkeypatch.setattr(program, "run", lambda words, called: code)
     with pytest.raises(SystemExit) as end:
-        Muster().run(["muster"])
+        main([])
     assert end.value.code == status
 
 
@@ -98,7 +95,7 @@ def test_a_demo_without_torch_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(practice, "find_spec", lambda name: None)
     with pytest.raises(SystemExit) as end:
-        Muster().run(["muster", "demo"])
+        main(["demo"])
     assert end.value.code == 3
     assert "localhost: no PyTorch" in capsys.readouterr().err
 
@@ -121,7 +118,7 @@ def test_a_practice_cluster_of_another_image_runs_it_and_builds_none(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(practice, "Engine", lambda: SimpleNamespace(image=asked.append))
     monkeypatch.setattr(practice, "_compose", lambda hosts_file, *words: asked.append(words[0]))
-    Muster().run(["muster", "cluster", "up"])
+    assert run_here(["cluster", "up"]) == 0
     assert asked == done
 
 
@@ -139,7 +136,7 @@ def test_the_version_is_ours_and_that_of_what_we_stand_on() -> None:
 
 @pytest.mark.parametrize("words", ["--version", "help", "launch --help", "init", "status"])
 def test_no_command_loads_a_library_before_it_is_needed(words: str, tmp_path: Path) -> None:
-    slow = {"docker", "fabric", "paramiko", "requests", "rich", "textual", "urllib3"}
+    slow = {"docker", "fabric", "invoke", "paramiko", "requests", "rich", "textual", "urllib3"}
     script = (
         "import sys, atexit\n"
         f"atexit.register(lambda: print({slow} & {{*sys.modules}}, file=sys.stderr))\n"
@@ -242,7 +239,7 @@ def test_options_of_fab_itself_stand_before_the_command(tmp_path: Path) -> None:
 
 def test_a_command_loads_no_other_command() -> None:
     loaded = "[name for name in sys.modules if name.startswith('muster.deploy.image')]"
-    script = f"import sys, muster.deploy.cli.commands as c; c.collection('launch'); print({loaded})"
+    script = f"import sys, muster.deploy.cli.commands as c; c.commands('launch'); print({loaded})"
     done = run(Path(sys.executable), "-c", script)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
@@ -252,8 +249,8 @@ def test_a_launch_loads_nothing_that_only_a_job_that_stands_still_needs(tmp_path
     (tmp_path / "train.py").touch()
     script = (  # a plan is made, so that what a launch imports on its way is there too
         "import sys\n"
-        "from muster.deploy.cli.program import Muster\n"
-        "Muster().run(['muster', 'launch', '--dry-run', 'train.py'], exit=False)\n"
+        "from muster.deploy.cli.program import run\n"
+        "assert run(['launch', '--dry-run', 'train.py']) == 0\n"
         "assert 'muster.deploy.launch.execute' in sys.modules\n"
         "late = ('muster.deploy.why.verdict', 'muster.deploy.why.waits', 'muster.deploy.view')\n"
         "sys.stderr.write(repr([name for name in sys.modules if name.startswith(late)]))\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.cli.program import Muster
+from muster.deploy.cli.program import main, run
 from tests.unit.test_job_states import RECORD, make_run
 
 TIMINGS = (
@@ -121,7 +121,7 @@ def test_it_is_refused_in_one_sentence(
     monkeypatch.setenv("HOME", str(tmp_path))  # whatever is not refused harms nobody
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(SystemExit) as end:
-        Muster().run(["muster", *shlex.split(line)])
+        main([*shlex.split(line)])
     assert (end.value.code, capsys.readouterr().err) == (2, f"{sentence}\n")
 
 
@@ -131,4 +131,4 @@ def test_a_rank_of_logs_that_may_have_been_is_looked_for(
 ) -> None:
     make_run(tmp_path / "runs", **change)
     monkeypatch.chdir(tmp_path)
-    Muster().run(["muster", "logs", RECORD["job"], "--rank", "9"], exit=False)
+    run(["logs", RECORD["job"], "--rank", "9"])

@@ -15,7 +15,7 @@ from muster.deploy.agent.job import rank
 from muster.deploy.agent.process import processes
 from muster.deploy.cli import inventory
 from muster.deploy.cli.launch import launch
-from muster.deploy.cli.words import spelled_out
+from muster.deploy.cli.parser import parse
 from muster.deploy.connect.transports import process
 from muster.deploy.connect.transports.srun import SrunPipe, command
 from muster.deploy.errors import HostError, MusterError, UnfitError, UsageError
@@ -116,16 +116,16 @@ def test_the_step_of_an_agent_shares_what_the_allocation_has_there() -> None:
 @pytest.mark.parametrize(
     ("line", "read"),
     [
-        (["--slurm", "-N 2 -t 60", "train.py"], ["--slurm=-N 2 -t 60", "--script=train.py"]),
-        (["--slurm=-N2", "train.py"], ["--slurm=-N2", "--script=train.py"]),
-        (["--slurm", "train.py"], ["--slurm=here", "--script=train.py"]),
-        (["--slurm", "--np", "4", "train.py"], ["--slurm=here", "--np=4", "--script=train.py"]),
-        (["--slurm"], ["--slurm=here"]),
-        (["--slurm", "--", "--epochs", "3"], ["--slurm=here", "--args= --epochs 3"]),
+        (["--slurm", "-N 2 -t 60", "train.py"], {"--slurm": "-N 2 -t 60", "--script": "train.py"}),
+        (["--slurm=-N2", "train.py"], {"--slurm": "-N2", "--script": "train.py"}),
+        (["--slurm", "train.py"], {"--slurm": "here", "--script": "train.py"}),
+        (["--slurm", "--np", "4", "train.py"], {"--slurm": "here", "--np": 4, "--script": "train.py"}),
+        (["--slurm"], {"--slurm": "here"}),
+        (["--slurm", "--", "--epochs", "3"], {"--slurm": "here", "--args": "--epochs 3"}),
     ],
 )
-def test_slurm_takes_words_that_begin_with_a_dash_or_none(line: list[str], read: list[str]) -> None:
-    assert spelled_out(["launch", *line], {"launch": launch}, "muster")[1:] == read
+def test_slurm_takes_words_that_begin_with_a_dash_or_none(line: list[str], read: dict[str, object]) -> None:
+    assert parse(["launch", *line], {"launch": launch}, "muster").values == read
 
 
 # -- programs of Slurm, as small scripts on PATH --

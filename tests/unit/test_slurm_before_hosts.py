@@ -14,7 +14,7 @@ import pytest
 from muster.deploy.cli import batch, options
 from muster.deploy.cli.launch_options import LaunchOptions
 from muster.deploy.cli.launch_request import spec_of
-from muster.deploy.cli.program import Muster
+from muster.deploy.cli.program import main, run
 from muster.deploy.console.screen import Screen
 from muster.deploy.errors import UsageError
 from muster.deploy.jobs.job import Job
@@ -56,7 +56,7 @@ def test_a_mistake_is_reported_before_slurm_is_asked_for_hosts(
     asked: Path, capsys: pytest.CaptureFixture[str], words: str, said: str
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        Muster().run(["muster", "launch", "--slurm", "-N 2", *shlex.split(words)])
+        main(["launch", "--slurm", "-N 2", *shlex.split(words)])
     assert (end.value.code, asked.exists()) == (2, False)
     assert capsys.readouterr().err.startswith(said)
 
@@ -68,7 +68,7 @@ def test_srun_with_a_container_is_refused_before_there_are_hosts() -> None:
 
 def test_slurm_is_asked_where_nothing_is_wrong(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        Muster().run(["muster", "launch", "--slurm", "-N 2", "a.py"])
+        main(["launch", "--slurm", "-N 2", "a.py"])
     assert (end.value.code, asked.exists()) == (2, True)
     assert capsys.readouterr().err == "--slurm '-N 2': full\n"
 
@@ -82,7 +82,7 @@ def test_a_driver_on_a_login_node_gets_neither_input_nor_terminal_of_this_machin
     monkeypatch.setattr(options, "feeds", lambda stdin: True)
     monkeypatch.setattr(Screen, "columns", 80)
     words = ("--slurm", "-N 2", "--slurm-login", "gate", "--start-timeout", "90", "a.py")
-    Muster().run(["muster", "launch", *words], exit=False)
+    run(["launch", *words])
     (job,) = jobs
     assert (job.spec.stdin, job.spec.columns) == (False, None)
     assert (job.start_timeout, job.slurm_timeout) == (90.0, 90.0)

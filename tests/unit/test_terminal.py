@@ -7,12 +7,12 @@ import io
 import subprocess
 import sys
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from invoke import Exit, Program
 
-from muster.deploy.cli.program import Muster
+from muster.deploy.cli import program
 from muster.deploy.console.progress import Progress
 from muster.deploy.console.screen import Screen
 from muster.deploy.console.terminal import HarmlessStream, harmless, harmless_streams, own_stream
@@ -41,15 +41,15 @@ OWN_WORDS = {
 def test_what_any_command_prints_is_harmless(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def command(self: Program, argv: list[str] | None, exit: bool) -> None:  # noqa: A002  # Invoke's name
+    def command(words: Sequence[str], called: str) -> int:
         sys.stdout.write(EVIL)
         sys.stdout.writelines([EVIL])
         sys.stderr.write(EVIL)
-        raise Exit(EVIL, 3)
+        return 3
 
-    monkeypatch.setattr(Program, "run", command)
-    with pytest.raises(Exit):
-        Muster().run(["muster"])
+    monkeypatch.setattr(program, "run", command)
+    with pytest.raises(SystemExit):
+        program.main([])
     assert capsys.readouterr() == (SHOWN * 2, SHOWN)
 
 

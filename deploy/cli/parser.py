@@ -1,11 +1,11 @@
-"""Rewrites a command line for Invoke's parser: every option as one word, every word as an option.
+"""Reads a command line: the command, and the value of each flag that the user gave.
 
-    muster launch -n 4 train.py --epochs 3      launch --np=4 --script=train.py --args=' --epochs 3'
-    muster logs JOB -f                          logs --job=JOB --follow
-    muster run -- ls -l                         run --command=' ls -l'
+    muster launch -n 4 train.py --epochs 3      launch, --np 4, --script train.py, --args '--epochs 3'
+    muster logs JOB -f                          logs, --job JOB, --follow
+    muster run -- ls -l                         run, --command 'ls -l'
 
-Invoke has no optional arguments, cannot stop parsing options at a program's name, and reports a mistake only
-as "No idea what it is". Pure: words in, words out, and `UsageError` for words that have no meaning.
+argparse cannot stop at the name of a program whose options may have our names, and its messages do not say
+what to write. Pure: words in, values out, and `UsageError` for words that have no meaning.
 """
 
 from __future__ import annotations
@@ -13,32 +13,46 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from ..errors import UsageError
 from .command import Command
 
-ANYWHERE = ("--help", "-h", "--dry", "--debug")
-"""Invoke's own flags that may stand before a command or after it."""
-ALONE = ("--version", "-V", "--list", "-l")
+HELP, LIST = ("--help", "-h"), ("--list", "-l")
+DRY = "--dry"
+"""`muster --dry launch` is `muster launch --dry-run`."""
 
 
-def spelled_out(words: Sequence[str], commands: Mapping[str, Command], program: str) -> list[str]:
-    """The words of a command line, without the program's name, as Invoke reads them.
+@dataclass(frozen=True)
+class Call:
+    """What a user asks for. `command`: its name; empty for `asks` about the program itself."""
+
+    command: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the flags that were given: a text, a number, a list, or True."""
+    asks: str = ""
+    """`help`, or nothing."""
+
+
+def parse(words: Sequence[str], commands: Mapping[str, Command], program: str) -> Call:
+    """Read the words of a command line, without the program's name.
 
     program: the name of the program in messages, `muster` or `fab`.
     """
     start = next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
     before, after = list(words[:start]), list(words[start:])
     for flag in before:
-        if flag not in ANYWHERE + ALONE:
+        if flag not in (*HELP, *LIST, DRY):
             named = after[0] if after and after[0] in commands else "launch"
             raise UsageError(f"{flag}: options follow the command: {program} {named} {flag} ...")
     if after[:1] == ["help"]:
         after = [*after[1:], "--help"]
-    if not after or after[0] == "--help":
-        return before + after
+    if not after or after[0] == "--help" or any(flag in LIST for flag in before):
+        return Call(asks="help")
     name, rest = _command(after, commands, program)
-    return [*before, name, *_Line(name, commands[name], program).read(rest)]
+    early = [flag for flag in before if flag in (*HELP, DRY)]
+    return _Line(name, commands[name], program).read([*early, *rest])
 
 
 def _command(words: list[str], commands: Mapping[str, Command], program: str) -> tuple[str, list[str]]:
@@ -60,33 +74,32 @@ class _Line:
     """The words of one command, read from left to right."""
 
     def __init__(self, name: str, command: Command, program: str) -> None:
-        self._command = command
+        self._name, self._command = name, command
         self._called = f"{program} {name.replace('.', ' ')}"
-        self._given: list[str] = []
-        self._spelled: list[str] = []
+        self._values: dict[str, Any] = {}
 
-    def read(self, words: Sequence[str]) -> list[str]:
-        """The words as flags that Invoke reads."""
+    def read(self, words: Sequence[str]) -> Call:
+        """The command with the values of its flags."""
         left = list(words)
         while left:
             word = left.pop(0)
             if word == "--":
                 self._take_rest(left)
-            elif word in ANYWHERE:
-                self._spelled.append(word)
+            elif word in HELP:
+                return Call(self._name, asks="help")
             elif word.startswith("-"):
                 self._take_flag(word, left)
             else:
                 self._take_word(word, left)
-        return self._spelled
+        return Call(self._name, self._values)
 
     def _take_word(self, word: str, left: list[str]) -> None:
         """A word without a flag, and the rest if it begins here."""
         command = self._command
-        named = {command.spellings.get(spelling) for spelling in command.ends_options} & {*self._given}
+        named = {command.spellings.get(spelling) for spelling in command.ends_options} & {*self._values}
         flags = [f"--{name}" for name in command.words]
         free = [
-            flag for flag in flags if not named and (flag not in self._given or command.flags[flag] is list)
+            flag for flag in flags if not named and (flag not in self._values or command.flags[flag] is list)
         ]
         if free:
             self._give(free[0], word, free[0].removeprefix("--").upper())
@@ -94,7 +107,9 @@ class _Line:
             left.insert(0, word)
         else:
             place = f" after {' '.join(command.words).upper()}" if command.words else ""
-            raise UsageError(f"{self._called}: no place for {word!r}{place}; see {self._called} --help")
+            raise UsageError(
+                f"{self._called}: unexpected argument {word!r}{place}; see {self._called} --help"
+            )
         if command.rest_after_words and len(free) < 2:
             self._take_rest(left)
 
@@ -108,8 +123,7 @@ class _Line:
         if self._command.flags[flag] is bool:
             if equals:
                 raise UsageError(f"{self._called}: {written} takes no value")
-            self._given.append(flag)
-            self._spelled.append(flag)
+            self._values[flag] = True
             return
         if not equals and flag in self._command.alone and self._stands_alone(left):
             equals, value = "=", self._command.alone[flag]
@@ -131,6 +145,7 @@ class _Line:
         """The flag that a spelling stands for; None if there is no such flag."""
         is_long = written.startswith("-") and len(written.lstrip("-")) > 1
         plain = f"--{_name(written)}" if is_long else written
+        plain = "--dry-run" if plain == DRY else plain
         flag = self._command.spellings.get(plain, plain)
         return flag if flag in self._command.flags else None
 
@@ -141,7 +156,7 @@ class _Line:
 
     def _give(self, flag: str, value: str, written: str = "") -> None:
         named = written or flag
-        if flag in self._given and self._command.flags[flag] is not list:
+        if flag in self._values and self._command.flags[flag] is not list:
             more = f'; all in one: {flag}="A B"' if flag == f"--{self._command.rest}" else ""
             raise UsageError(f"{self._called}: {flag} is given twice{more}")
         if value in self._command.flags:
@@ -149,19 +164,21 @@ class _Line:
         if mistake := self._command.mistake(flag, value, named):
             hint = self._command.hints.get(f"{_name(flag)}={value}", "")
             raise UsageError(f"{self._called}: {mistake}{hint and f'; {hint}'}")
-        self._given.append(flag)
-        self._spelled.append(f"{flag}={value}")
+        if (kind := self._command.flags[flag]) is list:
+            self._values.setdefault(flag, []).append(value)
+        else:
+            self._values[flag] = int(value) if kind is int else value
 
     def _take_rest(self, left: list[str]) -> None:
-        """Take the rest as the value of its flag. The leading blank stops Invoke from seeing a flag in it."""
+        """Take the rest as the value of its flag, quoted as for a shell."""
         if not left:
             return
         flag, rest = f"--{self._command.rest}", shlex.join(left)
         if not self._command.rest:
             raise UsageError(f"{self._called} takes nothing after --")
-        if flag in self._given:
+        if flag in self._values:
             raise UsageError(f"{self._called}: {flag} is given, and {rest!r} too; give them in one place")
-        self._give(flag, f" {rest}")
+        self._values[flag] = rest
         left.clear()
 
     def _unknown(self, flag: str) -> str:
