@@ -25,9 +25,9 @@ def bundles(
     lacking: Mapping[str, Collection[int]],
     have: Mapping[str, Collection[int]],
 ) -> Iterator[Bundle]:
-    """Every lacking chunk, in the order of numbers, in bundles of at most CHUNK bytes.
+    """Every missing chunk, in the order of numbers, in bundles of at most CHUNK bytes.
 
-    The same arguments give the same bundles: so a push goes on with the bundle that was interrupted.
+    The same arguments give the same bundles: so a push continues with the bundle that was interrupted.
     """
     growing: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[list[int], int]] = {}
     for number, length in enumerate(lengths):

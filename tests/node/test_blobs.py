@@ -104,7 +104,7 @@ def test_a_host_serves_nothing_that_it_does_not_have(host: Make) -> None:
         pull(here, Wanted("0" * 64, 10), [place], silent)
 
 
-def test_callers_that_say_nothing_are_few_and_keep_nobody_from_a_file(host: Make) -> None:
+def test_callers_that_say_nothing_are_few_and_keep_no_host_from_a_file(host: Make) -> None:
     (there, place), (here, _) = host("a"), host("b")
     there.append(DIGEST, 0, CONTENT)
     before = threading.active_count()

@@ -104,7 +104,7 @@ def test_a_stranger_who_speaks_tls_gets_nothing(node1: Source, shows: str | None
     assert said == b""
 
 
-def test_a_host_with_another_certificate_feeds_nobody_and_is_named(here: Blobs, tmp_path: Path) -> None:
+def test_a_host_with_another_certificate_feeds_no_host_and_is_named(here: Blobs, tmp_path: Path) -> None:
     wrong = Blobs(tmp_path / "stranger")
     wrong.append(DIGEST, 0, CONTENT)
     port = Server(wrong, identity(OTHER_PUSH["node1"]), [HERE]).port
@@ -119,7 +119,7 @@ def test_a_host_that_answers_in_place_of_another_is_refused(node1: Source, here:
     assert here.size(DIGEST) == 0
 
 
-def test_who_answers_without_tls_feeds_nobody_and_is_named(here: Blobs) -> None:
+def test_who_answers_without_tls_feeds_no_host_and_is_named(here: Blobs) -> None:
     def answer() -> None:
         caller, _ = listener.accept()
         with caller:

@@ -149,7 +149,7 @@ def test_a_host_that_got_stuck_gets_the_file_from_hosts_that_have_it_by_then(clu
 
 
 def test_what_no_host_can_give_comes_from_here_and_from_where_it_stopped(cluster: Any) -> None:
-    cluster.channels["node3"].pulls = [FileStuck(DIGEST, 4, "nobody is reached")] * (TRIES + 1)
+    cluster.channels["node3"].pulls = [FileStuck(DIGEST, 4, "no host is reached")] * (TRIES + 1)
     transfers = bring(cluster, transfer())
     assert (transfers.sent, transfers.lost) == (10 + 6, {})
 

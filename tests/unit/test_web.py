@@ -55,7 +55,7 @@ def get(url: str) -> bytes:
         return content
 
 
-def test_a_server_of_the_internet_leads_nobody_into_a_private_network(
+def test_a_server_of_the_internet_leads_no_request_into_a_private_network(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web, "is_public", lambda address: address == "127.0.0.1")

@@ -36,7 +36,7 @@ class Arrival:
     def begin(self, alive: Callable[[], object]) -> Frame:
         """Take over what is here already; answers which chunks this host lacks, and which it can give.
 
-        `alive`: called now and then; raises if nobody waits for the answer any more. OSError without room.
+        `alive`: called now and then; raises when the driver is gone. OSError for a disk that is too full.
         """
         if not self._is_in_place():
             draft = Draft(self._sets.draft_folder(self.version), self.manifest, self.chunks, self.wanted)

@@ -26,7 +26,7 @@ from ..transfer.transfers import Transfers
 from .arrival import Arrival, place_of
 
 TELL_SECONDS = 0.5
-OLD_SECONDS = 7 * 86400.0  # bundles and files of pushes that nobody has gone on with
+OLD_SECONDS = 7 * 86400.0  # bundles and files of pushes that were never continued
 MOST_BUNDLES = 256  # of earlier pushes, whose sizes are told
 STDIN = 0
 

@@ -1,4 +1,4 @@
-"""Fetches a file from a web server to this host, and goes on where an interrupted attempt stopped."""
+"""Fetches a file from a web server to this host, and continues where an interrupted attempt stopped."""
 
 from __future__ import annotations
 
