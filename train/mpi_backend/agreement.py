@@ -26,7 +26,8 @@ def check(comm: MPI.Intracomm, description: str) -> None:
     if digests == digest * comm.size:
         return
     descriptions = _exchanged(comm, description)
-    same = next(at for at, letters in enumerate(zip_longest(*descriptions)) if len(set(letters)) > 1)
+    places = (at for at, letters in enumerate(zip_longest(*descriptions)) if len(set(letters)) > 1)
+    same = next(places, len(descriptions[0]))  # the difference may lie behind what travels
     each = (f"rank {rank}: {_excerpt(text, same)}" for rank, text in enumerate(descriptions))
     raise MismatchError("the ranks differ: " + "; ".join(each))
 

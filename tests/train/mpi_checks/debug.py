@@ -17,6 +17,15 @@ def check_a_difference_at_the_end_of_a_long_list_is_found() -> None:
     goes_on()
 
 
+def check_a_difference_behind_what_travels_is_told() -> None:
+    same_start = [torch.ones(1, 1) for _ in range(5000)]  # their description is longer than 64 KiB
+    tensors = [*same_start, torch.ones(5 if me() == 1 else 6)]
+    fails(
+        lambda: dist.all_reduce_coalesced(tensors), MismatchError, "the ranks differ: rank 0: all_reduce SUM"
+    )
+    goes_on()
+
+
 def check_tensors_of_several_types_are_the_same_on_all_ranks() -> None:
     """In a set their names would be in another order on each rank."""
     parts = [torch.ones(1, dtype=dtype) for dtype in (torch.float32, torch.int64, torch.float64, torch.int8)]
