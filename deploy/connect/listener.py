@@ -55,6 +55,13 @@ class Listener:
                 if time.monotonic() >= deadline:
                     return None
 
+    def look_at_clocks(self) -> None:
+        """Excuse all hosts if this process stood still. To be called at each turn of a loop."""
+        last, self._clocks = self._clocks, _clocks()
+        if standstill(last, self._clocks):
+            for channel in self.channels.values():
+                channel.excuse_silence()
+
     def losses(self) -> dict[str, SilentError]:
         """The hosts that are silent now, each with the reason."""
         return losses(
@@ -99,10 +106,7 @@ class Listener:
 
     def _turn(self) -> list[str]:
         """Ping and judge when it is time; returns the hosts that are lost since the last turn."""
-        last, self._clocks = self._clocks, _clocks()
-        if standstill(last, self._clocks):
-            for channel in self.channels.values():
-                channel.excuse_silence()
+        self.look_at_clocks()
         awake, lost = self._clocks.awake, list[str]()
         if awake - self._judged >= min(JUDGE_SECONDS, PING_SECONDS):
             self._judged = awake

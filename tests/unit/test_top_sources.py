@@ -19,12 +19,14 @@ from muster.deploy.errors import MusterError
 from muster.deploy.jobs import pace_file
 from muster.deploy.jobs.control import Here, known_to
 from muster.deploy.jobs.sample_file import NAME, SampleFile
+from muster.deploy.view.top import sources
 from muster.deploy.view.top.history import History, Paced, Printed, Unreached
 from muster.deploy.view.top.judge import Judge
 from muster.deploy.view.top.sources import HostSource, JobSource, paced_of
 from muster.deploy.why.lateness import pace
 from tests.unit import paces
 from tests.unit.records import host_sample
+from tests.waiting import wait_until
 
 EVIL = [
     *(
@@ -120,6 +122,14 @@ class Answers:
 
     def __init__(self) -> None:
         self.asked: list[Future[Any]] = []
+        self.ended, self.reopened = False, 0
+        self.refusal: MusterError | None = None
+
+    def reopen(self) -> Answers:
+        self.reopened += 1
+        if self.refusal:
+            raise self.refusal
+        return self
 
     def post(self, request: Any, **words: Any) -> Future[Any]:
         self.asked.append(Future())
@@ -128,7 +138,8 @@ class Answers:
 
 def test_hosts_without_a_job_are_asked_again_when_they_have_answered() -> None:
     slow, quick, lying = Answers(), Answers(), Answers()
-    cluster: Any = SimpleNamespace(channels={"slow": slow, "quick": quick, "lying": lying})
+    channels = {"slow": slow, "quick": quick, "lying": lying}
+    cluster: Any = SimpleNamespace(channels=channels, losses=dict, look_at_clocks=lambda: None)
     source = HostSource(cluster, {"off": MusterError("Connection refused")})
     assert [*source.begin()] == [Unreached("off", "Connection refused")]
     quick.asked[0].set_result(HostSampled('{"at": 1, "host": "slow", "cpu": 0.5}'))
@@ -136,8 +147,35 @@ def test_hosts_without_a_job_are_asked_again_when_they_have_answered() -> None:
     (sample,) = source.look()
     assert isinstance(sample, HostSample) and (sample.host, sample.cpu) == ("quick", 0.5)
     slow.asked[0].set_exception(LostError("the connection broke"))
-    assert [*source.look()] == [Unreached("slow", "the connection broke")]
-    assert [len(channel.asked) for channel in (slow, quick, lying)] == [2, 2, 2]
+    assert [*source.look()] == [Unreached("slow", "the connection broke; connecting again")]
+    assert [len(channel.asked) for channel in (slow, quick, lying)] == [1, 2, 2]
+    wait_until(lambda: [*source.look()] or len(slow.asked) == 2, "a new connection")
+    assert slow.reopened == 1
+
+
+def test_a_host_that_cannot_be_connected_to_again_is_left_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = Answers()
+    gone.refusal = MusterError("no route to host")
+    cluster: Any = SimpleNamespace(channels={"gone": gone}, losses=dict, look_at_clocks=lambda: None)
+    source, said = HostSource(cluster, {}), list[str]()
+    assert [*source.begin()] == []
+    gone.ended = True
+    gone.asked[0].set_exception(LostError("silent for 10 s"))
+
+    def heard() -> str:
+        said.extend(record.why for record in source.look() if isinstance(record, Unreached))
+        return said[-1]
+
+    assert heard() == "silent for 10 s; connecting again"
+    wait_until(lambda: heard() == "no route to host; connecting again", "a refusal")
+    monkeypatch.setattr(sources, "TRY_SECONDS", 0.0)
+    source._until["gone"] = 0.0
+    wait_until(lambda: heard() == "no route to host; start muster top again to connect again", "the end")
+    tried = gone.reopened
+    assert [*source.look()] == []
+    assert (gone.reopened, len(gone.asked)) == (tried, 1)
 
 
 def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> None:

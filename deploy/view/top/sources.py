@@ -12,13 +12,17 @@ from typing import Protocol
 
 from ...common import samples
 from ...common.samples import HostSample
+from ...connect.channel import Channel
 from ...connect.cluster import Cluster
+from ...connect.fanout import in_thread
+from ...connect.pipe import LostError, why_lost
 from ...connect.requests.jobs import FILES, OUTPUT, READ
 from ...connect.requests.launch import SAMPLE, HostSampled
 from ...decode import NONSENSE
 from ...errors import MusterError
 from ...jobs.bounded import value_of
 from ...jobs.control import LOG, Known, line_of, state_of
+from ...jobs.lasting import TRY_SECONDS
 from ...jobs.pace_file import NAME as PACE
 from ...jobs.sample_file import NAME, SampleReader
 from .history import Paced, Printed, Record, Unreached
@@ -130,11 +134,18 @@ def paced_of(look: bytes) -> Paced | None:
 
 
 class HostSource:
-    """Hosts without a job: each is asked for a sample, again and again."""
+    """Hosts without a job: each is asked for a sample, again and again.
+
+    A host whose connection is lost is connected to again for a minute.
+    """
 
     def __init__(self, cluster: Cluster, errors: Mapping[str, MusterError]) -> None:
         self._cluster, self._errors = cluster, errors
         self._asked: dict[str, Future[HostSampled]] = {}
+        self._again: dict[str, Future[Channel]] = {}
+        """The hosts that are connected to again."""
+        self._until: dict[str, float] = {}
+        """The hosts whose connection is lost, and until when it is tried again."""
 
     def begin(self) -> Iterator[Record]:
         """The hosts that cannot be reached; the others are asked, for a first reading."""
@@ -143,16 +154,41 @@ class HostSource:
         self._ask()
 
     def look(self) -> Iterator[Record]:
-        """The sample of each host that has answered since the last call."""
+        """The sample of each host that has answered since the last call, and each that is lost."""
+        self._cluster.look_at_clocks()
+        lost: dict[str, MusterError] = {
+            name: error for name, error in self._cluster.losses().items() if name not in self._until
+        }
         for name, future in [*self._asked.items()]:
             if future.done():
                 del self._asked[name]
-                yield from _answered(name, future)
+                if isinstance(error := future.exception(), LostError):
+                    lost[name] = error
+                else:
+                    self._until.pop(name, None)
+                    yield from _answered(name, future)
+        for name, again in [*self._again.items()]:
+            if again.done():
+                del self._again[name]
+                if isinstance(error := again.exception(), MusterError):
+                    lost[name] = error
+        for name, error in lost.items():
+            yield Unreached(name, self._connect_again(name, error))
         self._ask()
+
+    def _connect_again(self, name: str, error: MusterError) -> str:
+        """Connect to a host again, or leave it; returns what to say of it."""
+        why = why_lost(error, error.reason) if isinstance(error, LostError) else error.reason
+        self._asked.pop(name, None)
+        if time.monotonic() >= self._until.setdefault(name, time.monotonic() + TRY_SECONDS):
+            return f"{why}; start muster top again to connect again"
+        self._again[name] = in_thread(self._cluster.channels[name].reopen)
+        return f"{why}; connecting again"
 
     def _ask(self) -> None:
         for name, channel in self._cluster.channels.items():
-            if name not in self._asked:
+            left = name in self._until and channel.ended
+            if name not in self._asked and name not in self._again and not left:
                 self._asked[name] = channel.post(SAMPLE)
 
 
