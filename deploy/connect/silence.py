@@ -22,6 +22,7 @@ TOGETHER_SECONDS = 4.0
 STANDSTILL_SECONDS = 4.0
 """A loop that turns every 2 s and did not turn for so long stood still."""
 
+SHARED = "this machine has lost its network, or what lies between it and them fails (VPN, switch, jump host)"
 FROZEN = "is it overloaded or frozen? look at its console"
 
 
@@ -68,10 +69,7 @@ def _silent(host: str, sign: Sign) -> SilentError:
 
 
 def _all_silent(host: str, count: int, seconds: float) -> SilentError:
-    text = (
-        f"all {count} hosts have been silent for {seconds:.0f} s: this machine has lost its network, or what "
-        "lies between it and them fails (VPN, switch, jump host)"
-    )
+    text = f"all {count} hosts have been silent for {seconds:.0f} s: {SHARED}"
     return SilentError(text, "see whether it reaches them: ssh HOST", host=host, together=True)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..connect.pipe import SilentError
+from ..connect.pipe import GONE, SilentError, why_lost
+from ..connect.silence import SHARED
+from ..errors import HostError
 from .result import Failure
 from .state import SETTLE_SECONDS
 
@@ -42,6 +44,18 @@ def blame_mute(failure: Failure | None, mute: Mapping[str, SilentError]) -> Fail
         return failure
     tail = (f"ended with it: {failure.headline}\n",)
     return Failure("host", mute[others[0]].text, 3, host=others[0], at=failure.at, tail=tail)
+
+
+def blame_network(failure: Failure | None, remote: Mapping[str, HostError | None]) -> Failure | None:
+    """The failure; or what all hosts share, if the connections to all of them broke.
+
+    `remote`: the hosts that are reached over a network, and why each was lost, if it was.
+    """
+    broken = [error for error in remote.values() if error and why_lost(error) == GONE]
+    if failure is None or failure.reason != GONE or len(broken) < max(2, len(remote)):
+        return failure
+    reason = f"the connections to all {len(broken)} hosts broke at about the same time: {SHARED}"
+    return Failure("driver", reason, 1, at=failure.at)
 
 
 def _may_be_victim(failure: Failure) -> bool:

@@ -22,7 +22,7 @@ from ..connect.silence import FROZEN
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
-from .blame import blame_mute, first_of
+from .blame import blame_mute, blame_network, first_of
 from .early import ended_early
 from .events import Reports, Watcher
 from .explanation import Explanation, explained, gather_explanation, needed
@@ -132,7 +132,10 @@ class Run:
 
     @property
     def _first_failure(self) -> Failure | None:
-        return self.suspension.explain(first_of(self.state.failures, self.plan.hosts[0].host.name))
+        first = first_of(self.state.failures, self.plan.hosts[0].host.name)
+        channels = self.cluster.channels.items()
+        remote = {name: channel.lost for name, channel in channels if channel.remote}
+        return self.suspension.explain(blame_network(first, remote))
 
     def _result(self, explanation: Explanation | None, left: dict[str, int]) -> LaunchResult:
         failure = blame_mute(self._first_failure, self._mute)

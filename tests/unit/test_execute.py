@@ -42,6 +42,7 @@ class FakeChannel:
     clock_offset = 0.0
     greeted = remote = True
     ended = False
+    lost: LostError | None = None
 
     def __init__(self) -> None:
         self.silence = 0.0

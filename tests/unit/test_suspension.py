@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.connect.pipe import LostError
+from muster.deploy.connect.reports import Event, Lost
 from muster.deploy.launch import suspension
 from muster.deploy.launch.result import Failure
 from tests.unit.plans import make_plan
@@ -107,6 +109,22 @@ def test_a_launch_whose_driver_stood_still_says_so(
     assert result.failure is not None
     assert (result.failure.kind, result.exit_status) == ("driver", 1)
     assert "the driver stood still for 20 s" in result.failure.headline
+
+
+@pytest.mark.parametrize("broken", [("node1", "node2"), ("node1",)])
+def test_a_jump_host_that_restarts_breaks_all_connections_and_no_host_is_blamed(
+    hosts: Hosts, broken: tuple[str, ...]
+) -> None:
+    for name in broken:
+        hosts.channels[name].lost = LostError("Connection reset by peer", host=name)
+    hosts.events.put(Event("node1", Lost(LostError("Connection reset by peer", host="node1"))))
+    result = hosts.run()
+    assert result.failure is not None
+    if len(broken) == 2:
+        assert (result.failure.kind, result.failure.host, result.exit_status) == ("driver", None, 1)
+        assert result.failure.headline.startswith("the connections to all 2 hosts broke at about the same")
+    else:
+        assert (result.failure.kind, result.failure.host, result.exit_status) == ("host", "node1", 3)
 
 
 def test_hosts_that_fall_silent_together_are_not_the_failure_of_a_launch(hosts: Hosts) -> None:
