@@ -41,7 +41,9 @@ class Agent:
     def __init__(self, inbox: Readable, outbox: Writable) -> None:
         self.inbox, self.outbox = inbox, outbox
         self._writing = threading.Lock()
-        self._root = MusterPaths.of_home(os.path.expanduser("~")).root
+        # Without it Open MPI does not start; a step of Slurm and a driver without HOME leave it out.
+        home = os.environ.setdefault("HOME", os.path.expanduser("~"))
+        self._root = MusterPaths.of_home(home).root
         self._parts = Parts(self._root, self.send)
         self._worker = Worker(self.answer)
         self._probe: Any = None

@@ -15,6 +15,7 @@ from ..adhoc import run as fanout
 from ..adhoc import transfer
 from ..connect.cluster import Cluster
 from ..connect.opener import config_beside
+from ..connect.transports.ssh_config import ssh_options
 from ..console.fold import fold, fold_names
 from ..console.progress import MANY, Progress
 from ..console.terminal import harmless
@@ -145,10 +146,7 @@ def shell(host: str = "", hosts: str = "hosts.txt") -> None:
             )
         if chosen.is_local:
             raise UsageError(f"{host} is this machine: you are there")
-        config = config_beside(Path(hosts))
-        options = ["-F", str(config)] if config else []
-        options += ["-l", chosen.user] if chosen.user else []
-        options += ["-p", str(chosen.port)] if chosen.port else []
+        options = ssh_options(chosen, config_beside(Path(hosts)))
         sys.stdout.flush()
         os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # ssh replaces this process
 

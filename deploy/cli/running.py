@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..connect.channel import Channel, expect_ranks
-from ..connect.cluster import Cluster
+from ..connect.channel import Channel
+from ..connect.cluster import Cluster, expect_ranks
 from ..connect.opener import Access
 from ..connect.requests.jobs import JobState
 from ..console.fold import fold_names

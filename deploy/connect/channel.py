@@ -71,15 +71,6 @@ class _Pending(NamedTuple):
     future: Future[Any]
 
 
-def expect_ranks(channels: Mapping[str, Channel], places: Mapping[int, str]) -> None:
-    """From now on each host may answer for the ranks alone that it has by these places of a job's ranks."""
-    own: dict[str, set[int]] = {}
-    for rank, host in places.items():
-        own.setdefault(host, set()).add(rank)
-    for host, channel in channels.items():
-        channel.planned = frozenset(own.get(host, ()))
-
-
 class Channel:
     """Talks to the agent of one host; a thread reads what comes back."""
 

@@ -181,6 +181,15 @@ class Cluster(Listener):
         return strays
 
 
+def expect_ranks(channels: Mapping[str, Channel], places: Mapping[int, str]) -> None:
+    """From now on each host may answer for the ranks alone that it has by these places of a job's ranks."""
+    own: dict[str, set[int]] = {}
+    for rank, host in places.items():
+        own.setdefault(host, set()).add(rank)
+    for host, channel in channels.items():
+        channel.planned = frozenset(own.get(host, ()))
+
+
 def _explain_unreached(
     head: str, addresses: Sequence[str], port: int, interfaces: Mapping[str, Mapping[str, str | None]]
 ) -> list[tuple[str, str]]:

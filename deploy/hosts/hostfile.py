@@ -51,7 +51,7 @@ class Host:
     @property
     def is_local(self) -> bool:
         """Whether this is the driver's own machine, reached without SSH."""
-        return self.name in LOCAL_NAMES
+        return self.name.lower() in LOCAL_NAMES
 
 
 class _Invalid(ValueError):
@@ -200,6 +200,8 @@ def _host_name(name: str, *, has_slots: bool) -> str:
             "" if has_slots or len(number) > 4 or int(number) > MAX_SLOTS else f" or '{host} slots={number}'"
         )
         raise _Invalid(f"write '{host} port={number}'{slots}, got {name!r}")
+    if name.endswith(".") and _NAME.fullmatch(name.rstrip(".")):
+        raise _Invalid(f"write '{name.rstrip('.')}', without the dot at the end, got {name!r}")
     raise _Invalid(f"a host name has letters, digits, '.', '_' and '-', got {name!r}")
 
 

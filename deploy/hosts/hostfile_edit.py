@@ -50,7 +50,7 @@ def without_local(content: bytes, source: str) -> bytes:
     kept = []
     for line, bare in zip(text.splitlines(keepends=True), read.splitlines(), strict=True):
         words = hostfile_text.words(bare)
-        if words and words[0][1] in LOCAL_NAMES:
+        if words and words[0][1].lower() in LOCAL_NAMES:
             if "/*" in line or "*/" in line:
                 raise UsageError(f"{source}: localhost can only stand alone; remove its line first")
             line = f"# {line}"  # noqa: PLW2901  # the line in its new form

@@ -12,8 +12,7 @@ from typing import Any
 
 from .. import interrupts
 from ..common.clock import now
-from ..connect.channel import expect_ranks
-from ..connect.cluster import Cluster
+from ..connect.cluster import Cluster, expect_ranks
 from ..connect.fanout import in_thread
 from ..connect.pipe import LostError, SilentError
 from ..connect.reports import Sampled

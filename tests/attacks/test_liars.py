@@ -21,8 +21,7 @@ from muster.deploy.adhoc import run as fanout
 from muster.deploy.adhoc import transfer
 from muster.deploy.check.examine import examine
 from muster.deploy.cli.program import main
-from muster.deploy.connect.channel import expect_ranks
-from muster.deploy.connect.cluster import Cluster
+from muster.deploy.connect.cluster import Cluster, expect_ranks
 from muster.deploy.connect.opener import Access
 from muster.deploy.connect.pipe import Pipe
 from muster.deploy.connect.transports.local import LocalPipe

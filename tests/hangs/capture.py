@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from muster.deploy.connect.channel import expect_ranks
-from muster.deploy.connect.cluster import Cluster
+from muster.deploy.connect.cluster import Cluster, expect_ranks
 from muster.deploy.connect.evidence import Evidence
 from muster.deploy.connect.opener import opener
 from muster.deploy.decode import from_json

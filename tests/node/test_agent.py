@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import TypeVar
 
 import pytest
 
+from muster.deploy.adhoc import run as fanout
 from muster.deploy.agent.container import keeper
 from muster.deploy.agent.job import supervisor
 from muster.deploy.agent.job.local_socket import LocalSocket
@@ -26,6 +28,7 @@ from muster.deploy.common.clock import now, steady
 from muster.deploy.common.limits import LONGEST_TMPDIR
 from muster.deploy.common.runs import Jobs
 from muster.deploy.connect.channel import Channel
+from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import CommandEnd, LauncherLine, StopAsked
@@ -33,6 +36,7 @@ from muster.deploy.connect.requests.hosts import FACTS
 from muster.deploy.connect.requests.launch import PREPARE, START, STOP
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
+from muster.deploy.hosts import hostfile
 from tests.processes import is_alive, wait_until_gone
 from tests.waiting import PATIENCE, wait_until
 
@@ -224,6 +228,16 @@ def test_an_agent_that_cannot_start_says_why(tmp_path: Path) -> None:
     channel = Channel("here", LocalPipe(str(broken)), Inbox())
     with pytest.raises(MusterError, match="ended with status 9: no such interpreter"):
         channel.ask(FACTS)
+
+
+def test_an_agent_without_a_home_in_its_environment_gives_its_commands_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Open MPI does not start without it."""
+    monkeypatch.delenv("HOME")
+    with Cluster(hostfile.parse("node1"), lambda host: LocalPipe(None), facts=False) as hosts:
+        ran = fanout.run(hosts, ["printenv", "HOME"], None)
+    assert ran["node1"].output == f"{pwd.getpwuid(os.getuid()).pw_dir}\n"
 
 
 def test_an_agent_that_is_killed_is_not_called_a_broken_connection() -> None:

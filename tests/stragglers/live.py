@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from muster.deploy.connect.channel import expect_ranks
-from muster.deploy.connect.cluster import Cluster
+from muster.deploy.connect.cluster import Cluster, expect_ranks
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.hosts import hostfile
 from muster.deploy.why.gather_pace import gather_pace, gather_stragglers

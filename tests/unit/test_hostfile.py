@@ -74,6 +74,7 @@ def test_it_reads(text: str, hosts: list[Host]) -> None:
         ("node1\nNode1", "hosts.txt:2:1: Node1 is already on line 1, as node1"),
         ("-oProxyCommand=x", "hosts.txt:1:1: a host name has letters"),
         ("node1;reboot", "hosts.txt:1:1: a host name has letters"),
+        ("localhost.", "hosts.txt:1:1: write 'localhost', without the dot at the end, got 'localhost.'"),
         ("node[3-1]", "hosts.txt:1:1: a range goes upwards, got [3-1]"),
         ("node[1-99999]", "hosts.txt:1:1: [1-99999] is more than 4096 hosts"),
         ("node[1-100][1-100]", "hosts.txt:1:1: node[1-100][1-100] is more than 4096 hosts"),
@@ -219,3 +220,11 @@ def test_a_long_list_of_hosts_is_refused_soon_and_in_a_few_words(part: str) -> N
         hostfile.select(hostfile.parse("n1"), part * 40_000)
     assert time.process_time() - began < 5
     assert len(str(refused.value)) < 3000
+
+
+@pytest.mark.parametrize(
+    ("name", "local"), [("localhost", True), ("LocalHost", True), ("::1", True), ("127.0.0.2", False)]
+)
+def test_localhost_is_this_machine_however_it_is_spelled(name: str, local: bool) -> None:
+    (host,) = hostfile.parse(name)
+    assert host.is_local is local

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import subprocess
+import threading
 from pathlib import Path
 from typing import cast
 
@@ -177,8 +178,16 @@ CHANGED = paramiko.BadHostKeyException("n", paramiko.RSAKey.generate(1024), para
 @pytest.mark.parametrize(
     ("error", "kind", "remedy"),
     [
-        (CHANGED, "ssh.host-key-changed", "ssh-keygen -R 10.0.0.1, then confirm the new key with: ssh node1"),
-        (UnknownHostKey("ssh-ed25519 SHA256:x"), "ssh.host-key-unknown", "confirm it once with: ssh node1"),
+        (
+            CHANGED,
+            "ssh.host-key-changed",
+            "ssh-keygen -R 10.0.0.1, then confirm the new key with: ssh -F CON",
+        ),
+        (
+            UnknownHostKey("ssh-ed25519 SHA256:x"),
+            "ssh.host-key-unknown",
+            "confirm it once with: ssh -F CON node1",
+        ),
         (
             paramiko.AuthenticationException("Authentication failed."),
             "ssh.login-refused",
@@ -196,7 +205,7 @@ CHANGED = paramiko.BadHostKeyException("n", paramiko.RSAKey.generate(1024), para
         (EOFError(), "ssh.closed", "MaxStartups"),
         (paramiko.ChannelException(2, "Connect failed"), "ssh.no-session", "MaxSessions"),
         (paramiko.SSHException("Error reading SSH protocol banner"), "ssh.silent", "look at its console"),
-        (paramiko.SSHException("Incompatible ssh peer"), "ssh.failed", "try: ssh node1"),
+        (paramiko.SSHException("Incompatible ssh peer"), "ssh.failed", "try: ssh -F CON node1"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
 )
@@ -205,8 +214,85 @@ def test_each_failure_has_an_id_for_programs_and_a_remedy(
 ) -> None:
     explained = _explain(error, route_of(tmp_path, "Host node1\n  HostName 10.0.0.1\n", Host("node1")))
     assert explained.kind == kind
-    assert remedy in explained.remedy
+    assert remedy.replace("CON", f"{tmp_path}/config") in explained.remedy
     assert str(explained) == f"{explained.text}; {explained.remedy}"
+
+
+def test_advice_names_the_login_of_the_hosts_file_and_the_file_that_keeps_keys(tmp_path: Path) -> None:
+    known = f"Host *\n  UserKnownHostsFile {tmp_path}/known\n"
+    remedy = _explain(CHANGED, route_of(tmp_path, known, Host("node1", user="ml", port=2222))).remedy
+    assert f"ssh-keygen -R '[node1]:2222' -f {tmp_path}/known, then confirm" in remedy
+    assert f"with: ssh -F {tmp_path}/config -l ml -p 2222 node1 (" in remedy
+    own = _explain(CHANGED, resolve(Host("node1", user="ml"), None)).remedy
+    assert "ssh-keygen -R node1, then confirm the new key with: ssh -l ml node1 (" in own
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ("UserKnownHostsFile /dev/null", "UserKnownHostsFile keeps no key; name a file there that does"),
+        ("UserKnownHostsFile none", "UserKnownHostsFile keeps no key; name a file there that does"),
+        ("KnownHostsCommand /bin/false", "KnownHostsCommand is not run here; with MUSTER_SSH=openssh it is"),
+    ],
+)
+def test_where_confirming_a_key_would_change_nothing_the_advice_is_another(
+    tmp_path: Path, options: str, remedy: str
+) -> None:
+    error = UnknownHostKey("ssh-ed25519 SHA256:x")
+    explained = _explain(error, route_of(tmp_path, f"Host *\n  {options}\n", Host("node1")))
+    assert (explained.kind, explained.remedy[: len(remedy)]) == ("ssh.host-key-unknown", remedy)
+
+
+def test_a_known_hosts_file_that_cannot_be_read_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "known").write_text(f"node1 {KEY}\n")
+    configuration = f"Host *\n  UserKnownHostsFile {tmp_path}/known\n  GlobalKnownHostsFile none\n"
+    route = route_of(tmp_path, configuration, Host("node1"))
+
+    def refuse(path: Path, errors: str = "") -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)  # root may read everything
+    client = PinnedConnection(route).client
+    with pytest.raises(UnknownHostKey) as caught:
+        client._policy.missing_host_key(client, "node1", paramiko.RSAKey.generate(2048))
+    explained = _explain(caught.value, route)
+    assert f"; not read: {tmp_path}/known: Permission denied" in explained.text
+    assert explained.remedy == "let your user read that file"
+
+
+def test_a_host_that_has_the_name_of_this_machine_is_known_to_be_it(tmp_path: Path) -> None:
+    own = socket.gethostname()
+    refused = _explain(no_connection(errno.ECONNREFUSED), route_of(tmp_path, "", Host(own)))
+    assert refused.remedy.endswith(
+        f"{own} is this machine: as localhost, alone in its hosts file, it needs no SSH"
+    )
+    other = _explain(no_connection(errno.ECONNREFUSED), route_of(tmp_path, "", Host("node1")))
+    assert "this machine" not in other.remedy
+
+
+@pytest.mark.parametrize("banner", [b"", b"Not allowed at this time\r\n", b"Exceeded MaxStartups\r\n"])
+def test_a_server_that_closes_before_it_speaks_ssh_is_not_called_silent(
+    tmp_path: Path, banner: bytes
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            caller, _ = listener.accept()
+            with caller:
+                caller.sendall(banner)
+                caller.shutdown(socket.SHUT_WR)
+                caller.recv(1 << 10)
+
+        threading.Thread(target=serve, daemon=True).start()
+        port = listener.getsockname()[1]
+        with pytest.raises(HostError) as caught:
+            SshPipe(route_of(tmp_path, "", Host("127.0.0.1", port=port)), "python3")
+    assert caught.value.kind == "ssh.closed"
+    assert caught.value.text == f"127.0.0.1 port {port} closed the connection before it spoke SSH"
+    assert "(MaxStartups)" in caught.value.remedy
+    assert "(PerSourcePenalties)" in caught.value.remedy
 
 
 def test_what_many_hosts_may_send_before_it_is_read_is_bounded(

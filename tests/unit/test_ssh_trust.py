@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +17,11 @@ import paramiko
 import pytest
 from paramiko.common import AUTH_SUCCESSFUL
 
+from muster.deploy.connect.transports import ssh_config
 from muster.deploy.connect.transports.host_keys import PinnedConnection
 from muster.deploy.connect.transports.known_hosts import known_keys
 from muster.deploy.connect.transports.login import Login
-from muster.deploy.connect.transports.ssh import SshPipe
+from muster.deploy.connect.transports.ssh import SshPipe, _explain
 from muster.deploy.connect.transports.ssh_config import Route, resolve
 from muster.deploy.errors import HostError
 from muster.deploy.hosts.hostfile import Host
@@ -216,6 +219,52 @@ def test_identity_agent_is_the_agent_that_is_asked(
     assert offered(route("", "  IdentityAgent $OTHER")) == [mine, *both]
 
 
+@pytest.mark.parametrize("left", ["the public key", "the encrypted key", "both"])
+def test_the_key_of_an_agent_that_the_configuration_names_is_offered_first(
+    route: Written, agent: Path, tmp_path: Path, left: str
+) -> None:
+    """A server takes six keys (MaxAuthTries), and an agent may hold more."""
+    change = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(tmp_path / "unasked")]
+    subprocess.run(change, check=True, capture_output=True)
+    held, unasked = (content(tmp_path / f"{name}.pub") for name in ("held", "unasked"))
+    if left == "the encrypted key":
+        (tmp_path / "unasked.pub").unlink()
+    elif left == "the public key":
+        (tmp_path / "unasked").unlink()
+    (tmp_path / "config").write_text(f"Host *\n  IdentityAgent {agent}\n  IdentityFile {tmp_path}/unasked\n")
+    assert offered(resolve(Host("node1"), tmp_path / "config")) == [unasked, held]
+
+
+def test_keys_that_ssh_tries_by_itself_come_after_those_of_the_agent(
+    agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".ssh").mkdir()
+    make_key(tmp_path / ".ssh" / "id_ed25519")
+    monkeypatch.setattr(ssh_config, "ssh_home", lambda: str(tmp_path))
+    (tmp_path / "config").write_text(f"Host *\n  IdentityAgent {agent}\n")
+    wanted = ("held.pub", "unasked.pub", ".ssh/id_ed25519.pub")
+    keys = offered(resolve(Host("node1"), tmp_path / "config"))
+    assert keys == [content(tmp_path / name) for name in wanted]
+
+
+@pytest.mark.parametrize(("most", "said"), [(2, "after 2 keys: too many authentication failures"), (3, "")])
+def test_a_server_that_takes_no_more_keys_is_told_from_one_that_refuses_all(
+    route: Written, agent: Path, tmp_path: Path, most: int, said: str
+) -> None:
+    class Patient(Refusing):
+        """Ends the connection after so many keys."""
+
+        def is_active(self) -> bool:
+            return len(self.offered) < most
+
+    with pytest.raises(paramiko.AuthenticationException) as caught:
+        Login(route("", f"  IdentityAgent {agent}")).authenticate(Patient())  # type: ignore[arg-type]
+    refused = _explain(caught.value, route("", ""))
+    assert refused.kind == "ssh.login-refused"
+    assert refused.text.endswith(said or "(Authentication failed)")
+    assert ("IdentitiesOnly yes" in refused.remedy) is bool(said)
+
+
 def test_with_identities_only_an_agent_gives_the_keys_of_the_identity_files(
     route: Written, agent: Path, tmp_path: Path
 ) -> None:
@@ -242,6 +291,25 @@ def test_a_key_that_cannot_be_used_is_named(route: Written, host_key: str, tmp_p
     subprocess.run(change, check=True, capture_output=True)
     refused = refusal(route(f"HOST {host_key}\n", "  IdentityAgent none"))
     assert (refused.kind, "encrypted" in refused.text) == ("ssh.login-refused", True)
+
+
+@pytest.mark.parametrize("jump", ["", "  ProxyJump gate\n"], ids=["direct", "through a gate"])
+def test_every_token_means_what_it_means_to_ssh(tmp_path: Path, jump: str) -> None:
+    """ssh itself is the judge: it names the socket of a shared connection that is not there."""
+    lines = f"  HostName 127.0.0.1\n  User ml\n  Port 1\n  HostKeyAlias the-node\n{jump}"
+    config = tmp_path / "config"
+    with tempfile.TemporaryDirectory() as place:  # the path of a socket is short
+        for letter in "CLlhnprukij%":
+            named = f"{place}/{ord(letter)}-%{letter}"
+            config.write_text(f"Host node1\n{lines}  IdentityFile {named}\n")
+            asked = ["ssh", "-F", str(config), "-o", f"ControlPath={named}", "-O", "check", "node1"]
+            said = subprocess.run(asked, capture_output=True, text=True, check=False).stderr
+            found = re.search(r"Control socket connect\((.*)\): No such file", said)
+            if found is None and letter == "j":  # since OpenSSH 9.6
+                continue
+            assert found, said
+            Path(found[1]).touch()
+            assert resolve(Host("node1"), config).identity_files == (found[1],), letter
 
 
 def test_tokens_in_paths_of_the_configuration_mean_what_they_mean_to_ssh(

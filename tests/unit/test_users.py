@@ -51,7 +51,7 @@ def test_a_user_without_a_home_is_told_to_set_one() -> None:
 def test_a_home_of_nobody_in_an_ssh_configuration_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Include ~nobody-at-all/config\nHost node1\n")
     assert aliases(tmp_path / "config", tmp_path) == ("node1",)
-    assert _route("node1", "identityfile ~nobody-at-all/key", ()).identity_files == ()
+    assert _route("node1", "identityfile ~nobody-at-all/key", (), ()).identity_files == ()
 
 
 def test_the_environment_names_a_user_without_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import logging
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,11 @@ _KEY_OF = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
 
 
 class UnknownHostKey(SSHException):
-    """A host whose key is in no known_hosts file."""
+    """A host whose key is in no known_hosts file. `unread`: why a file could not be looked into."""
+
+    def __init__(self, shown: str, unread: Mapping[str, str] | None = None) -> None:
+        super().__init__(shown)
+        self.unread = unread or {}
 
 
 class CertifiedHostKey(UnknownHostKey):
@@ -57,7 +62,7 @@ class _Judge(paramiko.MissingHostKeyPolicy):
         if known.trusted:
             same = [trusted for trusted in known.trusted if trusted.get_name() == key.get_name()]
             raise BadHostKeyException(hostname, key, (same or known.trusted)[0])
-        raise (CertifiedHostKey if known.certified else UnknownHostKey)(shown)
+        raise (CertifiedHostKey if known.certified else UnknownHostKey)(shown, known.unread)
 
 
 class PinnedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types

@@ -6,8 +6,8 @@ import base64
 import binascii
 import contextlib
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -29,6 +29,8 @@ class KnownKeys:
     """Keys, as on the wire, of `@revoked` lines."""
     certified: bool = False
     """Whether a `@cert-authority` line is for this host."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """The files that could not be read, and why."""
 
 
 def known_keys(route: Route) -> KnownKeys:
@@ -36,13 +38,19 @@ def known_keys(route: Route) -> KnownKeys:
 
     A line that cannot be read is passed over, as OpenSSH does.
     """
-    lines = [line for path in route.known_hosts_files for line in _lines_for(route.known_as, Path(path))]
+    lines, unread = list[tuple[str, str, bytes]](), dict[str, str]()
+    for path in route.known_hosts_files:
+        try:
+            lines += _lines_for(route.known_as, Path(path).read_text(errors="replace"))
+        except OSError as error:
+            unread[path] = error.strerror or str(error)
     revoked = frozenset(key for marker, _, key in lines if marker == "@revoked")
     trusted = [_key_of(kind, key) for marker, kind, key in lines if not marker and key not in revoked]
     return KnownKeys(
         trusted=tuple(key for key in trusted if key),
         revoked=revoked,
         certified=any(marker == "@cert-authority" for marker, _, _ in lines),
+        unread=unread,
     )
 
 
@@ -70,11 +78,8 @@ def is_in_list(key: paramiko.PKey, revoked: Path) -> bool:
     return done.returncode != 0
 
 
-def _lines_for(host: str, path: Path) -> Iterator[tuple[str, str, bytes]]:
+def _lines_for(host: str, text: str) -> Iterator[tuple[str, str, bytes]]:
     """Marker or "", type and key of each line that is for this host."""
-    text = ""
-    with contextlib.suppress(OSError):  # as ssh does; the host is unknown then
-        text = path.read_text(errors="replace")
     for line in text.splitlines():
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""

@@ -6,6 +6,7 @@ import base64
 import binascii
 import contextlib
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.ssh_exception import AuthenticationException, PasswordRequiredException, SSHException
 
+from ...console.text import count
 from .ssh_config import Route
 
 # After type and nonce, a certificate has the parts of the key that it certifies (PROTOCOL.certkeys).
@@ -25,6 +27,7 @@ _PARTS = {
     "ecdsa-sha2-nistp521": 2,
 }
 _CERTIFICATE = "-cert-v01@openssh.com"
+_PRIVATE, _MAGIC = "-----BEGIN OPENSSH PRIVATE KEY", b"openssh-key-v1\0"
 
 
 class KeyAgent(AgentSSH):
@@ -44,6 +47,10 @@ class KeyAgent(AgentSSH):
         self._close()  # type: ignore[attr-defined]
 
 
+class TooManyKeysError(AuthenticationException):
+    """The server has ended the login before every key was offered (MaxAuthTries)."""
+
+
 class Login:
     """Tries the keys of a route, one after the other: what paramiko calls an authentication strategy."""
 
@@ -54,16 +61,20 @@ class Login:
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Log in; `AuthenticationException` says why the last key was not taken."""
         last: SSHException = AuthenticationException("there is no key to log in with")
+        keys, tried = self._keys(), 0
         try:
-            for key in self._keys():
+            for key in keys:
                 if isinstance(key, SSHException):
                     last = key
                     continue
                 try:
                     more = transport.auth_publickey(self._route.user, key)
-                except AuthenticationException as error:
-                    last = error
+                except (AuthenticationException, EOFError) as error:
+                    tried += 1
+                    last = error if isinstance(error, SSHException) else AuthenticationException(str(error))
                     if not transport.is_active():  # as after the last of MaxAuthTries
+                        if any(isinstance(other, paramiko.PKey) for other in keys):
+                            raise TooManyKeysError(count(tried, "key")) from error
                         break
                 else:
                     if more:
@@ -75,28 +86,44 @@ class Login:
                 self._agent.close()
 
     def _keys(self) -> Iterator[paramiko.PKey | SSHException]:
-        """Every key, with its certificates first; or why the key of a file cannot be used."""
+        """Every key, with its certificates first; or why the key of a file cannot be used.
+
+        A server takes few keys (MaxAuthTries), so those that the configuration names come first: as the agent
+        has them, which needs no password, else from their files. Then come the other keys of the agent, and
+        last the files that ssh tries by itself.
+        """
         certificates = [
             certificate for path in self._route.certificate_files if (certificate := _certificate(path))
         ]
+        held = {key.asbytes(): key for key in self._agents_keys()}
+        files = list[str]()
         for path in self._route.identity_files:
-            key = _private_key(path)
-            if isinstance(key, paramiko.PKey):
+            named = [key for content in _public_keys(path) if (key := held.pop(content, None))]
+            for key in named:
                 yield from _with_certificates(key, certificates)
-            elif key:
-                yield key
-        for agent_key in self._agents_keys():
-            yield from _with_certificates(agent_key, certificates)
+            if not named and self._route.default_identities:
+                files.append(path)
+            elif not named:
+                yield from _of_file(path, certificates)
+        for key in () if self._route.identities_only else held.values():
+            yield from _with_certificates(key, certificates)
+        for path in files:
+            yield from _of_file(path, certificates)
 
     def _agents_keys(self) -> Iterator[AgentKey]:
-        """The agent's keys; with IdentitiesOnly those whose public keys are beside the identity files."""
-        if not self._route.identity_agent:
-            return
-        self._agent = KeyAgent(self._route.identity_agent)
-        allowed = {key for path in self._route.identity_files for key in _public_keys(path)}
-        for key in self._agent.get_keys():
-            if not self._route.identities_only or key.asbytes() in allowed:
-                yield key
+        """The keys that the agent holds."""
+        if self._route.identity_agent:
+            self._agent = KeyAgent(self._route.identity_agent)
+            yield from self._agent.get_keys()
+
+
+def _of_file(path: str, certificates: list[tuple[bytes, str]]) -> Iterator[paramiko.PKey | SSHException]:
+    """The private key of a file with its certificates, or why it cannot be used."""
+    key = _private_key(path)
+    if isinstance(key, paramiko.PKey):
+        yield from _with_certificates(key, certificates)
+    elif key:
+        yield key
 
 
 def _private_key(path: str) -> paramiko.PKey | SSHException | None:
@@ -140,9 +167,27 @@ def _certificate(path: str) -> tuple[bytes, str] | None:
 
 
 def _public_keys(path: str) -> Iterator[bytes]:
-    """The public keys in an identity file, and in the `.pub` file beside it."""
+    """The public keys in an identity file, in the `.pub` file beside it, and of its private key."""
     for public in (Path(path), Path(f"{path}.pub")):
         yield from (content for _, content in _key_in(public))
+    yield from _public_part(Path(path))
+
+
+def _public_part(path: Path) -> Iterator[bytes]:
+    """The public key in a file of a private key, which is not encrypted there (PROTOCOL.key)."""
+    with contextlib.suppress(OSError, binascii.Error, ValueError, IndexError, struct.error):
+        begin, *lines = path.read_text().split("-----\n", 1)
+        if begin == _PRIVATE and lines:
+            content = base64.b64decode(lines[0].partition("-----")[0])
+            if content.startswith(_MAGIC):
+                message = paramiko.Message(content[len(_MAGIC) :])
+                (
+                    message.get_string(),
+                    message.get_string(),
+                    message.get_string(),
+                )  # cipher, KDF and its options
+                if message.get_int():
+                    yield message.get_string()
 
 
 def _key_in(path: Path) -> Iterator[tuple[str, bytes]]:

@@ -8,6 +8,7 @@ not have: Kerberos, security keys, host certificates, and connections that are s
 from __future__ import annotations
 
 import select
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from .. import bootstrap
 from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
 from .process import ProcessPipe
 from .remedies import remedy
+from .ssh_config import ssh_options
 
 # No question, no unknown host key, an end when a host is silent, and nothing but this command. Forwarded to
 # a host that is not trusted, an agent for keys or a display would be in its hands (-a, -x).
@@ -35,6 +37,7 @@ SSH_FAILED = 255  # ssh(1): its own exit status when it is ssh that failed
 # Its ConnectTimeout bounds everything but the login itself, which may ask a slow service for names.
 LOGIN_SECONDS = 20.0
 
+_TOO_MANY = "Too many authentication failures"
 # What ssh says, and the kind of the problem. The first match counts.
 _CAUSES = (
     # A jump host or ProxyCommand: ssh talks through it to no address that it knows.
@@ -44,7 +47,7 @@ _CAUSES = (
     (" revoked by file ", "ssh.host-key-revoked"),
     ("Host key verification failed", "ssh.host-key-unknown"),
     ("Permission denied (", "ssh.login-refused"),
-    ("Too many authentication failures", "ssh.login-refused"),
+    (_TOO_MANY, "ssh.login-refused"),
     ("Could not resolve hostname", "ssh.name-unknown"),
     ("during banner exchange", "ssh.silent"),
     ("Connection refused", "ssh.port-refused"),
@@ -62,13 +65,11 @@ _TELLING = ("Offending ", " host key is known for ")
 _LOUD = {"ssh.host-key-changed": "HOST KEY CHANGED: ", "ssh.host-key-revoked": "HOST KEY REVOKED: "}
 
 
-def command(host: Host, python: str, words: Sequence[str] = ()) -> list[str]:
+def command(host: Host, python: str, words: Sequence[str] = (), ssh_config: Path | None = None) -> list[str]:
     """The argv that starts an agent on the host; its last word is quoted, as sshd gives it to a shell."""
     options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
-    user = ["-l", host.user] if host.user else []
-    port = ["-p", str(host.port)] if host.port else []
     start = bootstrap.command(python)
-    return ["ssh", "-T", "-a", "-x", *words, *options, *user, *port, "--", host.name, start]
+    return ["ssh", "-T", "-a", "-x", *words, *options, *ssh_options(host, ssh_config), "--", host.name, start]
 
 
 class OpenSshPipe(ProcessPipe):
@@ -80,9 +81,9 @@ class OpenSshPipe(ProcessPipe):
 
     def __init__(self, host: Host, python: str, *, ssh_config: Path | None = None, head: str = "") -> None:
         self._name, self._python, self._head = host.name, python, head
-        words = ["-F", str(ssh_config)] if ssh_config else []
+        self._ssh = ("ssh", *ssh_options(host, ssh_config), host.name)
         try:
-            super().__init__(command(host, python, [*words, *(["-S", "none"] if head else [])]))
+            super().__init__(command(host, python, ["-S", "none"] if head else [], ssh_config))
         except OSError as error:
             text = f"no ssh on {head or 'this machine'}: {error.strerror}"
             raise HostError("ssh.failed", text, "install the OpenSSH client there") from None
@@ -128,4 +129,6 @@ class OpenSshPipe(ProcessPipe):
                 " the first host of the hosts file, and for those in ssh_trust_heads",
                 kind=kind,
             )
-        return LostError(reason, remedy(kind, self._name, self._name), kind=kind)
+        forget = shlex.join(("ssh-keygen", "-R", self._name))
+        advised = "ssh.too-many-keys" if _TOO_MANY in text else kind
+        return LostError(reason, remedy(advised, self._name, shlex.join(self._ssh), forget), kind=kind)

@@ -6,8 +6,10 @@ import contextlib
 import errno
 import io
 import os
+import shlex
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import paramiko
@@ -24,8 +26,9 @@ from ...errors import HostError
 from ..bootstrap import command, is_swallowed
 from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
 from .host_keys import CertifiedHostKey, PinnedConnection, RevokedHostKey, UnknownHostKey, fingerprint
+from .login import TooManyKeysError
 from .remedies import remedy
-from .ssh_config import Route
+from .ssh_config import Route, ssh_home
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -152,7 +155,18 @@ def _explain(error: Exception, route: Route, proxy: str | None = None) -> HostEr
 
 
 def _problem(kind: str, text: str, route: Route) -> HostError:
-    return HostError(kind, text, remedy(kind, route.name, route.known_as))
+    return HostError(kind, text, _advice(kind, route))
+
+
+def _advice(kind: str, route: Route) -> str:
+    return remedy(kind, route.name, shlex.join(route.ssh), _forget(route))
+
+
+def _forget(route: Route) -> str:
+    """The command that takes the key of a host out of the file that ssh keeps it in."""
+    file = next(iter(route.user_known_hosts), "")
+    elsewhere = ("-f", file) if file and file != str(Path(ssh_home(), ".ssh", "known_hosts")) else ()
+    return shlex.join(("ssh-keygen", "-R", route.known_as, *elsewhere))
 
 
 def _place(route: Route) -> str:
@@ -173,6 +187,19 @@ def _key_changed(error: Any, route: Route) -> HostError:
 
 def _key_unknown(error: Any, route: Route) -> HostError:
     text = f"host key of {_place(route)} is not known ({error}, looked in {_known(route)})"
+    if error.unread:
+        reasons = "; ".join(f"{path}: {reason}" for path, reason in error.unread.items())
+        text += f"; not read: {reasons}"
+        return HostError("ssh.host-key-unknown", text, "let your user read that file")
+    if route.known_hosts_command:
+        remedy = "KnownHostsCommand is not run here; with MUSTER_SSH=openssh it is"
+        return HostError("ssh.host-key-unknown", text, remedy)
+    if all(path == os.devnull for path in route.user_known_hosts):
+        remedy = (
+            "UserKnownHostsFile keeps no key; name a file there that does, such as ~/.ssh/known_hosts, then "
+            "compare the fingerprint with the host's own, and confirm it once with: "
+        )
+        return HostError("ssh.host-key-unknown", text, remedy + shlex.join(route.ssh))
     return _problem("ssh.host-key-unknown", text, route)
 
 
@@ -195,6 +222,11 @@ def _login_refused(error: Any, route: Route) -> HostError:
     keys = ", ".join(route.identity_files) or "none"
     text = f"{route.user} may not log in at {_place(route)} with the keys {keys} ({_plain(error)})"
     return _problem("ssh.login-refused", text, route)
+
+
+def _too_many_keys(error: Any, route: Route) -> HostError:
+    text = f"{_place(route)} ended the login of {route.user} after {error}: too many authentication failures"
+    return HostError("ssh.login-refused", text, _advice("ssh.too-many-keys", route))
 
 
 def _name_unknown(error: Any, route: Route) -> HostError:
@@ -221,6 +253,9 @@ def _no_session(error: Any, route: Route) -> HostError:
 
 
 def _other(error: Any, route: Route) -> HostError:
+    # paramiko raises the same for a banner that does not come, and for a connection that ends before it.
+    if isinstance(error.__context__, (EOFError, ConnectionError)):
+        return _problem("ssh.closed", f"{_place(route)} closed the connection before it spoke SSH", route)
     if isinstance(error, SSHException) and any(sign in str(error) for sign in _SILENT):
         text = f"{_place(route)} accepts connections but does not speak SSH within {route.connect_seconds} s"
         return _problem("ssh.silent", text, route)
@@ -233,6 +268,7 @@ _CAUSES: tuple[tuple[type[Exception], Callable[[Any, Route], HostError]], ...] =
     (RevokedHostKey, _key_revoked),
     (CertifiedHostKey, _key_certified),
     (UnknownHostKey, _key_unknown),
+    (TooManyKeysError, _too_many_keys),
     (AuthenticationException, _login_refused),
     (socket.gaierror, _name_unknown),
     (TimeoutError, _no_answer),

@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pwd
 import re
 import shlex
+import socket
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ...common.users import expanded, home, own_name
@@ -37,6 +41,14 @@ class Route:
     host_key_alias: str | None
     proxy_command: str | None
     connect_seconds: int
+    ssh: tuple[str, ...]
+    """The command that logs in there by hand, with the same configuration."""
+    user_known_hosts: tuple[str, ...]
+    """Where a key that a person confirms is kept: every file of UserKnownHostsFile, there or not."""
+    known_hosts_command: bool
+    """Whether a command names known keys (KnownHostsCommand)."""
+    default_identities: bool
+    """Whether the identity files are those that ssh tries by itself."""
 
     @property
     def known_as(self) -> str:
@@ -49,14 +61,20 @@ class Route:
         return self.hostname if self.port == 22 else f"[{self.hostname}]:{self.port}"
 
 
-def resolve(host: Host, ssh_config: Path | None) -> Route:
-    """The route to a host, by OpenSSH's own reading of its configuration."""
+def ssh_options(host: Host, ssh_config: Path | None) -> tuple[str, ...]:
+    """The options with which `ssh` logs in to a host as this program does."""
     configuration = ("-F", str(ssh_config)) if ssh_config else ()
     user = ("-l", host.user) if host.user else ()
     port = ("-p", str(host.port)) if host.port else ()
+    return (*configuration, *user, *port)
+
+
+def resolve(host: Host, ssh_config: Path | None) -> Route:
+    """The route to a host, by OpenSSH's own reading of its configuration."""
+    options = ssh_options(host, ssh_config)
     try:
         done = subprocess.run(
-            ["ssh", "-G", *configuration, *user, *port, "--", host.name],
+            ["ssh", "-G", *options, "--", host.name],
             capture_output=True,
             text=True,
             check=False,
@@ -65,10 +83,11 @@ def resolve(host: Host, ssh_config: Path | None) -> Route:
         raise UsageError("no ssh on PATH; install the OpenSSH client") from None
     if done.returncode != 0:
         raise UsageError(done.stderr.strip())
-    return _route(host.name, done.stdout, configuration)
+    configuration = ("-F", str(ssh_config)) if ssh_config else ()
+    return _route(host.name, done.stdout, configuration, ("ssh", *options, host.name))
 
 
-def _route(name: str, answer: str, configuration: tuple[str, ...]) -> Route:
+def _route(name: str, answer: str, configuration: tuple[str, ...], ssh: tuple[str, ...]) -> Route:
     settings: dict[str, list[str]] = {}
     for line in answer.splitlines():
         key, _, value = line.partition(" ")
@@ -88,23 +107,20 @@ def _route(name: str, answer: str, configuration: tuple[str, ...]) -> Route:
     known = " ".join(settings.get("userknownhostsfile", []) + settings.get("globalknownhostsfile", []))
     seconds = setting("connecttimeout")
     hostname, user, port = setting("hostname") or name, setting("user") or "", setting("port") or "22"
-    tokens = {"d": home(), "u": own_name(), "i": str(os.getuid()), "%": "%"}
-    tokens |= {"n": name, "h": hostname, "r": user, "p": port, "k": setting("hostkeyalias") or name}
+    alias = setting("hostkeyalias") or name
+    tokens = _tokens({"n": name, "h": hostname, "r": user, "p": port, "k": alias}, jump or "")
 
     def paths(written: list[str]) -> list[str]:
         return [_expanded(path, tokens) for path in written if path != "none"]
 
+    identities = settings.get("identityfile", [])
     revoked = paths(settings.get("revokedhostkeys", []))
     return Route(
         name=name,
         hostname=hostname,
         user=user,
         port=int(port),
-        identity_files=tuple(
-            path
-            for path in paths(settings.get("identityfile", []))
-            if _is_file(path) or _is_file(f"{path}.pub")
-        ),
+        identity_files=tuple(path for path in paths(identities) if _is_file(path) or _is_file(f"{path}.pub")),
         identities_only=setting("identitiesonly") == "yes",
         certificate_files=tuple(filter(_is_file, paths(settings.get("certificatefile", [])))),
         identity_agent=_agent_socket(settings.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
@@ -113,17 +129,57 @@ def _route(name: str, answer: str, configuration: tuple[str, ...]) -> Route:
         host_key_alias=setting("hostkeyalias"),
         proxy_command=proxy,
         connect_seconds=int(seconds) if seconds else DEFAULT_CONNECT_SECONDS,
+        ssh=ssh,
+        user_known_hosts=tuple(paths(shlex.split(" ".join(settings.get("userknownhostsfile", []))))),
+        known_hosts_command=setting("knownhostscommand") is not None,
+        default_identities=all(re.fullmatch(r"~/\.ssh/id_\w+", path) for path in identities),
     )
+
+
+def _tokens(route: dict[str, str], jump: str) -> dict[str, str]:
+    """What stands for each token in the paths of a configuration (ssh_config(5), TOKENS).
+
+    `route`: the tokens of where it leads.
+    """
+    here = socket.gethostname()
+    hashed = f"{here}{route['h']}{route['p']}{route['r']}{jump if jump and _hashes_jump() else ''}"
+    return {
+        **route,
+        **{"d": ssh_home(), "u": own_name(), "i": str(os.getuid()), "%": "%", "j": jump},
+        **{"l": here, "L": here.partition(".")[0]},
+        "C": hashlib.sha1(hashed.encode(), usedforsecurity=False).hexdigest(),
+    }
+
+
+@cache
+def _hashes_jump() -> bool:
+    """Whether the %C of this machine's ssh depends on the jump host: since OpenSSH 9.6."""
+    done = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False)
+    version = re.search(r"OpenSSH_(\d+)\.(\d+)", done.stdout + done.stderr)
+    return version is not None and (int(version[1]), int(version[2])) >= (9, 6)
 
 
 def _expanded(path: str, tokens: dict[str, str]) -> str:
     """A path as ssh reads it: tokens, `${NAME}` of the environment, and `~` (ssh_config(5), TOKENS)."""
     path = re.sub(r"%([a-zA-Z%])", lambda token: tokens.get(token[1], token[0]), path.strip('"'))
-    return str(Path(expanded(re.sub(r"\$\{(\w+)\}", lambda name: os.environ.get(name[1], ""), path))))
+    path = re.sub(r"\$\{(\w+)\}", lambda name: os.environ.get(name[1], ""), path)
+    return str(Path(ssh_home() + path[1:] if re.match(r"~(/|$)", path) else expanded(path)))
+
+
+def ssh_home() -> str:
+    """The home folder that ssh takes for `~` and %d: that of the user database, whatever HOME says."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return home()
 
 
 def _is_file(path: str) -> bool:
-    return Path(path).is_file()
+    """Whether a file is there, also one that cannot be read: whoever reads it says why."""
+    try:
+        return Path(path).is_file()
+    except PermissionError:  # of its folder
+        return True
 
 
 def _agent_socket(written: str, tokens: dict[str, str]) -> str | None:
