@@ -65,6 +65,8 @@ HINTS: Mapping[str, str] = {
     **_answers("local-rank", "each rank has its own LOCAL_RANK in its environment"),
     **_answers("start-method role logs-specs", "Muster chooses torchrun's options; leave it out"),
     **_answers("genv genvall genvlist", "--env NAME=VALUE, or --env NAME for its value here"),
+    **_answers("-u", "leave it out: each line of a rank comes at once"),
+    **_answers("-O -W -X -B -E -I", "an option of Python is a variable here, such as --env PYTHONOPTIMIZE=1"),
     **_answers("-f", "--hosts FILE is the hosts file"),
     **_answers(
         "-p ssh-port", 'an SSH port: port= in the hosts file; a partition of Slurm: --slurm "-p NAME -N 2"'

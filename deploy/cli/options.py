@@ -24,7 +24,7 @@ from ..hosts.hostfile import Host
 from ..plan.mpi_use import asks_for_mpi
 from ..plan.source_tree import Tree
 from ..plan.spec import Mount, Program
-from ..plan.walk import KEYS, RUNS
+from .script import script_of
 from .shared import require_rank
 
 STDIN = 0  # file descriptor
@@ -65,13 +65,16 @@ def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> 
     if script and module:
         raise UsageError("--script and --module exclude each other; give one")
     if words and not (script or module) and words[0].endswith(".py") and (place / words[0]).is_file():
+        named = f"./{words[0]}" if words[0].startswith("-") else words[0]
         raise UsageError(
-            f"{words[0]} would be an argument of {DEFAULT_MODULE}; to run it: launch {shlex.join(words)}"
+            f"{words[0]} would be an argument of {DEFAULT_MODULE}; to run it: "
+            f"launch {shlex.join([named, *words[1:]])}"
         )
     if module.startswith("-"):
         raise UsageError(f"--module {module}: no name of a module begins with a dash")
     if script:
-        asked = Program(script=_script(tree, place, script), args=words)
+        named, runner = script_of(tree, place, script)
+        asked = Program(script=named, args=words, runner=runner)
     else:
         asked = Program(module=module or DEFAULT_MODULE, args=words)
     return replace(asked, mpi=asks_for_mpi(asked, tree))
@@ -119,27 +122,6 @@ def _arguments(args: str) -> tuple[str, ...]:
                 f'in the program: os.environ["{named[1]}"]'
             )
     return words
-
-
-def _script(tree: Tree, place: Path, script: str) -> str:
-    """The script's path for the ranks, relative to the folder in which the user started the launch."""
-    path = (place / script).resolve()
-    if not path.is_file():
-        python = re.fullmatch(r"python[\d.]*", script)
-        hint = "; Muster starts Python itself: launch SCRIPT ..." if python else ""
-        raise UsageError(f"script {script}: no such file{hint}")
-    root = tree.root.resolve()
-    if not path.is_relative_to(root):
-        raise UsageError(
-            f"script {script}: outside {root}, which is what a launch takes along; move it there"
-        )
-    if str(path.relative_to(root)) not in {file.path for file in tree.files}:
-        raise UsageError(
-            f"script {script}: ignored by git, or in {RUNS}/ or {KEYS}/, so no host would get it; "
-            "take it out of .gitignore, or move it"
-        )
-    named = script if not Path(script).is_absolute() else os.path.relpath(path, place.resolve())
-    return f"./{named}" if named.startswith("-") else named  # Python would take it for an option
 
 
 def environment(settings: Iterable[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

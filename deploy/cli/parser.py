@@ -14,6 +14,7 @@ import difflib
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
@@ -184,6 +185,8 @@ class _Line:
     def _unknown(self, flag: str) -> str:
         """The message for an unknown option."""
         message = f"{self._called}: unknown option {flag}"
+        if self._command.rest_after_words and Path(flag).is_file():
+            return f"{message}; to launch the file of this name: {self._called} ./{flag}"
         if hint := self._hint(flag):
             return f"{message}: {hint}"
         message += _nearest(flag, [*self._command.flags, *self._command.spellings])

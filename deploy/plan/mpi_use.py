@@ -22,8 +22,10 @@ def asks_for_mpi(program: Program, tree: Tree) -> str:
 
 
 def _files(program: Program) -> tuple[str, ...]:
+    if program.runner:
+        return ()
     if program.script:
-        return (program.script,)
+        return (program.script, f"{program.script}/__main__.py")
     path = (program.module or "").replace(".", "/")
     return (f"{path}.py", f"{path}/__main__.py")
 

@@ -13,6 +13,9 @@ from .srun import NO_CONTAINER
 SECRET = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "_KEY")
 
 
+_REPLACE = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """What every rank runs: a module or a script of the tree, and its arguments."""
@@ -22,6 +25,8 @@ class Program:
     args: tuple[str, ...] = ()
     mpi: str = ""
     """The place in its source that asks for MPI: `train.py:3`; empty if none was found."""
+    runner: tuple[str, ...] = ()
+    """What runs a script that is no Python program, such as `bash`; empty for Python."""
 
     def argv(self, *, abort_with_mpi: bool) -> tuple[str, ...]:
         """The arguments for Python.
@@ -29,6 +34,8 @@ class Program:
         With MPI, an uncaught exception in one rank leaves the others waiting in MPI_Finalize for ever;
         `python -m mpi4py` makes it an MPI_Abort (mpi4py manual, "mpi4py.run").
         """
+        if self.runner:  # in place of Python, with the same process id
+            return ("-c", _REPLACE, *self.runner, self.script or "", *self.args)
         runner = ("-m", "mpi4py") if abort_with_mpi else ()
         target = ("-m", self.module) if self.module else (self.script or "",)
         return (*runner, *target, *self.args)

@@ -61,7 +61,7 @@ def test_a_script_is_named_from_where_the_user_stands(project: Path) -> None:
     ("words", "complaint"),
     [
         ({"script": "missing.py"}, "script missing.py: no such file"),
-        ({"script": "train"}, "script train: no such file"),
+        ({"script": "."}, "script .: a folder without __main__.py; name a file in it: launch ./FILE.py"),
         ({"script": "/etc/hostname"}, "outside .*, which is what a launch takes along"),
         ({"script": "secret.py"}, "ignored by git"),
         ({"script": "their.py", "module": "train"}, "exclude each other"),

@@ -1,0 +1,101 @@
+"""What a launch runs: Python's kinds of programs, shell scripts, and what to type for anything else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from muster.deploy.cli import options
+from muster.deploy.errors import UsageError
+from muster.deploy.plan.source_tree import scan
+from muster.deploy.plan.spec import Program
+
+SAYS = "import sys; print('ran', *sys.argv[1:])\n"
+
+
+def program(project: Path, script: str, args: str = "") -> Program:
+    return options.program(scan(project), project, script=script, module="", args=args)
+
+
+def ran(project: Path, known: Program) -> subprocess.CompletedProcess[str]:
+    """The end of the program as a rank runs it, whatever MPI is there."""
+    argv = [sys.executable, *known.argv(abort_with_mpi=False)]
+    return subprocess.run(argv, cwd=project, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["pkg", "pkg/", "app.zip", "tool", "-u.py", "./-u.py"])
+def test_what_python_runs_is_run_by_python(name: str, tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__main__.py").write_text(SAYS)
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
+        archive.writestr("__main__.py", SAYS)
+    (tmp_path / "tool").write_text(f"#!/usr/bin/env python3\n{SAYS}")
+    (tmp_path / "-u.py").write_text(SAYS)
+    known = program(tmp_path, name, "a")
+    assert known.runner == ()
+    assert ran(tmp_path, known).stdout == "ran a\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "runner"),
+    [
+        ("run.sh", "", ("sh",)),
+        ("run.bash", "", ("bash",)),
+        ("run.sh", "#!/bin/bash -e\n", ("/bin/bash", "-e")),
+        ("run", "#! /usr/bin/env bash\n", ("/usr/bin/env", "bash")),
+        ("-run.sh", "", ("sh",)),
+    ],
+)
+def test_a_shell_script_runs_in_place_of_python(
+    name: str, first: str, runner: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(f'{first}echo ran "$@"\nexit 7\n')
+    known = program(tmp_path, name, "'a b' c")
+    assert known.runner == runner
+    assert known.argv(abort_with_mpi=True) == known.argv(abort_with_mpi=False)  # mpi4py is for Python
+    ended = ran(tmp_path, known)
+    assert (ended.stdout, ended.returncode) == ("ran a b c\n", 7)
+
+
+def test_what_cannot_run_is_refused_with_what_to_type(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "train.py").touch()
+    (tmp_path / "prog").write_bytes(b"\x7fELF\x02")
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
+        archive.writestr("data", "")
+    for script, complaint in {
+        "sub": r"script sub: a folder without __main__.py; name a file in it: launch sub/FILE.py",
+        "prog": r'a compiled program; write a script that starts it, run.sh with the line exec ./prog "\$@"',
+        "data.zip": r"script data.zip: a zip archive without __main__.py",
+        "bash": r"script bash: no such file; Muster starts bash itself: launch SCRIPT",
+        "python3.12": r"script python3.12: no such file; Muster starts Python itself: launch SCRIPT",
+    }.items():
+        with pytest.raises(UsageError, match=complaint):
+            program(tmp_path, script)
+
+
+def test_a_folder_that_git_ignores_does_not_travel(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__main__.py").write_text(SAYS)
+    (tmp_path / ".musterignore").write_text("pkg/\n")
+    with pytest.raises(UsageError, match="script pkg: ignored by git"):
+        program(tmp_path, "pkg")
+
+
+def test_words_with_a_dash_say_what_to_type(tmp_path: Path) -> None:
+    muster = Path(sys.executable).parent / "muster"
+    (tmp_path / "-y.py").write_text(SAYS)
+    for words, said in {
+        ("-u", "x.py"): "unknown option -u: leave it out: each line of a rank comes at once",
+        ("-y.py",): "to launch the file of this name: muster launch ./-y.py",
+    }.items():
+        argv = [str(muster), "launch", *words]
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert said in done.stderr
+    with pytest.raises(UsageError, match=r"to run it: launch ./-y.py a"):
+        options.program(scan(tmp_path), tmp_path, script="", module="", args="-y.py a")
