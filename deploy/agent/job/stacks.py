@@ -26,6 +26,7 @@ from ...common.store import Store
 
 PY_SPY_SECONDS = 8.0
 AT_ONCE = 8
+OVER = "_on_shutdown"  # of in_rank/muster_over.py
 ANSWER_SECONDS = 20.0
 
 
@@ -109,9 +110,19 @@ def _take(tool: str, pid: int, state: str, code: str) -> Frame:
 
 
 def _main_thread(pid: int, threads: list[dict[str, Any]], code: str) -> list[list[Any]]:
-    """(function, file, line) of the main thread: its thread id is the process id."""
+    """(function, file, line) of the main thread: its thread id is the process id.
+
+    Where the program is over, a thread of it that is in the user's files: it keeps the process alive.
+    """
     main = next((thread for thread in threads if thread["os_thread_id"] == pid), threads[0])
+    if code and any(frame["name"].endswith(OVER) for frame in main["frames"]):
+        others = (thread for thread in threads if thread is not main and _is_in(thread, code))
+        main = next(others, main)
     return [_frame(frame, code) for frame in main["frames"]]
+
+
+def _is_in(thread: dict[str, Any], code: str) -> bool:
+    return any(_frame(frame, code)[-1] for frame in thread["frames"])
 
 
 def _frame(frame: dict[str, Any], code: str) -> list[Any]:
