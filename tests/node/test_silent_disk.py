@@ -1,4 +1,4 @@
-"""An agent whose disk does not answer says so, and goes on answering."""
+"""An agent whose disk does not answer says so, and still answers."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Log:
     """A log file on this host, which may end early. A thread of its own writes it.
 
     A disk that is full, or does not answer, must not stop the reading of the program's pipe: the program
-    would wait for space in it. What the file lacks still reaches the driver, which is told why it ends early.
+    would wait for space in it. What the file lacks still reaches the driver, with the reason for that.
     """
 
     def __init__(self, path: str, send: Send) -> None:
@@ -125,7 +125,7 @@ def chunks(source: BinaryIO, over: int) -> Iterator[bytes]:
     """The chunks of a stream as they come, and one empty chunk at the end.
 
     `over` can be read once the program has ended. Its output is in the pipe by then, but its children may
-    hold the stream open for ever.
+    hold the stream open without end.
     """
     stream, until, chunk = source.fileno(), 0.0, b"begin"
     while chunk:
