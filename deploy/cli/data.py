@@ -26,7 +26,7 @@ from .inventory import cluster_of, of_file
 from .options import size
 from .shared import HELP, explained
 
-KEPT = "interrupted; what has come is kept: the same command continues"
+KEPT = "interrupted; partial data is kept: run the command again to resume"
 NAME = "the name of the data set"
 JSON = "for programs"
 MOST = "100G"

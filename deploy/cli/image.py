@@ -164,7 +164,7 @@ def push(  # noqa: PLR0917  # a flag for each parameter
     python: str = "",
 ) -> None:
     """Copy an image to the engine of every host, without a registry. Only missing layers are sent."""
-    with explained("interrupted; what has come is kept: push again to go on"):
+    with explained("interrupted; partial data is kept: run the command again to resume"):
         chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
         if ssh_config and not Path(ssh_config).is_file():
             raise UsageError(f"--ssh-config: no file {ssh_config}")

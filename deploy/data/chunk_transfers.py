@@ -71,7 +71,7 @@ class ChunkTransfers(Transfers):
         """The transfer of a bundle from a host that has its chunks, else from here; None if neither has."""
         sources = [host for host in bundle.sources if host not in self.lost]
         while sources:
-            source = sources.pop(bundle.chunks[0] % len(sources))  # hosts with equal chunks take turns
+            source = sources.pop(bundle.chunks[0] % len(sources))  # equal hosts share the work
             try:
                 channel = self.cluster.channels[source]
                 made = channel.ask(DATA_BUNDLE, chunks=bundle.chunks, seconds=ANSWER_SECONDS)

@@ -32,8 +32,8 @@ def _outcome(outcome: Outcome) -> str:
         return f"has the same home as {outcome.same_as}"
     holds = f"{count(outcome.files, 'file')}, {outcome.size / 1e6:.1f} MB"
     if not outcome.came:
-        return f"{holds}: it had all of it"
-    return f"{holds}: {outcome.came / 1e6:.1f} MB of it came"
+        return f"{holds}: already up to date"
+    return f"{holds}: {outcome.came / 1e6:.1f} MB transferred"
 
 
 def listed_as_text(hosts: Mapping[str, Sequence[DataSet]]) -> str:

@@ -28,4 +28,4 @@ def _outcome(outcome: Outcome) -> str:
         return f"FAILED: {outcome.error}"
     if outcome.had_it:
         return "has it already"
-    return f"loaded; {count(outcome.layers, 'layer')} of it came, {outcome.size / 1e6:.1f} MB"
+    return f"loaded; {count(outcome.layers, 'layer')} transferred, {outcome.size / 1e6:.1f} MB"

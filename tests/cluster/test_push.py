@@ -210,7 +210,7 @@ def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Eng
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert engines.has(image) == [True, True, True]
     assert re.search(
-        r"node1 +has it already\nnode2 +has it already\nnode3 +loaded; 2 layers of it came", done.stdout
+        r"node1 +has it already\nnode2 +has it already\nnode3 +loaded; 2 layers transferred", done.stdout
     )
     sent = re.search(r"([\d.]+) MB left this machine", done.stdout)
     assert sent

@@ -354,7 +354,7 @@ def test_the_head_fetches_a_file_and_goes_on_where_the_server_broke_off(
 ) -> None:
     content = LARGE[:3_000_000]
     url, seen = serve(content, 2_000_000)
-    with pytest.raises(MusterError, match="only 2000000 of 3000000 bytes came; push again"):
+    with pytest.raises(MusterError, match="only 2000000 of 3000000 bytes arrived; push again"):
         push(hosts, url)
     pushed = push(hosts, url)
     assert (pushed.sent, pushed.failed, seen.ranges) == (0, False, [0, 2_000_000])

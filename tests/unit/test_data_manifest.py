@@ -151,7 +151,7 @@ def test_a_set_of_numbers_travels_as_bits() -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".hidden", "-rf", "a b", "x" * 101, "ä"])
 def test_a_name_that_could_be_no_folder_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="no name for a data set"):
+    with pytest.raises(ValueError, match="cannot name a data set"):
         require_name(name)
 
 
@@ -306,8 +306,8 @@ def test_the_report_of_a_push_is_a_line_a_host() -> None:
         "node3": Outcome(same_as="node1"),
     }
     assert report.pushed_as_text(Pushed("digits", hosts, 2_100_000), 7.2).splitlines() == [
-        "node1  3 files, 5.0 MB: 2.0 MB of it came",
-        "node2  3 files, 5.0 MB: it had all of it",
+        "node1  3 files, 5.0 MB: 2.0 MB transferred",
+        "node2  3 files, 5.0 MB: already up to date",
         "gpu-a  FAILED: no room",
         "node3  has the same home as node1",
         "",

@@ -149,7 +149,7 @@ def test_the_report_is_one_line_a_host() -> None:
     }
     assert report.as_text(IMAGE, Pushed(hosts, sent=263_000_000), 12.4).splitlines() == [
         "node1      has it already",
-        "gpu-node2  loaded; 1 layer of it came, 3.1 MB",
+        "gpu-node2  loaded; 1 layer transferred, 3.1 MB",
         "node3      FAILED: the SSH connection to it is gone",
         "",
         "muster:x abababababab: on 2 of 3 hosts after 12 s; 263.0 MB left this machine",

@@ -27,7 +27,7 @@ from .arrival import Arrival, place_of
 
 TELL_SECONDS = 0.5
 OLD_SECONDS = 7 * 86400.0  # bundles and files of pushes that were never continued
-MOST_BUNDLES = 256  # of earlier pushes, whose sizes are told
+MOST_BUNDLES = 256  # of earlier pushes, whose sizes are reported
 STDIN = 0
 
 

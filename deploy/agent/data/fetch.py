@@ -156,4 +156,4 @@ def _receive(answer: Any, part: Path, most: int, tell: Tell) -> None:
             file.write(content)
             tell(have, max(total, have))
     if total and have != total:
-        raise OSError(f"only {have} of {total} bytes came; push again to go on")
+        raise OSError(f"only {have} of {total} bytes arrived; push again to resume")

@@ -196,7 +196,7 @@ def require_name(name: str) -> str:
     """The name of a data set; ValueError for one that could not be a folder everywhere."""
     if not re.fullmatch(NAME, name):
         raise ValueError(
-            f"{name!r} is no name for a data set: at most 100 letters, digits, dots, dashes, underscores"
+            f"{name!r} cannot name a data set: at most 100 letters, digits, dots, dashes, underscores"
         )
     return name
 
