@@ -25,6 +25,8 @@ BOUND_SECONDS = 5.0
 SAME_SECONDS = 0.3
 """Signals this close are one: `timeout`, `uv run` and shells pass on what the terminal sends as well."""
 RAISE_AGAIN_SECONDS = 0.02
+AGAIN = signal.SIGURG
+"""To ourselves; ignored by default, and no timer of another library uses it."""
 
 
 class _Interrupts:
@@ -45,7 +47,7 @@ class _Interrupts:
         self._watch()
         for number in heard:
             signal.signal(number, self._interrupt)
-        signal.signal(signal.SIGALRM, self._raise_again)
+        signal.signal(AGAIN, self._raise_again)
         sys.unraisablehook = self._dropped
         if signal.SIGQUIT in heard:  # stderr may be closed, or none of the operating system
             with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):
@@ -67,7 +69,7 @@ class _Interrupts:
             sys.__unraisablehook__(unraisable)
             return
         again = threading.Timer(
-            RAISE_AGAIN_SECONDS, signal.pthread_kill, (threading.main_thread().ident, signal.SIGALRM)
+            RAISE_AGAIN_SECONDS, signal.pthread_kill, (threading.main_thread().ident, AGAIN)
         )
         again.daemon = True
         again.start()
