@@ -206,6 +206,22 @@ def test_the_temporary_folder_of_a_job_goes_with_it(host: Host) -> None:
     assert not folder.exists()
 
 
+def test_what_a_killed_agent_has_left_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        monkeypatch.setenv("TMPDIR", place)
+        killed = Host(tmp_path / "jobs" / "first")
+        (left,) = Path(place).iterdir()
+        os.kill(killed.pipe.pid, signal.SIGKILL)
+        killed.channel.close()
+        assert left.exists()
+        second = Host(tmp_path / "jobs" / "second")
+        wait_until(lambda: not left.exists(), f"the end of {left}")
+        assert len([*Path(place).iterdir()]) == 1
+        second.channel.close()
+
+
 def test_the_folder_of_a_job_is_closed_to_other_users(host: Host) -> None:
     assert (host.folder.stat().st_mode & 0o777) == 0o700
 

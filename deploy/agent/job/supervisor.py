@@ -39,6 +39,7 @@ from ..process.processes import (
 )
 from .links import require_targets
 from .local_socket import LocalSocket
+from .private import make_private_folder, sweep_in_thread
 from .ranks import Ranks
 
 KEPT_FOR_SRUN = {"SLURM_CONF"}  # where it finds its site
@@ -99,7 +100,8 @@ class Work:
             write_atomically(Path(path_name), text.encode(), mode, durable=False)
         sweep_old_jobs(folder.parent)
         self.job = request
-        self.private = Path(tempfile.mkdtemp(prefix="muster-"))
+        self.private = make_private_folder()
+        sweep_in_thread()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.reaper = Reaper(self._adopted_killed)
         self.local_socket = LocalSocket(str(self.private), request, self.ranks, self.send)

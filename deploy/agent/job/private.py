@@ -1,0 +1,75 @@
+"""The private folder of a job's agent: its sockets, and the temporary folder of its ranks.
+
+It goes with the agent. A killed agent leaves it, but holds no lock on the file in it any more: the next agent
+of the same user on this host removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+import threading
+from pathlib import Path
+
+PREFIX, LOCK = "muster-", "lock"
+_NAME = re.compile(PREFIX + r"[a-z0-9_]{8}")
+MOST_ENTRIES = 1 << 14
+"""Of the host's temporary folder that are looked at."""
+
+
+def make_private_folder() -> Path:
+    """A new folder; the lock in it is held as long as this process lives."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    draft = folder / f"{LOCK}.new"
+    # Never closed. Without its final name nobody takes it for a lock that has been left.
+    fcntl.flock(os.open(draft, os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
+    draft.rename(folder / LOCK)
+    return folder
+
+
+def sweep_in_thread() -> None:
+    """Remove the folders of killed agents, beside the launch: there may be much in them."""
+    threading.Thread(target=sweep, args=(Path(tempfile.gettempdir()),), daemon=True).start()
+
+
+def sweep(place: Path) -> None:
+    """Remove what killed agents of this user have left in a temporary folder. Others may write there too."""
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        for entry, _ in zip(entries, range(MOST_ENTRIES)):
+            if _NAME.fullmatch(entry.name):
+                with contextlib.suppress(OSError):
+                    _remove_if_left(entry.path)
+
+
+def _remove_if_left(folder: str) -> None:
+    """Remove a folder whose lock nobody holds. OSError for one that is not this user's, or is in use."""
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(place)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != 0o700:
+            return
+        lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=place)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in os.listdir(place):
+                if name != LOCK:  # last, so that an interrupted sweep is continued
+                    _remove(name, place)
+            os.unlink(LOCK, dir_fd=place)
+            os.rmdir(folder)
+        finally:
+            os.close(lock)
+    finally:
+        os.close(place)
+
+
+def _remove(name: str, place: int) -> None:
+    """Remove a file, or a folder with its content, and follow no link. `place`: the folder that it is in."""
+    if stat.S_ISDIR(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode):
+        shutil.rmtree(f"/proc/self/fd/{place}/{name}")  # it goes through descriptors
+    else:
+        os.unlink(name, dir_fd=place)
