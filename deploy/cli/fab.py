@@ -12,8 +12,7 @@ from typing import Any
 from fabric.main import program as fab
 from invoke import Collection, Context, Exit, Task
 
-from .command import Command
-from .commands import MODULES, load
+from .commands import FAMILIES, MODULES, load
 
 
 def commands() -> Collection:
@@ -39,21 +38,21 @@ def _collection() -> Collection:
     """A task for each command, for `fab --list` and for other programs that read the fabfile."""
     root = Collection()
     groups: dict[str, Collection] = {}
-    for name in MODULES:
+    for name, (_, summary) in (entry for family in FAMILIES.values() for entry in family.items()):
         group, _, last = name.rpartition(".")
         if group and group not in groups:
             groups[group] = Collection(group)
             root.add_collection(groups[group])
-        (groups[group] if group else root).add_task(_task(load(name), last), last)
+        (groups[group] if group else root).add_task(_task(name, summary), last)
     return root
 
 
-def _task(command: Command, name: str) -> Task[Any]:
+def _task(name: str, summary: str) -> Task[Any]:
     def body(context: Context) -> None:
-        command.run({})
+        load(name).run({})
 
-    body.__doc__ = command.text
-    return Task(body, name=name)
+    body.__doc__ = summary
+    return Task(body, name=name.rpartition(".")[2])
 
 
 def _without_fabs_own(argv: list[str], left: int, *, dry: bool) -> list[str]:

@@ -59,7 +59,7 @@ def _run(words: Sequence[str], called: str) -> None:
         sys.stdout.write(usage.versions())
         return
     named = [word for word in words if not word.startswith("-") and word != "help"]
-    known = commands(named[0].partition(".")[0] if named else "")
+    known = commands(named[0].partition(".")[0]) if named else {}
     call = parse(words, known, called)
     if call.asks == "help":
         command = known.get(call.command)

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from .command import Command
-from .commands import FAMILIES, load
+from .commands import FAMILIES
 
 DISTRIBUTIONS = {"Muster": "muster-cluster", "Fabric": "fabric", "Invoke": "invoke", "Paramiko": "paramiko"}
 LEAST_TEXT, BETWEEN = 30, 3  # columns of the text beside the names, and of the gap between them
@@ -23,7 +23,7 @@ def of_all(called: str) -> str:
     """Every command with the first line of its help, in the order in which a user needs them."""
     parts = [f"Usage: {called} COMMAND [options]\n"]
     for title, names in FAMILIES.items():
-        rows = [(name.replace(".", " "), load(name).text.partition("\n")[0]) for name in names]
+        rows = [(name.replace(".", " "), summary) for name, (_, summary) in names.items()]
         parts.append(f"\n{title}:\n{_columns(rows)}")
     return "".join([*parts, f"\n{called} COMMAND --help explains a command; {called} --version\n"])
 

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from muster.deploy.cli.commands import commands
+from muster.deploy.cli.commands import FAMILIES, commands
 from muster.deploy.cli.parser import Call, parse
 from muster.deploy.errors import UsageError
 
@@ -133,3 +133,8 @@ def test_the_program_may_have_options_of_our_names(line: str) -> None:
     rest = f"--{COMMANDS[call.command].rest}"
     assert shlex.split(call.values[rest]) == shlex.split(line)[2:]
     assert call.values.keys() <= {rest, "--script"}
+
+
+def test_the_list_of_commands_has_the_first_line_of_each_help() -> None:
+    listed = {name: summary for family in FAMILIES.values() for name, (_, summary) in family.items()}
+    assert listed == {name: command.text.partition("\n")[0] for name, command in COMMANDS.items()}
