@@ -34,16 +34,18 @@ def first_of(failures: Iterable[Failure], head: str) -> Failure | None:
     return next(causes, first)
 
 
-def blame_mute(failure: Failure | None, mute: Mapping[str, SilentError]) -> Failure | None:
+def prefer_silent_host(failure: Failure | None, silent: Mapping[str, SilentError]) -> Failure | None:
     """The failure; or a host that was silent when the job was ended, if that explains the failure.
 
     mpirun may notice a lost host before the driver does, as in `first_of`. All hosts together lost none.
     """
-    others = [name for name, error in mute.items() if failure and name != failure.host and not error.together]
+    others = [
+        name for name, error in silent.items() if failure and name != failure.host and not error.together
+    ]
     if failure is None or not others or not _may_be_victim(failure):
         return failure
     tail = (f"ended with it: {failure.headline}\n",)
-    return Failure("host", mute[others[0]].text, 3, host=others[0], at=failure.at, tail=tail)
+    return Failure("host", silent[others[0]].text, 3, host=others[0], at=failure.at, tail=tail)
 
 
 def blame_network(failure: Failure | None, remote: Mapping[str, HostError | None]) -> Failure | None:

@@ -21,7 +21,7 @@ from ..connect.silence import FROZEN
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
-from .blame import blame_mute, blame_network, first_of
+from .blame import blame_network, first_of, prefer_silent_host
 from .early import ended_early
 from .events import Reports, Watcher
 from .explanation import Explanation, explained, gather_explanation, needed
@@ -95,7 +95,7 @@ class Run:
         self.notice = Notice(cluster)
         self.began = now()
         self._pulse = stall_timeout > 0
-        self._mute: dict[str, SilentError] = {}
+        self._silent_at_end: dict[str, SilentError] = {}
         """The hosts that fell silent while the job was ended."""
         self._sampling: Sampling | None = None
         self._pacing: Pacing | None = None
@@ -137,7 +137,7 @@ class Run:
         return self.suspension.explain(blame_network(first, remote))
 
     def _result(self, explanation: Explanation | None, left: dict[str, int]) -> LaunchResult:
-        failure = blame_mute(self._first_failure, self._mute)
+        failure = prefer_silent_host(self._first_failure, self._silent_at_end)
         return LaunchResult(
             plan=self.plan,
             started=self.began,
@@ -270,7 +270,7 @@ class Run:
             self._drain(0.0)  # takes reports in, as agents send these before they answer
             wait_for_all(asked.values(), 0.05)
         self._drain(0.0)
-        self._mute = {name: silent[name] for name in sorted(asked.keys() & silent.keys())}
+        self._silent_at_end = {name: silent[name] for name in sorted(asked.keys() & silent.keys())}
         return {name: left for name, future in asked.items() if (left := _left(future))}
 
     def _drain(self, seconds: float) -> None:
