@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from muster.deploy.common.data import manifest as module
+from muster.deploy.common.data import sets as sets_module
 from muster.deploy.common.data.draft import Draft
 from muster.deploy.common.data.manifest import (
     CHUNK,
@@ -21,6 +23,7 @@ from muster.deploy.common.data.manifest import (
     require_sound,
 )
 from muster.deploy.common.data.scan import scan
+from muster.deploy.common.data.sets import Sets, Version
 from muster.deploy.connect.requests.data import DATA_LIST
 
 FIRST, SECOND = b"a" * CHUNK, b"the end"
@@ -138,3 +141,25 @@ def test_a_host_cannot_say_that_a_set_has_no_shards_or_very_many(of: int) -> Non
     listed = {"place": "a" * 32, "sets": [{"name": "digits", "of": of}]}
     with pytest.raises(ValueError, match="of: expected 1 to 4096"):
         DATA_LIST.read(listed)
+
+
+def test_the_files_of_a_set_are_synced_before_its_name_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut could leave a set in place whose files are empty: pushes and ranks do not read it."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_bytes(b"bytes")
+    manifest = scan(str(tmp_path / "source"))
+    sets, version = Sets(tmp_path / "data", tmp_path / "jobs"), Version("digits", manifest.digest)
+    draft = Draft(sets.draft_folder(version), manifest, Chunks(manifest), [0])
+    draft.adopt()
+    draft.place(0, b"bytes")
+    synced: list[tuple[str, bool]] = []
+
+    def note(folder: str) -> None:
+        synced.append((folder, (tmp_path / "data" / "digits").exists()))
+
+    monkeypatch.setattr(sets_module, "sync_file_system", note)
+    sets.publish(version, draft)
+    assert synced == [(os.fsdecode(draft.folder), False)]
+    assert (tmp_path / "data" / "digits" / "a").read_bytes() == b"bytes"
