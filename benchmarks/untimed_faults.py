@@ -80,4 +80,115 @@ UNTIMED = (
         "the others get the image",
         "tests/unit/test_push_frozen.py",
     ),
+    (
+        "a stored content of a host is empty or damaged",
+        "the content is sent again, and the job runs as written; a second mismatch names host, file and disk",
+        "tests/local/test_damaged_store.py, tests/local/test_power_cuts.py",
+    ),
+    (
+        "a host answers for a rank of another host (`why`, `eval`, `debug`, `stacks`, `logs`, `top`)",
+        "`protocol error` of that host alone; the other hosts are shown",
+        "tests/attacks/test_liars.py",
+    ),
+    (
+        "an exception while a thread lives that is no daemon",
+        "the exception at once, with the thread that keeps the rank alive; the rank is ended after 60 s",
+        "tests/node/test_program_over.py",
+    ),
+    (
+        "Python is replaced on a host while a job runs",
+        "the end of every rank is reported as it was (0, status, exception, signal)",
+        "tests/node/test_rank.py, tests/node/test_replaced_python.py",
+    ),
+    (
+        "a host's home does not answer (`fsfreeze -f`, a file server that is gone)",
+        "the job runs on with all lines here, and a note names the disk; launch, check and stacks name it",
+        "tests/node/test_silent_disk.py",
+    ),
+    (
+        "a rank ends with 0 before the others",
+        "`rank 1 on localhost ended with status 0 after 2.1 s, while others still ran`",
+        "tests/unit/test_early_ends.py, tests/local/test_local_launch.py",
+    ),
+    (
+        "one rank prints without end under `--max-log`",
+        "its own log is cut, and ends with its last lines; logs of other ranks are whole",
+        "tests/unit/test_log_shares.py",
+    ),
+    (
+        "this machine loses its network, and so all hosts at once",
+        "`all 3 hosts have been silent for 10 s: this machine has lost its network …`; no host is blamed or "
+        "left out",
+        "tests/unit/test_silence.py, tests/cluster/test_driver_network.py",
+    ),
+    (
+        "this machine loses its network while somebody is attached",
+        "`connecting again for up to 60 s`; nothing is missed or shown twice",
+        "tests/unit/test_lasting.py",
+    ),
+    (
+        "the driver of a detached job stood still",
+        "`the driver on node1: the driver stood still for 21 s …`",
+        "tests/unit/test_suspension.py",
+    ),
+    (
+        "a second signal to the driver",
+        "`ending within 5 s, at once after one more signal; hosts end what is left`",
+        "tests/unit/test_interrupts.py",
+    ),
+    (
+        "standard output of a launch is closed, or its terminal goes away under nohup",
+        "status and records of the job are as ever",
+        "tests/unit/test_closed_streams.py",
+    ),
+    (
+        "runs/JOB is removed, read-only or out of inodes at the end of a job",
+        "DONE with the status of the ranks; verdict and standard error say what could not be written",
+        "tests/unit/test_attempts.py",
+    ),
+    (
+        'an option has an empty value (`--include "$UNSET"`), or `--env` sets RANK',
+        "status 2, and the option or variable is named; no host is contacted",
+        "tests/unit/test_option_values.py, tests/unit/test_request.py",
+    ),
+    (
+        "sshd does not let the jobs' account in",
+        "`muster setup` undoes its sshd settings there, and quotes sshd's reason",
+        "tests/ansible/test_setup.py",
+    ),
+    (
+        "a host claims the address of another one in setup",
+        "setup stops and names both",
+        "tests/ansible/test_templates.py",
+    ),
+    (
+        "a rank sends a hostile pickle, another type, or says that 2^50 bytes follow",
+        "no other rank runs it; every rank ends with status 2 and names the rank and its host",
+        "tests/train/test_exchanged_values.py",
+    ),
+    (
+        "a file of a sharded checkpoint is damaged, missing, or holds code",
+        "every rank refuses it and names the rank that found it; weights are unchanged",
+        "tests/train/test_gpt_sharded.py",
+    ),
+    (
+        "a stranger connects to the port of a push, or records what passes",
+        "a TLS alert; no content, checksum, name or key",
+        "tests/node/test_transfer_security.py",
+    ),
+    (
+        "a host gives wrong chunks, or says that right chunks are wrong",
+        "it alone is left out and named",
+        "tests/attacks/test_data_liars.py",
+    ),
+    (
+        "a host says `busy` and does nothing, or sends a byte now and then",
+        "it is given up, or another source is used",
+        "tests/attacks/test_boundary.py, tests/node/test_blobs.py, tests/unit/test_transfers.py",
+    ),
+    (
+        "a web server redirects to http, or into a private network",
+        "refused, with the address",
+        "tests/unit/test_web.py",
+    ),
 )
