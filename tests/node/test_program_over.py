@@ -70,7 +70,8 @@ class Rank:
         while select.select([self._listener], [], [], 0)[0]:
             connection, _ = self._listener.accept()
             with connection, connection.makefile("rb") as stream:
-                reports.append(json.loads(stream.readline()))
+                if line := stream.readline():  # else a check of this host has asked whether an agent lives
+                    reports.append(json.loads(line))
         return Ended(done.returncode, (self.folder / "said").read_text(), reports)
 
 

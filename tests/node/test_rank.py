@@ -43,9 +43,12 @@ class Agent:
     ) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **MPIRUN, "MUSTER_AGENT": str(self.folder)}
         process = subprocess.Popen([python, "-IS", program, *argv], env=environment)
-        self.connection, _ = self._listener.accept()
-        self.stream = self.connection.makefile("rwb")
-        self.hello = json.loads(self.stream.readline())
+        hello = b""
+        while not hello:  # a check of this host may ask whether an agent lives
+            self.connection, _ = self._listener.accept()
+            self.stream = self.connection.makefile("rwb")
+            hello = self.stream.readline()
+        self.hello = json.loads(hello)
         self.stream.write(json.dumps(self.job).encode() + b"\n")
         self.stream.flush()
         return process
