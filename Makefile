@@ -70,9 +70,10 @@ soak: $(ENVIRONMENTS) ## what takes long, and every limit of time, into build/so
 	SOAK=1 $(PYTEST) 4 --ignore tests/unit -m 'soak and not timed'; shared=$$?; \
 	  SOAK=1 $(BIN)/pytest -m timed && exit $$shared
 
-lint: .venv/installed ## ruff, mypy --strict, shellcheck, yamllint, hadolint, ansible-lint
+lint: .venv/installed ## ruff, plain English, mypy --strict, shellcheck, yamllint, hadolint, ansible-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python .ci/phrases.py
 	@mkdir -p .venv/typing && ln -sfn "$(CURDIR)" .venv/typing/muster # mypy follows no editable installation
 	$(BIN)/mypy
 	$(BIN)/mypy docker/*.py

@@ -72,7 +72,7 @@ UNTIMED = (
     ("sshd allows no session", "`accepts the login, but no session`", "tests/unit/test_ssh.py"),
     (
         "`muster run --timeout` and a process that is stuck in the kernel",
-        "`not over in time; 1 of its processes are stuck in the kernel`",
+        "`timed out; 1 of its processes are stuck in the kernel`",
         "tests/node/test_agent.py",
     ),
     (

@@ -16,7 +16,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-NONSENSE = (KeyError, TypeError, ValueError, OverflowError)  # for an integer that is too large for a float
+MALFORMED = (KeyError, TypeError, ValueError, OverflowError)  # for an integer that is too large for a float
 """What `from_json` raises. Its text says where in the value the mismatch is, and quotes little of it."""
 
 _short = Repr()
@@ -76,8 +76,8 @@ class Parsed:
 def from_json(kind: Any, value: Any) -> Any:
     """The value as `kind`: a dataclass, a tuple or mapping, a path, a literal, or a plain type.
 
-    Raises one of NONSENSE for anything else. A field with a default may be missing; unknown ones are ignored.
-    A tuple is written as a list, a NamedTuple too.
+    Raises one of MALFORMED for anything else. A field with a default may be missing; unknown ones are
+    ignored. A tuple is written as a list, a NamedTuple too.
     """
     return _decoder(kind)(value)
 
@@ -216,5 +216,5 @@ def _at(place: object, decode: _Decoder, value: Any) -> Any:
     """Decode a part; the error says where it is."""
     try:
         return decode(value)
-    except NONSENSE as error:
+    except MALFORMED as error:
         raise ValueError(f"{place}: {error}") from None

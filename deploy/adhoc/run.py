@@ -83,5 +83,5 @@ def _ended(report: Report) -> Ended:
         stuck = (
             f"; {report.left} of its processes cannot be ended (stuck in the kernel)" if report.left else ""
         )
-        return Ended(TIMED_OUT, f"not over in time{stuck}", output)
+        return Ended(TIMED_OUT, f"timed out{stuck}", output)
     return Ended(status_of(report.code), describe_code(report.code) if report.code else "", output)

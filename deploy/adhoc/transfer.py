@@ -97,7 +97,7 @@ def get(cluster: Cluster, source: str, folder: Path, tell: Tell = lambda more, t
 
 
 def _describe(source: Path) -> dict[str, Any]:
-    """What hosts are told of a file or folder, to check it; `UsageError` for what is neither."""
+    """The description of a file or folder by which hosts check it; `UsageError` for what is neither."""
     try:
         mode = source.stat().st_mode & 0o777
         if source.is_dir():

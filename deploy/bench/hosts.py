@@ -57,7 +57,7 @@ class Speeds:
 
     @staticmethod
     def of_json(value: Any) -> Speeds:
-        """What `as_json` made this of. Raises one of NONSENSE for anything else."""
+        """What `as_json` made this of. Raises one of MALFORMED for anything else."""
         speeds: Speeds = from_json(Speeds, value)
         if len(speeds.hosts) != len(speeds.figures):
             raise ValueError("hosts and figures differ in number")
@@ -78,7 +78,7 @@ class SlowHost:
 def read(
     job: str, made: str, hosts: Sequence[str], printed: Mapping[int, str]
 ) -> tuple[Speeds, dict[str, str]]:
-    """The figures of a job with a rank on each host, and the hosts that print nonsense or nothing."""
+    """The figures of a job with a rank on each host, and the hosts that print something else or nothing."""
     figures, problems = [], {}
     for rank, host in enumerate(hosts):
         lines, problem = values(printed.get(rank, ""), "host", FigureLine, MOST_FIGURES)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ..common.durable import write_atomically
 from ..common.os_errors import explain
-from ..decode import NONSENSE
+from ..decode import MALFORMED
 from ..errors import UsageError
 from .hosts import Speeds
 from .links import Links
@@ -65,7 +65,7 @@ def read(path: Path, kind: type[Result]) -> Result | None:
         return None
     except OSError as error:
         raise UsageError(f"{path}: {explain(error)}") from None
-    except NONSENSE as error:
+    except MALFORMED as error:
         raise UsageError(f"{path}: no such result of muster bench: {error}; remove it") from None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from ..decode import NONSENSE, AtMost, Between, Like, from_json
+from ..decode import MALFORMED, AtMost, Between, Like, from_json
 
 Rank = Annotated[int, Between(0, 1 << 20)]
 Seconds = Annotated[float, Between(1e-9, 1e6)]
@@ -50,7 +50,7 @@ def values(text: str, bench: str, kind: type[_Kind], most: int) -> tuple[list[_K
             return found, f"more than {most} lines of {bench}"
         try:
             found.append(from_json(kind, line))
-        except NONSENSE as error:
+        except MALFORMED as error:
             return found, f"a line of {bench} that no program of ours prints: {error}"
     return found, ""
 

@@ -57,7 +57,7 @@ class Links:
 
     @staticmethod
     def of_json(value: Any) -> Links:
-        """What `as_json` made this of. Raises one of NONSENSE for anything else."""
+        """What `as_json` made this of. Raises one of MALFORMED for anything else."""
         links: Links = from_json(Links, value)
         return links
 

@@ -115,7 +115,7 @@ def diff(  # noqa: PLR0917  # a flag for each parameter
 def _require_name(environment: str) -> None:
     """Refuse what cannot be the name of an environment, before a host is asked."""
     if environment and not re.fullmatch(KEY, environment):
-        raise UsageError(f"{environment}: no name of an environment; muster env list has the names")
+        raise UsageError(f"{environment}: not an environment name; muster env list has the names")
 
 
 def _listing(there: Mapping[str, Mapping[str, Environment]]) -> str:

@@ -71,7 +71,7 @@ def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> 
             f"launch {shlex.join([named, *words[1:]])}"
         )
     if module.startswith("-"):
-        raise UsageError(f"--module {module}: no name of a module begins with a dash")
+        raise UsageError(f"--module {module}: a module name does not begin with a dash")
     if script:
         named, runner = script_of(tree, place, script)
         asked = Program(script=named, args=words, runner=runner)

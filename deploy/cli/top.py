@@ -84,7 +84,7 @@ def _live(source: Source, history: History, read_stacks: Callable[[], str] | Non
         raise UsageError("top needs a terminal; top --once prints what it knows, top --json for programs")
     from ..view.top.app import Top  # noqa: PLC0415
 
-    # Textual would read a terminal that is gone for ever, with a whole processor.
+    # Textual would read a terminal that is gone forever, with a whole processor.
     signal.signal(signal.SIGHUP, lambda *_: os._exit(128 + signal.SIGHUP))
     Top(source, history, read_stacks).run()
 

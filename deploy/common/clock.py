@@ -1,4 +1,4 @@
-"""A clock that nobody can set. Muster orders failures by it; they may be milliseconds apart."""
+"""A monotonic clock. Muster orders failures by it; they may be milliseconds apart."""
 
 from __future__ import annotations
 

@@ -77,4 +77,4 @@ def values_in(line: bytes) -> int:
 
 
 def _refuse(word: str) -> float:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")

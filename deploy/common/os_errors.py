@@ -33,7 +33,7 @@ _TABLE = {
     errno.ENOEXEC: ("{path} is no program for this machine", "look at its first line: head -c 99 {path}"),
     errno.EIO: ("the disk of {path} gives errors", "look at dmesg"),
     errno.ESTALE: ("{path} is on a network file system that is gone", "mount it again"),
-    errno.EPIPE: ("nobody reads it any more", ""),
+    errno.EPIPE: ("broken pipe", ""),
     errno.EMFILE: ("only {files} open files are allowed", "raise nofile for that login: ulimit -n"),
     errno.ENFILE: ("the machine has too many open files", "raise fs.file-max, or end programs there"),
     errno.EAGAIN: (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-# Bounds above what any host has: a number beyond them is nonsense, and would spoil every scale.
+# Bounds above what any host has: a number beyond them is wrong, and would spoil every scale.
 MOST_BYTES, MOST_SHARE, MOST_CORES = 1 << 60, 1.0, 1 << 16
 MOST_RANKS, MOST_GPUS, MOST_NAME = 1 << 12, 1 << 8, 256
 
@@ -152,7 +152,7 @@ class HostSample:
 
 
 def of_json(value: Any) -> HostSample:
-    """The sample that a plain value describes; ValueError for nonsense. Unknown fields are ignored."""
+    """The sample that a plain value describes; ValueError for anything else. Unknown fields are ignored."""
     sample: HostSample = _record(HostSample, value)
     return sample
 

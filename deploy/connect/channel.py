@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..common.clock import now
 from ..common.frames import Frame, Readable, read_frame, write_frame
-from ..decode import NONSENSE
+from ..decode import MALFORMED
 from ..errors import MusterError
 from . import report_frames
 from .bootstrap import NEED_LATE, Noise, agent_source, await_greeting, is_swallowed, late_source, remedy_of
@@ -31,7 +31,7 @@ from .requests.request import Answer, Request
 from .silence import FROZEN, SILENCE_SECONDS, TOGETHER_SECONDS, Clocks, Sign, losses, standstill
 from .work import Work, explained
 
-# More than any agent sends in one line; the values of a line are bounded too (MOST_VALUES in frames.py).
+# The longest line of an agent is shorter; the values of a line are bounded too (MOST_VALUES in frames.py).
 MOST_LINE = 1 << 23
 MOST_ERROR = 1 << 16
 # Bytes of reports that may come while an answer is due, with those that were on their way: an agent answers
@@ -208,7 +208,7 @@ class Channel:
     # -- the reader's thread --
 
     def _read(self) -> None:
-        reader, noise, nonsense = _Lines(self._pipe.reader), None, ""
+        reader, noise, malformed = _Lines(self._pipe.reader), None, ""
         try:
             noise = await_greeting(reader)
             self._greeted, self._heard = True, time.monotonic()
@@ -217,13 +217,13 @@ class Channel:
                 self._take(*received, reader.length)
         except OSError:
             pass  # the connection is gone
-        except NONSENSE as error:
-            nonsense = str(error)
-        self.lost = self._explain(noise, nonsense)
+        except MALFORMED as error:
+            malformed = str(error)
+        self.lost = self._explain(noise, malformed)
         self._fail_all(self.lost)
         self._events.put(Event(self.host, Lost(self.lost)), wait=False)
         # Our agent ends its job then. Another program can reach nobody any more, and no lifeline ends it.
-        if nonsense or (noise and noise.endless):
+        if malformed or (noise and noise.endless):
             self.give_up()
             self._pipe.close(patient=False)
 
@@ -275,11 +275,11 @@ class Channel:
                 _, pending = self._waiting.popitem()
                 pending.future.set_exception(reason)
 
-    def _explain(self, noise: Noise | None, nonsense: str) -> LostError:
+    def _explain(self, noise: Noise | None, malformed: str) -> LostError:
         """Why the connection has ended."""
-        if nonsense:
-            text = f"it sent what no agent sends: {nonsense}"
-            return LostError(text, DISTRUST, kind="host.nonsense", host=self.host)
+        if malformed:
+            text = f"protocol error: {malformed}"
+            return LostError(text, DISTRUST, kind="host.protocol-error", host=self.host)
         if noise and noise.endless:
             text = f"its agent did not start, and 1 MiB of other output came: {noise.said}"
             return LostError(text, NOISY, kind="ssh.shell-noisy", host=self.host)

@@ -12,7 +12,7 @@ from .reports import Event, Output
 MOST_BYTES = 1 << 24
 LEAST_SHARE = 1 << 18
 OVERHEAD = 512  # bytes in memory of a small report, beside the bytes that it came in
-MOST_OVERTAKING = 64  # a host that lies may send other reports for ever; then lines have their turn too
+MOST_OVERTAKING = 64  # a host that lies may send other reports forever; then lines have their turn too
 
 
 class Inbox:

@@ -33,7 +33,7 @@ class SilentError(LostError):
 
 
 GONE = "the SSH connection to its agent is gone"
-_EXPLAINED = frozenset({"host.nonsense", "agent.killed"})
+_EXPLAINED = frozenset({"host.protocol-error", "agent.killed"})
 
 
 def why_lost(error: HostError, otherwise: str = GONE) -> str:

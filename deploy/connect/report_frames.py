@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..common.frames import Frame
-from ..decode import NONSENSE, from_json
+from ..decode import MALFORMED, from_json
 from .reports import (
     CommandEnd,
     DaemonEnd,
@@ -72,7 +72,7 @@ def room(frame: Frame) -> int:
 
 
 def of_frame(frame: Frame, payload: bytes = b"") -> Report:
-    """The report that an agent sent; one of NONSENSE for what no agent sends."""
+    """The report that an agent sent; one of MALFORMED for a protocol error."""
     word = frame.get("event")
     if word == SAMPLE:
         return Sampled.of(frame)
@@ -80,6 +80,6 @@ def of_frame(frame: Frame, payload: bytes = b"") -> Report:
         raise ValueError(f"an unknown report {str(word)[:40]!r}")
     try:
         report: Report = from_json(KINDS[word], {**frame, "output": payload} if word == "ran" else frame)
-    except NONSENSE as error:
+    except MALFORMED as error:
         raise ValueError(f"the report {word}: {error}") from None
     return report

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 from ..common import samples
 from ..common.frames import Frame
 from ..common.samples import HostSample
-from ..decode import NONSENSE, AtMost, Between, Like
+from ..decode import MALFORMED, AtMost, Between, Like
 from ..errors import HostError
 from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Words
 from ..hosts.environments import Environment
@@ -106,7 +106,7 @@ class Pulses:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What a host and its ranks did; None for nonsense, which costs the host this sample and nothing else."""
+    """What a host and its ranks did; None for a malformed one: the host loses this sample alone."""
 
     sample: HostSample | None
 
@@ -115,7 +115,7 @@ class Sampled:
         """The sample in a frame. The driver gives it its time and host (deploy/launch/sampling.py)."""
         try:
             return cls(samples.of_json({**frame["sample"], "at": 0, "host": "", "attempt": 0}))
-        except NONSENSE:
+        except MALFORMED:
             return cls(None)
 
 

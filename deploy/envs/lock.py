@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ..common.durable import read_sealed, write_sealed
-from ..decode import NONSENSE, from_json
+from ..decode import MALFORMED, from_json
 from ..errors import UsageError
 from . import uv
 from .requirements import exported_problems, toml
@@ -87,7 +87,7 @@ def locked(asked: Wanted, platform: Platform, cache: Path) -> Lock:
 def _kept(path: Path) -> Lock | None:
     try:
         lock: Lock = from_json(Lock, read_sealed(path))
-    except NONSENSE:
+    except MALFORMED:
         return None
     return lock
 

@@ -39,7 +39,7 @@ class ContainerThere:
     rootless: bool
     """Whether the engine itself runs as the user: then the user is root, or the user, inside."""
     remapped: bool
-    """Whether the engine gives containers other numbers of users, unless it is told not to."""
+    """Whether the engine gives containers other numbers of users, unless an option turns that off."""
     raises_limits: bool
     """Whether the engine may give a container more locked memory than the user has."""
     id: Annotated[str, Like(r"([0-9a-f]{64})?")]

@@ -85,7 +85,7 @@ def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
             break
     if len(problems) > MOST_PROBLEMS:
         last = problems[MOST_PROBLEMS - 1].line
-        more = Problem(source, last, 1, "there are more mistakes from here on; mend these first")
+        more = Problem(source, last, 1, "there are more mistakes from here on; fix these first")
         problems = [*problems[:MOST_PROBLEMS], more]
     if problems:
         raise HostfileError(problems)

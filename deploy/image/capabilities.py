@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..decode import NONSENSE, from_json
+from ..decode import MALFORMED, from_json
 from ..errors import UsageError
 
 
@@ -38,7 +38,7 @@ def parse(text: str, image: str) -> Proof:
         proof = json.loads(text)
         checks = tuple(Check(*from_json(list, check)) for check in proof["checks"])
         return Proof(from_json(str, proof["flavor"]), checks)
-    except NONSENSE:
+    except MALFORMED:
         last = (text.strip().splitlines() or ["nothing"])[-1]
         raise UsageError(
             f"{image} does not prove what it is, as images of Muster do; it said: {last}"

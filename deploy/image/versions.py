@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..decode import NONSENSE
+from ..decode import MALFORMED
 from ..errors import UsageError
 
 FOLDER = Path(__file__).parents[2] / "docker"
@@ -59,7 +59,7 @@ def parse(text: str, source: str = str(FILE)) -> dict[str, Track]:
     """Every track by its name. `UsageError` if the text has another form."""
     try:
         return {name: _track(name, record) for name, record in json.loads(text)["tracks"].items()}
-    except NONSENSE as error:
+    except MALFORMED as error:
         raise UsageError(f"{source}: {type(error).__name__}: {error}") from None
 
 

@@ -60,7 +60,7 @@ def _first_word(cluster: Cluster) -> str:
     if isinstance(report, Detached):
         return _title(report)
     if isinstance(report, Lost) and (
-        isinstance(report.reason, SilentError) or report.reason.kind == "host.nonsense"
+        isinstance(report.reason, SilentError) or report.reason.kind == "host.protocol-error"
     ):
         raise report.reason
     raise LostError("the SSH connection broke; see with muster status whether the job runs", host=head)

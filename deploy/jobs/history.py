@@ -15,7 +15,7 @@ from ..launch.result import LaunchResult
 from ..plan.launch_plan import LaunchPlan
 
 MOST_FAILURES = 64
-"""Failures of an attempt that are told. Only the first counts, and a host may send any number."""
+"""Failures of an attempt that become events. Only the first counts, and a host may send any number."""
 
 
 class History:
@@ -60,7 +60,7 @@ class History:
         """Ignored: the line is not of a rank."""
 
     def ended(self, result: LaunchResult) -> None:
-        """The attempt has ended. A failure that nobody has told yet is told before."""
+        """The attempt has ended. Emit the failure event first if it is missing."""
         if result.failure:
             self.tell(of_failure(result.failure, result.plan))
         if result.why:

@@ -20,7 +20,7 @@ from ..connect.opener import Access, require_usable
 from ..connect.ownership import require_own
 from ..connect.pipe import LostError
 from ..connect.requests.jobs import JobState
-from ..decode import NONSENSE, AtMost, Between, from_json
+from ..decode import MALFORMED, AtMost, Between, from_json
 from ..errors import MusterError, UsageError
 from ..hosts import hostfile
 from ..hosts.bounds import MOST_HOSTS, Words
@@ -134,7 +134,7 @@ def _read(path: Path) -> HostsRecord:
         record = HostsRecord(
             hostfile.parse("\n".join(written.hosts), str(path)), written.access, written.detached
         )
-    except (OSError, MusterError, RecursionError, *NONSENSE) as error:
+    except (OSError, MusterError, RecursionError, *MALFORMED) as error:
         why = explain(error) if isinstance(error, OSError) else str(error)
         raise UsageError(f"{path}: {why}; remove this file, and name the job's hosts with --hosts") from None
     require_usable(record.access)

@@ -42,7 +42,7 @@ class Job:
     slurm_timeout: float = 0.0
     """Seconds that such a driver waits for the hosts; 0 for no limit."""
     notify: str = ""
-    """A command or a URL that is told of the end."""
+    """A command or a URL that gets the result at the end."""
     python: str = ""
     """The Python of the hosts, if the user named one."""
     pythons: Mapping[str, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from ..errors import MusterError
 from .control import Known
 
 TRY_SECONDS, PAUSE_SECONDS = 60.0, 2.0
-FINAL = frozenset({"host.nonsense", "python.failed", "ssh.shell-noisy", "ssh.shell-reads"})
+FINAL = frozenset({"host.protocol-error", "python.failed", "ssh.shell-noisy", "ssh.shell-reads"})
 """Losses that another connection would not change."""
 
 

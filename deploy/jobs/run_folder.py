@@ -38,7 +38,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class RunFolder:
-    """The paths of a run, and a watcher that writes its logs. The layout is the same for every launcher.
+    """The paths of a run, and a watcher that writes its logs. The layout is the same forevery launcher.
 
     `max_log`: the bytes that all logs together may take, 0 for no limit. The hosts keep everything.
     `again`: an earlier driver of the job has made the folder.
@@ -205,7 +205,11 @@ class RunFolder:
             return result
         try:
             asked = json.loads(order.read_text())["by"]
-        except (OSError, ValueError, LookupError):  # the driver was told, and by whom is only extra
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+        ):  # the driver has the request; the name of the user is an extra
             return result
         return dataclasses.replace(result, failure=stopped(asked, result.exit_status, result.failure.at))
 

@@ -116,7 +116,7 @@ class Attempts:
     ) -> None:
         """`placement`: of the first attempt, if it is known.
 
-        `on_wait` is told what the job waits for before its first start, if that may take long.
+        `on_wait` gets what the job waits for before its first start, if that may take long.
         """
         self._timings = timings or Timings()
         self._packages, self._placement = packages, placement

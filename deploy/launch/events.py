@@ -97,7 +97,7 @@ class Reports:
                 raise UntrueReport("a report that has no place in a launch")
             self._handlers[type(report)](host, report)
         except UntrueReport as error:
-            reason = f"it sent what no agent sends: {error}; {DISTRUST}"
+            reason = f"protocol error: {error}; {DISTRUST}"
             self.state.fail(Failure("host", reason, 3, host=host, at=now()))
 
     def catch_up(self) -> None:

@@ -48,7 +48,7 @@ def unreached_pairs(plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, C
 
 
 def _rank_addresses(plan: LaunchPlan, cluster: Cluster, name: str) -> list[str]:
-    """The addresses of a host on the interface that its ranks were told to use; if on none, all of them."""
+    """The addresses of a host on the interface that its ranks use; if on none, all of them."""
     host = next(host for host in plan.hosts if host.host.name == name)
     known, facts = cluster.addresses(host.host), cluster.facts[name]
     chosen = [place for place in known if facts.interfaces.get(place) == host.env.get(INTERFACE)]

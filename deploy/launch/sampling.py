@@ -1,6 +1,6 @@
 """Samples of a running launch: has the agents send them, and hands on those that may be true.
 
-Nothing here can fail a job. A host that sends nonsense, or more than it was asked for, costs its samples
+Nothing here can fail a job. A host that sends malformed samples, or more than requested, loses its samples
 only, and the verdict notes it.
 """
 
@@ -34,7 +34,7 @@ class Sampling:
         self._keep, self._every = keep, every
         self._last: dict[str, float] = {}
         self.newest: dict[str, HostSample] = {}
-        self._nonsense: Counter[str] = Counter()
+        self._malformed: Counter[str] = Counter()
         self._early: Counter[str] = Counter()
 
     @property
@@ -42,7 +42,7 @@ class Sampling:
         """What the verdict says of hosts whose samples were left out."""
         senseless = [
             f"{host}: {count(number, 'sample')} made no sense, and {'is' if number == 1 else 'are'} left out"
-            for host, number in self._nonsense.items()
+            for host, number in self._malformed.items()
         ]
         return senseless + [
             f"{host}: sent {number} samples more than it was asked for; they are left out"
@@ -65,7 +65,7 @@ class Sampling:
             self._early[host] += 1
             return
         if report.sample is None:
-            self._nonsense[host] += 1
+            self._malformed[host] += 1
             return
         self._last[host] = at
         places = self._state.places

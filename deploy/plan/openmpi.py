@@ -15,7 +15,7 @@ from .layout import Layout
 
 # 4.1 cuts the domain off host names unless told not to; 5.0 keeps it, but says so only when asked. Above 64
 # hosts daemons start each other, but here only the head may start daemons. In 4.1 this takes a tree that is
-# wider than any cluster: if it is told to use no tree, its daemons discard what they print on stderr.
+# wider than any cluster: with the option for no tree, its daemons discard what they print on stderr.
 _GENERATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "4.1": {
         "remote_shell": ("--mca", "plm", "rsh", "--mca", "plm_rsh_agent"),

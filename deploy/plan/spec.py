@@ -31,7 +31,7 @@ class Program:
     def argv(self, *, abort_with_mpi: bool) -> tuple[str, ...]:
         """The arguments for Python.
 
-        With MPI, an uncaught exception in one rank leaves the others waiting in MPI_Finalize for ever;
+        With MPI, an uncaught exception in one rank leaves the others waiting in MPI_Finalize forever;
         `python -m mpi4py` makes it an MPI_Abort (mpi4py manual, "mpi4py.run").
         """
         if self.runner:  # in place of Python, with the same process id

@@ -35,7 +35,7 @@ from .steps import from_home
 
 BATCH, LOG = "batch", "driver.log"
 # The words of the user come later, and win. B: the driver alone gets the signal, and passes it to the ranks.
-# No --no-kill: with it Slurm 24.11 keeps the other nodes for ever when the first one, the driver's, dies.
+# No --no-kill: with it Slurm 24.11 keeps the other nodes forever when the first one, the driver's, dies.
 OWN_WORDS = ("--no-requeue", "--signal=B:USR1@60")
 REQUEUE = "--requeue"
 NOTIFY = "MUSTER_NOTIFY"

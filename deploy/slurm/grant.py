@@ -32,7 +32,7 @@ def granted(
 ) -> Iterator[Allocation]:
     """An allocation that salloc gives for these words of its own; leaving the context gives it back.
 
-    `tell` gets a line whenever Slurm's reason to wait changes. `seconds`: how long to wait, None for ever.
+    `tell` gets a line whenever Slurm's reason to wait changes. `seconds`: how long to wait, None forever.
     `UsageError` quotes salloc where it refuses the words.
     """
     if job := environ.get("SLURM_JOB_ID"):

@@ -52,7 +52,7 @@ def host_names(nodelist: str) -> list[str]:
     """The names of a node list such as `node[1-3]`, in Slurm's order."""
     names = ask("scontrol", "show", "hostnames", nodelist).split()
     if wrong := [name for name in names if not _NAME.fullmatch(name)]:
-        raise MusterError(f"scontrol show hostnames {nodelist}: {wrong[0]!r} is no name of a host")
+        raise MusterError(f"scontrol show hostnames {nodelist}: {wrong[0]!r} is not a host name")
     return names
 
 

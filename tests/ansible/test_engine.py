@@ -147,7 +147,7 @@ def test_a_private_registry_is_asked_as_the_engine_asks_it(owner: Hosts, tmp_pat
     with registry.running(tmp_path, network=f"{PROJECT}_hosts") as images:
         images.push(IMAGE, "team/node:1")
         texts = []
-        for lack, mend, words in (
+        for lack, fix, words in (
             ("x509", trust, images.certificate),
             ("wants a login", login, images.settings(registry.NAME)),
         ):
@@ -157,7 +157,7 @@ def test_a_private_registry_is_asked_as_the_engine_asks_it(owner: Hosts, tmp_pat
             assert f"the registry {registry.NAME}" in done.text
             assert lack in done.text
             assert owner.traces("node6") == before
-            write = f"mkdir -p {Path(mend).parent} && cat >{mend}"
+            write = f"mkdir -p {Path(fix).parent} && cat >{fix}"
             wrote = run("docker", "exec", "-i", owner.container("node6"), "sh", "-c", write, stdin=words)
             assert wrote.returncode == 0
             before = owner.traces("node6")

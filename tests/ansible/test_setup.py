@@ -283,7 +283,7 @@ def test_a_setup_that_changes_nothing_fails_too_where_a_launch_cannot_log_in(hos
         with_rule(hosts, "node2", "")
     assert done.status != 0
     assert "node2: sshd there says: User muster from" in done.text
-    # The first host, whose detached jobs log in to the others, is told of by itself.
+    # The driver can log in to the first host; its detached jobs report the second one themselves.
     assert "node1: a launch cannot" not in done.text
 
 

@@ -44,7 +44,7 @@ def test_teardown_stops_while_a_job_runs_and_names_it(hosts: Hosts) -> None:
     assert (done.changed, hosts.driver("node1", "echo in").stdout) == (0, "in\n")
 
 
-# Every host but the last is told to give up what jobs wrote.
+# On every host but the last the files of jobs may be removed.
 ALL_BUT_THE_LAST = "{{ inventory_hostname != groups['cluster'][-1] }}"
 
 

@@ -226,7 +226,7 @@ def line(**frame: Any) -> bytes:
         (b"[" * 100_000 + b"\n", "values nested too deep"),
         (b"\xff\xfe\0garbage\n", "a line that is no text"),
         (b'{"reply": 0,}\n', "a line that is no JSON, from character 13 on"),
-        (b'{"reply": 0, "time": NaN}\n', "NaN is no number of JSON"),
+        (b'{"reply": 0, "time": NaN}\n', "NaN is not a JSON number"),
     ],
 )
 def test_what_no_agent_sends_ends_the_connection_with_its_reason(said: bytes, why: str) -> None:
@@ -234,12 +234,12 @@ def test_what_no_agent_sends_ends_the_connection_with_its_reason(said: bytes, wh
     talk = Channel("node1", pipe, inbox)
     with pytest.raises(LostError) as caught:
         talk.ask(TIME, seconds=60)
-    assert str(caught.value).startswith(f"node1: it sent what no agent sends: {why}")
-    assert caught.value.kind == "host.nonsense"
+    assert str(caught.value).startswith(f"node1: protocol error: {why}")
+    assert caught.value.kind == "host.protocol-error"
     report = inbox.get(timeout=60).report
     assert isinstance(report, Lost)
     assert pipe.closed.wait(60), "an agent of ours ends its job when its connection is closed"
-    with pytest.raises(LostError, match="no agent sends"):
+    with pytest.raises(LostError, match="protocol error"):
         talk.ask(TIME, seconds=60)
 
 
@@ -355,7 +355,7 @@ def test_who_prints_without_an_end_has_to_answer_too(monkeypatch: pytest.MonkeyP
         for _ in range(20):  # 1 MiB for each, 20 MiB in all
             talk.post(STORE).result(60)
     else:
-        with pytest.raises(LostError, match="no agent sends: 4 MiB of reports, and no answer for"):
+        with pytest.raises(LostError, match="protocol error: 4 MiB of reports, and no answer for"):
             talk.post(STORE).result(60)
     over.set()
     pipe.close()

@@ -93,7 +93,7 @@ def test_a_check_names_the_liar_alone(tmp_path: Path, lie: str) -> None:
         one = examine(hosts)
     finally:
         hosts.close()
-    assert {name: error.kind for name, error in one.errors.items()} == {"node2": "host.nonsense"}
+    assert {name: error.kind for name, error in one.errors.items()} == {"node2": "host.protocol-error"}
     assert list(one.hosts) == ["node1", "node3"]
 
 
@@ -231,9 +231,7 @@ def test_a_host_that_answers_for_ranks_of_others_costs_its_own_answers_alone_and
     status = run_muster(*(RECORD["job"] if word == "JOB" else word for word in words))
     said = "".join(capsys.readouterr())
     assert status == UnfitError.exit_status
-    assert re.search(
-        r"node2: it sent what no agent sends: its answer to \w+: rank 0, which the plan does", said
-    )
+    assert re.search(r"node2: protocol error: its answer to \w+: rank 0, which the plan does", said)
     assert "lie" not in said
     assert not re.search(r"node[13]:", said), "no honest host is blamed"
 

@@ -37,7 +37,7 @@ class Outcome:
 
 
 def suffer(fault: Fault, launcher: str, project: Project, cluster: Cluster) -> Outcome:
-    """Launch, strike when every rank is ready, and measure until nothing is left; the cluster is mended."""
+    """Launch, strike when every rank is ready, and measure until nothing is left; the cluster is repaired."""
     (project.path / "faulty.py").write_text(PROGRAM)
     for node in cluster.nodes:
         cluster.exec(node, ["rm", "-f", STRIKE])

@@ -105,7 +105,7 @@ def file_of(node: str, path: str, text: str | None) -> Break:
 
 
 def shell(node: str, broken: str, mended: str, user: str = "muster") -> Break:
-    """Break by one command, mend by another."""
+    """Break by one command, repair by another."""
 
     @contextmanager
     def run(cluster: Cluster, project: Project) -> Iterator[None]:

@@ -65,7 +65,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started(project: Pro
     # Within this time the others must be done, on the busiest machine.
     done = project.fab("run", "--timeout", "15", "--", "sh", "-c", script)
     assert done.returncode == 124
-    assert done.stdout == "node[1,3]: done\nnode2 (not over in time):\n"
+    assert done.stdout == "node[1,3]: done\nnode2 (timed out):\n"
 
 
 def sleeps(cluster: Cluster, node: str) -> bool:

@@ -95,7 +95,7 @@ def test_the_first_failing_rank_ends_the_job(
 
 
 def test_an_exception_ends_a_job_whose_other_ranks_wait_in_mpi(project: Project) -> None:
-    """Plain Python would wait in MPI_Finalize for ever."""
+    """Plain Python would wait in MPI_Finalize forever."""
     (project.path / "mpi.py").write_text(
         "from mpi4py import MPI\n"
         "if MPI.COMM_WORLD.rank == 1: raise ValueError('boom')\n"

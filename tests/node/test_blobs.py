@@ -32,7 +32,7 @@ def silent(have: int) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what is waited for in vain: where bytes do come, a busy machine may take a second to bring them."""
+    """For what never comes: where bytes do come, a busy machine may take a second to bring them."""
     monkeypatch.setattr(module, "WAIT_SECONDS", 1.0)
 
 

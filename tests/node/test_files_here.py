@@ -1,4 +1,4 @@
-"""Files of a host come here whole, and it is told how much has come."""
+"""Files of a host come here whole, with progress reports."""
 
 from __future__ import annotations
 

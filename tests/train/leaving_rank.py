@@ -1,6 +1,6 @@
 """The job of test_failure.py: rank 1 leaves as the argument says, while the others wait for it.
 
-Where MPI is initialised, they wait in a barrier of MPI's: there they would wait for ever.
+Where MPI is initialised, they wait in a barrier of MPI's: there they would wait forever.
 """
 
 import os

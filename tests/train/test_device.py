@@ -1,4 +1,4 @@
-"""Which GPU or NPU a rank takes, where there are none: torch is told how many it sees."""
+"""Which GPU or NPU a rank takes, where there are none: torch is made to see some."""
 
 from __future__ import annotations
 

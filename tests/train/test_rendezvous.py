@@ -1,4 +1,4 @@
-"""The ranks of a job find each other, wherever they are told to meet, or say why not."""
+"""The ranks of a job find each other, wherever the rendezvous is, or say why not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What hostile words, hosts and output try, and what comes of it.
 
-Elsewhere: reports that no agent sends and shell requests beyond the job (test_execute.py), host keys
+Elsewhere: reports that break the protocol and shell requests beyond the job (test_execute.py), host keys
 (test_ssh.py, tests/cluster), layers and users of the image (tests/cluster/test_image.py).
 """
 
@@ -33,7 +33,7 @@ from muster.deploy.connect.requests.hosts import FACTS
 from muster.deploy.connect.transports.ssh_config import resolve
 from muster.deploy.console.screen import Screen
 from muster.deploy.console.terminal import harmless_lines
-from muster.deploy.decode import NONSENSE
+from muster.deploy.decode import MALFORMED
 from muster.deploy.errors import HostError, HostfileError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.jobs.run_folder import RunFolder
@@ -182,7 +182,7 @@ class Pipe:
 def test_what_is_no_frame_ends_the_line_and_nothing_else(said: bytes) -> None:
     events = Inbox()
     channel = Channel("node1", Pipe(said), events)
-    with pytest.raises(LostError, match=r"gone|it sent what no agent sends"):  # in time, that is
+    with pytest.raises(LostError, match=r"gone|protocol error"):  # in time, that is
         channel.ask(FACTS, seconds=60)
     assert isinstance(events.get(timeout=60).report, Lost)
 
@@ -231,7 +231,7 @@ def test_an_endless_line_is_not_taken_in() -> None:
 )
 def test_facts_that_make_no_sense_are_refused(lie: dict[str, Any]) -> None:
     honest = json.loads(json.dumps(NODE.__dict__))
-    with pytest.raises(NONSENSE):
+    with pytest.raises(MALFORMED):
         FACTS.read({**honest, **lie})
 
 

@@ -99,7 +99,7 @@ def test_the_second_run_is_compared_with_the_first(
 def test_a_host_that_prints_nonsense_ends_the_benchmark_with_3(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    launches = Launches({"links": {**links_of(3), 1: "nonsense\n"}})
+    launches = Launches({"links": {**links_of(3), 1: "garbage\n"}})
     monkeypatch.setattr(bench, "carry_out", launches)
     assert run(bench.links) == 3
     assert "ERROR   node2: it measured 0 of its 2 links" in capsys.readouterr().out

@@ -93,12 +93,12 @@ def test_steps_that_a_failure_has_stopped_are_not_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "nonsense", ["[1, 2]", "null", '{"vertexes": 3}', '{"logs": [{}]}', "ERROR: no builder"]
+    "other", ["[1, 2]", "null", '{"vertexes": 3}', '{"logs": [{}]}', "ERROR: no builder"]
 )
-def test_a_line_that_is_no_status_is_kept_as_it_is(nonsense: str) -> None:
+def test_a_line_that_is_no_status_is_kept_as_it_is(other: str) -> None:
     steps = Steps()
-    assert steps.take(f"{nonsense}\n") == f"{nonsense}\n"
-    assert steps.failure == nonsense
+    assert steps.take(f"{other}\n") == f"{other}\n"
+    assert steps.failure == other
 
 
 @pytest.mark.parametrize(

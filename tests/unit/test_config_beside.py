@@ -68,9 +68,7 @@ PYTHON = ".muster-venv/current/bin/python"
 @pytest.fixture
 def named(made: Path) -> Path:
     pythons = made.parent / "pythons"
-    pythons.write_text(
-        f"# Written by setup.yml\nnode1 {PYTHON}\nnode2 /opt/my python/bin/python3\nnonsense\n"
-    )
+    pythons.write_text(f"# Written by setup.yml\nnode1 {PYTHON}\nnode2 /opt/my python/bin/python3\ngarbage\n")
     pythons.chmod(0o644)
     return pythons
 

@@ -191,7 +191,7 @@ DATED = "# Changelog\n\n## 0.2.0 (2026-12-01)\n\n### Added\n\n- A line.\n"
         (DATED.replace("2026-12-01", "unreleased"), ["v0.2.0"], "needs a date"),
         (DATED, ["v0.3.0"], "the version is 0.2.0"),
         (DATED.replace("0.2.0", "0.1.0"), [], "first section must be"),
-        (DATED.replace("Added", "Mended"), [], "no kind of change: Mended"),
+        (DATED.replace("Added", "Improved"), [], "no kind of change: Improved"),
         (DATED.replace("- A line.", ""), [], "is empty"),
     ],
 )

@@ -382,17 +382,17 @@ def test_a_host_that_speaks_for_another_is_a_failure_and_writes_nothing(
     result = hosts.run()
     assert result.failure is not None
     assert (result.failure.kind, result.failure.host, result.exit_status) == ("host", "node2", 3)
-    assert "it sent what no agent sends: " in result.failure.reason
+    assert "protocol error: " in result.failure.reason
     assert not result.ends
 
 
 def test_a_host_that_was_cut_off_for_what_it_sent_fails_with_that_reason(hosts: Hosts) -> None:
     hosts.start_all()
-    sent = LostError("it sent what no agent sends: cores", kind="host.nonsense", host="node2")
+    sent = LostError("protocol error: cores", kind="host.protocol-error", host="node2")
     hosts.events.put(Event("node2", Lost(sent)))
     result = hosts.run()
     assert result.failure is not None
-    assert result.failure.headline == "node2: it sent what no agent sends: cores"
+    assert result.failure.headline == "node2: protocol error: cores"
 
 
 @pytest.mark.parametrize(
@@ -429,8 +429,8 @@ def test_mpirun_reaches_only_the_hosts_of_its_job(hosts: Hosts) -> None:
 @pytest.mark.parametrize(
     ("sender", "launcher", "command", "said"),
     [
-        ("node2", "mpirun", DAEMON, "it sent what no agent sends"),
-        ("node1", "torchrun", DAEMON, "it sent what no agent sends"),
+        ("node2", "mpirun", DAEMON, "protocol error"),
+        ("node1", "torchrun", DAEMON, "protocol error"),
         ("node1", "mpirun", "touch owned", "node2 does more than start its daemon: touch owned"),
     ],
 )

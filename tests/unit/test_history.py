@@ -1,4 +1,4 @@
-"""Events of a job: what happens is told once, in order, with the fields that the reference lists."""
+"""Events of a job: each event is emitted once, in order, with the fields that the reference lists."""
 
 from __future__ import annotations
 

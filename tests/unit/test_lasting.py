@@ -131,7 +131,7 @@ def test_after_a_minute_it_says_that_the_job_keeps_running_and_how_to_come_back(
 
 def test_a_host_that_sends_what_no_agent_sends_is_not_asked_again(tmp_path: Path, clock: Clock) -> None:
     host = Host(tmp_path)
-    host.lie = LostError("protocol error", kind="host.nonsense", host="node1")
+    host.lie = LostError("protocol error", kind="host.protocol-error", host="node1")
     with pytest.raises(LostError, match="protocol error"):
         read(Lasting(KNOWN, host, lambda line: None))  # type: ignore[arg-type]
     assert clock.now == 0.0

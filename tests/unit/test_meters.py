@@ -144,7 +144,7 @@ def test_what_a_gpu_does_not_measure_is_none() -> None:
 
 @pytest.fixture
 def wrapper() -> Iterator[subprocess.Popen[bytes]]:
-    """A wrapper whose program computes until it is told to end."""
+    """A wrapper whose program computes until it gets a signal."""
     program = f"{sys.executable} -c 'while True: pass'"
     process = subprocess.Popen(["sh", "-c", f"{program} & wait"], start_new_session=True)
     yield process

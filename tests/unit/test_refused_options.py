@@ -30,7 +30,7 @@ REFUSED = {
         "--rank 0,7 a.py": "--rank 7: the job has the ranks 0 to 2",
         "--min-hosts 1 a.py": "--min-hosts is for restarts, and a job has none without --max-restarts N",
         "--torch-backend cpu a.py": "--torch-backend goes with --requirements FILE",
-        "--module=-c": "--module -c: no name of a module begins with a dash",
+        "--module=-c": "--module -c: a module name does not begin with a dash",
         "--metrics 0 a.py": "--metrics 0: write a port such as 9400, or ADDRESS:PORT",
         "--np 2 --rank 2 a.py": "--rank 2: the job has the ranks 0 to 1",
         "--start-timeout=-1 a.py": "muster launch: --start-timeout -1: write 1 or more",
@@ -90,7 +90,7 @@ REFUSED = {
         "--most 1G": "--most limits what a URL gives, and a.py is no URL; leave it out",
     },
     "env diff": {
-        "word": "word: no name of an environment; muster env list has the names",
+        "word": "word: not an environment name; muster env list has the names",
     },
     "put": {"no.txt": "no.txt: no such file or folder here"},
     "top --hosts mine.txt --once": {

@@ -175,7 +175,7 @@ def test_a_job_of_an_older_version_has_a_page_without_events(tmp_path: Path) -> 
     assert page.timeline.marks[0].text == "rank 3 on node2: exit status 1"
 
 
-NONSENSE = (
+MALFORMED = (
     "",
     "{",
     "[]\n",
@@ -195,7 +195,7 @@ NONSENSE = (
 )
 def test_no_nonsense_in_a_file_keeps_a_run_from_its_page(tmp_path: Path, name: str) -> None:
     folder = write_run(tmp_path, fails=True)
-    for nonsense in NONSENSE:
+    for nonsense in MALFORMED:
         (folder / name).write_text(nonsense)
         page_of(read(folder))
 

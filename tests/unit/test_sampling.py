@@ -21,7 +21,7 @@ from tests.unit.plans import make_plan
 from tests.unit.test_execute import FakeChannel
 
 PLAN = make_plan("node[1-2] slots=2")
-NONSENSE: tuple[Any, ...] = (
+MALFORMED: tuple[Any, ...] = (
     *(None, [], "x", {"cpu": 7}, {"load": "high"}),
     *({"ranks": [{"rank": "0"}]}, {"gpus": [{}]}),
 )
@@ -49,18 +49,18 @@ class Kept:
         self._sampling.take(host, report)
 
 
-@pytest.mark.parametrize("nonsense", NONSENSE, ids=str)
-def test_nonsense_costs_a_host_its_sample_alone(monkeypatch: pytest.MonkeyPatch, nonsense: Any) -> None:
+@pytest.mark.parametrize("malformed", MALFORMED, ids=str)
+def test_malformed_costs_a_host_its_sample_alone(monkeypatch: pytest.MonkeyPatch, malformed: Any) -> None:
     kept = Kept(monkeypatch)
-    kept.hear("node1", nonsense)
+    kept.hear("node1", malformed)
     kept.hear("node2", {"cpu": 0.5})
     assert kept.samples == [HostSample(1000.0, "node2", cpu=0.5)]
 
 
 def test_the_verdict_notes_a_host_whose_samples_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept(monkeypatch)
-    for nonsense in NONSENSE[:3]:
-        kept.hear("node1", nonsense)
+    for malformed in MALFORMED[:3]:
+        kept.hear("node1", malformed)
     kept.hear("node2", {"cpu": 0.5})
     assert kept.notes == ["node1: 3 samples made no sense, and are left out"]
 

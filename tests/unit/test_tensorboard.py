@@ -101,7 +101,7 @@ def test_gpus_and_ranks_have_curves_of_their_own_and_a_rank_of_steps_too(tmp_pat
     (folder / "steps.jsonl").unlink()
     add_line(folder / "steps.jsonl", {"step": 7, "rank": 3, "loss": 2.0, "time": BEGAN})
     records = read(folder)
-    sample = {"at": BEGAN, "host": "n", "gpus": [{"index": 1, "power": 300.0, "name": "H100"}, "nonsense"]}
+    sample = {"at": BEGAN, "host": "n", "gpus": [{"index": 1, "power": 300.0, "name": "H100"}, "garbage"]}
     sample |= {"ranks": [{"rank": 12, "cpu": 1.5}, {"cpu": 9.0}], "training": {"step": 3, "time": BEGAN}}
     found = [*scalars(type(records)(**{**vars(records), "samples": (sample,), "metrics": ()}))]
     assert found == [

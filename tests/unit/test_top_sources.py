@@ -143,7 +143,7 @@ def test_hosts_without_a_job_are_asked_again_when_they_have_answered() -> None:
     source = HostSource(cluster, {"off": MusterError("Connection refused")})
     assert [*source.begin()] == [Unreached("off", "Connection refused")]
     quick.asked[0].set_result(HostSampled('{"at": 1, "host": "slow", "cpu": 0.5}'))
-    lying.asked[0].set_result(HostSampled("nonsense"))
+    lying.asked[0].set_result(HostSampled("garbage"))
     (sample,) = source.look()
     assert isinstance(sample, HostSample) and (sample.host, sample.cpu) == ("quick", 0.5)
     slow.asked[0].set_exception(LostError("the connection broke"))

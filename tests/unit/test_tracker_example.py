@@ -35,7 +35,7 @@ def log_artifact(path): note("artifact", str(path))
 
 
 def told(folder: Path, place: Path) -> list[list[Any]]:
-    """What MLflow is told of a run."""
+    """What MLflow gets of a run."""
     (example,) = re.findall(r"```python\n(import json, sys\n.*?)```", PAGE.read_text(), flags=re.DOTALL)
     (place / "mlflow.py").write_text(MLFLOW)
     (place / "tell_mlflow.py").write_text(example)

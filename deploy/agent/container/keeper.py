@@ -114,7 +114,7 @@ class Commands:
         return process.pid
 
     def reap(self) -> None:
-        """Wait for every process that ends here."""
+        """Wait forevery process that ends here."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -194,7 +194,7 @@ def main() -> None:
     threading.Thread(target=lifeline.wait, args=(over,), daemon=True).start()
     over.wait()
     end_all()
-    os._exit(0)  # threads wait for ever
+    os._exit(0)  # threads wait forever
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# A failing GPU can make nvidia-smi wait for ever: limits for one program, and for all together.
+# A failing GPU can make nvidia-smi wait forever: limits for one program, and for all together.
 SMI_SECONDS, ALL_SECONDS = 10.0, 25.0
 # Ansible runs this file alone, so it imports nothing of ours: gpu_meter.py has the same places.
 PLACES = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")

@@ -35,7 +35,7 @@ else:  # a program of its own, beside which the other file lies
     TAIL_LINES, Log, pump = _log.TAIL_LINES, _log.Log, _log.pump
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
-LAST_SECONDS = 10.0  # then, to pass on what there is; those children may print for ever
+LAST_SECONDS = 10.0  # then, to pass on what there is; those children may print forever
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 

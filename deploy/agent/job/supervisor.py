@@ -221,7 +221,7 @@ class Work:
         """End the job here; returns the processes that could not be ended.
 
         Ranks that srun started are below Slurm's daemon, not below this process. They are ended first, on all
-        hosts at once, and srun ends with the last of them: if it is told to end, it kills them at once.
+        hosts at once, and srun ends with the last of them: at a request to end, it kills them at once.
         """
         if not (self.job and "MUSTER_STEP" in self.job["env"]):
             return end_descendants(self.ranks.are_there)

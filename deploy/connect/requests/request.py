@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 from ...common.frames import Frame
-from ...decode import NONSENSE, AtMost, from_json
+from ...decode import MALFORMED, AtMost, from_json
 from ...hosts.bounds import Address, Bytes, Digest, Pid, Port
 
 Answer = TypeVar("Answer")
@@ -60,7 +60,7 @@ class Request(Generic[Answer]):
         try:
             value: Any = {**frame, "payload": payload} if self.room else frame
             answer: Answer = from_json(self.answer, value)
-        except NONSENSE as error:
+        except MALFORMED as error:
             raise ValueError(f"its answer to {self.word}: {error}") from None
         return answer
 

@@ -1,6 +1,6 @@
 """A ProxyCommand (ssh_config(5)), which talks through a socket.
 
-paramiko's own talks through pipes: it reads for ever after the command has ended, and waits with select(2),
+paramiko's own talks through pipes: it reads forever after the command has ended, and waits with select(2),
 which takes no file descriptor above 1023.
 """
 

@@ -148,7 +148,7 @@ def _take_result(attempt: Attempt, rank: Record) -> None:
 
 
 def _failure(first: object, events: Sequence[Record]) -> Failed | None:
-    """The failure that the result names; of a running attempt, the first that was told."""
+    """The failure that the result names; of a running attempt, the first one that was reported."""
     if isinstance(first, Mapping) and number_of(first.get("time")) is not None:
         rank = first.get("rank")
         return Failed(

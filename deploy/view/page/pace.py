@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from ...decode import NONSENSE, from_json
+from ...decode import MALFORMED, from_json
 from ...why.slow import Straggler, lines
 from .metrics import RankSteps
 from .records import Record, Records, number_of
@@ -53,6 +53,6 @@ def slow_lines(records: Records, at: float) -> list[str]:
 def _stragglers(record: Record) -> list[Straggler]:
     try:
         found = from_json(tuple[Straggler, ...], record.get("late") or [])
-    except NONSENSE:
+    except MALFORMED:
         return []
     return [one for one in found if 0 <= one.often <= 1 and 0 <= one.steps <= MOST_STEPS]

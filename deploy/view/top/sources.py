@@ -18,7 +18,7 @@ from ...connect.fanout import in_thread
 from ...connect.pipe import LostError, why_lost
 from ...connect.requests.jobs import FILES, OUTPUT, READ
 from ...connect.requests.launch import SAMPLE, HostSampled
-from ...decode import NONSENSE
+from ...decode import MALFORMED
 from ...errors import MusterError
 from ...jobs.bounded import value_of
 from ...jobs.control import LOG, Known, line_of, state_of
@@ -129,7 +129,7 @@ def paced_of(look: bytes) -> Paced | None:
         own = {int(rank): float(entry["own_seconds"]) for rank, entry in ranks}
         late = {int(rank): float(entry["late_seconds"]) for rank, entry in ranks if entry["late"] is True}
         return Paced(int(record["attempt"]), own, late)
-    except (*NONSENSE, RecursionError):
+    except (*MALFORMED, RecursionError):
         return None
 
 
@@ -198,6 +198,6 @@ def _answered(name: str, future: Future[HostSampled]) -> Iterator[Record]:
     except MusterError as error:
         yield Unreached(name, error.reason)
     except ValueError:
-        return  # nonsense: the host stays without a sample
+        return  # malformed: the host stays without a sample
     else:
         yield replace(sample, host=name, at=time.time())

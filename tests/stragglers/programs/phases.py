@@ -1,4 +1,4 @@
-"""Trains for ever, in phases: in each phase one rank is slow in a part of its steps, or none is.
+"""Trains forever, in phases: in each phase one rank is slow in a part of its steps, or none is.
 
 `PHASES` has a word for each phase: `input:2` makes rank 2 slow in its input, `balanced` nobody, and in
 `computes` each rank needs a processor; `/ddp` after it reduces gradients as DDP does. Rank 0 prints `phase N` after thirty steps of phase N, and goes on to the next

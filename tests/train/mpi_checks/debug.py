@@ -1,4 +1,4 @@
-"""What TORCH_DISTRIBUTED_DEBUG=DETAIL adds: ranks that do not call the same collective are told so."""
+"""What TORCH_DISTRIBUTED_DEBUG=DETAIL adds: it reports ranks that do not call the same collective."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Applies the GPU rules of `fab check` in the role `gpu`: it turns the probe's output into findings.
 
-Ansible forks a process for every task on every host, and each of these processes loads every filter plugin
+Ansible forks a process forevery task on every host, and each of these processes loads every filter plugin
 of the play. So each filter imports what it needs itself: when the plugin imported the rules, that was half of
 what these processes cost.
 """
@@ -28,12 +28,12 @@ MUSTER.__path__ = [str(Path(__file__).resolve().parents[4])]
 def gpu_findings(probe_output: str, host: str, needs: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the findings about a host's GPUs, from the output of its probe."""
     from muster.deploy.check.gpus import Needs, of_gpus
-    from muster.deploy.decode import NONSENSE, from_json
+    from muster.deploy.decode import MALFORMED, from_json
     from muster.deploy.hosts.gpus import GpuReport
 
     try:
         report = from_json(GpuReport, json.loads(probe_output))
-    except NONSENSE as error:
+    except MALFORMED as error:
         raise AnsibleFilterError(f"{host}: what its probe of GPUs said makes no sense: {error}") from None
     wanted = Needs(
         cuda=str(needs["cuda"]) or None,
