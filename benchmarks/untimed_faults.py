@@ -191,4 +191,19 @@ UNTIMED = (
         "refused, with the address",
         "tests/unit/test_web.py",
     ),
+    (
+        "an agent is killed (SIGKILL), and its `muster-*` folder in the temporary folder stays",
+        "the next launch of the user removes it",
+        "tests/node/test_private_folders.py",
+    ),
+    (
+        "sshd takes no more keys of an SSH agent (MaxAuthTries), or closes before its banner",
+        "`too many authentication failures`, and how to name the key; MaxStartups and PerSourcePenalties",
+        "tests/unit/test_ssh.py, tests/cluster/test_keys_of_an_agent.py",
+    ),
+    (
+        "the power goes while the store or a record is written (each sync and rename)",
+        "old content, new content or none, never other bytes",
+        "tests/unit/test_crash_points.py, tests/local/test_power_cuts.py",
+    ),
 )

@@ -117,7 +117,8 @@ class _Line:
     def _take_flag(self, word: str, left: list[str]) -> None:
         """An option with its value, and the rest if it begins here."""
         written, equals, value = word.partition("=")
-        if not self._flag(written) and not self._hint(written) and self._flag(word[:2]):  # -n4
+        known = self._flag(written) or self._hint(written) or self._is_program(word)
+        if not known and self._flag(word[:2]):  # -n4
             written, equals, value = word[:2], "=", word[2:]
         if not (flag := self._flag(written)):
             raise UsageError(self._unknown(written))
@@ -149,6 +150,10 @@ class _Line:
         plain = "--dry-run" if plain == DRY else plain
         flag = self._command.spellings.get(plain, plain)
         return flag if flag in self._command.flags else None
+
+    def _is_program(self, word: str) -> bool:
+        """Whether a word that looks like an option names a file that the command could run."""
+        return self._command.rest_after_words and Path(word).is_file()
 
     def _hint(self, written: str) -> str:
         """The answer to an option that only other launchers have; empty if there is none."""
@@ -185,7 +190,7 @@ class _Line:
     def _unknown(self, flag: str) -> str:
         """The message for an unknown option."""
         message = f"{self._called}: unknown option {flag}"
-        if self._command.rest_after_words and Path(flag).is_file():
+        if self._is_program(flag):
             return f"{message}; to launch the file of this name: {self._called} ./{flag}"
         if hint := self._hint(flag):
             return f"{message}: {hint}"

@@ -92,6 +92,7 @@ def test_words_with_a_dash_say_what_to_type(tmp_path: Path) -> None:
     for words, said in {
         ("-u", "x.py"): "unknown option -u: leave it out: each line of a rank comes at once",
         ("-y.py",): "to launch the file of this name: muster launch ./-y.py",
+        ("-x.py",): "to launch the file of this name: muster launch ./-x.py",  # -x VALUE is an option
     }.items():
         argv = [str(muster), "launch", *words]
         done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
