@@ -88,7 +88,8 @@ def test_a_folder_that_git_ignores_does_not_travel(tmp_path: Path) -> None:
 
 def test_words_with_a_dash_say_what_to_type(tmp_path: Path) -> None:
     muster = Path(sys.executable).parent / "muster"
-    (tmp_path / "-y.py").write_text(SAYS)
+    for name in ("-x.py", "-y.py"):
+        (tmp_path / name).write_text(SAYS)
     for words, said in {
         ("-u", "x.py"): "unknown option -u: leave it out: each line of a rank comes at once",
         ("-y.py",): "to launch the file of this name: muster launch ./-y.py",
