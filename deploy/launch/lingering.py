@@ -9,8 +9,8 @@ from ..console.terminal import harmless
 from ..plan.placement import Place
 from .result import Failure
 
-SHOWN_SECONDS = 1.0
-"""From an exception to the line about it: most ranks that fail have ended by then."""
+SHOWN_SECONDS = 3.0
+"""From an exception to the line about it: by then ranks that fail have ended, also on a busy machine."""
 LATE_SECONDS = 10.0
 """After the time that a rank gives itself, the driver ends it: its interpreter may no longer run."""
 
