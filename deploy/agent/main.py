@@ -12,6 +12,7 @@ Ranks (`rank.py`) and mpirun's remote shell (`rsh.py`) of this host talk to the 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ from ..common.clock import steady
 from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
 from ..common.os_errors import explain
 from ..common.paths import MusterPaths
-from .handlers import DOING, Parts
+from ..common.protocol import ERRORS, PARTS
 from .worker import Worker
 
 # While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
@@ -44,7 +45,7 @@ class Agent:
         # Without it Open MPI does not start; a step of Slurm and a driver without HOME leave it out.
         home = os.environ.setdefault("HOME", os.path.expanduser("~"))
         self._root = MusterPaths.of_home(home).root
-        self._parts = Parts(self._root, self.send)
+        self._parts = Parts(self._root, self)
         self._worker = Worker(self.answer)
         self._probe: Any = None
         self._at_work = threading.Event()
@@ -102,19 +103,30 @@ class Agent:
     def answer(self, request: Frame, payload: bytes) -> Frame:
         """The reply to a request. An error goes back to the driver as text, never as a traceback."""
         do = request["do"]
-        if do == "time":
-            return {"reply": request["id"], "time": time.time(), "steady": steady()}
         try:
-            if do == "modules":
-                add_modules(payload)
-                return {"reply": request["id"]}
-            if do == "load":
-                self._parts.load_ahead(request["words"])
-                return {"reply": request["id"]}
             answer: Frame = getattr(self._parts.of(do), f"do_{do}")(request, payload)
             return {"reply": request["id"], **answer}
         except REFUSALS as error:
             return refusal(request, explain(error))
+
+    def do_time(self, request: Frame, payload: bytes) -> Frame:
+        """The time of day, and of the monotonic clock."""
+        return {"time": time.time(), "steady": steady()}
+
+    def do_modules(self, request: Frame, payload: bytes) -> Frame:
+        """Take in modules that came after the start (deploy/agent/importer.py)."""
+        import json  # noqa: PLC0415
+        import zlib  # noqa: PLC0415
+
+        for finder in sys.meta_path:
+            if hasattr(finder, "add"):
+                finder.add(json.loads(zlib.decompress(payload)))
+        return {}
+
+    def do_load(self, request: Frame, payload: bytes) -> Frame:
+        """Begin to import the parts that answer these requests."""
+        self._parts.load_ahead(request["words"])
+        return {}
 
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Write one frame to the driver; the lifeline, not this, shows when the driver is gone."""
@@ -131,20 +143,50 @@ class Agent:
             end_descendants()
 
 
+class Parts:
+    """Loads each part at its first request: all of them would be most of the cost of one request."""
+
+    def __init__(self, home: str, agent: Agent) -> None:
+        self._home, self._send = home, agent.send
+        self._loaded: dict[str, Any] = {"Agent": agent}
+
+    def of(self, request: str) -> Any:
+        """The part that answers a request; KeyError if there is none."""
+        part = PARTS[request]
+        if part.kind not in self._loaded:
+            module = importlib.import_module(f"muster.deploy.{part.module}")
+            self._loaded[part.kind] = getattr(module, part.kind)(*map(self._given, part.needs.split()))
+        return self._loaded[part.kind]
+
+    def load_ahead(self, requests: list[str]) -> None:
+        """Import the parts that answer these requests, in a thread, before the requests come."""
+        modules = [PARTS[request].module for request in requests]
+        threading.Thread(target=_import, args=(modules,), daemon=True).start()
+
+    def close(self) -> None:
+        """Close the parts that have something to end or to remove; the job first."""
+        for _, part in sorted(self._loaded.items(), key=lambda item: item[0] != "Work"):
+            if hasattr(part, "close"):
+                part.close()
+
+    def _given(self, word: str) -> object:
+        if word == "send":
+            return self._send
+        from pathlib import Path  # noqa: PLC0415  # not every part has files
+
+        return Path(self._home) if word == "home" else Path(self._home, word)
+
+
+def _import(modules: list[str]) -> None:
+    with contextlib.suppress(Exception):  # the request that needs the module gets the reason
+        for module in modules:
+            importlib.import_module(f"muster.deploy.{module}")
+
+
 def refusal(request: Frame, text: str) -> Frame:
-    """The reply to a request that failed: what could not be done, and why."""
-    doing = DOING.get(request["do"])
-    return {"reply": request["id"], "error": f"{doing}: {text}" if doing else text}
-
-
-def add_modules(packed: bytes) -> None:
-    """Take in modules that came after the start (deploy/agent/importer.py)."""
-    import json  # noqa: PLC0415
-    import zlib  # noqa: PLC0415
-
-    for finder in sys.meta_path:
-        if hasattr(finder, "add"):
-            finder.add(json.loads(zlib.decompress(packed)))
+    """The reply to a request that failed, with the reason."""
+    failure = ERRORS.get(request["do"])
+    return {"reply": request["id"], "error": f"{failure}: {text}" if failure else text}
 
 
 def on_signals(action: Any) -> None:

@@ -7,49 +7,19 @@ import json
 import re
 import shlex
 import zlib
+from collections.abc import Container, Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from ..common.frames import Readable
+from ..common.protocol import EARLY, LATE, LATE_IMPORTS
 
 DEPLOY = Path(__file__).parents[1]
-ROOMS = ("agent", "common")
-# Modules that a launch does not need: an agent gets them before the first request with such a word.
-LATE = tuple(
-    f"muster.deploy.{name}"
-    for name in (
-        *(
-            "agent.data.",
-            "common.data.",
-            "common.certificate_name",
-            "common.web",
-            "agent.image.",
-            "agent.transfer.",
-            "agent.container.",
-        ),
-        *("agent.host.health", "agent.host.gpus", "agent.host.drafts"),
-        *("agent.job.cleanup", "agent.job.consoles"),
-        *("agent.job.arrivals", "agent.job.pressure", "agent.job.unsent"),
-        *(f"agent.envs.{module}" for module in ("build", "describe", "environments", "reach", "wheels")),
-    )
-)
-NEED_LATE = (
-    *("health", "arrivals", "data_", "image", "env", "wheel_", "console_", "draft", "container", "clean"),
-)
-# Programs of their own, started by the launcher on the host: a plan writes them into the job's folder.
-_JOB = "muster.deploy.agent.job"
-PROGRAMS = {
-    *(f"{_JOB}.{name}" for name in ("rank", "rank_log", "rsh")),
-    *(
-        f"{_JOB}.in_rank.{name}"
-        for name in (
-            *("sitecustomize", "muster_over", "muster_backward", "muster_calls", "muster_recorder"),
-            *("muster_console", "muster_debug"),
-        )
-    ),
-    *(f"muster.deploy.agent.container.{name}" for name in ("survey", "keeper", "enter")),
-}
+_LATE = [*(part.module for part in LATE), *LATE_IMPORTS.values()]
+# The requests that need modules which travel late.
+NEED_LATE = {word for part in LATE for word in part.words} | LATE_IMPORTS.keys()
+_IMPORT = re.compile(r"^ *from (\.+)([\w.]*) import ([\w, ]*)", re.MULTILINE)
 GREETING = b"muster agent is here\n"
 _PROCESSES = "no more processes are allowed there: raise nproc (ulimit -u), or its container's pids limit"
 _MEMORY = "no memory is left there: end other programs, or raise its limit"
@@ -84,40 +54,48 @@ class Noise(NamedTuple):
     endless: bool
 
 
-def modules() -> dict[str, str]:
-    """The source of every module that travels, by its name; the importer makes packages from the names."""
-    paths = [path for room in ROOMS for path in sorted((DEPLOY / room).rglob("*.py"))]
-    named = {
-        ".".join(("muster.deploy", *path.relative_to(DEPLOY).with_suffix("").parts)): path for path in paths
-    }
-    return {
-        name: path.read_text()
-        for name, path in named.items()
-        if name not in PROGRAMS and path.name != "__init__.py"
-    }
+def _with_imports(modules: Iterable[str], without: Container[str] = ()) -> dict[str, str]:
+    """The sources of these modules and of all that they import from us, by full name.
 
-
-def _is_late(name: str) -> bool:
-    """Whether only some commands need a module: the source of the others must fit into a pipe.
-
-    transports/process.py sets its size.
+    Programs that a job starts on their own are imported by no part: a launch writes them into its folder.
     """
-    return name.startswith(LATE)
+    sources: dict[str, str] = {}
+    names = [*modules]
+    for name in names:  # the list grows
+        path = DEPLOY.joinpath(*name.split(".")).with_suffix(".py")
+        if name in sources or name in without or not path.is_file():
+            continue
+        sources[name] = path.read_text()
+        for dots, module, members in _IMPORT.findall(sources[name]):
+            package = name.split(".")[: -len(dots)]
+            imported = [module] if module else members.replace(",", " ").split()
+            names += [".".join([*package, one]) for one in imported]
+    return {f"muster.deploy.{name}": text for name, text in sources.items()}
+
+
+@cache
+def early_modules() -> dict[str, str]:
+    """The modules that an agent starts with: their source must fit into a pipe (transports/process.py)."""
+    return _with_imports(["agent.importer", *(part.module for part in EARLY)], _LATE)
+
+
+@cache
+def late_modules() -> dict[str, str]:
+    """The further modules, which an agent gets before the first request that needs one of them."""
+    early = early_modules()
+    return {name: text for name, text in _with_imports(_LATE).items() if name not in early}
 
 
 @cache
 def late_source() -> bytes:
-    """The modules that an agent gets when they are first needed."""
-    return zlib.compress(
-        json.dumps({name: text for name, text in modules().items() if _is_late(name)}).encode()
-    )
+    """The later modules as the agent takes them in: compressed."""
+    return zlib.compress(json.dumps(late_modules()).encode())
 
 
 @cache
 def agent_source() -> bytes:
     """The agent's modules as the bootstrap reads them: compressed, in one line."""
-    sources = {name: text for name, text in modules().items() if not _is_late(name)}
-    return base64.b64encode(zlib.compress(json.dumps(sources).encode(), level=9)) + b"\n"
+    return base64.b64encode(zlib.compress(json.dumps(early_modules()).encode(), level=9)) + b"\n"
 
 
 def is_swallowed(message: str) -> bool:

@@ -103,7 +103,7 @@ class Channel:
 
     def post(self, request: Request[Answer], payload: bytes = b"", **words: Any) -> Future[Answer]:
         """Ask the agent for something; the future holds its answer, `LostError` or `MusterError`."""
-        if request.word.startswith(NEED_LATE) and not self._has_late:
+        if request.word in NEED_LATE and not self._has_late:
             self._has_late = True
             self.post(MODULES, late_source())
         number = next(self._numbers)

@@ -9,25 +9,18 @@ from ..plan.planner import Tools
 
 AGENT = Path(__file__).parents[1] / "agent"
 IN_EVERY_RANK = ("sitecustomize.py", "muster_over.py")
-IN_RECORDED_RANKS = (
-    "muster_ring.py",
-    "muster_backward.py",
-    "muster_calls.py",
-    "muster_recorder.py",
-    "muster_console.py",
-    "muster_debug.py",
-)
 
 
 def tools(*, inside: bool = False) -> Tools:
     """The programs of a job; `inside`: with those of containers."""
     job, in_rank = AGENT / "job", AGENT / "job" / "in_rank"
+    recorders = sorted({path.name for path in in_rank.glob("muster_*.py")} - {*IN_EVERY_RANK})
     return Tools(
         rank=(job / "rank.py").read_text(),
         rank_log=(job / "rank_log.py").read_text(),
         rsh=(job / "rsh.py").read_text(),
         in_rank=_texts(in_rank, IN_EVERY_RANK),
-        recorder=_texts(in_rank, IN_RECORDED_RANKS),
+        recorder=_texts(in_rank, recorders),
         container=_texts(AGENT / "container", ("keeper.py", "enter.py")) if inside else {},
     )
 

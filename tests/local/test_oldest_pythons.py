@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.bootstrap import DEPLOY, modules
+from muster.deploy.connect.bootstrap import DEPLOY, early_modules, late_modules
 from tests.interpreters import interpreter
 from tests.launching import ROOT, Project, wait_until_clean
 
 DRIVER = ROOT / ".venv" / "python-3.10" / "bin" / "fab"  # which the Makefile makes
 MPIRUN = ROOT / ".venv" / "bin" / "mpirun"
-AGENT = [DEPLOY / Path(*name.split(".")[2:]).with_suffix(".py") for name in modules()]
+AGENT = [path for folder in ("agent", "common") for path in sorted((DEPLOY / folder).rglob("*.py"))]
 HOST_FILES = [*AGENT, *(ROOT / "ansible").glob("roles/*/files/*.py")]
 
 
@@ -44,7 +44,7 @@ def test_every_module_of_the_agent_is_imported_by_python_3_9(tmp_path: Path) -> 
     (tmp_path / "muster").symlink_to(ROOT)
     script = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
     done = subprocess.run(
-        [python("3.9"), "-W", "error", "-c", script, *modules()],
+        [python("3.9"), "-W", "error", "-c", script, *early_modules(), *late_modules()],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -1,13 +1,17 @@
-"""What the agent is made of: each request has one part that answers it, loaded when it is asked."""
+"""The protocol between driver and agent: both sides keep to its table. A part is loaded when it is asked."""
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.handlers import PARTS, Part, Parts
+from muster.deploy.agent.main import Agent, Parts
+from muster.deploy.common.protocol import EARLY, ERRORS, LATE, PARTS, Part
+from muster.deploy.connect import requests
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.requests.hosts import LOAD, TIME
@@ -17,13 +21,22 @@ from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.kind)
+@pytest.mark.parametrize("part", (*EARLY, *LATE), ids=lambda part: part.kind)
 def test_a_part_answers_what_the_table_says_and_nothing_else(part: Part, tmp_path: Path) -> None:
     kind = getattr(importlib.import_module(f"muster.deploy.{part.module}"), part.kind)
-    assert {f"do_{request}" for request in part.requests} == {
+    assert sorted(f"do_{word}" for word in part.words) == [
         name for name in dir(kind) if name.startswith("do_")
-    }
-    assert isinstance(Parts(str(tmp_path), print).of(part.requests[0]), kind)
+    ]
+    parts = Parts(str(tmp_path), Agent(BytesIO(), BytesIO()))
+    assert all(isinstance(parts.of(word), kind) for word in part.words)
+
+
+def test_the_driver_has_one_request_for_each_word_of_the_table() -> None:
+    names = [module.name for module in pkgutil.iter_modules(requests.__path__, f"{requests.__name__}.")]
+    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    words = sorted(value.word for value in values if isinstance(value, Request))
+    assert words == sorted(word for part in (*EARLY, *LATE) for word in part.words)
+    assert words == sorted(PARTS) == sorted(ERRORS)
 
 
 def test_what_is_loaded_ahead_answers_as_ever_and_what_is_not_there_is_an_error() -> None:

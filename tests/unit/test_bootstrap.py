@@ -46,11 +46,6 @@ def test_what_start_up_files_print_is_passed_over(tmp_path: Path, before: str) -
         channel.close()
 
 
-def test_the_source_of_the_agent_fits_into_its_pipe() -> None:
-    """Else the driver could not listen to a host that prints much before it reads, nor give it up."""
-    assert len(agent_source()) < ROOM
-
-
 @pytest.mark.parametrize(
     ("before", "kind", "text"),
     [
@@ -123,4 +118,4 @@ def test_a_home_is_found_in_the_path_of_a_python_and_nothing_else(
 
 def test_the_source_of_an_agent_fits_into_a_pipe() -> None:
     """Else the driver, which writes it first, waits for a host that prints without end."""
-    assert len(agent_source()) < PIPE_SIZE
+    assert len(agent_source()) < min(PIPE_SIZE, ROOM)

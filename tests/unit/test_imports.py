@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.common.protocol import LATE_IMPORTS
+from muster.deploy.connect.bootstrap import early_modules, late_modules
+
 ROOT = Path(__file__).parents[2]
 # A package imports from itself and from those below it.
 DEPLOY = (
@@ -116,6 +119,17 @@ def test_what_runs_on_a_host_needs_the_standard_library_alone(name: str) -> None
     for one in imports(DRIVER[name]):
         ours = package(one) in {"agent", "common"}
         assert ours or one.split(".")[0] in {*sys.stdlib_module_names, "__future__"}, one
+
+
+def test_an_agent_has_every_module_that_its_parts_import() -> None:
+    """And it imports none of the late ones at its start. bootstrap.py reads imports without `ast`."""
+    early = {name.removeprefix("muster.") for name in early_modules()}
+    late = {name.removeprefix("muster.") for name in late_modules()}
+    own = {name for name, path in DRIVER.items() if path.name != "__init__.py"}
+    needed_early = set.union(*(imports(DRIVER[name]) & own for name in early))
+    needed_late = set.union(*(imports(DRIVER[name]) & own for name in late))
+    assert needed_early - early == {f"deploy.{module}" for module in LATE_IMPORTS.values()}
+    assert needed_late <= early | late
 
 
 @pytest.mark.parametrize("name", [name for name in DRIVER if package(name) not in {"agent", ""}])

@@ -1,0 +1,104 @@
+"""The protocol between driver and agent: each request, the part of the agent that answers it, and its error.
+
+The driver adds the type of each answer (deploy/connect/requests). Tests compare both sides with these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Part(NamedTuple):
+    """A class of the agent that answers requests: `do_WORD(request, payload)` for each word."""
+
+    module: str
+    kind: str
+    needs: str
+    """The arguments of its constructor: `send`, the agent's folder `home`, or a folder in `home`."""
+    requests: Mapping[str, str]
+    """The words of its requests, by the text in front of the error of a failed one."""
+
+    @property
+    def words(self) -> list[str]:
+        """The words of all its requests."""
+        return " ".join(self.requests.values()).split()
+
+
+EARLY = (
+    Part("agent.main", "Agent", "", {"": "time load modules"}),
+    Part("agent.host.facts", "Facts", "", {"cannot examine the host": "facts"}),
+    Part("agent.host.meter", "Sampling", "", {"": "sample"}),
+    Part(
+        *("agent.host.rendezvous", "RendezvousPort", ""),
+        {"": "open_port try_to_open_port probe_port free_port port_thief reach reach_hosts"},
+    ),
+    Part("common.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
+    Part(
+        *("agent.job.supervisor", "Work", "home send"),
+        {
+            "cannot make the job's folder": "prepare",
+            "cannot start the launcher": "start",
+            "cannot start mpirun's daemon": "shell",
+            "cannot start the container": "container_start",
+            "cannot read the job's run": "fetch",
+            "": "shell_end stdin ping watch signal stop outputs",
+        },
+    ),
+    Part(
+        *("common.runs", "Jobs", "jobs"),
+        {
+            "cannot read the job's run": "jobs output files read",
+            "cannot keep the job's record": "record",
+            "": "end_driver",
+        },
+    ),
+    Part("agent.job.detach", "Detaching", "home send", {"cannot start the job's driver": "detach"}),
+    Part("agent.job.stacks", "Stacks", "home", {"cannot read where the ranks are": "stacks why"}),
+    Part("agent.process.commands", "Commands", "send", {"": "run"}),
+    Part("common.files", "Files", "", {"cannot read the file": "file part", "": "entries"}),
+)
+"""The parts that travel at the agent's start."""
+LATE = (
+    Part("agent.host.health", "Health", "", {"cannot examine the host": "health"}),
+    Part("agent.host.drafts", "Drafts", "", {"cannot write the file": "draft append verify settle"}),
+    Part(
+        *("agent.job.consoles", "Consoles", "home"),
+        {"cannot ask the ranks": "console_eval console_open console_say"},
+    ),
+    Part("agent.job.arrivals", "ArrivalMeter", "home", {"cannot read where the ranks are": "arrivals"}),
+    Part("agent.job.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),
+    Part("agent.container.look", "Containers", "home", {"cannot use the image": "container"}),
+    Part(
+        *("agent.image.images", "Images", "images send"),
+        {"": "image image_serve image_take image_complete image_pull image_forget image_load"},
+    ),
+    Part(
+        *("agent.data.data", "Data", "data jobs send"),
+        {
+            "cannot keep the data set": "data_take data_begin data_publish",
+            "cannot remove the data set": "data_remove",
+            "": "data_serve data_scan data_fetch data_complete data_pull data_bundle data_forget "
+            "data_list data_verify data_open data_part data_read",
+        },
+    ),
+    Part(
+        *("agent.envs.wheels", "Wheels", "wheels send"),
+        {"cannot take the packages": "wheel_serve wheel_take wheel_complete", "": "wheel_pull"},
+    ),
+    Part(
+        *("agent.envs.environments", "Environments", "home send"),
+        {
+            "cannot look at the environments of packages": "envs",
+            "cannot remove environments of packages": "env_remove",
+            "": "env_reach env_make env_facts",
+        },
+    ),
+)
+"""The parts that most commands do not need: they travel before the first request to one of them."""
+LATE_IMPORTS = {"container_start": "agent.container.container"}
+"""Requests to early parts, each with a module that it imports and that travels late."""
+PARTS = {word: part for part in (*EARLY, *LATE) for word in part.words}
+ERRORS = {
+    word: text for part in PARTS.values() for text, words in part.requests.items() for word in words.split()
+}
