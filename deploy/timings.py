@@ -14,7 +14,7 @@ from pathlib import Path
 class TimedPart:
     """A part of a start. Times are seconds from the start of this process.
 
-    Of what is done forevery host: from the first that began to the last that ended, which is `slowest`.
+    Of what is done for every host: from the first that began to the last that ended, which is `slowest`.
     """
 
     name: str

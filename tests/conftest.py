@@ -1,4 +1,4 @@
-"""Rules forevery test: skips and stretched limits are always reported.
+"""Rules for every test: skips and stretched limits are always reported.
 
 With pytest-xdist, tests that share hosts or module fixtures run in one worker.
 """

@@ -36,7 +36,7 @@ class LaunchOptions:
     per_host: int = flag(0, "number of ranks on each host (default: its slots)", least=1)
     slots: str = flag("", SLOTS)
     env: tuple[str, ...] = flag(
-        (), "NAME=VALUE forevery rank, or NAME to pass on its value from this machine; may be repeated"
+        (), "NAME=VALUE for every rank, or NAME to pass on its value from this machine; may be repeated"
     )
     include: str = flag("", HELP["include"])
     exclude: str = flag("", HELP["exclude"])

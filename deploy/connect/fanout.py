@@ -44,7 +44,7 @@ def on_every(
     interrupted: Callable[[], object] | None = None,
     heard: Callable[[], object] = lambda: None,
 ) -> Outcome[Result]:
-    """Call `act` forevery host, at most `at_once` at a time. An error of one host does not stop the others.
+    """Call `act` for every host, at most `at_once` at a time. An error of one host does not stop the others.
 
     `interrupted`: called at a Ctrl-C, to end the waiting for hosts; threads then have a moment to clean up.
     Without it they are left: a host that does not answer must not hold up the end of this process. `heard`:

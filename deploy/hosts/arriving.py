@@ -43,7 +43,7 @@ def inner_path(path: str, host: str = "") -> PurePosixPath:
 
 
 def inner_paths(paths: Iterable[str], host: str = "") -> None:
-    """The same foreverything in a folder, which must not be a repository without `.git` either."""
+    """The same for everything in a folder, which must not be a repository without `.git` either."""
     found: dict[str, set[str]] = {}
     for path in paths:
         folder, names = "", inner_path(path, host).parts

@@ -11,7 +11,7 @@ from .facts import Facts
 from .hostfile import MAX_SLOTS, Host
 
 SlotRule = Literal["gpus", "cores", "auto"] | int
-"""What counts: GPUs, cores, GPUs where there are any and else cores, or a number forevery host."""
+"""What counts: GPUs, cores, GPUs where there are any and else cores, or a number for every host."""
 _WORDS: Mapping[str, SlotRule] = {"gpus": "gpus", "cores": "cores", "auto": "auto"}
 NO_GPU = HostError(
     "slots.no-gpu",

@@ -241,7 +241,7 @@ def _files(known: Known, room: int) -> list[tuple[PurePosixPath, int]]:
 
 
 def _room(folder: Path) -> int:
-    """The bytes that a run may take here: the disk keeps some foreverything else."""
+    """The bytes that a run may take here: the disk keeps some for everything else."""
     disk = shutil.disk_usage(folder)
     return max(0, disk.free - min(disk.total // SPARE_SHARE, MOST_SPARE))
 

@@ -38,7 +38,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class RunFolder:
-    """The paths of a run, and a watcher that writes its logs. The layout is the same forevery launcher.
+    """The paths of a run, and a watcher that writes its logs. The layout is the same for every launcher.
 
     `max_log`: the bytes that all logs together may take, 0 for no limit. The hosts keep everything.
     `again`: an earlier driver of the job has made the folder.

@@ -139,7 +139,7 @@ def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -
         "MUSTER_HOSTFILE": paths.hostfile,
         "MUSTER_JOB": spec.job,
         "MUSTER_OUT": paths.out,
-        # Otherwise each rank would start a thread forevery core of the host.
+        # Otherwise each rank would start a thread for every core of the host.
         "OMP_NUM_THREADS": str(max(1, layout.facts[host].cores // layout.ranks[host])),
         # Lines appear when they are printed, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",

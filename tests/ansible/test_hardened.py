@@ -49,7 +49,7 @@ def before(hardened: Hosts) -> set[str]:
 
 
 def settings(hosts: Hosts) -> dict[str, str]:
-    """What sshd does foreveryone."""
+    """What sshd does for everyone."""
     said = hosts.on("node5", "sshd", "-T")
     return {
         name: value

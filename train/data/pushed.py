@@ -40,7 +40,7 @@ class PushedData:
     def sampler(
         self, *, batch_size: int, ranks: Ranks, seed: int = 0, shuffle: bool = True, drop_last: bool = False
     ) -> GlobalBatchSampler:
-        """Return this rank's sampler: indices of `files`, in equally many batches forevery rank.
+        """Return this rank's sampler: indices of `files`, in equally many batches for every rank.
 
         Of a whole set, it divides global batches of `batch_size` among all ranks. Of a shard, each host draws
         its part of a batch from its own files, and leaves out the last one where other hosts have one less.

@@ -12,7 +12,7 @@ from .ranks import Ranks
 def use_fair_share_of_cores(ranks: Ranks) -> None:
     """Give torch an equal share of the host's cores, unless OMP_NUM_THREADS sets the number of threads.
 
-    By default every rank starts a thread forevery core, and the ranks of a host slow each other down. A
+    By default every rank starts a thread for every core, and the ranks of a host slow each other down. A
     launcher that binds ranks to cores has divided them already: then the share is the cores of this rank.
     """
     if "OMP_NUM_THREADS" in os.environ:

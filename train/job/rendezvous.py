@@ -2,7 +2,7 @@
 
     env://              on rank 0, at MASTER_ADDR and MASTER_PORT; torchrun sets these two
     tcp://HOST:PORT     on rank 0, which must run on HOST
-    file:///SHARED/F    in a file on a disk that all hosts share; a new file forevery run, removed afterwards
+    file:///SHARED/F    in a file on a disk that all hosts share; a new file for every run, removed afterwards
     mpi://              on rank 0, at a free port, which the others learn over MPI
     auto                env:// where those two are set, else by what started the ranks: MPI, or Slurm
 

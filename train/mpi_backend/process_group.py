@@ -148,7 +148,7 @@ class MpiProcessGroup(BaseGroup):
         return self._start("all_to_all", run, [tensor], [output], opts, same_type=[output])
 
     def barrier(self, opts: Any = None) -> Work:
-        """Wait forevery rank. It moves no data, so a rank can leave it: its time-out is an exception."""
+        """Wait for every rank. It moves no data, so a rank can leave it: its time-out is an exception."""
         seconds = self._seconds(opts)
 
         def run() -> None:

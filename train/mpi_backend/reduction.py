@@ -1,4 +1,4 @@
-"""torch's reduce operations in terms of MPI's, forevery dtype."""
+"""torch's reduce operations in terms of MPI's, for every dtype."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def _numbers(world: World, name: str) -> list[int]:
     """Return the number of each rank in the reduction `name`; no two reductions have the same result."""
     if world.dtype == torch.bool:
         return [int(rank > 0) for rank in range(world.size)]
-    if name == "PRODUCT":  # small enough forevery type, at any number of ranks
+    if name == "PRODUCT":  # small enough for every type, at any number of ranks
         return [2 if rank < 3 else 1 for rank in range(world.size)]
     if name.startswith("B"):
         return [2 * rank + 3 for rank in range(world.size)]

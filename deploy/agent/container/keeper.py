@@ -114,7 +114,7 @@ class Commands:
         return process.pid
 
     def reap(self) -> None:
-        """Wait forevery process that ends here."""
+        """Wait for every process that ends here."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)

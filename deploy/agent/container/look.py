@@ -50,7 +50,7 @@ class Containers:
         }
 
     def _surveyed(self, engine: Engine, image: str, reference: str, program: str) -> Frame:
-        """What was found in an image: it is looked at once, as its id stands foreverything in it."""
+        """What was found in an image: it is looked at once, as its id stands for everything in it."""
         about = [*engine, image, program, os.environ.get("DOCKER_HOST", ""), os.getuid()]
         record = self._known / f"{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:20]}.json"
         kept = read_sealed(record)

@@ -28,7 +28,7 @@ _CLOCK = 0.001  # seconds: both times are of the same clock, written one after t
 
 
 class ArrivalMeter:
-    """Reads the records of all ranks again and again, forevery job of this host.
+    """Reads the records of all ranks again and again, for every job of this host.
 
     The records are files, so that this needs no help of the job's own agent.
     """

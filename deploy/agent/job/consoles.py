@@ -31,7 +31,7 @@ SILENT = "it gives no answer: it is stopped, or in a function of C that lets no 
 
 
 class Consoles:
-    """Answers forevery job of this host that was launched with `--record`."""
+    """Answers for every job of this host that was launched with `--record`."""
 
     def __init__(self, home: Path) -> None:
         self._paths = MusterPaths(str(home))

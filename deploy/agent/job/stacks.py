@@ -31,7 +31,7 @@ ANSWER_SECONDS = 20.0
 
 
 class Stacks:
-    """Answers forevery job of this host: the job's agent is asked, even if it is this agent itself."""
+    """Answers for every job of this host: the job's agent is asked, even if it is this agent itself."""
 
     def __init__(self, home: Path) -> None:
         self._paths = MusterPaths(str(home))

@@ -64,7 +64,7 @@ class _Outgoing:
     def write(self, content: bytes, /) -> None:
         rest = memoryview(content)
         try:
-            while rest:  # sendall() would copy all that is left forevery packet
+            while rest:  # sendall() would copy all that is left for every packet
                 sent = self._channel.send(bytes(rest[:PACKET_BYTES]))
                 if not sent:
                     raise EOFError("the channel is closed")

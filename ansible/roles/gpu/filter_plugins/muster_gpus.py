@@ -1,6 +1,6 @@
 """Applies the GPU rules of `fab check` in the role `gpu`: it turns the probe's output into findings.
 
-Ansible forks a process forevery task on every host, and each of these processes loads every filter plugin
+Ansible forks a process for every task on every host, and each of these processes loads every filter plugin
 of the play. So each filter imports what it needs itself: when the plugin imported the rules, that was half of
 what these processes cost.
 """
