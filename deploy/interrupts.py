@@ -105,6 +105,8 @@ class _Interrupts:
 
 
 _interrupts = _Interrupts()
+# A forked child shares the pipe of `_watch`: its signals are none of this process.
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 def begin(numbers: Sequence[int] = TERMINAL, bound: float = BOUND_SECONDS) -> None:

@@ -280,3 +280,24 @@ except KeyboardInterrupt as stop:
         status, output = strike(process, signal.SIGTERM, signal.SIGTERM)
     assert (status, "ended\n" in output) == (115, True)
     assert "ending within 20 s" in output
+
+
+def test_signals_to_a_forked_child_are_none_of_its_parent() -> None:
+    text = f"""
+interrupts.begin()
+child = os.fork()
+if not child:
+    for _ in range(2):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            pass
+        time.sleep({2 * SAME_SECONDS})
+    os._exit(0)
+os.waitpid(child, 0)
+time.sleep({SAME_SECONDS})  # for the thread that counts
+print(interrupts._interrupts._counted, flush=True)
+"""
+    with program(text) as process:
+        output, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, output) == (0, "0\n")
