@@ -42,7 +42,7 @@ POLL_SECONDS = 0.5
 NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
 SWALLOWED = "start-up files of that login's shell (~/.bashrc) read what was meant for the agent"
 KEEP_OUT = "let them read nothing, and start no other shell, where there is no terminal: [ -t 0 ]"
-DISTRUST = "is this host trustworthy, and its Python intact?"
+DISTRUST = "check the host and its Python installation"
 
 
 Silence = Callable[[], Mapping[str, SilentError]]
@@ -222,7 +222,7 @@ class Channel:
         self.lost = self._explain(noise, malformed)
         self._fail_all(self.lost)
         self._events.put(Event(self.host, Lost(self.lost)), wait=False)
-        # Our agent ends its job then. Another program can reach nobody any more, and no lifeline ends it.
+        # Our agent ends its job then. Another program is not ended by a lifeline, and cannot report any more.
         if malformed or (noise and noise.endless):
             self.give_up()
             self._pipe.close(patient=False)
@@ -256,11 +256,11 @@ class Channel:
         number = frame["reply"]
         pending = self._waiting.get(number) if type(number) is int else None
         if pending is None:
-            raise ValueError("an answer to nothing that was asked")
+            raise ValueError("an answer without a request")
         if "error" in frame:
             text = frame["error"]
             if not isinstance(text, str) or len(text) > MOST_ERROR:
-                raise ValueError("an error that is no text")
+                raise ValueError("an error that is not text")
             del self._waiting[number]
             pending.future.set_exception(MusterError(text, host=self.host))
         else:

@@ -213,10 +213,10 @@ def line(**frame: Any) -> bytes:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (line(reply=5, time=1.0), "an answer to nothing that was asked"),
-        (line(reply=True, time=1.0), "an answer to nothing that was asked"),
+        (line(reply=5, time=1.0), "an answer without a request"),
+        (line(reply=True, time=1.0), "an answer without a request"),
         (line(reply=0, time="x", steady=1.0), "its answer to time: time: expected float, got 'x'"),
-        (line(reply=0, error=[1]), "an error that is no text"),
+        (line(reply=0, error=[1]), "an error that is not text"),
         (line(reply=0, time=1.0, size=1), "a payload of 1 bytes"),
         (line(event="output", size=1), "a payload of 1 bytes"),
         (line(event="ran", code=0, cut=0, timed_out=False, size=1 << 21), "a payload of 2097152 bytes"),

@@ -39,7 +39,7 @@ def test_the_driver_has_one_request_for_each_word_of_the_table() -> None:
     assert words == sorted(PARTS) == sorted(ERRORS)
 
 
-def test_what_is_loaded_ahead_answers_as_ever_and_what_is_not_there_is_an_error() -> None:
+def test_parts_loaded_ahead_answer_as_before_and_an_unknown_part_is_an_error() -> None:
     channel = Channel("here", LocalPipe(None), Inbox())
     loaded = channel.post(LOAD, words=["reach", "missing", "prepare"])
     assert channel.ask(MISSING, digests=["ab" * 32]).missing == ("ab" * 32,)
@@ -49,7 +49,7 @@ def test_what_is_loaded_ahead_answers_as_ever_and_what_is_not_there_is_an_error(
     channel.close()
 
 
-def test_an_answer_that_nobody_gives_is_an_error_and_not_the_end() -> None:
+def test_an_unknown_request_is_an_error_and_the_agent_lives_on() -> None:
     channel = Channel("here", LocalPipe(None), Inbox())
     with pytest.raises(MusterError, match="KeyError: 'nothing-like-it'"):
         channel.ask(Request("nothing-like-it", Nothing))
