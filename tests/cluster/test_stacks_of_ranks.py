@@ -104,4 +104,4 @@ def test_hosts_that_do_not_reach_each_other_any_more_are_named_when_the_job_stal
 def test_a_job_that_is_nowhere_has_no_stacks(project: Project, cluster: Cluster) -> None:
     done = stacks(project, "20260101-000000-0000")
     assert done.returncode == 2
-    assert "no job 20260101-000000-0000 here or on these hosts" in done.stderr
+    assert "no job 20260101-000000-0000 here or on the hosts" in done.stderr

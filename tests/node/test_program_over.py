@@ -171,7 +171,9 @@ def test_torchruns_record_writes_its_file_and_the_exception_is_reported(rank: Ra
 
 
 def test_a_program_that_is_interrupted_is_reported_as_such(rank: Rank) -> None:
-    ended = rank.run(STUCK + "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(600)")
+    # A shell in the background has its programs ignore SIGINT, and so Python has no handler for it.
+    handled = "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    ended = rank.run(STUCK + handled + "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(600)")
     assert ended.status == 130
     assert ended.reports[-1]["error"][-1] == "KeyboardInterrupt"
 

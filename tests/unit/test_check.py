@@ -348,11 +348,12 @@ def test_hosts_that_cannot_be_asked_are_no_excuse_for_the_others() -> None:
 
 def test_the_ids_are_those_of_the_document() -> None:
     listed = set(re.findall(r"^\| `([a-z0-9.-]+)` ", (ROOT / "docs/check.md").read_text(), re.MULTILINE))
-    rooms = ("bench", "check", "connect", "hosts", "plan", "agent/host")
-    sources = [path for room in rooms for path in (ROOT / "deploy" / room).rglob("*.py")]
+    packages = ("bench", "check", "connect", "hosts", "plan", "agent/host")
+    sources = [path for package in packages for path in (ROOT / "deploy" / package).rglob("*.py")]
     texts = [path.read_text() for path in sources]
     used = {kind for text in texts for kind in re.findall(r'"([a-z0-9]+\.[a-z][a-z-]+)"', text)}
     no_ids = {"hosts.txt", "mpi4py.run", "muster.deploy", "version.py", "zlib.error", "common.web"}
+    no_ids.add("agent.importer")
     of_git = {"core.fsmonitor", "core.pager", "credential.helper", "diff.external", "protocol.allow"}
     used -= no_ids | of_git | {"ssh.too-many-keys"}  # the last is advice about ssh.login-refused
     assert used == listed
