@@ -81,7 +81,7 @@ def awaits_network(failure: Failure | None, unreached: Mapping[str, str], at: fl
     """Whether to try the same hosts once more: this machine had lost its network, and may get it back."""
     return (
         failure is not None
-        and failure.kind == "driver"
+        and failure.kind in {"network", "driver"}  # a machine that was suspended may need its network too
         and len(unreached) > 1
         and at < failure.at + NETWORK_SECONDS
     )

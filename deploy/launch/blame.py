@@ -57,7 +57,7 @@ def blame_network(failure: Failure | None, remote: Mapping[str, HostError | None
     if failure is None or failure.reason != GONE or len(broken) < max(2, len(remote)):
         return failure
     reason = f"the connections to all {len(broken)} hosts broke at about the same time: {SHARED}"
-    return Failure("driver", reason, 1, at=failure.at)
+    return Failure("network", reason, 1, at=failure.at)
 
 
 def _may_be_victim(failure: Failure) -> bool:

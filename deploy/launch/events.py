@@ -218,7 +218,7 @@ class Reports:
     def _host_lost(self, host: str, report: Lost) -> None:
         reason = why_lost(report.reason)
         if isinstance(report.reason, SilentError) and report.reason.together:
-            self.state.fail(Failure("driver", reason, 1, at=now()))  # no host is the cause
+            self.state.fail(Failure("network", reason, 1, at=now()))  # no host is the cause
         else:
             self.state.fail(Failure("host", reason, 3, host=host, at=now()))
 

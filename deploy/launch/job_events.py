@@ -19,6 +19,7 @@ EventType = Literal[
     "rank.cut-off",
     "rank.failed",
     "host.lost",
+    "network.lost",
     "launcher.failed",
     "start.timeout",
     "placement.wrong",
@@ -37,6 +38,7 @@ EventType = Literal[
 FAILURES: Mapping[Kind, EventType] = {
     "rank": "rank.failed",
     "host": "host.lost",
+    "network": "network.lost",
     "launcher": "launcher.failed",
     "start": "start.timeout",
     "placement": "placement.wrong",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Kind = Literal[
     "rank",
     "host",
+    "network",
     "launcher",
     "start",
     "placement",

@@ -47,7 +47,7 @@ class Suspension:
             return failure
         if self._long and self._follows(failure, self._long):
             return Failure("driver", self._stood_still(self._long), 1, at=failure.at)
-        if failure.kind == "driver":
+        if failure.kind in {"network", "driver"}:
             return replace(failure, reason=self._advised(failure.reason))
         return failure
 

@@ -22,10 +22,10 @@ types:
   without a report of its end. `rank.lingers`: its program is over, and a thread or a child process keeps its
   process alive.
 - A failure, by the `kind` that result.json gives it: `rank.failed` (rank), `host.lost` (host),
-  `launcher.failed` (launcher), `start.timeout` (start), `placement.wrong` (placement), `world.alone` (world),
-  `job.stalled` (stall), `port.taken` (port), `driver.failed` (driver), `job.interrupted` (interrupted),
-  `job.stopped` (stopped), `allocation.ended` (allocation: Slurm took the hosts away). Of several in one
-  attempt, the verdict names the first.
+  `network.lost` (network: all hosts at once), `launcher.failed` (launcher), `start.timeout` (start),
+  `placement.wrong` (placement), `world.alone` (world), `job.stalled` (stall), `port.taken` (port),
+  `driver.failed` (driver), `job.interrupted` (interrupted), `job.stopped` (stopped), `allocation.ended`
+  (allocation: Slurm took the hosts away). Of several in one attempt, the verdict names the first.
 - `job.explained`: why a recorded job stood still ([muster why](../why.md)), in two lines.
 
 `null` in a line: the field means nothing for this type."""

@@ -91,7 +91,8 @@ def _ask(job: str, project: Project, seconds: float, looks: int) -> tuple[list[R
     os.environ["HOME"] = project.env["HOME"]
     with contextlib.closing(Cluster(hostfile.load(hosts), opener(hosts, ""), facts=False)) as cluster:
         cluster.connect()
-        expect_ranks(cluster.channels, dict.fromkeys(range(3), "localhost"))
+        (host,) = cluster.channels
+        expect_ranks(cluster.channels, dict.fromkeys(range(3), host))
         while True:
             ranks, problems = gather(job, cluster.channels)
             assert not problems, problems

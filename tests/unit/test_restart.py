@@ -19,7 +19,7 @@ from muster.deploy.launch.result import Failure
 
 HOSTS = hostfile.parse("node[1-3] slots=2")
 RANK = Failure("rank", "exit status 7", 7, host="node2", rank=3)
-NETWORK = Failure("driver", "all 3 hosts have been silent for 10 s", 1, at=100.0)
+NETWORK = Failure("network", "all 3 hosts have been silent for 10 s", 1, at=100.0)
 LOST = Failure("host", "the SSH connection to its agent is gone", 3, host="node3")
 POLICY = Policy(max_restarts=2, min_hosts=2)
 

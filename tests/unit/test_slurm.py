@@ -296,6 +296,16 @@ def test_the_end_of_an_allocation_is_the_failure(
     assert (failure.headline, failure.exit_status) == (headline, status)
 
 
+def test_an_allocation_that_ended_is_why_the_connections_to_all_hosts_broke(
+    slurm: Callable[..., None],
+) -> None:
+    slurm(scontrol=SHOW_JOB.format(job="CANCELLED", why="None", node=NODE_WELL))
+    broke = Failure("network", "the connections to all 3 hosts broke at about the same time", 1, at=1.0)
+    failure = blame.blame_slurm(dataclasses.replace(FAILED, failure=broke), "12").failure
+    assert failure is not None
+    assert (failure.headline, failure.exit_status) == ("Slurm ended the allocation 12: CANCELLED", 143)
+
+
 def test_the_end_of_an_allocation_is_why_its_hosts_are_unfit(slurm: Callable[..., None]) -> None:
     unfit = UnfitError([("n1", "no such folder"), ("n2", "lost")])
     slurm(scontrol=SHOW_JOB.format(job="CANCELLED", why="None", node=NODE_WELL))

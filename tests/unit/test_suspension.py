@@ -121,7 +121,7 @@ def test_a_jump_host_that_restarts_breaks_all_connections_and_no_host_is_blamed(
     result = hosts.run()
     assert result.failure is not None
     if len(broken) == 2:
-        assert (result.failure.kind, result.failure.host, result.exit_status) == ("driver", None, 1)
+        assert (result.failure.kind, result.failure.host, result.exit_status) == ("network", None, 1)
         assert result.failure.headline.startswith("the connections to all 2 hosts broke at about the same")
     else:
         assert (result.failure.kind, result.failure.host, result.exit_status) == ("host", "node1", 3)
@@ -132,7 +132,7 @@ def test_hosts_that_fall_silent_together_are_not_the_failure_of_a_launch(hosts: 
         channel.silence = silence
     result = hosts.run()
     assert result.failure is not None
-    assert (result.failure.kind, result.failure.host, result.exit_status) == ("driver", None, 1)
+    assert (result.failure.kind, result.failure.host, result.exit_status) == ("network", None, 1)
     assert result.failure.headline == (
         "all 2 hosts have been silent for 10 s: this machine has lost its network, or what lies between it "
         "and them fails (VPN, switch, jump host); with --detach a job runs on without this machine"
