@@ -309,6 +309,7 @@ def podman(*words: str) -> str:
 
 
 @soak
+@pytest.mark.timed  # beside four workers it took 2.01 s at a load of 11, of 2.0 s
 def test_a_container_adds_little_to_a_start(project: Project, image: str) -> None:
     launch(project, image)  # the first look into the image
     pairs = [
