@@ -30,7 +30,7 @@ from ..jobs.runner import Attempts, Blame, make_plan
 from ..jobs.verdict import verdict
 from ..launch.containers import Images
 from ..launch.job_events import JobEvent
-from ..plan.placement import Placement, place
+from ..plan.placement import Placement
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec
 from ..timings import Timings, table
@@ -84,21 +84,21 @@ def carry(
     *,
     inventory: Inventory,
     placement: Placement | None,
-    words: Sequence[str] | None,
+    words: Sequence[str],
     asked: Wanted | None,
     dry: bool,
 ) -> None:
     """Handle a job in the way that its options ask for.
 
-    `placement`: where its ranks run, if its hosts are known.
-    `words`: the options for Slurm of a job that goes there. `asked`: the packages that the ranks shall have.
+    `placement`: where its ranks run; None for a batch job of Slurm, whose hosts are not known yet.
+    `words`: the options for Slurm of such a job. `asked`: the packages that the ranks shall have.
     """
     open_pipe, runs = inventory.open_pipe, Path(options.runs)
     record = inventory.record(job.hosts, detached=options.detach)
     brought = packages(asked, job.spec.launcher, screen, dry=dry) if asked else None
-    if words and options.slurm_login:
+    if placement is None and options.slurm_login:
         batch.hand_to_login(job, words, options.slurm_login, runs, screen, dry=dry)
-    elif words:
+    elif placement is None:
         batch.hand_to_slurm(job, words, runs, screen, dry=dry)
     elif dry:
         show(job, open_pipe, clock, brought, placement)
@@ -130,11 +130,10 @@ def show(
     job: Job,
     open_pipe: OpenPipe,
     timings: Timings,
-    packages: Packages | None = None,
-    placement: Placement | None = None,
+    packages: Packages | None,
+    placement: Placement,
 ) -> None:
     """Print the plan, and change nothing on the hosts."""
-    placement = placement or place(job.hosts, job.spec)
     images = Images(job.spec, lambda text: None, pull=False) if job.spec.image else None
     with Cluster(placement.hosts, open_pipe, timings=timings, network=job.network) as cluster:
         plan = make_plan(job, job.spec, placement, cluster, timings, packages, images)
@@ -145,14 +144,13 @@ def hand_over(
     job: Job,
     open_pipe: OpenPipe,
     screen: Screen,
-    packages: Packages | None = None,
-    placement: Placement | None = None,
+    packages: Packages | None,
+    placement: Placement,
 ) -> None:
     """Hand the job over to its head, where its driver goes on. Packages are brought before, from here."""
     name = job.spec.job
     if packages:
-        used = (placement or place(job.hosts, job.spec)).hosts
-        with Cluster(used, open_pipe, network=job.network) as cluster:
+        with Cluster(placement.hosts, open_pipe, network=job.network) as cluster:
             packages.furnish(cluster)
         job = replace(job, spec=replace(job.spec, environment=packages.key, packages=packages.described))
     with Cluster(job.hosts[:1], open_pipe) as cluster:

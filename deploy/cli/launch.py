@@ -80,7 +80,7 @@ def launch(options: LaunchOptions) -> None:
             clock,
             inventory=replace(inventory, open_pipe=open_pipe),
             placement=placement,
-            words=words,
+            words=words or (),
             asked=packages,
             dry=options.dry_run,
         )

@@ -5,7 +5,8 @@
     muster run -- ls -l                         run, --command 'ls -l'
 
 argparse cannot stop at the name of a program whose options may have our names, and its messages do not say
-what to write. Pure: words in, values out, and `UsageError` for words that have no meaning.
+what to write. Words in, values out, and `UsageError` for words that have no meaning. Besides, it only looks
+whether a file has the name of an unknown option.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ..console.terminal import harmless_streams
 from ..console.text import status_of
@@ -16,7 +17,7 @@ from .commands import commands
 from .parser import parse
 
 
-def main(words: Sequence[str] | None = None, called: str = "muster") -> None:
+def main(words: Sequence[str] | None = None, called: str = "muster") -> NoReturn:
     """Run a command line to its end, as `muster` or as `fab` (`called`), and exit with its status.
 
     A reader that closed the pipe, such as `head`, is no error to report.

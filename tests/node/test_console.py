@@ -20,7 +20,7 @@ import pytest
 
 import muster.deploy.agent.job
 from muster.deploy.agent.job import consoles
-from muster.deploy.agent.job.consoles import MALFORMED, SILENT, Consoles
+from muster.deploy.agent.job.consoles import NOT_AN_ANSWER, SILENT, Consoles
 from muster.deploy.agent.job.in_rank import muster_console
 from muster.deploy.agent.job.records import read_stack
 from tests.interpreters import interpreter
@@ -208,7 +208,7 @@ def test_a_socket_that_says_something_else_is_no_answer(rank: Running) -> None:
         liar.stdout.readline()
         said = rank.eval("step")["7"], read_stack(str(rank.home / "private" / "console-7"), "")
         liar.kill()
-    assert said == ({"error": MALFORMED}, [])
+    assert said == ({"error": NOT_AN_ANSWER}, [])
 
 
 def test_the_console_is_for_this_user_only(rank: Running) -> None:

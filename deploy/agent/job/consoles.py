@@ -23,7 +23,7 @@ AT_ONCE = 64
 GRACE_SECONDS = 2.0  # beyond what a rank gives an expression: the rank breaks it off and says so
 CONNECT_SECONDS = 5.0
 MOST_LINE = 1 << 18
-MALFORMED = "what it said is no answer of a console"
+NOT_AN_ANSWER = "protocol error: not an answer of a console"
 MOST_TEXT = 1 << 14
 MOST_ANSWERS = 1 << 21  # characters from all ranks of a host: they come in one line
 LEAST_TEXT = 200
@@ -111,7 +111,7 @@ def _ask(path: str, question: Frame, seconds: float) -> dict[str, str] | None:
     except OSError:  # a time-out is one too
         return {"error": SILENT}
     said = {name: text for name in ("at", "value", "error") if isinstance(text := answer.get(name), str)}
-    return said if "value" in said or "error" in said else {"error": MALFORMED}
+    return said if "value" in said or "error" in said else {"error": NOT_AN_ANSWER}
 
 
 def _connect(path: str) -> socket.socket:
