@@ -124,7 +124,7 @@ UNTIMED = (
     (
         "this machine loses its network while somebody is attached",
         "`connecting again for up to 60 s`; nothing is missed or shown twice",
-        "tests/unit/test_lasting.py",
+        "tests/unit/test_reconnect.py",
     ),
     (
         "the driver of a detached job stood still",

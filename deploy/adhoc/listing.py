@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..connect.channel import Channel
 from ..connect.requests.files import FILE, FILE_ENTRIES, Entry, FileFacts
 from ..errors import MusterError
-from ..hosts.arriving import inner_paths
+from ..hosts.received_paths import inner_paths
 
 # Limits for one folder: a host may send anything, and several hosts may at once.
 MOST_ENTRIES, MOST_TEXT = 200_000, 1 << 25
@@ -18,7 +18,7 @@ def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
     """The facts of a path, with all entries of a folder. `seconds`: for each page; the host reads the files.
 
     `MusterError` for a folder with more than MOST_ENTRIES entries, or whose paths are longer than MOST_TEXT,
-    and for a path that must not come here (deploy/hosts/arriving.py).
+    and for a path that must not come here (deploy/hosts/received_paths.py).
     """
     facts = channel.ask(FILE, path=path, seconds=seconds)
     listed: list[Entry] = list(facts.entries or ())

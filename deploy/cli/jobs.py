@@ -19,10 +19,10 @@ from ..jobs import control as jobs
 from ..jobs import table as job_table
 from ..jobs.bounded import TooLargeError, content_of
 from ..jobs.control import Known, Line
-from ..jobs.lasting import lasting
+from ..jobs.reconnect import reconnecting
 from .command import Exit, Values, command
 from .ending import PAGE, end_with_page
-from .finding import look, one, require_logs
+from .job_lookup import look, one, require_logs
 from .shared import HELP, JOB_HOSTS, NEWEST_JOB, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
 
 JOB_HELP = {
@@ -89,7 +89,7 @@ def logs(  # noqa: PLR0917  # a flag for each parameter
 ) -> None:
     """Print the output of all ranks of a job, in the order in which it came."""
     with explained(), one(job, hosts, runs, python, default="newest") as found:
-        known = lasting(found, _note)
+        known = reconnecting(found, _note)
         wanted = _pattern(grep)
         require_logs(known)
         # Before a restart a job may have had more ranks, and before Slurm gives its hosts nobody knows.
@@ -110,7 +110,7 @@ def attach(job: str = "", hosts: str = "", runs: str = "runs", python: str = "")
     At the end, the folder of the run is copied to runs/JOB here.
     """
     with explained(), one(job, hosts, runs, python, default="running") as found:
-        known = lasting(found, _note)
+        known = reconnecting(found, _note)
         require_logs(known)
         screen = Screen(sys.stdout)
         name = known.state.job

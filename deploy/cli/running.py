@@ -18,8 +18,8 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs.table import outcome
 from .command import Exit
-from .finding import Found, look, say_which, way_to
 from .inventory import HOSTS_FILE
+from .job_lookup import Found, look, say_which, way_to
 
 
 class Running(NamedTuple):

@@ -18,14 +18,14 @@ from ..connect.opener import opener
 from ..errors import UsageError
 from ..hosts import hostfile
 from ..jobs.control import Known, state_of
-from ..jobs.lasting import lasting
+from ..jobs.reconnect import reconnecting
 from ..launch.stacks import gather
 from ..view.top.figures import as_json
 from ..view.top.history import History
 from ..view.top.screen import everything
 from ..view.top.sources import HostSource, JobSource, Source
 from .command import command
-from .finding import Found, look, require_logs
+from .job_lookup import Found, look, require_logs
 from .running import job_hosts
 from .shared import HELP, JOB_HOSTS, RUNNING_JOB, RUNS, RUNS_FOLDER, explained
 
@@ -67,7 +67,7 @@ def top(  # noqa: PLR0917  # a flag for each parameter
             read_stacks = None
         else:
             known, found = opened.enter_context(_job(job, hosts, runs, python))
-            source, history = JobSource(lasting(known)), History()
+            source, history = JobSource(reconnecting(known)), History()
             read_stacks = partial(_stacks, known, found, hosts, runs, python)
         if once or json:
             _fill(source, history)

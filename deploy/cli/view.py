@@ -22,7 +22,7 @@ from ..view.page.render import render
 from ..view.page.write import NAME, write_page, write_report
 from ..view.tensorboard import write_tensorboard
 from .command import command
-from .finding import one, require_logs
+from .job_lookup import one, require_logs
 from .jobs import JOB_HELP
 from .shared import NEWEST_JOB, explained
 

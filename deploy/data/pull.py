@@ -16,7 +16,7 @@ from ..connect.cluster import Cluster
 from ..connect.requests.data import DATA_FORGET, DATA_OPEN, DATA_READ, DataSet
 from ..connect.requests.request import Payload
 from ..errors import MusterError, UsageError
-from ..hosts.arriving import inner_paths
+from ..hosts.received_paths import inner_paths
 from .bundles import bundles
 from .chunk_transfers import bring_here
 from .push import BUNDLE_SECONDS, LONG_SECONDS, read_manifest

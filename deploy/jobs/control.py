@@ -17,7 +17,7 @@ from ..connect.fanout import on_every
 from ..connect.requests.jobs import END_DRIVER, FILES, JOBS, OUTPUT, READ, JobState
 from ..connect.requests.request import Answer, Request
 from ..errors import MusterError, UsageError
-from ..hosts.arriving import inner_paths
+from ..hosts.received_paths import inner_paths
 from .hosts_record import NAME as HOSTS
 
 POLL_SECONDS = 0.3

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UsageError
-from ..hosts.arriving import is_dot_git
+from ..hosts.received_paths import is_dot_git
 from .git import git
 from .walk import KEYS, RUNS, walk
 

@@ -22,8 +22,8 @@ from ...decode import MALFORMED
 from ...errors import MusterError
 from ...jobs.bounded import value_of
 from ...jobs.control import LOG, Known, line_of, state_of
-from ...jobs.lasting import TRY_SECONDS
 from ...jobs.pace_file import NAME as PACE
+from ...jobs.reconnect import TRY_SECONDS
 from ...jobs.sample_file import NAME, SampleReader
 from .history import Paced, Printed, Record, Unreached
 

@@ -13,8 +13,8 @@ from muster.deploy.connect.pipe import LostError, SilentError
 from muster.deploy.connect.requests.jobs import OUTPUT
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import MusterError
-from muster.deploy.jobs import lasting
-from muster.deploy.jobs.lasting import Lasting
+from muster.deploy.jobs import reconnect
+from muster.deploy.jobs.reconnect import Reconnecting
 
 JOB = "20260101-000000-abcd"
 KNOWN: Any = SimpleNamespace(state=SimpleNamespace(job=JOB, running=True))
@@ -67,7 +67,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(lasting, "time", clock)
+    monkeypatch.setattr(reconnect, "time", clock)
     return clock
 
 
@@ -80,7 +80,7 @@ def printed(runs: Path, text: str) -> None:
             order.write(f"{len(part)} {name}\n")
 
 
-def read(place: Lasting, **words: Any) -> str:
+def read(place: Reconnecting, **words: Any) -> str:
     return "".join(text for _, text in place.ask(OUTPUT, job=JOB, rank=None, **words).output)
 
 
@@ -88,7 +88,7 @@ def read(place: Lasting, **words: Any) -> str:
 def test_output_is_read_once_however_often_the_connection_breaks(
     tmp_path: Path, breaks: tuple[tuple[int, bool], ...]
 ) -> None:
-    place = Lasting(KNOWN, Host(tmp_path, *breaks), lambda line: None)  # type: ignore[arg-type]
+    place = Reconnecting(KNOWN, Host(tmp_path, *breaks), lambda line: None)  # type: ignore[arg-type]
     seen = ""
     for text in ("a\n", "b\n", "c\n"):
         printed(tmp_path, text)
@@ -97,7 +97,7 @@ def test_output_is_read_once_however_often_the_connection_breaks(
 
 
 def test_what_was_passed_over_stays_so_after_a_break(tmp_path: Path) -> None:
-    place = Lasting(KNOWN, Host(tmp_path, (2, False)), lambda line: None)  # type: ignore[arg-type]
+    place = Reconnecting(KNOWN, Host(tmp_path, (2, False)), lambda line: None)  # type: ignore[arg-type]
     printed(tmp_path, "old\n")
     assert read(place, skip=True) == ""
     printed(tmp_path, "new\n")
@@ -108,7 +108,7 @@ def test_a_break_is_said_once_and_so_is_its_end(tmp_path: Path) -> None:
     host, said = Host(tmp_path, (1, False), (2, False)), list[str]()
     host.refusals = [LostError("no route to host")] * 3
     printed(tmp_path, "a\n")
-    assert read(Lasting(KNOWN, host, said.append)) == "a\nA\n"  # type: ignore[arg-type]
+    assert read(Reconnecting(KNOWN, host, said.append)) == "a\nA\n"  # type: ignore[arg-type]
     assert said == [
         "node1: silent for 10 s: frozen, or cut off from the network; connecting again for up to 60 s",
         "node1: connected again",
@@ -121,19 +121,19 @@ def test_after_a_minute_it_says_that_the_job_keeps_running_and_how_to_come_back(
     host = Host(tmp_path, (1, False))
     host.refusals = [LostError("no route to host")] * 100
     with pytest.raises(LostError) as caught:
-        read(Lasting(KNOWN, host, lambda line: None))  # type: ignore[arg-type]
+        read(Reconnecting(KNOWN, host, lambda line: None))  # type: ignore[arg-type]
     assert str(caught.value) == (
         "node1: no connection for 60 s: no route to host; the job keeps running on its hosts; "
         f"see it again with: muster attach {JOB}"
     )
-    assert lasting.TRY_SECONDS <= clock.now <= lasting.TRY_SECONDS + lasting.PAUSE_SECONDS
+    assert reconnect.TRY_SECONDS <= clock.now <= reconnect.TRY_SECONDS + reconnect.PAUSE_SECONDS
 
 
 def test_a_host_that_sends_what_no_agent_sends_is_not_asked_again(tmp_path: Path, clock: Clock) -> None:
     host = Host(tmp_path)
     host.lie = LostError("protocol error", kind="host.protocol-error", host="node1")
     with pytest.raises(LostError, match="protocol error"):
-        read(Lasting(KNOWN, host, lambda line: None))  # type: ignore[arg-type]
+        read(Reconnecting(KNOWN, host, lambda line: None))  # type: ignore[arg-type]
     assert clock.now == 0.0
 
 
@@ -142,5 +142,5 @@ def test_a_host_that_is_lost_at_each_request_is_not_asked_without_an_end(
 ) -> None:
     host = Host(tmp_path, *((number, False) for number in range(1000)))
     with pytest.raises(LostError, match="no connection for 60 s"):
-        read(Lasting(KNOWN, host, lambda line: None))  # type: ignore[arg-type]
-    assert clock.now >= lasting.TRY_SECONDS
+        read(Reconnecting(KNOWN, host, lambda line: None))  # type: ignore[arg-type]
+    assert clock.now >= reconnect.TRY_SECONDS

@@ -18,14 +18,14 @@ FINAL = frozenset({"host.protocol-error", "python.failed", "ssh.shell-noisy", "s
 """Losses that another connection would not change."""
 
 
-def lasting(known: Known, tell: Callable[[str], object] = lambda line: None) -> Known:
+def reconnecting(known: Known, tell: Callable[[str], object] = lambda line: None) -> Known:
     """The job at a place that is connected to again; at this machine it is as it was."""
     if not isinstance(known.place, Channel):
         return known
-    return known._replace(place=Lasting(known, known.place, tell))
+    return known._replace(place=Reconnecting(known, known.place, tell))
 
 
-class Lasting:
+class Reconnecting:
     """A host that is connected to again for a minute, when its connection is lost.
 
     `tell`: gets a line when the connection is lost, and when it is there again.

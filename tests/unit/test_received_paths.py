@@ -13,7 +13,7 @@ from muster.deploy.connect.requests.jobs import Driver, JobState, RunFiles
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.arriving import inner_path, inner_paths, is_dot_git
+from muster.deploy.hosts.received_paths import inner_path, inner_paths, is_dot_git
 from muster.deploy.jobs.control import Known, fetch
 from muster.deploy.jobs.snapshot import snapshot
 
