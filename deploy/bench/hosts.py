@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from ..console.text import count
+from ..console.text import count, table
 from ..decode import AtMost, Like, from_json
 from .lines import Rate, values
 from .links import MOST_HOSTS, Name
-from .links_text import table
 
 MOST_FIGURES = 200
 SLOW = 0.8
@@ -146,12 +145,13 @@ def as_text(
 
 def figures_table(speeds: Speeds) -> list[str]:
     """A line for each figure: the median, and the hosts with the least and the most."""
-    rows: dict[str, Sequence[str]] = {"": ("median", "least", "on", "most", "on", "unit")}
+    rows = [("", "median", "least", "on", "most", "on", "unit")]
     for (name, unit), row in speeds.rows().items():
         ordered = sorted(row.items(), key=lambda item: item[1])
         (least, low), (most, high) = ordered[0], ordered[-1]
-        rows[name] = (amount(statistics.median(row.values())), amount(low), least, amount(high), most, unit)
-    return table(rows)
+        median = amount(statistics.median(row.values()))
+        rows.append((name, median, amount(low), least, amount(high), most, unit))
+    return table(rows, left=1)
 
 
 def amount(number: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..console.terminal import harmless
-from ..console.text import count
+from ..console.text import count, table
 from .links import Links, Quantity
 from .outliers import Slow
 
@@ -71,17 +71,7 @@ def matrix(links: Links, quantity: Quantity) -> list[str]:
         rows = {
             a: [figure(figures[a, b]) if (a, b) in figures else "-" for b in links.hosts] for a in links.hosts
         }
-    return [title, *table({"from": head, **rows})]
-
-
-def table(rows: Mapping[str, Sequence[str]]) -> list[str]:
-    """Lines of names and cells, the names to the left and the cells to the right of their columns."""
-    name_width = max(map(len, rows))
-    widths = [max(map(len, column)) for column in zip(*rows.values(), strict=True)]
-    return [
-        "  ".join([name.ljust(name_width), *(cell.rjust(w) for cell, w in zip(row, widths, strict=True))])
-        for name, row in rows.items()
-    ]
+    return [title, *table([("from", *head), *((a, *row) for a, row in rows.items())], left=1)]
 
 
 def _summed(values: Sequence[float]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..console.fold import fold_names
 from ..console.terminal import harmless
-from ..console.text import count
+from ..console.text import count, table
 from ..hosts.hostfile import Host
 from . import Finding, unfit
 from .measurements import Examination, Examined
@@ -52,13 +52,8 @@ def _host_json(measured: Examined | None) -> dict[str, Any]:
 
 
 def _table(hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding]) -> list[str]:
-    rows = [COLUMNS, *(cells(host, examination.hosts.get(host.name)) for host in hosts)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    verdicts = ["", *(verdict(host.name, findings) for host in hosts)]
-    return [
-        "  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=True)), verdict]).rstrip()
-        for row, verdict in zip(rows, verdicts, strict=True)
-    ]
+    rows = [(*cells(host, examination.hosts.get(host.name)), verdict(host.name, findings)) for host in hosts]
+    return table([(*COLUMNS, ""), *rows])
 
 
 def cells(host: Host, measured: Examined | None) -> tuple[str, ...]:

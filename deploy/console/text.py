@@ -1,10 +1,12 @@
-"""Numbers, ranges and exit codes as text for people."""
+"""Numbers, ranges, exit codes and tables as text for people."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
+
+from .terminal import harmless
 
 
 def count(number: int, noun: str) -> str:
@@ -49,3 +51,17 @@ def ranges(numbers: Sequence[int]) -> str:
         for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     ]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def table(rows: Iterable[Sequence[str]], *, left: int | None = None) -> list[str]:
+    """A line for each row, with each column as wide as its widest cell.
+
+    The first `left` columns, by default all, are aligned to the left; the others, with numbers, to the right.
+    """
+    cells = [[harmless(cell) for cell in row] for row in rows]
+    columns: list[list[str]] = []
+    for number, column in enumerate(zip(*cells, strict=True)):
+        width = max(map(len, column))
+        align = str.ljust if left is None or number < left else str.rjust
+        columns.append([align(cell, width) for cell in column])
+    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]

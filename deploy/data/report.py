@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..connect.requests.data import DataSet, DataVerified
-from ..console.text import count
+from ..console.text import count, table
 from .push import Outcome, Pushed
 
 
 def pushed_as_text(pushed: Pushed, seconds: float) -> str:
     """The outcome on every host, and the bytes that left this machine."""
-    width = max(map(len, pushed.hosts))
-    lines = [f"{host:<{width}}  {_outcome(outcome)}" for host, outcome in pushed.hosts.items()]
+    lines = table((host, _outcome(outcome)) for host, outcome in pushed.hosts.items())
     have = sum(not outcome.error for outcome in pushed.hosts.values())
     lines += [
         "",
@@ -46,9 +45,7 @@ def listed_as_text(hosts: Mapping[str, Sequence[DataSet]]) -> str:
             rows += [_row(host, one) for one in found] or [(name, host, "-", "-", "-", "not here")]
     if len(rows) == 1:
         return "no data sets; to bring one: muster data push FOLDER\n"
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = ("  ".join(map(str.ljust, row, [*widths, 0])) for row in rows)
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    return "".join(f"{line}\n" for line in table(rows))
 
 
 def _row(host: str, one: DataSet) -> tuple[str, str, str, str, str, str]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ..console.text import table
 from ..decode import MALFORMED, from_json
 from ..errors import UsageError
 
@@ -48,12 +49,8 @@ def parse(text: str, image: str) -> Proof:
 def as_text(image: str, size: int, labels: Mapping[str, str], proof: Proof) -> str:
     """The table of `fab image.check`."""
     versions = " ".join(f"{name}={value}" for name, value in _own(labels) if value)
-    width = max(len(check.name) for check in proof.checks)
     lines = [f"{image}  {size / 1e9:.2f} GB", f"{versions}", ""]
-    lines += [
-        f"{'kept  ' if check.kept else 'BROKEN'}  {check.name:<{width}}  {check.found}"
-        for check in proof.checks
-    ]
+    lines += table(("kept" if check.kept else "BROKEN", check.name, check.found) for check in proof.checks)
     count = len(proof.checks)
     verdict = f"{count - proof.broken} of {count} promises of {proof.flavor} are kept"
     return "\n".join([*lines, "", verdict, ""])

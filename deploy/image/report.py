@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from ..console.text import count
+from ..console.text import count, table
 from .engine import Image
 from .push import Outcome, Pushed
 
 
 def as_text(image: Image, pushed: Pushed, seconds: float) -> str:
     """The outcome on every host, and the number of bytes that left this machine."""
-    width = max(map(len, pushed.hosts))
-    lines = [f"{host:<{width}}  {_outcome(outcome)}" for host, outcome in pushed.hosts.items()]
+    lines = table((host, _outcome(outcome)) for host, outcome in pushed.hosts.items())
     have = sum(not outcome.error for outcome in pushed.hosts.values())
     hosts = count(len(pushed.hosts), "host")
     lines += [

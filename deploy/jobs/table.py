@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from ..connect.requests.jobs import JobState
+from ..console import text
 from ..console.terminal import harmless
-from ..console.text import count
 
 COLUMNS = ("job", "state", "launcher", "ranks", "started", "duration", "last line")
 
@@ -16,13 +16,7 @@ def table(states: Sequence[JobState]) -> str:
     """A line for each job: its state, and the last line of rank 0 or the reason of its failure."""
     if not states:
         return "no jobs\n"
-    rows = [COLUMNS, *map(_row, states)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS) - 1)]
-    lines = [
-        "  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[-1]])
-        for row in rows
-    ]
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    return "".join(f"{line}\n" for line in text.table([COLUMNS, *map(_row, states)]))
 
 
 def details(state: JobState) -> str:
@@ -55,13 +49,12 @@ def duration(seconds: float) -> str:
 
 def _row(state: JobState) -> tuple[str, ...]:
     end = state.ended if state.ended is not None else time.time() if state.running else None
-    row = (
+    return (
         state.job,
         state.state,
         state.launcher,
-        f"{state.ranks} on {count(len(state.hosts), 'host')}",
+        f"{state.ranks} on {text.count(len(state.hosts), 'host')}",
         time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
         "-" if end is None else duration(end - state.started),
         state.why or state.last_line,
     )
-    return tuple(map(harmless, row))

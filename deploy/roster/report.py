@@ -8,7 +8,7 @@ from typing import Any
 
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
-from ..console.text import count
+from ..console.text import count, table
 from ..hosts.hostfile import Host
 from ..hosts.slots import slots_of
 from .additions import Additions, Seen
@@ -26,8 +26,7 @@ def as_table(hosts: Sequence[Host], seen: Mapping[str, Seen], listed: Sequence[s
         notes += [f"the same machine as {same[host.name]}"] if host.name in same else []
         notes += [known.error.text] if known.error else []
         rows.append((*_cells(host.name, known), "; ".join(notes)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = table(rows)
     remedies = [
         (host.name, error.remedy)
         for host in hosts
@@ -38,7 +37,7 @@ def as_table(hosts: Sequence[Host], seen: Mapping[str, Seen], listed: Sequence[s
     )
     answer = sum(seen[host.name].facts is not None for host in hosts)
     lines += ["", f"{answer} of {count(len(hosts), 'host')} {'answers' if answer == 1 else 'answer'}"]
-    return "".join(f"{harmless(line.rstrip())}\n" for line in lines)
+    return "".join(f"{harmless(line)}\n" for line in lines)
 
 
 def _cells(name: str, known: Seen) -> tuple[str, ...]:

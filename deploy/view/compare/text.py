@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...console.terminal import harmless
+from ...console.text import table
 from ..page.records import Records
 from .differences import Difference, unrecorded
 from .figures import Outcome
@@ -22,11 +23,11 @@ def as_text(runs: Sequence[Records], found: Sequence[Difference], came: Outcome)
     lines += [f"note: {name} has no record of what was launched" for name in unrecorded(runs)]
     rows = [("", "", *(run.name for run in runs))]
     rows += [(difference.section, difference.name, *difference.values) for difference in found]
-    lines += _table(rows) if found else []
+    lines += table(rows) if found else []
     for difference in found:
         lines += ["", *difference.diff] if difference.diff else []
     header = ("job", "state", "took", "ranks", *came.rates, *came.last)
-    table = [header] + [
+    figures = [header] + [
         (
             row.job,
             row.state,
@@ -42,7 +43,7 @@ def as_text(runs: Sequence[Records], found: Sequence[Difference], came: Outcome)
         if came.rates
         else []
     )
-    return "".join(f"{harmless(line)}\n" for line in [*lines, "", *_table(table), *note])
+    return "".join(f"{harmless(line)}\n" for line in [*lines, "", *table(figures), *note])
 
 
 def as_json(runs: Sequence[Records], found: Sequence[Difference], came: Outcome) -> dict[str, Any]:
@@ -60,10 +61,3 @@ def as_json(runs: Sequence[Records], found: Sequence[Difference], came: Outcome)
             for row in came.rows
         ],
     }
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
