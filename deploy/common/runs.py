@@ -24,6 +24,7 @@ from typing import Any
 
 from .durable import write_atomically
 from .frames import MOST_VALUES, Frame, read_frame, values_in, write_frame
+from .rank_logs import RankLog
 
 RESERVES = ("reserve", "reserve.2")
 """Files that reserve disk space and inodes while a run goes on (deploy/jobs/run_folder.py)."""
@@ -133,7 +134,7 @@ class Output:
             start = self._read.get(name, 0)
             self._read[name] = start + size
             taken += size
-            if rank is None or re.match(rf"rank-0*{rank}@", name):
+            if rank is None or ((log := RankLog.of_name(name)) and log.rank == rank):
                 with open(self._logs / name, "rb") as file:
                     file.seek(start)
                     text = file.read(max(0, min(size, MOST_BYTES)))
@@ -291,7 +292,11 @@ def _why_lost(run: Path, record: dict[str, Any]) -> str:
 
 def _last_line(run: Path) -> str:
     """What rank 0 printed last; its host is the head, which has its log in any case."""
-    logs = [path for folder in (run, run.parent) for path in (folder / "logs").glob("rank-0000@*.out")]
+    logs = [
+        path
+        for folder in (run, run.parent)
+        for path in (folder / "logs").glob(RankLog(0, "*", 0, "out").name)
+    ]
     return _tail(max(logs, key=lambda path: path.stat().st_mtime)) if logs else ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import tempfile
 import time
@@ -12,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
 from ..common.durable import sync_file_system
+from ..common.rank_logs import RankLog
 from ..common.runs import Jobs
 from ..connect.fanout import on_every
 from ..connect.requests.jobs import END_DRIVER, FILES, JOBS, OUTPUT, READ, JobState
@@ -31,10 +31,6 @@ _OURS = frozenset({"slurm.json", "stop.json", "report.html", HOSTS})
 """Files that only this machine may write into its copy of a run. It acts upon the first two: `muster stop`
 ends the job of Slurm that slurm.json names. The third is a page, which a browser opens as ours. The last says
 where commands log in, and by which SSH configuration."""
-LOG = re.compile(
-    r"rank-(?P<rank>\d{4,9})@(?P<host>.+?)(?:\.restart-(?P<attempt>\d{1,9}))?\.(?P<stream>out|err)"
-)
-"""The name of a rank's log."""
 
 
 class Place(Protocol):
@@ -266,9 +262,8 @@ def _bring(known: Known, name: PurePosixPath, size: int, path: Path) -> None:
 
 def line_of(state: JobState, name: str, text: str) -> Line:
     """What a log says; `MusterError` for a rank's on a host that does not have this rank."""
-    match = LOG.fullmatch(name)
-    if match is None:
+    log = RankLog.of_name(name)
+    if log is None:
         return Line(None, "", name, text)
-    rank = int(match["rank"])
-    state.require_own(rank, match["host"], int(match["attempt"] or 0))
-    return Line(rank, match["host"], match["stream"], text)
+    state.require_own(log.rank, log.host, log.attempt)
+    return Line(log.rank, log.host, log.stream, text)

@@ -5,17 +5,16 @@ One rank that prints without end then costs neither the traceback of another ran
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ..common.rank_logs import RankLog
 from ..console.text import span
 from ..plan.launch_plan import LaunchPlan
 
 ORDER_BYTES = 64  # about the size of an entry in the order of all logs
 LAST_BYTES = 1 << 13
 """Of each log that is cut, this much of its end is kept beyond the limit."""
-_RANK = re.compile(r"rank-(\d+)@")
 
 
 @dataclass
@@ -76,8 +75,9 @@ class LogShares:
         """What the verdict says about logs that are cut; empty if none is."""
         if not self._cut:
             return ""
-        ranks = sorted({int(found[1]) for log in self._cut if (found := _RANK.match(log))})
-        launchers = sorted(cut.host for log, cut in self._cut.items() if not _RANK.match(log))
+        logs = {name: RankLog.of_name(name) for name in self._cut}
+        ranks = sorted({log.rank for log in logs.values() if log})
+        launchers = sorted(self._cut[name].host for name, log in logs.items() if not log)
         whose = _both(ranks, launchers)
         return (
             f"here the logs of {whose} have only their beginning and their end: "

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from ..common.durable import write_atomically
 from ..common.os_errors import explain, naming
+from ..common.rank_logs import RankLog, restart_suffix
 from ..common.runs import RESERVES, identity
 from ..common.samples import HostSample
 from ..errors import MusterError, UsageError
@@ -136,11 +137,11 @@ class RunFolder:
 
     @property
     def _suffix(self) -> str:
-        return f".restart-{self._attempt}" if self._attempt else ""
+        return restart_suffix(self._attempt)
 
     def log_of(self, rank: int, host: str, stream: str) -> Path:
         """The log of one stream of a rank: `logs/rank-0007@node2.err`, `...node2.restart-1.err`."""
-        return self.logs / f"rank-{rank:04d}@{host}{self._suffix}.{stream}"
+        return self.logs / RankLog(rank, host, self._attempt, stream).name
 
     def output(self, rank: int, host: str, stream: str, text: str) -> None:
         """Append what a rank printed, byte for byte."""

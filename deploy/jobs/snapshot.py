@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from ..common.rank_logs import RankLog
 from ..connect.requests.jobs import READ
 from ..errors import MusterError
 from .control import CHUNK, Known, listed
@@ -18,7 +19,7 @@ def snapshot(known: Known, folder: Path) -> None:
     """Write the records of a run into a folder. `MusterError` if its host says what cannot be."""
     for path, size in listed(known):
         if path.parts[0] == "logs":
-            if path.name.startswith("rank-"):
+            if RankLog.of_name(path.name):
                 _bring(known, str(path), folder / path, max(0, size - END_OF_LOG))
         elif size <= MOST_RECORD:
             _bring(known, str(path), folder / path, 0)

@@ -19,6 +19,7 @@ import pytest
 
 from muster.deploy.agent.job import rank, rank_log
 from muster.deploy.common.clock import steady
+from muster.deploy.common.rank_logs import rank_stem
 from tests.processes import is_alive, wait_until_gone
 from tests.replaced import ReplacedPython
 from tests.waiting import wait_until
@@ -32,7 +33,8 @@ MPIRUN = {
 class Agent:
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.folder = folder
-        self.job: dict[str, Any] = {"cwd": str(folder), "env": env, "folder": str(folder), "host": "node1"}
+        self.job: dict[str, Any] = {"cwd": str(folder), "env": env, "folder": str(folder)}
+        self.job["log"] = rank_stem(0, "node1", 0)
         (folder / "logs").mkdir()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / "agent"))

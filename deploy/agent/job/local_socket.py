@@ -14,6 +14,7 @@ from ...common.clock import steady
 from ...common.frames import Frame, read_frame, write_frame
 from ...common.os_errors import explain
 from ...common.paths import JobPaths
+from ...common.rank_logs import rank_stem
 from .ranks import Ranks
 
 
@@ -69,8 +70,9 @@ class LocalSocket:
 
     def _rank(self, hello: Frame, stream: Any) -> None:
         rank = hello["rank"]
-        fields = ("attempt", "cwd", "env", "folder", "host", "stdin")
-        write_frame(stream, {name: self.job[name] for name in fields if name in self.job})
+        log = rank_stem(rank, self.job["host"], self.job.get("attempt", 0))
+        fields = ("cwd", "env", "folder", "stdin")
+        write_frame(stream, {"log": log, **{name: self.job[name] for name in fields if name in self.job}})
         self._wrappers[rank] = stream
         self.ranks.started(rank, hello["pid"])
         self._send({**hello, "event": "rank-start"})

@@ -142,9 +142,7 @@ def run(argv: list[str]) -> int:
     if "MUSTER_STEP" in os.environ:
         find_agent()
     agent = Agent({"hello": "rank", "pid": os.getpid(), **ranks})
-    attempt = f".restart-{agent.job['attempt']}" if agent.job.get("attempt") else ""
-    name = f"rank-{ranks['rank']:04d}@{agent.job['host']}{attempt}"
-    label = os.path.join(os.path.realpath(agent.job["folder"]), "logs", name)
+    label = os.path.join(os.path.realpath(agent.job["folder"]), "logs", agent.job["log"])
     reads = ranks["rank"] == 0 and agent.job.get("stdin", False)
     tails: dict[str, collections.deque[str]] = {
         "out": collections.deque(maxlen=TAIL_LINES),

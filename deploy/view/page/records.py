@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...common.rank_logs import RankLog, attempt_in
 from ...common.runs import describe
 from ...jobs.bounded import (
     VALUE,
@@ -40,7 +40,6 @@ MOST_NUMBER = 1e100
 MOST_SHOWN = 1 << 22
 """Bytes of a plan or a verdict."""
 _EVERY_BIT = (1 << 32) - 1  # of a CRC
-_LOG = re.compile(r"rank-(\d{4,9})@(.+?)(?:\.restart-(\d+))?\.(out|err)")
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,8 @@ def read(folder: Path) -> Records:
     """The records of a run. What cannot be read becomes a note."""
     notes: list[str] = []
     room = Room(MOST_MEMORY)
-    first = sorted(folder.glob("launch*.json"), key=_attempt_of)
-    plans = sorted(folder.glob("plan*.txt"), key=_attempt_of)
+    first = sorted(folder.glob("launch*.json"), key=lambda path: attempt_in(path.name))
+    plans = sorted(folder.glob("plan*.txt"), key=lambda path: attempt_in(path.name))
     return Records(
         name=folder.name,
         state=_state(folder, notes),
@@ -127,11 +126,6 @@ def _is_event(record: Record) -> bool:
         and isinstance(record.get("type"), str)
         and type(record.get("attempt")) is int
     )
-
-
-def _attempt_of(path: Path) -> int:
-    match = re.search(r"\.restart-(\d+)", path.name)
-    return int(match[1]) if match else 0
 
 
 def _text(path: Path, notes: list[str]) -> str:
@@ -236,10 +230,10 @@ def _tails(logs: Path, room: Room, notes: list[str]) -> Iterator[Tail]:
     """The last lines of each log, of the last attempt in which a rank left one."""
     last: dict[tuple[int, str], tuple[int, str, Path]] = {}
     for path in sorted(logs.glob("rank-*@*")):
-        if match := _LOG.fullmatch(path.name):
-            key, attempt = (int(match[1]), match[4]), int(match[3] or 0)
-            if key not in last or attempt >= last[key][0]:
-                last[key] = (attempt, match[2], path)
+        if log := RankLog.of_name(path.name):
+            key = (log.rank, log.stream)
+            if key not in last or log.attempt >= last[key][0]:
+                last[key] = (log.attempt, log.host, path)
     for (rank, stream), (attempt, host, path) in sorted(last.items()):
         if lines := _end_of(path):
             if not room.take(sum(VALUE + len(line) for line in lines)):

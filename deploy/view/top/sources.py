@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from ...common import samples
+from ...common.rank_logs import RankLog
 from ...common.samples import HostSample
 from ...connect.channel import Channel
 from ...connect.cluster import Cluster
@@ -21,7 +22,7 @@ from ...connect.requests.launch import SAMPLE, HostSampled
 from ...decode import MALFORMED
 from ...errors import MusterError
 from ...jobs.bounded import value_of
-from ...jobs.control import LOG, Known, line_of, state_of
+from ...jobs.control import Known, line_of, state_of
 from ...jobs.pace_file import NAME as PACE
 from ...jobs.reconnect import TRY_SECONDS
 from ...jobs.sample_file import NAME, SampleReader
@@ -116,9 +117,9 @@ class JobSource:
 
 def _attempt_of(name: str) -> int | None:
     """The attempt of the log of a rank's standard output; None for another file."""
-    folder, _, log = name.rpartition("/")
-    match = LOG.fullmatch(log) if folder.removeprefix("./") == "logs" else None
-    return int(match["attempt"] or 0) if match and match["stream"] == "out" else None
+    folder, _, file_name = name.rpartition("/")
+    log = RankLog.of_name(file_name) if folder.removeprefix("./") == "logs" else None
+    return log.attempt if log and log.stream == "out" else None
 
 
 def paced_of(look: bytes) -> Paced | None:
