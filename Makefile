@@ -8,21 +8,28 @@ BIN := .venv/bin
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-.venv/installed: pyproject.toml constraints.txt
+# PyTorch is a large download and a slow installation: from 25.1 on pip shows the progress of both.
+.venv/train-installed: pyproject.toml constraints.txt tests/pip.txt
 	@echo "==> Python environment in .venv (the first time, this downloads PyTorch)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,dev]'
+	$(BIN)/pip install --quiet --require-hashes --requirement tests/pip.txt
+	$(BIN)/pip install --constraint constraints.txt --editable '.[train]'
 	@touch $@
 
-demo: .venv/installed ## train on this machine alone: 2 ranks, no container engine, no root
+.venv/installed: .venv/train-installed
+	@echo "==> linters and test tools"
+	$(BIN)/pip install --constraint constraints.txt --editable '.[train,dev]'
+	@touch $@
+
+demo: .venv/train-installed ## train on this machine alone: 2 ranks, no container engine, no root
 	$(BIN)/muster demo
 
-cluster: .venv/installed ## train on a practice cluster of 3 containers, with both launchers
+cluster: .venv/train-installed ## train on a practice cluster of 3 containers, with both launchers
 	$(BIN)/muster cluster up
 	$(BIN)/muster launch --launcher mpirun
 	$(BIN)/muster launch --launcher torchrun
 
-cluster-down: .venv/installed ## remove the practice cluster and its keys
+cluster-down: .venv/train-installed ## remove the practice cluster and its keys
 	$(BIN)/muster cluster down
 
 .PHONY: slurm-cluster slurm-cluster-down

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,14 +22,14 @@ from ..image.engine import Engine
 from ..jobs.hosts_record import HostsRecord
 from ..jobs.job import Job
 from ..plan.launcher import LauncherName
-from ..plan.source_tree import Tree, of_package
+from ..plan.source_tree import Tree, of_package, scan
 from ..plan.spec import LaunchSpec, Program
 from ..timings import Timings
 from . import options
 from .carrying import carry_out
 from .command import Exit, Values, command
 from .shared import NEW_RUN, explained
-from .shipped import COMPOSE, TRAIN
+from .shipped import COMPOSE, EXAMPLES, TRAIN
 
 LOCAL: tuple[LauncherName, ...] = ("mpirun", "torchrun")
 """The launchers that start ranks on this machine."""
@@ -46,42 +48,102 @@ _CONFIG_OF_PRACTICE = re.compile(
 _OWN_FOLDER = "a folder of its own: mkdir practice && cd practice"
 
 
+@dataclass(frozen=True)
+class _Demo:
+    """What a demo runs. Without a script it is Muster's own training program."""
+
+    ranks: int = 2
+    script: str = ""
+    """A program of examples/, which has a bug."""
+    hint: str = ""
+    stall_timeout: float = 0.0
+
+
+_DEMO = _Demo()
+_FAIL = _Demo(script="fails.py", hint="rank 1 of this demo raises an exception at step 4")
+_HANG = _Demo(
+    ranks=3,  # with two ranks nothing shows which of them left the common order
+    script="hangs.py",
+    hint="rank 1 of this demo skips a collective at step 4; the job ends after 20 s without progress.\n"
+    "Meanwhile, in another terminal, in this folder: muster why",
+    stall_timeout=20.0,
+)
+
+
 @command(
     help={
         "launcher": "mpirun (default) or torchrun",
-        "np": "number of ranks (default: 2)",
+        "np": "number of ranks (default: 2, with --hang 3)",
+        "fail": "run a program whose rank 1 raises an exception, and print the verdict",
+        "hang": "run a program whose rank 1 skips a collective; after 20 s the verdict explains the hang",
         "runs": NEW_RUN,
     },
     values={"np": Values(1, MAX_SLOTS)},
     spellings={"-n": "--np"},
 )
-def demo(launcher: str = "mpirun", np: int = 2, runs: str = "runs") -> None:
+def demo(
+    launcher: str = "mpirun", np: int = 0, fail: bool = False, hang: bool = False, runs: str = "runs"
+) -> None:
     """Train on this machine alone: two ranks learn to read handwritten digits."""
     with explained(), tempfile.TemporaryDirectory(prefix="muster-demo-") as folder:
-        _require_torch()
+        chosen = _chosen(np, fail=fail, hang=hang)
+        launcher_name = options.one_of("--launcher", launcher, LOCAL)
+        _require_extra(chosen, launcher_name)
         hosts_file, screen = Path(folder, "hosts.txt"), Screen(sys.stdout)
-        hosts_file.write_text(f"localhost slots={np}\n")
-        spec = LaunchSpec(
-            job=options.new_job(),
-            program=Program(module=options.DEFAULT_MODULE),
-            launcher=options.one_of("--launcher", launcher, LOCAL),
-            columns=screen.columns,
-        )
-        job = Job(
-            spec=spec,
-            hosts=hostfile.load(hosts_file),
-            tree=Tree(Path(folder), ".", ()),  # takes no files from the current folder
-            library=of_package(TRAIN),
-            start_timeout=60.0,
-        )
+        hosts_file.write_text(f"localhost slots={np or chosen.ranks}\n")
+        job = _job(chosen, launcher_name, hosts_file, screen.columns)
         access = access_beside(hosts_file, "")
         record = HostsRecord(job.hosts, access)
+        if chosen.hint:
+            screen.say(chosen.hint)
         carry_out(job, access.open, Path(runs), screen, Timings(), record=record)
 
 
-def _require_torch() -> None:
-    if not find_spec("torch"):
-        reason = "no PyTorch beside this Python, to train with; pip install 'muster-cluster[train]'"
+def _chosen(np: int, *, fail: bool, hang: bool) -> _Demo:
+    if fail and hang:
+        raise UsageError("--fail and --hang exclude each other; give one")
+    if np == 1 and (fail or hang):
+        raise UsageError(f"--np 1: {'--fail' if fail else '--hang'} needs two ranks or more")
+    return _FAIL if fail else _HANG if hang else _DEMO
+
+
+def _job(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int | None) -> Job:
+    """The job of a demo. No file of the user's current folder belongs to it."""
+    tree = Tree(hosts_file.parent, ".", ())
+    if chosen.script:
+        project = hosts_file.parent / "project"
+        project.mkdir()
+        shutil.copy(EXAMPLES / chosen.script, project)
+        tree = scan(project)
+    module = "" if chosen.script else options.DEFAULT_MODULE
+    spec = LaunchSpec(
+        job=options.new_job(),
+        program=Program(script=chosen.script, module=module),
+        launcher=launcher,
+        columns=columns,
+        record=bool(chosen.stall_timeout),
+    )
+    return Job(
+        spec=spec,
+        hosts=hostfile.load(hosts_file),
+        tree=tree,
+        library=of_package(TRAIN),
+        start_timeout=60.0,
+        stall_timeout=chosen.stall_timeout,
+    )
+
+
+def _require_extra(chosen: _Demo, launcher: LauncherName) -> None:
+    """Refuse a demo that lacks what the extra `train` installs."""
+    packages = {"torch": "PyTorch", "numpy": "NumPy"} | ({} if chosen.script else {"sklearn": "scikit-learn"})
+    missing = [name for package, name in packages.items() if not find_spec(package)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    if launcher == "mpirun" and not shutil.which("mpirun", path=path):
+        missing.append("Open MPI")
+    if missing:
+        reason = (
+            f"the demo needs {', '.join(missing)} in this environment: pip install 'muster-cluster[train]'"
+        )
         raise UnfitError([("localhost", reason)])
 
 

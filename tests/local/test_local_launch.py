@@ -311,7 +311,7 @@ def test_a_python_without_torch_is_named_before_anything_starts(project: Project
 
 
 # The environment is that of the tests, however old it is: nothing is installed here.
-DEMO = ("make", "--no-print-directory", "--old-file=.venv/installed", "demo")
+DEMO = ("make", "--no-print-directory", "--old-file=.venv/train-installed", "demo")
 
 
 def without_make(env: dict[str, str]) -> dict[str, str]:

@@ -80,3 +80,22 @@ def test_the_program_of_the_tutorial_adds_up_its_ranks_and_fails_when_told(proje
     assert failed.status == 1
     assert "FAILED  rank 1 on localhost: exit status 1" in failed.output
     assert "ValueError: boom" in failed.output
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_the_demo_that_fails_names_its_rank_and_writes_the_page(project: Project, launcher: str) -> None:
+    done = run(project, ["muster", "demo", "--fail", "--launcher", launcher])
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED  rank 1 on localhost: exit status 1" in done.stdout
+    assert "ValueError: loss is nan at step 4" in done.stdout
+    (page,) = (project.path / "runs").glob("*/report.html")
+    assert "loss is nan" in page.read_text()
+
+
+def test_the_demo_that_hangs_is_explained_by_its_verdict(project: Project) -> None:
+    done = run(project, ["muster", "demo", "--hang"])
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "muster why" in done.stdout
+    assert "why: ranks 0,2 wait in all_reduce" in done.stdout
+    assert "rank 1 on localhost is in barrier" in done.stdout
+    assert "rank 1 left the common order" in done.stdout

@@ -97,7 +97,15 @@ def test_a_demo_without_torch_says_what_to_install(
     with pytest.raises(SystemExit) as end:
         main(["demo"])
     assert end.value.code == 3
-    assert "localhost: no PyTorch" in capsys.readouterr().err
+    assert "pip install 'muster-cluster[train]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--fail", "--hang"], ["--fail", "--np", "1"], ["--hang", "--np", "1"]])
+def test_a_demo_that_cannot_be_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["demo", *words])
+    assert end.value.code == 2
+    assert "--" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -158,7 +166,7 @@ def test_an_example_is_copied_with_what_it_imports(tmp_path: Path) -> None:
 def test_an_example_that_does_not_exist_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     done = run(MUSTER, "init", "--example", "gtp", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("--example gtp: there are async_all_reduce, gpt, ")
+    assert done.stderr.startswith("--example gtp: there are async_all_reduce, fails, gpt, ")
     assert not list(tmp_path.iterdir())
 
 
