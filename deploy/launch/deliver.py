@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple
+from functools import lru_cache
 
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
@@ -21,6 +23,8 @@ from ..plan.source_tree import Tree
 DELIVERY_SECONDS, MISSING_SECONDS, CONTAINER_SECONDS = 600.0, 30.0, 150.0
 # The time that a host has to make a job's folder from its store, and the extra time for each file and MiB.
 PREPARE_SECONDS, FILE_SECONDS, MIB_SECONDS = 30.0, 0.02, 0.5
+# Contents are sent in archives of about this size: a host stores one while the next is packed and sent.
+ARCHIVE_BYTES, ARCHIVES_KEPT = 1 << 22, 64
 
 
 def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = ()) -> None:
@@ -50,17 +54,17 @@ def prepare_for(
 
 
 class Contents:
-    """The contents of a tree. Hosts that lack the same contents get the same archive, which is made once."""
+    """The contents of a tree. Hosts that lack the same contents get the same archives, each made once."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree, self._lock = tree, threading.Lock()
-        self._digests = [file.digest for file in tree.files if file.link is None]
-        self._archived: tuple[Sequence[str], bytes] = ((), b"")
+        self._sizes = {file.digest: file.size for file in tree.files if file.link is None}
+        self._archive = lru_cache(ARCHIVES_KEPT)(tree.archive)
         self._asked: dict[str, Future[Missing]] = {}
 
     def ask(self, channel: Channel, *, verify: bool = False) -> None:
         """Ask a host which contents it lacks; `send` waits for the answer. `verify`: it reads the others."""
-        self._asked[channel.host] = channel.post(MISSING, digests=self._digests, verify=verify)
+        self._asked[channel.host] = channel.post(MISSING, digests=[*self._sizes], verify=verify)
 
     def send(self, channel: Channel) -> None:
         """Send the contents that a host lacks to its store."""
@@ -76,14 +80,28 @@ class Contents:
         return sorted(files.values())
 
     def _send(self, channel: Channel, digests: Sequence[str]) -> None:
-        if digests:
-            channel.ask(STORE, self._archive(digests), seconds=DELIVERY_SECONDS)
+        stored: deque[Future[Nothing]] = deque()
+        for batch in self._batches(digests):
+            with self._lock:  # other hosts wait for the same archive
+                archive = self._archive(batch)
+            stored.append(channel.post(STORE, archive))
+            if len(stored) > 1:
+                channel.wait(stored.popleft(), DELIVERY_SECONDS)
+        while stored:
+            channel.wait(stored.popleft(), DELIVERY_SECONDS)
 
-    def _archive(self, missing: Sequence[str]) -> bytes:
-        with self._lock:
-            if self._archived[0] != missing:
-                self._archived = (missing, self._tree.archive(missing))
-            return self._archived[1]
+    def _batches(self, digests: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """The digests, divided so that an archive has ARCHIVE_BYTES of contents, or a single content."""
+        batch: list[str] = []
+        size = 0
+        for digest in filter(self._sizes.__contains__, digests):  # a host may ask for anything
+            if batch and size + self._sizes[digest] > ARCHIVE_BYTES:
+                yield tuple(batch)
+                batch, size = [], 0
+            batch.append(digest)
+            size += self._sizes[digest]
+        if batch:
+            yield tuple(batch)
 
 
 def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents]) -> None:

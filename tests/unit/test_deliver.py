@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import random
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,10 @@ from typing import IO, Any, cast
 import pytest
 
 from muster.deploy.common.frames import read_frame, write_frame
-from muster.deploy.connect.requests.launch import Missing, Prepared
+from muster.deploy.connect.requests.launch import STORE, Missing, Prepared
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import UnfitError
+from muster.deploy.launch import deliver as deliver_module
 from muster.deploy.launch.deliver import Contents, deliver, preparation_seconds, prepare_for
 from muster.deploy.plan.source_tree import Tree, scan
 from tests.unit.plans import make_plan
@@ -165,3 +167,33 @@ def test_a_host_is_asked_what_it_lacks_once_before_anybody_waits_for_the_answer(
     contents.send(cast(Any, store))
     assert store.asked == ["missing", "load", "store"]
     assert unpacked(store.stored) == {tree.files[0].digest: b"one"}
+
+
+def test_contents_travel_in_archives_of_a_few_mib_and_nothing_else_that_a_host_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Keeping(Store):
+        archives: list[bytes]
+
+        def ask(self, request: Request[Any], payload: bytes = b"", **words: Any) -> Missing:
+            if request is STORE:
+                self.archives.append(payload)
+                return Missing(())
+            return Missing((*super().ask(request, payload, **words).missing, "f" * 64))
+
+    monkeypatch.setattr(deliver_module, "ARCHIVE_BYTES", 10)
+    for name in ("one", "two", "sixteen"):
+        (tmp_path / name).write_text(name * 2)
+    store = Keeping(*(file.digest for file in scan(tmp_path).files))
+    store.archives = []
+    Contents(scan(tmp_path)).send(cast(Any, store))
+    assert [len(unpacked(archive)) for archive in store.archives] == [1, 1, 1]
+
+
+def test_contents_that_do_not_shrink_travel_uncompressed(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a line of a program\n" * 500)
+    (tmp_path / "weights").write_bytes(random.Random(1).randbytes(10000))  # noqa: S311
+    tree = scan(tmp_path)
+    sizes = [len(tree.archive([file.digest])) for file in tree.files]
+    assert sizes[0] < 1000
+    assert tree.archive([tree.files[1].digest])[:2] != b"\x1f\x8b"
