@@ -18,7 +18,7 @@ import pytest
 from muster.deploy.agent.transfer.blobs import Blobs
 from muster.deploy.common import durable
 from muster.deploy.common.durable import put_in_place, read_sealed, write_atomically, write_sealed
-from muster.deploy.common.shared_folder import word_in
+from muster.deploy.common.folders import identity_of_folder
 from muster.deploy.common.store import DamagedError, Store
 
 CONTENTS = [f"print({number})\n".encode() * 1000 for number in range(12)]
@@ -87,7 +87,7 @@ def _check_placed(folder: Path, done: bool) -> None:
 
 
 def _check_word(folder: Path, done: bool) -> None:
-    assert re.fullmatch("[0-9a-f]{32}", word_in(folder / "home"))
+    assert re.fullmatch("[0-9a-f]{32}", identity_of_folder(folder / "home"))
 
 
 def _bring_blob(folder: Path) -> None:
@@ -124,7 +124,9 @@ WORKS = {
         lambda folder: put_in_place(folder / "wheel.part", folder / "wheel"),
         _check_placed,
     ),
-    "the word of a folder": Work(lambda folder: None, lambda folder: word_in(folder / "home"), _check_word),
+    "the word of a folder": Work(
+        lambda folder: None, lambda folder: identity_of_folder(folder / "home"), _check_word
+    ),
     "a file of a push": Work(lambda folder: None, _bring_blob, _check_blob),
 }
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from .durable import write_atomically
+from .folders import make_private
 from .frames import MOST_VALUES, Frame, read_frame, values_in, write_frame
 from .rank_logs import RankLog
 
@@ -233,13 +234,6 @@ def tell_agent(folder: Path, by: str) -> bool:
             write_frame(stream, {"hello": "stop", "by": by})
             return read_frame(stream) is not None
     return False
-
-
-def make_private(*folders: Path) -> None:
-    """Make folders that only their user can enter."""
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
 
 
 def _folders(root: Path) -> list[str]:

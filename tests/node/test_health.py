@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.agent.host import health
-from muster.deploy.agent.host.facts import mpirun_version
+from muster.deploy.agent.host.facts import distribution_version, mpirun_version
 from muster.deploy.connect.requests.hosts import Health
 from muster.deploy.decode import from_json
 
@@ -164,3 +165,24 @@ def test_an_mpirun_that_fails_is_not_called_somebody_elses(
     assert found == version
     assert (error or "").startswith(failed or "") and (error is None) == (failed is None)
     assert "may not use" in (mpirun_version(str(tmp_path))[1] or "")
+
+
+@pytest.mark.parametrize(
+    ("path", "on_path"),
+    [
+        ("Some_Thing-1.2.dist-info/METADATA", ""),
+        ("some_thing-1.2-py3.9.egg-info/PKG-INFO", ""),
+        ("some_thing-1.2.egg-info", ""),
+        ("some_thing.egg-info/PKG-INFO", ""),
+        ("some_thing-1.2-py3.9-linux-x86_64.egg/EGG-INFO/PKG-INFO", "some_thing-1.2-py3.9-linux-x86_64.egg"),
+    ],
+)
+def test_a_distribution_is_found_as_pythons_library_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, on_path: str
+) -> None:
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text("Metadata-Version: 2.1\nName: some-thing\nVersion: 1.2\n")
+    (tmp_path / "some_thing_else-3.dist-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / on_path))
+    assert distribution_version("some-thing") == importlib.metadata.version("some-thing") == "1.2"
+    assert distribution_version("some") is None

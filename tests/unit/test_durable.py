@@ -19,7 +19,7 @@ from muster.deploy.common.durable import (
     write_atomically,
     write_sealed,
 )
-from muster.deploy.common.shared_folder import word_in
+from muster.deploy.common.folders import identity_of_folder
 from tests.damage import DAMAGE
 
 CONTENT = b"print(1)\n" * 100
@@ -125,9 +125,9 @@ def test_hosts_whose_words_were_damaged_do_not_seem_to_share_a_folder(tmp_path: 
     words = []
     for host in ("node1", "node2"):
         path = tmp_path / host
-        word_in(path)
+        identity_of_folder(path)
         DAMAGE[kind](path)
-        words.append(word_in(path))
-        assert word_in(path) == words[-1]
+        words.append(identity_of_folder(path))
+        assert identity_of_folder(path) == words[-1]
     assert words[0] != words[1]
     assert all(len(word) == 32 for word in words)

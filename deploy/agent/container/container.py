@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from ...common.folders import make_private
 from ...common.frames import Frame, read_frame, write_frame
 from ...common.paths import JobPaths, MusterPaths
-from ...common.runs import make_private
 from ..process.processes import (
     Reaper,
     below,

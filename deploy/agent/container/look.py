@@ -13,10 +13,9 @@ import threading
 from pathlib import Path
 
 from ...common.durable import read_sealed, write_sealed
+from ...common.folders import identity_of_folder, make_private
 from ...common.frames import Frame
 from ...common.paths import MusterPaths
-from ...common.runs import make_private
-from ...common.shared_folder import word_in
 from .engines import Engine, choose, devices, gpus_by
 
 
@@ -33,7 +32,7 @@ class Containers:
             engine.pull(request["image"])
             image = engine.image(request["image"])
         make_private(self._home, self._known)
-        home = word_in(self._known / "home")
+        home = identity_of_folder(self._known / "home")
         threading.Thread(target=_sweep, args=(engine, home), daemon=True).start()
         known = self._surveyed(engine, image["id"], request["image"], payload.decode()) if image else {}
         return {

@@ -14,8 +14,8 @@ from ...common.data.draft import Draft
 from ...common.data.manifest import CHUNK, Chunks, Manifest, bitmap
 from ...common.data.scan import Reader
 from ...common.data.sets import Known, Sets, Version, intact
+from ...common.folders import identity_of_folder
 from ...common.frames import Frame
-from ...common.shared_folder import word_in
 
 SPARE = 1 << 27  # bytes for chunks that other hosts still have to get, and for the file system itself
 BLOCK = 4096
@@ -150,4 +150,4 @@ class Arrival:
 def place_of(root: Path) -> str:
     """A word that is the same for all hosts that share this folder, and for no others."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return word_in(root / ".place")
+    return identity_of_folder(root / ".place")

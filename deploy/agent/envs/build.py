@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from ...common.durable import sync_file_system, write_sealed
+from ...common.folders import make_private
 from ...common.frames import Frame
 from ...common.os_errors import explain
 from ...common.paths import MusterPaths
-from ...common.runs import make_private
 from ..host.facts import mpirun_version
 from ..process.processes import die_with_agent
 from .folders import RECORD, lock, record, size_of

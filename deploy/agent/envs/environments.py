@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from ...common.folders import make_private
 from ...common.frames import Frame
 from ...common.paths import MusterPaths
-from ...common.runs import make_private
 from .folders import is_key, known_in, record, remove, token
 
 _DRIVERS = ("/sys/module/nvidia/version", "/proc/driver/nvidia/version")

@@ -18,8 +18,8 @@ from typing import Any
 
 from ...common.durable import read_sealed
 from ...common.files import newest_in
+from ...common.folders import identity_of_folder
 from ...common.paths import MusterPaths
-from ...common.shared_folder import word_in
 
 RECORD = "muster.json"
 KEY = re.compile(r"[0-9a-f]{20}")
@@ -120,4 +120,4 @@ def size_of(folder: Path) -> int:
 
 def token(root: Path) -> str:
     """A random word in the folder: hosts that read the same word share the folder."""
-    return word_in(root / "home")
+    return identity_of_folder(root / "home")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import platform
 import re
-import shutil
 import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 from ...common.frames import Frame
@@ -29,52 +28,51 @@ class Facts:
 def facts() -> Frame:
     """Versions, cores, GPUs and addresses of this host, without importing torch (that takes seconds)."""
     mpirun = find_mpirun()
-    version, failed = mpirun_version(mpirun)
-    return {
+    mpi: list[tuple[str | None, str | None]] = []
+    asking = threading.Thread(target=lambda: mpi.append(mpirun_version(mpirun)), daemon=True)
+    asking.start()  # mpirun may be on a network file system
+    addresses = host_addresses()
+    found = {
         "hostname": socket.gethostname(),
         "home": os.path.expanduser("~"),
         "uid": os.getuid(),
-        "python": platform.python_version(),
+        "python": sys.version.split()[0],
         "executable": sys.executable,
         "torch": distribution_version("torch"),
         "mpi4py": distribution_version("mpi4py"),
         "mpirun": mpirun,
-        "mpi": version,
-        "mpi_error": failed,
         "cores": len(os.sched_getaffinity(0)),
         "gpus": gpu_count(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "addresses": [address for _, address in sorted(host_addresses(), key=bridge_last)],
-        "interfaces": {address: name for name, address in host_addresses()},
+        "addresses": [address for _, address in sorted(addresses, key=bridge_last)],
+        "interfaces": {address: name for name, address in addresses},
     }
+    asking.join()
+    return {**found, "mpi": mpi[0][0], "mpi_error": mpi[0][1]}
 
 
 def distribution_version(name: str) -> str | None:
-    """The version of an installed Python distribution, None where it is missing."""
-    if version := wheel_version(name):
-        return version
-    import importlib.metadata  # noqa: PLC0415  # it would take a third of the time of the host's answer
+    """The version of an installed Python distribution, None where it is missing.
 
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def wheel_version(name: str) -> str | None:
-    """The version of a distribution whose folder is named after it, as with wheels and Debian's packages."""
-    folder = re.compile(rf"{name.replace('-', '[-_.]')}-([^-]+)(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
-    for place in sys.path:
+    importlib.metadata finds the same, but takes 15 ms to import, a third of the time of the answer.
+    """
+    name = name.replace("-", "[-_.]")
+    metadata = re.compile(rf"{name}(-[^-]+(-py[\d.]+)?)?\.(dist|egg)-info", re.IGNORECASE)
+    egg = re.compile(rf"{name}-[^-]+-py[\d.]+(-.+)?\.egg", re.IGNORECASE)
+    for folder in sys.path:
+        names = ["EGG-INFO"] if egg.fullmatch(os.path.basename(folder)) else []
         with contextlib.suppress(OSError):
-            for entry in os.listdir(place):
-                if folder.fullmatch(entry) and (version := _version_in(os.path.join(place, entry))):
-                    return version
+            names += filter(metadata.fullmatch, os.listdir(folder))
+        for entry in names:
+            if version := _version_in(os.path.join(folder, entry)):
+                return version
     return None
 
 
-def _version_in(folder: str) -> str | None:
-    for name in ("METADATA", "PKG-INFO"):
-        with contextlib.suppress(OSError), open(os.path.join(folder, name), encoding="utf-8") as file:
+def _version_in(path: str) -> str | None:
+    """The version in the metadata of a distribution: a folder, or a single file as distutils writes it."""
+    for file_path in (f"{path}/METADATA", f"{path}/PKG-INFO", path):
+        with contextlib.suppress(OSError), open(file_path, encoding="utf-8") as file:
             for line in file:
                 if line.startswith("Version:"):
                     return line.partition(":")[2].strip()
@@ -82,10 +80,14 @@ def _version_in(folder: str) -> str | None:
 
 
 def find_mpirun() -> str | None:
-    """mpirun beside this Python (a virtual environment), else on PATH, else where vendors put it."""
-    beside = os.path.dirname(sys.executable)
-    places = [beside, os.environ.get("PATH", os.defpath), "/opt/openmpi/bin", "/usr/lib64/openmpi/bin"]
-    return shutil.which("mpirun", path=os.pathsep.join(places))
+    """mpirun beside this Python (a virtual environment), else on PATH, else where vendors put it.
+
+    shutil.which finds the same, but shutil takes 3 ms to import.
+    """
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    folders = [os.path.dirname(sys.executable), *path, "/opt/openmpi/bin", "/usr/lib64/openmpi/bin"]
+    programs = (os.path.join(folder, "mpirun") for folder in folders)
+    return next((path for path in programs if os.access(path, os.X_OK) and os.path.isfile(path)), None)
 
 
 def mpirun_version(mpirun: str | None) -> tuple[str | None, str | None]:

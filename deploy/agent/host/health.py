@@ -20,7 +20,7 @@ from ...common.frames import Frame
 from ...common.limits import is_noexec, open_files
 from ...common.paths import MusterPaths
 from ...common.users import own_name
-from .facts import wheel_version
+from .facts import distribution_version
 from .gpus import survey
 
 # A name server that does not answer can make a look-up wait for long.
@@ -136,7 +136,7 @@ def torch_cuda() -> str | None:
 def nccl_version() -> str | None:
     """The version of NCCL in torch's wheel; None for a build that links the system's NCCL."""
     names = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
-    return next((version for name in names if (version := wheel_version(name))), None)
+    return next((version for name in names if (version := distribution_version(name))), None)
 
 
 def image() -> dict[str, str]:

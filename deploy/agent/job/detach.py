@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from ...common.folders import make_private
 from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
-from ...common.runs import make_private
 from ...common.store import Store
 
 START = "import sys; sys.path.insert(0, sys.argv[1]); from {} import main; main(sys.argv[2])"

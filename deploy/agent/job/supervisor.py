@@ -21,10 +21,10 @@ from typing import IO, Any
 
 from ...common.clock import steady
 from ...common.durable import write_atomically
+from ...common.folders import make_private
 from ...common.frames import Frame
 from ...common.limits import require_fit
 from ...common.paths import JobPaths, MusterPaths
-from ...common.runs import make_private
 from ...common.store import DamagedError, Store, sweep_old_jobs
 from ...common.variables import is_foreign
 from ..process.processes import (

@@ -1,4 +1,4 @@
-"""Tells hosts that share a folder, over a network file system, from hosts that have one each."""
+"""Folders that only their user can enter, and whether hosts share one over a network file system."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from pathlib import Path
 from .durable import sync_folder, write_atomically
 
 _LENGTH = 32
-_WORD = re.compile(rf"[0-9a-f]{{{_LENGTH}}}")
+_TEXT = re.compile(rf"[0-9a-f]{{{_LENGTH}}}")
 
 
-def word_in(path: Path) -> str:
-    """The random word in this file, written by the first host that asks: equal where the folder is shared."""
+def make_private(*folders: Path) -> None:
+    """Make folders that only their user can enter."""
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+
+
+def identity_of_folder(path: Path) -> str:
+    """The random text of this file, written by the first host that asks: equal where the folder is shared."""
     with contextlib.suppress(FileNotFoundError):
-        word = _start_of(path)
-        if _WORD.fullmatch(word):
-            return word
+        text = _start_of(path)
+        if _TEXT.fullmatch(text):
+            return text
         path.unlink()  # damaged: two hosts that each have an empty file share no folder
     with contextlib.suppress(FileExistsError):
         draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
@@ -33,6 +40,6 @@ def word_in(path: Path) -> str:
 
 
 def _start_of(path: Path) -> str:
-    """What a file begins with, one character more than a word has: any host of the folder may write it."""
+    """What a file begins with, one character more than its text has: any host of the folder may write it."""
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read(_LENGTH + 1)
