@@ -1,1 +1,1 @@
-"""The Fabric driver: hosts file -> plan -> execute, over SSH. Runs without torch installed."""
+"""The driver: hosts file -> plan -> execute, over SSH. Runs without torch installed."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.connect.transports import ssh
-from muster.deploy.connect.transports.known_hosts import known_keys
+from muster.deploy.connect.transports.host_keys import known_keys
 from muster.deploy.connect.transports.ssh import SshPipe
 from muster.deploy.connect.transports.ssh_config import Route, resolve
 from muster.deploy.errors import HostError
@@ -34,18 +34,18 @@ def test_whatever_an_ssh_server_makes_paramiko_raise_is_an_error_of_its_host(
 ) -> None:
     closed: list[bool] = []
 
-    class Connection:
+    class Client:
         def __init__(self, route: Route) -> None: ...
 
         def open(self) -> None:
             raise error
 
-        def proxys_last_words(self) -> None: ...
+        def last_line_of_proxy(self) -> None: ...
 
         def close(self) -> None:
             closed.append(True)
 
-    monkeypatch.setattr(ssh, "PinnedConnection", Connection)
+    monkeypatch.setattr(ssh, "PinnedClient", Client)
     with pytest.raises(HostError) as caught:
         SshPipe(route_of(tmp_path, "Host node1\n"), "python3")
     assert (caught.value.kind, closed) == ("ssh.failed", [True])

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import cast
@@ -15,8 +16,8 @@ import pytest
 from paramiko.ssh_exception import NoValidConnectionsError
 
 from muster.deploy.connect.transports import ssh
-from muster.deploy.connect.transports.host_keys import PinnedConnection, UnknownHostKey
-from muster.deploy.connect.transports.known_hosts import known_keys
+from muster.deploy.connect.transports.connection import PinnedClient
+from muster.deploy.connect.transports.host_keys import UnknownHostKey, known_keys
 from muster.deploy.connect.transports.ssh import PACKET_BYTES, SshPipe, _explain, _Outgoing
 from muster.deploy.connect.transports.ssh_config import Route, resolve
 from muster.deploy.errors import HostError, UsageError
@@ -153,19 +154,24 @@ def test_hashed_names_and_aliases_are_known(tmp_path: Path) -> None:
     assert known_keys(route).trusted
 
 
-def test_a_connection_keeps_what_it_has_out_of_invokes_configuration(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text("Host *\n")
-    connection = PinnedConnection(resolve(Host("node1"), tmp_path / "config"))
-    assert [name for name in connection.config if name.startswith("_")] == [], (
-        "each is merged with all others"
+def test_a_login_loads_neither_fabric_nor_invoke_and_hides_them_from_nobody() -> None:
+    program = (
+        "import sys; from muster.deploy.connect.opener import Access\n"
+        "from muster.deploy.errors import HostError\n"
+        "from muster.deploy.hosts.hostfile import Host\n"
+        "try: Access().open(Host('127.0.0.2', port=1))\n"
+        "except HostError as error: print(error.kind)\n"
+        "print({'fabric', 'invoke'} & sys.modules.keys()); import fabric; print(fabric.Connection.__name__)"
     )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["ssh.port-refused", "set()", "Connection"]
 
 
 def test_an_unknown_key_is_never_taken(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Host *\n  UserKnownHostsFile none\n")
-    client = PinnedConnection(resolve(Host("node1"), tmp_path / "config")).client
+    client = PinnedClient(resolve(Host("node1"), tmp_path / "config"))
     with pytest.raises(UnknownHostKey, match="SHA256:"):
-        client._policy.missing_host_key(client, "node1", paramiko.RSAKey.generate(2048))
+        client._policy.missing_host_key(client, "node1", paramiko.RSAKey.generate(2048))  # type: ignore[attr-defined]  # not in the stubs
 
 
 def no_connection(number: int) -> NoValidConnectionsError:
@@ -254,9 +260,9 @@ def test_a_known_hosts_file_that_cannot_be_read_is_named_with_the_reason(
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_text", refuse)  # root may read everything
-    client = PinnedConnection(route).client
+    client = PinnedClient(route)
     with pytest.raises(UnknownHostKey) as caught:
-        client._policy.missing_host_key(client, "node1", paramiko.RSAKey.generate(2048))
+        client._policy.missing_host_key(client, "node1", paramiko.RSAKey.generate(2048))  # type: ignore[attr-defined]  # not in the stubs
     explained = _explain(caught.value, route)
     assert f"; not read: {tmp_path}/known: Permission denied" in explained.text
     assert explained.remedy == "let your user read that file"
@@ -311,13 +317,12 @@ def test_what_many_hosts_may_send_before_it_is_read_is_bounded(
         def exec_command(self, command: str) -> None:
             pass
 
-    class Connection:
-        def __init__(self, route: Route) -> None:
-            self.transport = Transport()
+    class Client:
+        def __init__(self, route: Route) -> None: ...
 
-        def open(self) -> None:
-            pass
+        def open(self) -> Transport:
+            return Transport()
 
-    monkeypatch.setattr(ssh, "PinnedConnection", Connection)
+    monkeypatch.setattr(ssh, "PinnedClient", Client)
     SshPipe(route_of(tmp_path, "Host node1\n", Host("node1")), "python3")
     assert 256 * windows[0] <= 1 << 27

@@ -18,8 +18,8 @@ import pytest
 from paramiko.common import AUTH_SUCCESSFUL
 
 from muster.deploy.connect.transports import ssh_config
-from muster.deploy.connect.transports.host_keys import PinnedConnection
-from muster.deploy.connect.transports.known_hosts import known_keys
+from muster.deploy.connect.transports.connection import PinnedClient
+from muster.deploy.connect.transports.host_keys import known_keys
 from muster.deploy.connect.transports.login import Login
 from muster.deploy.connect.transports.ssh import SshPipe, _explain
 from muster.deploy.connect.transports.ssh_config import Route, resolve
@@ -95,7 +95,7 @@ def refusal(route: Route) -> HostError:
 
 
 def connect(route: Route) -> None:
-    connection = PinnedConnection(route)
+    connection = PinnedClient(route)
     connection.open()
     connection.close()
 

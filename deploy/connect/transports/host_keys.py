@@ -1,33 +1,27 @@
-"""A Fabric connection with pinned trust: a host key that is not known already is refused.
+"""The keys to trust for a host, from known_hosts files (sshd(8)), and the judgement of the key that it shows.
 
-Fabric's own Connection trusts any host key (fabric#2071).
+A key that is not known already is refused.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
+import contextlib
 import hashlib
-import logging
-import socket
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-import fabric
 import paramiko
+from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import BadHostKeyException, SSHException
 
-from .known_hosts import KnownKeys, is_in_list, known_keys
-from .login import Login
-from .proxy_command import Proxy
 from .ssh_config import Route
 
-# paramiko logs what it also raises; our message is the one to read.
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
-
-
-# The names of signatures for a key of type ssh-rsa (RFC 8332).
-_KEY_OF = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
+_KEY_LIST_MAGIC = b"SSHKRL\n"  # of a binary list of revoked keys (PROTOCOL.krl)
 
 
 class UnknownHostKey(SSHException):
@@ -46,7 +40,7 @@ class RevokedHostKey(SSHException):
     """A host that shows a key which was revoked."""
 
 
-class _Judge(paramiko.MissingHostKeyPolicy):
+class HostKeyPolicy(paramiko.MissingHostKeyPolicy):
     """Judges every host key. paramiko gets no known keys: it would use only one key of each type."""
 
     def __init__(self, route: Route, known: KnownKeys) -> None:
@@ -65,60 +59,107 @@ class _Judge(paramiko.MissingHostKeyPolicy):
         raise (CertifiedHostKey if known.certified else UnknownHostKey)(shown, known.unread)
 
 
-class PinnedConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
-    """A Fabric connection that only trusts host keys which are known already."""
-
-    # Invoke takes what the class does not have for a change of the configuration, and merges all of it anew:
-    # that was most of the cost of a connection that is not open yet.
-    _route: Any = None
-    _known: Any = None
-    _proxy: Proxy | None = None
-
-    def __init__(self, route: Route) -> None:
-        super().__init__(
-            route.hostname,
-            user=route.user,
-            port=route.port,
-            connect_timeout=route.connect_seconds,
-            gateway=route.proxy_command,
-            # One Config per connection: Invoke remakes it at each access; two threads would see it half made.
-            config=fabric.Config(overrides={"load_ssh_configs": False}),
-            connect_kwargs={
-                "auth_strategy": Login(route),
-                "transport_factory": self._make_transport,
-                "banner_timeout": route.connect_seconds,
-                "auth_timeout": route.connect_seconds,
-            },
-        )
-        self._route = route
-        self._known = known_keys(route)
-        self.client.set_missing_host_key_policy(_Judge(route, self._known))
-
-    def _make_transport(self, sock: socket.socket, **options: Any) -> paramiko.Transport:
-        """A transport that asks the host for a key of a type that is known already."""
-        transport = paramiko.Transport(sock, **options)
-        security = transport.get_security_options()
-        types = {key.get_name() for key in self._known.trusted}
-        security.key_types = sorted(security.key_types, key=lambda name: _KEY_OF.get(name, name) not in types)
-        return transport
-
-    def open_gateway(self) -> socket.socket:
-        """Start the route's proxy command; returns the socket that Fabric connects through."""
-        self._proxy = Proxy(self._route)
-        return self._proxy.socket
-
-    def proxys_last_words(self) -> str | None:
-        """The last line of the proxy command, if there is such a command and it has ended."""
-        return self._proxy.last_words() if self._proxy else None
-
-    def close(self) -> None:
-        """Disconnect, and end the proxy command."""
-        super().close()
-        if self._proxy:
-            self._proxy.close()
-
-
 def fingerprint(key: paramiko.PKey) -> str:
     """SHA256:…, as ssh-keygen -l writes it."""
     digest = hashlib.sha256(key.asbytes()).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+@dataclass(frozen=True)
+class KnownKeys:
+    """What is known of a host before it is reached."""
+
+    trusted: tuple[paramiko.PKey, ...]
+    revoked: frozenset[bytes] = frozenset()
+    """Keys, as on the wire, of `@revoked` lines."""
+    certified: bool = False
+    """Whether a `@cert-authority` line is for this host."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """The files that could not be read, and why."""
+
+
+def known_keys(route: Route) -> KnownKeys:
+    """The keys that known_hosts files have for a host: by its address, or by its alias (HostKeyAlias).
+
+    A line that cannot be read is passed over, as OpenSSH does.
+    """
+    lines, unread = list[tuple[str, str, bytes]](), dict[str, str]()
+    for path in route.known_hosts_files:
+        try:
+            lines += _lines_for(route.known_as, Path(path).read_text(errors="replace"))
+        except OSError as error:
+            unread[path] = error.strerror or str(error)
+    revoked = frozenset(key for marker, _, key in lines if marker == "@revoked")
+    trusted = [_key_of(kind, key) for marker, kind, key in lines if not marker and key not in revoked]
+    return KnownKeys(
+        trusted=tuple(key for key in trusted if key),
+        revoked=revoked,
+        certified=any(marker == "@cert-authority" for marker, _, _ in lines),
+        unread=unread,
+    )
+
+
+def is_in_list(key: paramiko.PKey, revoked: Path) -> bool:
+    """Whether the file of RevokedHostKeys has a key: a list of public keys, or a KRL, which ssh-keygen reads.
+
+    A list that cannot be read revokes every key (ssh_config(5)).
+    """
+    try:
+        content = revoked.read_bytes()
+    except OSError:
+        return True
+    if not content.startswith(_KEY_LIST_MAGIC):
+        lines = content.decode(errors="replace").splitlines()
+        return any(key.asbytes() == _decoded(word) for line in lines for word in line.split())
+    try:
+        done = subprocess.run(
+            ["ssh-keygen", "-Q", "-f", str(revoked), "/dev/stdin"],
+            input=f"{key.get_name()} {key.get_base64()}\n".encode(),
+            capture_output=True,
+            check=False,
+        )
+    except OSError:
+        return True
+    return done.returncode != 0
+
+
+def _lines_for(host: str, text: str) -> Iterator[tuple[str, str, bytes]]:
+    """Marker or "", type and key of each line that is for this host."""
+    for line in text.splitlines():
+        words = line.split()
+        marker = words.pop(0) if words and words[0].startswith("@") else ""
+        if len(words) >= 3 and _are_names_of(host.lower(), words[0]) and (key := _decoded(words[2])):
+            yield marker, words[1], key
+
+
+def _are_names_of(host: str, names: str) -> bool:
+    """Whether the names of a line mean the host: a hashed name, or patterns; none with `!` may fit."""
+    if names.startswith("|1|"):
+        with contextlib.suppress(ValueError, AssertionError):  # paramiko asserts that the salt has 20 bytes
+            return paramiko.HostKeys.hash_host(host, names) == names
+        return False
+    fits = [name[:1] != "!" for name in names.lower().split(",") if _fits(host, name.removeprefix("!"))]
+    return bool(fits) and all(fits)
+
+
+def _fits(host: str, pattern: str) -> bool:
+    """Whether a pattern of `*` and `?` means the host; the brackets of [host]:port stand for themselves."""
+    # Most lines have no pattern, and a large cluster has many of them for each host.
+    if "*" not in pattern and "?" not in pattern:
+        return host == pattern
+    return fnmatchcase(host, pattern.replace("[", "[[]"))  # never goes back over a star, as ".*" would
+
+
+def _decoded(text: str) -> bytes:
+    """The key of a line, or nothing."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _key_of(kind: str, content: bytes) -> paramiko.PKey | None:
+    """A key of a type that paramiko knows."""
+    with contextlib.suppress(UnknownKeyType, SSHException, ValueError):
+        return paramiko.PKey.from_type_string(kind, content)
+    return None

@@ -25,7 +25,8 @@ from ...common.frames import Readable, Writable
 from ...errors import HostError
 from ..bootstrap import command, is_swallowed
 from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
-from .host_keys import CertifiedHostKey, PinnedConnection, RevokedHostKey, UnknownHostKey, fingerprint
+from .connection import PinnedClient
+from .host_keys import CertifiedHostKey, RevokedHostKey, UnknownHostKey, fingerprint
 from .login import TooManyKeysError
 from .remedies import remedy
 from .ssh_config import Route, ssh_home
@@ -82,17 +83,16 @@ class SshPipe:
     remote = True
 
     def __init__(self, route: Route, python: str) -> None:
-        self._connection = PinnedConnection(route)
+        self._client = PinnedClient(route)
         try:
-            self._connection.open()
-            transport = self._connection.transport
+            transport = self._client.open()
             transport.set_keepalive(KEEPALIVE_SECONDS)
             self._channel: Any = transport.open_session(WINDOW_BYTES, timeout=route.connect_seconds)
             self._channel.exec_command(command(python))
         # paramiko raises whatever went wrong in its own thread: ValueError for a key of no curve, and others.
         except Exception as error:  # noqa: BLE001
-            proxy = self._connection.proxys_last_words()
-            self._connection.close()
+            proxy = self._client.last_line_of_proxy()
+            self._client.close()
             raise _explain(error, route, proxy) from None
         self._reader = io.BufferedReader(_Incoming(self._channel), 1 << 16)
         self._writer = _Outgoing(self._channel)
@@ -111,12 +111,12 @@ class SshPipe:
     @property
     def host_key(self) -> str:
         """The fingerprint of the key that the host has shown."""
-        return fingerprint(self._connection.transport.get_remote_server_key())
+        return fingerprint(self._client.transport.get_remote_server_key())
 
     def last_words(self, said: str = "") -> LostError:
         """The last line of stderr, else `said`, and the exit status, or that the connection broke."""
         if not self._channel.status_event.wait(1.0) or self._channel.exit_status == -1:
-            if self._connection.transport.is_active():  # sshd is well, and tells no exit status for a signal
+            if self._client.transport.is_active():  # sshd is well, and tells no exit status for a signal
                 return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
             return LostError("the SSH connection broke", "look at the host's console and its network")
         status, text = self._channel.exit_status, self._stderr()
@@ -143,7 +143,7 @@ class SshPipe:
 
     def close(self, *, patient: bool = True) -> None:
         """Cut the lifeline: sshd closes the agent's stdin."""
-        self._connection.close()
+        self._client.close()
 
 
 def _explain(error: Exception, route: Route, proxy: str | None = None) -> HostError:
