@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from .console.fold import HostMessage, fold_messages
+
 
 class MusterError(Exception):
     """Written for the reader: what was wrong, where, and what to do. Never shown with a traceback.
@@ -56,10 +58,27 @@ class HostError(MusterError):
 
 
 class UnfitError(MusterError):
-    """Hosts that cannot take part: every host at once, a line each, with its reason and what to do."""
+    """Hosts that cannot take part: every host at once, a line for each reason, with what to do.
+
+    `reasons` has an entry for each host.
+    """
 
     exit_status = 3
 
-    def __init__(self, reasons: Iterable[tuple[str, str]]) -> None:
-        self.reasons = tuple(reasons)
-        super().__init__("\n".join(f"{host}: {reason}" for host, reason in self.reasons))
+    def __init__(self, reasons: Iterable[tuple[str, str | MusterError]]) -> None:
+        each = [*reasons]
+        self.reasons = tuple((host, why if isinstance(why, str) else why.reason) for host, why in each)
+        super().__init__("\n".join(lines_of(each)))
+
+
+def lines_of(reasons: Iterable[tuple[str, str | MusterError]]) -> list[str]:
+    """A line for each reason why hosts failed, with the names of these hosts."""
+    return [
+        str(message) for message in fold_messages(HostMessage(host, *_parts(why)) for host, why in reasons)
+    ]
+
+
+def _parts(why: str | MusterError) -> tuple[str, str]:
+    if isinstance(why, HostError):
+        return why.text, why.remedy
+    return (why, "") if isinstance(why, str) else (why.reason, "")

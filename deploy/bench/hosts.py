@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from ..console.text import count, table
 from ..decode import AtMost, Like, from_json
+from ..errors import lines_of
 from .lines import Rate, values
 from .links import MOST_HOSTS, Name
 
@@ -137,7 +138,7 @@ def as_text(
     compared = [f"SLOWER  {describe(each, 'it had')}" for each in worse or ()]
     if worse is not None:
         compared = [f"slower than in {baseline}:", *compared] if worse else [f"not slower than in {baseline}"]
-    lost = [f"ERROR   {host}: {reason}" for host, reason in problems.items()]
+    lost = [f"ERROR   {line}" for line in lines_of(problems.items())]
     for part in (named, compared, lost):
         lines += ["", *part] if part else []
     return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..console.terminal import harmless
 from ..console.text import count, table
+from ..errors import lines_of
 from .links import Links, Quantity
 from .outliers import Slow
 
@@ -32,7 +33,7 @@ def as_text(
         lines += ["", *matrix(links, quantity)]
     named = [f"SLOW    {describe(each)}" for each in slow]
     compared = [f"SLOWER  {describe_slower(each)}" for each in worse or ()]
-    lost = [f"ERROR   {host}: {reason}" for host, reason in (problems or {}).items()]
+    lost = [f"ERROR   {line}" for line in lines_of((problems or {}).items())]
     if len(links.hosts) > 2 and not named:
         named = ["no link is slow beside the others of its row and column"]
     if worse is not None:

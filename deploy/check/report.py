@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..console.fold import fold_names
+from ..console.fold import HostMessage, fold_messages
 from ..console.terminal import harmless
 from ..console.text import count, table
 from ..hosts.hostfile import Host
-from . import Finding, unfit
+from . import unfit
+from .finding import Finding, Severity
 from .measurements import Examination, Examined
 
 COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clock", "disk", "/dev/shm")  # noqa: S108
@@ -91,17 +92,25 @@ def verdict(name: str, findings: Sequence[Finding]) -> str:
 
 
 def _explained(findings: Sequence[Finding]) -> list[str]:
-    """Errors before warnings; hosts with the same text and remedy share a line."""
-    folded: dict[tuple[str, str, str, str], list[str]] = {}
-    for finding in sorted(findings, key=lambda item: item.severity):
-        key = (finding.severity, finding.id, finding.text, finding.remedy)
-        folded.setdefault(key, []).append(finding.host)
+    """Each finding, and what to do."""
     lines = []
-    for (severity, kind, text, remedy), names in folded.items():
-        where = fold_names(names) or "this machine"
-        lines += ["", f"{severity.upper():<8}{where}: {text}  [{kind}]"]
-        lines += [f"{'':<8}do: {remedy}"] if remedy else []
+    for finding in folded(findings):
+        lines += ["", f"{finding.severity.upper():<8}{finding.host}: {finding.text}  [{finding.id}]"]
+        lines += [f"{'':<8}do: {finding.remedy}"] if finding.remedy else []
     return lines
+
+
+def folded(findings: Sequence[Finding]) -> list[Finding]:
+    """Equal findings as one, with the names of their hosts as ranges; errors before warnings."""
+    groups: dict[tuple[Severity, str], list[HostMessage]] = {}
+    for finding in sorted(findings, key=lambda item: item.severity):
+        message = HostMessage(finding.host, finding.text, finding.remedy)
+        groups.setdefault((finding.severity, finding.id), []).append(message)
+    return [
+        Finding(kind, message.host or "this machine", severity, message.text, message.remedy)
+        for (severity, kind), messages in groups.items()
+        for message in fold_messages(messages)
+    ]
 
 
 def summary(hosts: Sequence[Host], findings: Sequence[Finding]) -> str:

@@ -20,7 +20,7 @@ from ..console.fold import fold, fold_names
 from ..console.progress import MANY, Progress
 from ..console.terminal import harmless
 from ..console.text import count
-from ..errors import UnfitError, UsageError
+from ..errors import MusterError, UnfitError, UsageError, lines_of
 from ..hosts import hostfile
 from .command import Exit, Values
 from .command import command as declare
@@ -65,7 +65,7 @@ def run(  # noqa: PLR0917  # a flag for each parameter
             ran = fanout.run(cluster, argv, timeout or None, progress.show) if cluster.channels else {}
         for names, ended in fold(ran.items()):
             sys.stdout.write(_shown(fold_names(names), ended))
-        sys.stderr.write("".join(f"{name}: {harmless(error)}\n" for name, error in errors.items()))
+        sys.stderr.write("".join(f"{harmless(line)}\n" for line in lines_of(errors.items())))
         if shlex.quote(argv[0]) != argv[0] and any(ended.status == NOT_FOUND for ended in ran.values()):
             with_shell = shlex.join(["sh", "-c", *argv])
             sys.stderr.write(
@@ -192,12 +192,13 @@ def _words(command: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _reached(hosts: str, include: str, exclude: str, python: str) -> Iterator[tuple[Cluster, dict[str, str]]]:
+def _reached(
+    hosts: str, include: str, exclude: str, python: str
+) -> Iterator[tuple[Cluster, dict[str, MusterError]]]:
     """The cluster, connected, and the errors of the hosts that cannot be reached."""
     cluster = cluster_of(hosts, include, exclude, python)
     with contextlib.closing(cluster):
-        errors = {name: error.reason for name, error in cluster.connect().items()}
-        yield cluster, errors
+        yield cluster, cluster.connect()
 
 
 def _shown(names: str, ended: fanout.Ended) -> str:

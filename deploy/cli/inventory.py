@@ -85,7 +85,7 @@ def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:
             facts = cluster.facts
     hosts, errors = counted_slots(inventory.hosts, facts, rule)
     if errors:
-        raise UnfitError((name, error.reason) for name, error in errors.items())
+        raise UnfitError(errors.items())
     return hosts
 
 

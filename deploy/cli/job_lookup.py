@@ -18,7 +18,7 @@ from ..connect.opener import Access, access_beside
 from ..connect.requests.jobs import JobState
 from ..console.fold import fold_names
 from ..console.terminal import harmless
-from ..errors import MusterError, UnfitError, UsageError
+from ..errors import MusterError, UnfitError, UsageError, lines_of
 from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs import control as jobs
@@ -49,13 +49,13 @@ class Found(NamedTuple):
     asked: list[Asked]
 
     @property
-    def lines(self) -> Iterator[str]:
-        """A line for each host that could not be asked."""
+    def lines(self) -> list[str]:
+        """A line for each reason why hosts could not be asked."""
         return self.lines_but(())
 
-    def lines_but(self, hosts: Sequence[str]) -> Iterator[str]:
+    def lines_but(self, hosts: Sequence[str]) -> list[str]:
         """The same, without these hosts, which the command itself names."""
-        return (f"{host or 'here'}: {reason}" for host, reason in self.silent.items() if host not in hosts)
+        return lines_of((host or "here", why) for host, why in self.silent.items() if host not in hosts)
 
     def named(self, job: str) -> Known:
         """The job with this id, or whose id ends so. `UnfitError` if a silent host may have it."""

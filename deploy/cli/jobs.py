@@ -54,7 +54,7 @@ def status(  # a flag for each parameter
 ) -> None:
     """List the jobs of this machine and of the hosts, or show one job in detail."""
     with explained(), look(job, hosts, runs, python) as found:
-        known, silent = found.known, [*found.lines]
+        known, silent = found.known, found.lines
         shown = [found.named(job)] if job else known
         states = [entry.state for entry in shown]
         if json:

@@ -13,7 +13,7 @@ from ..connect.opener import Access
 from ..connect.requests.jobs import JobState
 from ..console.fold import fold_names
 from ..console.terminal import harmless
-from ..errors import MusterError, UnfitError
+from ..errors import MusterError, UnfitError, lines_of
 from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs.table import outcome
@@ -95,7 +95,6 @@ def no_rank(state: JobState) -> str:
 
 
 def exit_if_silent(silent: Mapping[str, str]) -> None:
-    """Exit with 3 if hosts of the job are silent, and name each with its reason."""
+    """Exit with 3 if hosts of the job are silent, and give the reasons."""
     if silent:
-        lines = [harmless(f"{host}: {reason}") for host, reason in silent.items()]
-        raise Exit("\n".join(lines), UnfitError.exit_status)
+        raise Exit("\n".join(map(harmless, lines_of(silent.items()))), UnfitError.exit_status)

@@ -55,7 +55,7 @@ class Cluster(Listener):
         """Connect to every host at once; `UnfitError` names all those that cannot be reached."""
         if errors := self.connect():
             self.close()
-            raise UnfitError((name, error.reason) for name, error in errors.items())
+            raise UnfitError(errors.items())
         return self
 
     def connect(self, heard: Callable[[], object] = lambda: None) -> dict[str, MusterError]:

@@ -32,7 +32,7 @@ class Outcome(Generic[Result]):
     def require_all(self) -> dict[str, Result]:
         """The results; `UnfitError` that names every host with an error, if there is one."""
         if self.errors:
-            raise UnfitError((host, error.reason) for host, error in self.errors.items())
+            raise UnfitError(self.errors.items())
         return self.results
 
 

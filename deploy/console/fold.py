@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import groupby
-from typing import TypeVar
+from itertools import chain, groupby, zip_longest
+from typing import NamedTuple, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+# What differs between equal messages of hosts: addresses, fingerprints, ports, names.
+_VARIES = re.compile(
+    r"(?P<own>\d{1,3}(?:\.\d{1,3}){3}(?![\w.-]*\w)|(?=[\da-f:]*::|(?:[\da-f]+:){7})[\da-f]+(?::[\da-f]*){2,7}"
+    r"|SHA256:[\w+/]{43}|(?<=port )\d{1,5})|\w[\w-]*(?:\.[\w-]+)*"
+)
+LONGEST_VALUES = 120
 
 
 def fold(items: Iterable[tuple[Key, Value]]) -> list[tuple[list[Key], Value]]:
@@ -48,3 +54,51 @@ def _range(stem: str, rest: str, width: int, numbers: list[int]) -> str:
         f"{run[0]:0{width}d}" if len(run) == 1 else f"{run[0]:0{width}d}-{run[-1]:0{width}d}" for run in runs
     ]
     return f"{stem}{words[0]}{rest}" if len(numbers) == 1 else f"{stem}[{','.join(words)}]{rest}"
+
+
+class HostMessage(NamedTuple):
+    """What happened on a host, or on several as ranges, and what to do about it."""
+
+    host: str
+    text: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.host}: {self.text}; {self.remedy}" if self.remedy else f"{self.host}: {self.text}"
+
+
+def fold_messages(messages: Iterable[HostMessage]) -> list[HostMessage]:
+    """Equal messages as one: `node[001-998]: cannot connect to 10.0.0.[1-998]`.
+
+    Messages are equal if they differ only in the host's own name, in addresses, ports and fingerprints of
+    keys, which are shown as ranges too. The remedy is that of the first host: its commands can be copied.
+    """
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[HostMessage, tuple[str, ...]]]] = {}
+    for message in messages:
+        (text, values), (remedy, _) = _apart(message.host, message.text), _apart(message.host, message.remedy)
+        groups.setdefault((text, remedy), []).append((message, values))
+    folded = []
+    for (fixed, _), group in groups.items():
+        shown = (_together(column) for column in zip(*(values for _, values in group), strict=True))
+        whole = "".join(chain.from_iterable(zip_longest(fixed, shown, fillvalue="")))
+        folded.append(
+            HostMessage(fold_names(message.host for message, _ in group), whole, group[0][0].remedy)
+        )
+    return folded
+
+
+def _apart(host: str, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a text has in common with the texts of other hosts, and the values between these parts."""
+    fixed, values, end = [], [], 0
+    for match in _VARIES.finditer(text):
+        is_name = match[0] == host or (host and match[0].startswith(f"{host}."))
+        if value := match["own"] or (host if is_name else ""):
+            fixed.append(text[end : match.start()])
+            values.append(value)
+            end = match.start() + len(value)
+    return (*fixed, text[end:]), tuple(values)
+
+
+def _together(values: tuple[str, ...]) -> str:
+    text, different = fold_names(values), len({*values})
+    return text if len(text) <= LONGEST_VALUES else f"{values[0]} and {different - 1} more"

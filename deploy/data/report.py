@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..connect.requests.data import DataSet, DataVerified
+from ..console.fold import HostMessage, fold_messages
 from ..console.text import count, table
+from ..errors import lines_of
 from .push import Outcome, Pushed
 
 
 def pushed_as_text(pushed: Pushed, seconds: float) -> str:
     """The outcome on every host, and the bytes that left this machine."""
-    lines = table((host, _outcome(outcome)) for host, outcome in pushed.hosts.items())
+    lines = table(
+        message[:2]
+        for message in fold_messages(
+            HostMessage(host, _outcome(outcome)) for host, outcome in pushed.hosts.items()
+        )
+    )
     have = sum(not outcome.error for outcome in pushed.hosts.values())
     lines += [
         "",
@@ -56,7 +63,7 @@ def _row(host: str, one: DataSet) -> tuple[str, str, str, str, str, str]:
 
 def verified_as_text(name: str, hosts: Mapping[str, DataVerified], errors: Mapping[str, str]) -> str:
     """What is damaged where; versions that differ are named too."""
-    lines = [f"{host}: {error}" for host, error in errors.items()]
+    lines = lines_of(errors.items())
     for host, answer in hosts.items():
         if answer.damaged:
             lines += [f"{host}: {name} is damaged; a push repairs it"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..console.fold import HostMessage, fold_messages
 from ..console.text import count, table
 from .engine import Image
 from .push import Outcome, Pushed
@@ -9,7 +10,12 @@ from .push import Outcome, Pushed
 
 def as_text(image: Image, pushed: Pushed, seconds: float) -> str:
     """The outcome on every host, and the number of bytes that left this machine."""
-    lines = table((host, _outcome(outcome)) for host, outcome in pushed.hosts.items())
+    lines = table(
+        message[:2]
+        for message in fold_messages(
+            HostMessage(host, _outcome(outcome)) for host, outcome in pushed.hosts.items()
+        )
+    )
     have = sum(not outcome.error for outcome in pushed.hosts.values())
     hosts = count(len(pushed.hosts), "host")
     lines += [

@@ -8,6 +8,7 @@ from ..common.paths import JobPaths
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import count, span
+from ..errors import lines_of
 from ..launch import early
 from ..launch.blame import LAUNCHER_SIGNALS
 from ..launch.result import Failure, LaunchResult
@@ -39,7 +40,8 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         if others := _others(result, failure):
             lines.append(f"        ended with it: {others}")
     lines += [f"        slow: {line}" for line in slow.lines(result.late, result.ended, ended=True)]
-    lines += [f"        {host}: {left} processes could not be ended" for host, left in result.left.items()]
+    left = ((host, f"{number} processes could not be ended") for host, number in result.left.items())
+    lines += [f"        {line}" for line in lines_of(left)]
     lines += [f"        note: {note}" for note in result.notes]
     lines.append(f"        logs: {_where(failure, folder)}")
     if failure and failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS and result.launcher_said:

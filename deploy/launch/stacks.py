@@ -16,6 +16,7 @@ from ..connect.requests.launch import STACKS, Frames, Stack
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import span
+from ..errors import lines_of
 
 if TYPE_CHECKING:
     from ..why.positions import Rank
@@ -52,7 +53,7 @@ class Stacks:
         lines = []
         for ranks, frames in fold(sorted(self.frames.items())):
             lines += [f"{span(ranks)}:", *(f"    {frame}" for frame in frames)]
-        lines += [f"{host}: {why}" for host, why in self.problems.items()]
+        lines += lines_of(self.problems.items())
         return "".join(f"{line}\n" for line in lines)
 
 

@@ -209,9 +209,7 @@ def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Eng
     done = engines.fab()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert engines.has(image) == [True, True, True]
-    assert re.search(
-        r"node1 +has it already\nnode2 +has it already\nnode3 +loaded; 2 layers transferred", done.stdout
-    )
+    assert re.search(r"node\[1-2\] +has it already\nnode3 +loaded; 2 layers transferred", done.stdout)
     sent = re.search(r"([\d.]+) MB left this machine", done.stdout)
     assert sent
     assert float(sent.group(1)) * 1e6 == pytest.approx(LOW + HIGH - arrived, abs=1e6)

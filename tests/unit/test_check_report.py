@@ -110,7 +110,7 @@ def test_names_fold_into_ranges_that_the_hosts_file_reads(names: list[str], fold
 def test_the_page_has_each_cause_once_with_its_remedy_and_who_reaches_whom() -> None:
     page = cluster_page(*examined(), "mpirun", "today")
     assert (page.title, page.tone) == ("1 of 3 hosts are fit, 2 warnings", "bad")
-    assert [(finding.severity, finding.where, finding.kind) for finding in page.findings] == [
+    assert [(finding.severity, finding.host, finding.id) for finding in page.findings] == [
         ("error", "node2", "torch.missing"),
         ("error", "node3", "ssh.unreachable"),
         ("warning", "node[1-2]", "nofile.low"),

@@ -19,7 +19,7 @@ def test_every_host_has_a_result_in_the_order_of_the_hosts() -> None:
     assert outcome.require_all() == outcome.results
 
 
-def test_failed_hosts_are_named_once_each_and_keep_no_other_from_its_result() -> None:
+def test_failed_hosts_are_named_by_reason_and_keep_no_other_from_its_result() -> None:
     def act(host: str) -> str:
         if host != "node1":
             raise HostError("x.y", "no room", "make room", host=host)
@@ -29,7 +29,8 @@ def test_failed_hosts_are_named_once_each_and_keep_no_other_from_its_result() ->
     assert outcome.results == {"node1": "node1"}
     with pytest.raises(UnfitError) as caught:
         outcome.require_all()
-    assert str(caught.value).splitlines() == ["node3: no room; make room", "node2: no room; make room"]
+    assert str(caught.value).splitlines() == ["node[2-3]: no room; make room"]
+    assert caught.value.reasons == (("node3", "no room; make room"), ("node2", "no room; make room"))
 
 
 def test_an_error_of_this_machine_is_said_with_its_file() -> None:

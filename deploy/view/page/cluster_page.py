@@ -9,8 +9,7 @@ from ...bench.links import Links
 from ...check import unfit
 from ...check.finding import Finding
 from ...check.measurements import Examination, Examined
-from ...check.report import COLUMNS, cells, summary, verdict
-from ...console.fold import fold, fold_names
+from ...check.report import COLUMNS, cells, folded, summary, verdict
 from ...console.text import count
 from ...hosts.hostfile import Host
 from .links_page import Run, section
@@ -26,17 +25,6 @@ class HostRow:
 
 
 @dataclass(frozen=True)
-class Folded:
-    """A finding, and all hosts that have it with equal text and remedy."""
-
-    severity: str
-    kind: str
-    where: str
-    text: str
-    remedy: str
-
-
-@dataclass(frozen=True)
 class ClusterPage:
     """What the page of a cluster shows."""
 
@@ -45,7 +33,8 @@ class ClusterPage:
     launcher: str
     columns: tuple[str, ...]
     hosts: tuple[HostRow, ...]
-    findings: tuple[Folded, ...]
+    findings: tuple[Finding, ...]
+    """Equal findings of several hosts are one."""
     reached: tuple[tuple[str, tuple[str, ...]], ...]
     """For each host, how it reaches each other host: an interface, `refused`, or `-` for not tried."""
     names: tuple[str, ...]
@@ -77,7 +66,7 @@ def cluster_page(  # noqa: PLR0917  # what a check knows
         launcher=launcher,
         columns=COLUMNS,
         hosts=tuple(_row(host, examination.hosts.get(host.name), findings) for host in hosts),
-        findings=tuple(_folded(findings)),
+        findings=tuple(folded(findings)),
         reached=tuple(
             (name, tuple(_way(examination.hosts[name], other) for other in matrix)) for name in matrix
         ),
@@ -91,18 +80,6 @@ def _row(host: Host, measured: Examined | None, findings: Sequence[Finding]) -> 
     severities = {finding.severity for finding in findings if finding.host == host.name}
     tone = "bad" if "error" in severities else "warning" if severities else "good"
     return HostRow(cells(host, measured), verdict(host.name, findings), tone)
-
-
-def _folded(findings: Sequence[Finding]) -> Sequence[Folded]:
-    ordered = sorted(findings, key=lambda finding: finding.severity)
-    groups = fold(
-        (finding.host, (finding.severity, finding.id, finding.text, finding.remedy)) for finding in ordered
-    )
-    made = [
-        Folded(severity, kind, fold_names(names) or "this machine", text, remedy)
-        for names, (severity, kind, text, remedy) in groups
-    ]
-    return sorted(made, key=lambda finding: finding.severity)
 
 
 def _way(measured: Examined, other: str) -> str:
