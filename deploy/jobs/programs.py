@@ -9,6 +9,7 @@ from ..plan.planner import Tools
 
 AGENT = Path(__file__).parents[1] / "agent"
 IN_EVERY_RANK = ("sitecustomize.py", "muster_over.py")
+"""The other files of in_rank/ are for ranks of a job with `--record`."""
 
 
 def tools(*, inside: bool = False) -> Tools:

@@ -31,8 +31,7 @@ if TYPE_CHECKING or __package__:
     from .rank_log import TAIL_LINES, Log, pump
 else:  # a program of its own, beside which the other file lies
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    _log = __import__("rank_log")
-    TAIL_LINES, Log, pump = _log.TAIL_LINES, _log.Log, _log.pump
+    from rank_log import TAIL_LINES, Log, pump
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61  # prctl(2)
 LAST_SECONDS = 10.0  # then, to pass on what there is; those children may print forever

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import muster_console as base
-else:  # it has loaded this: its folder is not on the path
-    base = sys.modules["muster_console"]
+else:  # it has loaded this module, so it need not be found
+    import muster_console as base
 
 STATEMENT_SECONDS = 60.0
 WRITE_CHARACTERS = 1 << 14

@@ -25,15 +25,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .muster_backward import watch
-    from .muster_calls import Given, places_of, sizes_of, text_of
+    from .muster_calls import CallArguments, positions_of, sizes_of, text_of, watch_backward
     from .muster_ring import BEGUN, DONE, FAILED, Group, Ring
-else:  # sitecustomize.py has loaded it: its folder is not on the path
-    _ring = sys.modules["muster_ring"]
-    BEGUN, DONE, FAILED, Group, Ring = _ring.BEGUN, _ring.DONE, _ring.FAILED, _ring.Group, _ring.Ring
-    _calls = sys.modules["muster_calls"]
-    Given, places_of, sizes_of, text_of = _calls.Given, _calls.places_of, _calls.sizes_of, _calls.text_of
-    watch = sys.modules["muster_backward"].watch
+else:  # in a rank, they lie beside this file
+    from muster_calls import CallArguments, positions_of, sizes_of, text_of, watch_backward
+    from muster_ring import BEGUN, DONE, FAILED, Group, Ring
 
 SETUP = "setup"
 """The name that stands for the group in which groups themselves are made."""
@@ -92,7 +88,7 @@ class Recorder:
     def _recording(
         self, name: str, original: Callable[..., Any], describe: Callable[..., tuple[Group, bytes] | None]
     ) -> Callable[..., Any]:
-        inside, places = self._inside, places_of(original)
+        inside, positions = self._inside, positions_of(original)
 
         @functools.wraps(original)
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -102,7 +98,7 @@ class Recorder:
             inside.call = True
             try:
                 with contextlib.suppress(Exception):
-                    described = describe(name, Given(places, args, kwargs))
+                    described = describe(name, CallArguments(positions, args, kwargs))
                     ring = self._ring
                     place = ring.begin(*described) if ring and described else 0
                 result = original(*args, **kwargs)
@@ -117,36 +113,36 @@ class Recorder:
 
     # -- what each function does, as the part of a slot --
 
-    def _setup(self, name: str, given: Given) -> tuple[Group, bytes] | None:
+    def _setup(self, name: str, call: CallArguments) -> tuple[Group, bytes] | None:
         if self._ring is None:
             self._open()
-        if self._ring is None or given("use_local_synchronization"):
+        if self._ring is None or call("use_local_synchronization"):
             return None
         return self._ring.group("call", SETUP, ()), text_of(name, self._where(), "", 0, 0)
 
-    def _collective(self, name: str, given: Given) -> tuple[Group, bytes] | None:
-        group, side = self._group(given("group")), _ROOTS.get(name)
+    def _collective(self, name: str, call: CallArguments) -> tuple[Group, bytes] | None:
+        group, side = self._group(call("group")), _ROOTS.get(name)
         # Where a program names no root, torch takes rank 0.
-        root = (self._rank_given(side, given) or 0) if side else None
+        root = (self._rank_given(side, call) or 0) if side else None
         extra = b"" if root is None else b',"root":%d' % root
         if group is None:
             return None
-        return group, text_of(name, self._where(), *sizes_of(given(_COLLECTIVES[name]))) + extra
+        return group, text_of(name, self._where(), *sizes_of(call(_COLLECTIVES[name]))) + extra
 
-    def _message(self, name: str, given: Given) -> tuple[Group, bytes] | None:
-        group, peer = self._group(given("group"), "message"), self._rank_given(_MESSAGES[name], given)
-        extra = b',"peer":%d,"tag":%d' % (-1 if peer is None else peer, given("tag") or 0)
+    def _message(self, name: str, call: CallArguments) -> tuple[Group, bytes] | None:
+        group, peer = self._group(call("group"), "message"), self._rank_given(_MESSAGES[name], call)
+        extra = b',"peer":%d,"tag":%d' % (-1 if peer is None else peer, call("tag") or 0)
         if group is None:
             return None
-        return group, text_of(name, self._where(), *sizes_of(given("tensor"))) + extra
+        return group, text_of(name, self._where(), *sizes_of(call("tensor"))) + extra
 
-    def _rank_given(self, side: str, given: Given) -> int | None:
+    def _rank_given(self, side: str, call: CallArguments) -> int | None:
         """The rank in the argument `src` or `dst`, or of which `group_src` or `group_dst` has the number."""
-        rank, inner = given(side), given("group_" + side)
+        rank, inner = call(side), call("group_" + side)
         if rank is not None or inner is None:
             return None if rank is None else int(rank)
         world = self._c10d._world
-        ranks = world.pg_group_ranks[given("group") or world.default_pg]
+        ranks = world.pg_group_ranks[call("group") or world.default_pg]
         return next((rank for rank, number in ranks.items() if number == inner), None)
 
     def _group(self, group: Any, kind: str = "call") -> Group | None:
@@ -193,7 +189,7 @@ class Recorder:
         os.register_at_fork(after_in_child=self._forget)
         with contextlib.suppress(AttributeError):
             if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):  # its recorder knows NCCL alone
-                watch(torch, self)
+                watch_backward(torch, self)
         with contextlib.suppress(Exception), _Quiet():  # this torch has no such server
             start = torch._C._distributed_c10d._WorkerServer
             self._server = start(os.path.join(self._folder, f"torch-{self._rank}"), -1)

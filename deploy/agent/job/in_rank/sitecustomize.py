@@ -1,6 +1,6 @@
 """Python imports this at the start of every rank (PYTHONPATH, `rank.py`). It acts at the rank's end.
 
-With `--record` it also loads the other files here, which lie beside it.
+It imports muster_over.py, and with `--record` the recorder and the console, while this folder is on the path.
 
 Three kinds of failure look like success, or like no end, from outside:
 
@@ -24,7 +24,7 @@ import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any
 
 ALONE = "world-of-one"  # the file of rank 3: world-of-one-3 (deploy/agent/job/rank.py)
@@ -154,30 +154,19 @@ def _run_next() -> None:
         spec.loader.exec_module(module)
 
 
-def _record(folder: str) -> None:
+def _record() -> None:
     """Have the rank recorded, if the job is one with --record."""
     if os.environ.pop("MUSTER_RECORD", "") != "1":
         return
-    for name in ("muster_ring", "muster_backward", "muster_calls", "muster_recorder", "muster_console"):
-        _load(name, folder)
-
-
-def _load(name: str, folder: str) -> ModuleType:
-    """Import a file of this folder, which is no longer on the path."""
-    spec: ModuleSpec | None = PathFinder.find_spec(name, [folder])
-    if spec is None or spec.loader is None:
-        raise ImportError(name)
-    sys.modules[name] = module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    import_module("muster_recorder")
+    import_module("muster_console")
 
 
 if __name__ == "sitecustomize":
-    own_folder = os.path.dirname(os.path.abspath(__file__))
-    _leave_the_path(own_folder)
     with contextlib.suppress(Exception):  # a record that cannot be made must not cost the rank
-        _record(own_folder)
-    the_over = _load("muster_over", own_folder).Over(dict(os.environ))
+        _record()
+    the_over = import_module("muster_over").Over(dict(os.environ))
+    _leave_the_path(os.path.dirname(os.path.abspath(__file__)))
     the_end = _End(dict(os.environ), the_over)
     atexit.register(the_end.judge)
     with contextlib.suppress(Exception):  # whatever is wrong with mpi4py, its user will see it
