@@ -15,7 +15,7 @@ from typing import Any
 
 import paramiko
 import pytest
-from paramiko.common import AUTH_SUCCESSFUL
+from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from muster.deploy.connect.transports import ssh_config
 from muster.deploy.connect.transports.connection import PinnedClient
@@ -34,6 +34,12 @@ class Server(paramiko.ServerInterface):
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         return AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        return True
 
 
 def make_key(path: Path, *options: str) -> str:
@@ -98,6 +104,12 @@ def connect(route: Route) -> None:
     connection = PinnedClient(route)
     connection.open()
     connection.close()
+
+
+def test_a_connection_that_this_side_has_closed_is_explained_too(route: Written, host_key: str) -> None:
+    pipe = SshPipe(route(f"HOST {host_key}", ""), "python3")
+    pipe.close()
+    assert pipe.last_words().text == "the SSH connection broke"
 
 
 # ---- host keys --------------------------------------------------------------------------------------------

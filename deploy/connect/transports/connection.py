@@ -49,13 +49,8 @@ class PinnedClient(paramiko.SSHClient):
             sock=self._proxy.socket if self._proxy else None,
             **options,
         )
-        return self.transport
-
-    @property
-    def transport(self) -> paramiko.Transport:
-        """The connection, once it is open."""
         transport = self.get_transport()
-        assert transport is not None  # noqa: S101  # `open` has returned
+        assert transport is not None  # noqa: S101  # `connect` has returned
         return transport
 
     def _make_transport(self, sock: socket.socket, **options: Any) -> paramiko.Transport:

@@ -85,9 +85,10 @@ class SshPipe:
     def __init__(self, route: Route, python: str) -> None:
         self._client = PinnedClient(route)
         try:
-            transport = self._client.open()
-            transport.set_keepalive(KEEPALIVE_SECONDS)
-            self._channel: Any = transport.open_session(WINDOW_BYTES, timeout=route.connect_seconds)
+            # Beside the client, which forgets it when it is closed.
+            self._transport = self._client.open()
+            self._transport.set_keepalive(KEEPALIVE_SECONDS)
+            self._channel: Any = self._transport.open_session(WINDOW_BYTES, timeout=route.connect_seconds)
             self._channel.exec_command(command(python))
         # paramiko raises whatever went wrong in its own thread: ValueError for a key of no curve, and others.
         except Exception as error:  # noqa: BLE001
@@ -111,12 +112,12 @@ class SshPipe:
     @property
     def host_key(self) -> str:
         """The fingerprint of the key that the host has shown."""
-        return fingerprint(self._client.transport.get_remote_server_key())
+        return fingerprint(self._transport.get_remote_server_key())
 
     def last_words(self, said: str = "") -> LostError:
         """The last line of stderr, else `said`, and the exit status, or that the connection broke."""
         if not self._channel.status_event.wait(1.0) or self._channel.exit_status == -1:
-            if self._client.transport.is_active():  # sshd is well, and tells no exit status for a signal
+            if self._transport.is_active():  # sshd is well, and tells no exit status for a signal
                 return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
             return LostError("the SSH connection broke", "look at the host's console and its network")
         status, text = self._channel.exit_status, self._stderr()
