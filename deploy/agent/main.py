@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import signal
 import sys
 import threading
 import time
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 from ..common.clock import steady
@@ -25,7 +28,6 @@ from ..common.frames import Frame, Readable, Writable, read_frame, write_frame
 from ..common.os_errors import explain
 from ..common.paths import MusterPaths
 from ..common.protocol import ERRORS, PARTS
-from .worker import Worker
 
 # While the agent works on a request, it reports this often that it is busy: the driver gives up a host that
 # is silent (deploy/connect/channel.py).
@@ -115,9 +117,6 @@ class Agent:
 
     def do_modules(self, request: Frame, payload: bytes) -> Frame:
         """Take in modules that came after the start (deploy/agent/importer.py)."""
-        import json  # noqa: PLC0415
-        import zlib  # noqa: PLC0415
-
         for finder in sys.meta_path:
             if hasattr(finder, "add"):
                 finder.add(json.loads(zlib.decompress(payload)))
@@ -138,7 +137,7 @@ class Agent:
         on_signals(signal.SIG_IGN)  # a second signal would break this off
         self._parts.close()
         if "subprocess" in sys.modules:  # some part may have started something
-            from .process.processes import end_descendants  # noqa: PLC0415
+            from .processes import end_descendants  # noqa: PLC0415
 
             end_descendants()
 
@@ -172,7 +171,7 @@ class Parts:
     def _given(self, word: str) -> object:
         if word == "send":
             return self._send
-        from pathlib import Path  # noqa: PLC0415  # not every part has files
+        from pathlib import Path  # noqa: PLC0415  # 4 ms, not for facts
 
         return Path(self._home) if word == "home" else Path(self._home, word)
 
@@ -181,6 +180,46 @@ def _import(modules: list[str]) -> None:
     with contextlib.suppress(Exception):  # the request that needs the module gets the reason
         for module in modules:
             importlib.import_module(f"muster.deploy.{module}")
+
+
+class Worker:
+    """A thread that answers one request at a time. One that waits for a disk is left and replaced.
+
+    The thread never ends: everything that it has started would be killed with it.
+    """
+
+    def __init__(self, answer: Callable[[Frame, bytes], Frame]) -> None:
+        self._answer = answer
+        self._asked, self._done = threading.Semaphore(0), threading.Event()
+        self._request: tuple[Frame, bytes] = ({}, b"")
+        self._result: Frame | BaseException = {}
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def begin(self, request: Frame, payload: bytes) -> None:
+        """Begin with a request."""
+        self._request = (request, payload)
+        self._done.clear()
+        self._asked.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the answer is there within this time."""
+        return self._done.wait(seconds)
+
+    def result(self) -> Frame:
+        """The answer. Raises what the request has raised."""
+        if isinstance(self._result, BaseException):
+            raise self._result
+        return self._result
+
+    def _run(self) -> None:
+        while True:
+            self._asked.acquire()
+            try:
+                self._result = self._answer(*self._request)
+            except BaseException as error:  # noqa: BLE001  # the main thread raises it again
+                self._result = error
+            self._request = ({}, b"")
+            self._done.set()
 
 
 def refusal(request: Frame, text: str) -> Frame:

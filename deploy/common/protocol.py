@@ -55,7 +55,7 @@ EARLY = (
     ),
     Part("agent.job.detach", "Detaching", "home send", {"cannot start the job's driver": "detach"}),
     Part("agent.job.stacks", "Stacks", "home", {"cannot read where the ranks are": "stacks why"}),
-    Part("agent.process.commands", "Commands", "send", {"": "run"}),
+    Part("agent.commands", "Commands", "send", {"": "run"}),
     Part("common.files", "Files", "", {"cannot read the file": "file part", "": "entries"}),
 )
 """The parts that travel at the agent's start."""

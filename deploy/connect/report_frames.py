@@ -32,7 +32,7 @@ from .reports import (
     StopAsked,
 )
 
-MOST_OUTPUT = 1 << 20  # of a command of `fab run`, in bytes (deploy/agent/process/commands.py)
+MOST_OUTPUT = 1 << 20  # of a command of `fab run`, in bytes (deploy/agent/commands.py)
 
 KINDS: Mapping[str, type[Report]] = {
     "rank-start": RankStart,

@@ -1,7 +1,7 @@
 """The links of a tree: what each leads to on a host.
 
 A link within the tree stays one. An absolute link out of it, such as `data -> /mnt/shared`, is intended.
-It is kept, and each host says whether it has the target (deploy/agent/job/links.py).
+It is kept, and each host says whether it has the target (deploy/agent/job/folders.py).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from muster.deploy.agent.process.processes import below, process_table
+from muster.deploy.agent.processes import below, process_table
 from tests.load import SOAK
 from tests.parallel import NUMBER
 from tests.waiting import wait_until

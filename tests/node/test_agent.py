@@ -17,12 +17,12 @@ from typing import TypeVar
 import pytest
 
 from muster.deploy.adhoc import run as fanout
+from muster.deploy.agent import commands, processes
 from muster.deploy.agent.container import keeper
 from muster.deploy.agent.job import supervisor
 from muster.deploy.agent.job.local_socket import LocalSocket
 from muster.deploy.agent.job.ranks import Ranks
 from muster.deploy.agent.job.supervisor import Work
-from muster.deploy.agent.process import commands, processes
 from muster.deploy.common import limits as limits_of_hosts
 from muster.deploy.common.clock import now, steady
 from muster.deploy.common.limits import LONGEST_TMPDIR

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job import memory, stacks, supervisor
-from muster.deploy.agent.job.memory import memory_limit
-from muster.deploy.agent.job.ranks import Ranks
+from muster.deploy.agent.job import ranks as ranks_here
+from muster.deploy.agent.job import stacks, supervisor
+from muster.deploy.agent.job.ranks import Ranks, memory_limit
 from muster.deploy.agent.job.stacks import take_stacks
 from tests.waiting import wait_until
 
@@ -64,7 +64,7 @@ def test_a_kill_by_the_kernel_explains_one_end(monkeypatch: pytest.MonkeyPatch, 
     counter, limit = tmp_path / "memory.oom_control", tmp_path / "memory.limit_in_bytes"
     counter.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
     limit.write_text(f"{256 << 20}\n")
-    monkeypatch.setattr(memory, "group_files", lambda v2, v1, group="self": iter([str(tmp_path / v1)]))
+    monkeypatch.setattr(ranks_here, "group_files", lambda v2, v1, group="self": iter([str(tmp_path / v1)]))
     ranks = Ranks()
     killed = {"code": -signal.SIGKILL}
     assert ranks.ended(0, killed) == killed
@@ -79,28 +79,28 @@ def test_no_limit_is_written_in_two_ways(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, limit: int | None
 ) -> None:
     (tmp_path / "memory.max").write_text(text)
-    monkeypatch.setattr(memory, "group_files", lambda v2, v1, group="self": iter([str(tmp_path / v2)]))
+    monkeypatch.setattr(ranks_here, "group_files", lambda v2, v1, group="self": iter([str(tmp_path / v2)]))
     assert memory_limit() == limit
 
 
 def test_the_counter_of_this_machine_can_be_read() -> None:
     """An unreadable counter counts nothing, and then no kill would ever be explained."""
-    places = [*memory.group_files("memory.events", "memory.oom_control"), "/proc/vmstat"]
+    places = [*ranks_here.group_files("memory.events", "memory.oom_control"), "/proc/vmstat"]
     texts = [Path(place).read_text() for place in places if Path(place).is_file()]
     counts = [int(count) for text in texts for count in re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE)]
     assert counts, f"no counter in {places}"
-    assert memory.oom_kills() == counts[0]
+    assert ranks_here.oom_kills() == counts[0]
 
 
 def test_the_counter_of_the_own_group_counts_before_that_of_the_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(memory, "V1", f"{tmp_path}/v1")
-    monkeypatch.setattr(memory, "V2", f"{tmp_path}/v2")
-    own, *_ = memory.group_files("memory.events", "memory.oom_control")
+    monkeypatch.setattr(ranks_here, "V1", f"{tmp_path}/v1")
+    monkeypatch.setattr(ranks_here, "V2", f"{tmp_path}/v2")
+    own, *_ = ranks_here.group_files("memory.events", "memory.oom_control")
     Path(own).parent.mkdir(parents=True)
     Path(own).write_text("low 0\noom_kill 123456789\n")
-    assert memory.oom_kills() == 123456789
+    assert ranks_here.oom_kills() == 123456789
 
 
 def test_a_stack_is_read_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:

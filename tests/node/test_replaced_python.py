@@ -10,8 +10,7 @@ import pytest
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.reports import LauncherLine, Pulses, Sampled
-from muster.deploy.connect.requests.hosts import FACTS
-from muster.deploy.connect.requests.launch import OUTPUTS, PING, PREPARE, STACKS, START, STOP, WATCH
+from muster.deploy.connect.requests.launch import OUTPUTS, PING, PREPARE, STACKS, START, STOP, STORE, WATCH
 from muster.deploy.connect.requests.why import ARRIVALS, WHY
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
@@ -47,7 +46,7 @@ def test_an_agent_carries_a_job_to_its_end_though_its_python_was_replaced(tmp_pa
         channel.ask(STACKS, **job)
         channel.ask(WHY, **job)
         with pytest.raises(MusterError, match="was replaced in the meantime"):
-            channel.ask(FACTS, path=["/bin"])
+            channel.ask(STORE, b"an archive")
         channel.ask(OUTPUTS)
         assert channel.ask(STOP).left == ()
         assert not is_alive(int(line.text))

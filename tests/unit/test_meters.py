@@ -16,8 +16,7 @@ from muster.deploy.agent.host.gpu_meter import FIELDS, GpuMeter, parse
 from muster.deploy.agent.host.meter import HostMeter, Rates
 from muster.deploy.agent.job import rank_meter
 from muster.deploy.agent.job.rank_meter import RankMeter
-from muster.deploy.agent.job.sampler import Sampler
-from muster.deploy.agent.job.training import Training, last_step
+from muster.deploy.agent.job.sampler import Sampler, TrainingMeter, last_step
 from muster.deploy.common.clock import steady
 from muster.deploy.common.samples import of_json
 from tests.waiting import wait_until
@@ -189,7 +188,7 @@ def test_a_process_that_is_only_found_late_does_not_look_busy(monkeypatch: pytes
 
 
 def test_the_newest_step_is_read_and_what_json_lacks_is_left_out(tmp_path: Path) -> None:
-    training = Training(str(tmp_path))
+    training = TrainingMeter(str(tmp_path))
     assert training.read() is None
     (tmp_path / "steps.jsonl").write_text(
         '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": NaN, "time": 7}\n{"st'

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.agent import processes
 from muster.deploy.agent.job import rank
-from muster.deploy.agent.process import processes
 from muster.deploy.cli import inventory
 from muster.deploy.cli.launch import launch
 from muster.deploy.cli.parser import parse

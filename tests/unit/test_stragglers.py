@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.agent.job.arrivals import in_short
-from muster.deploy.agent.job.pressure import counters
-from muster.deploy.agent.job.unsent import unsent_share
+from muster.deploy.agent.job.pressure import counters, unsent_share
 from muster.deploy.common.samples import GpuSample, HostSample, RankSample
 from muster.deploy.connect.arrivals import Arrivals, Pressure
 from muster.deploy.connect.evidence import Evidence, Line

@@ -15,7 +15,7 @@ from typing import IO, Any
 from ...common.folders import make_private
 from ...common.frames import Frame, read_frame, write_frame
 from ...common.paths import JobPaths, MusterPaths
-from ..process.processes import (
+from ..processes import (
     Reaper,
     below,
     descendants,

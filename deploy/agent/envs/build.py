@@ -28,7 +28,7 @@ from ...common.frames import Frame
 from ...common.os_errors import explain
 from ...common.paths import MusterPaths
 from ..host.facts import mpirun_version
-from ..process.processes import die_with_agent
+from ..processes import die_with_agent
 from .folders import RECORD, lock, record, size_of
 
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"

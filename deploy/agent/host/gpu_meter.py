@@ -16,7 +16,7 @@ import time
 from typing import IO, Any
 
 from ...common.frames import Frame
-from ..process.processes import die_with_agent
+from ..processes import die_with_agent
 
 PLACES = ("/usr/bin", "/usr/sbin", "/usr/lib/wsl/lib")
 """Where nvidia-smi is, if not on PATH."""

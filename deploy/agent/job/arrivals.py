@@ -16,9 +16,8 @@ from typing import Any
 
 from ...common.frames import Frame
 from ...common.paths import MusterPaths
-from .pressure import PressureMeter
+from .pressure import PressureMeter, unsent_share
 from .records import read_ring, read_trace
-from .unsent import unsent_share
 
 MOST = 256  # of a rank in a group
 MOST_OF_HOST = 60_000  # of all ranks: an answer has room for half a million values

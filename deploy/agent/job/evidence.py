@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from ...common.frames import Frame
-from ..process.processes import SECONDS_PER_TICK
+from ..processes import SECONDS_PER_TICK
 from . import stacks
 from .ranks import Ranks
 from .records import MOST_ENTRIES, read_ring, read_stack, read_trace

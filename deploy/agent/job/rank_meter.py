@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...common.frames import Frame
 from ..host.meter import text
-from ..process.processes import SECONDS_PER_TICK, below, process_table
+from ..processes import SECONDS_PER_TICK, below, process_table
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # The table of all processes is read so seldom that it costs no more than this share of a core.

@@ -1,14 +1,21 @@
-"""The ranks of this host while they run: their processes, whether they do anything, how they were killed."""
+"""The ranks of this host while they run: their processes, whether they do anything, how they were killed.
+
+The counters of their memory group tell whether the kernel has killed one for lack of memory.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
 
 from ...common.frames import Frame
-from ..process.processes import SECONDS_PER_TICK, Stat, below, process_table
-from .memory import OutOfMemory, memory_limit
+from ..processes import SECONDS_PER_TICK, Stat, below, process_table
 
+# Linux writes "no limit" as the largest number of pages that it can count.
+NO_LIMIT = 1 << 60
+V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
 STOPPED = "T"  # proc(5); t, stopped by a tracer, does not last
 
 
@@ -19,7 +26,7 @@ class Ranks:
         self._wrappers: dict[int, int] = {}
         self.ends: dict[int, Frame] = {}
         """How the ranks ended that are gone."""
-        self._memory = OutOfMemory()
+        self._memory = OomKills()
 
     def started(self, rank: int, wrapper: int) -> None:
         """A wrapper has said hello."""
@@ -39,7 +46,7 @@ class Ranks:
 
     def memory_of(self, pid: int) -> None:
         """The ranks are in the memory group of another process."""
-        self._memory = OutOfMemory(str(pid))
+        self._memory = OomKills(str(pid))
 
     def wrappers(self) -> dict[int, int]:
         """The process of each rank's wrapper, as of now."""
@@ -72,3 +79,53 @@ def _state(stats: list[Stat]) -> str:
     """Stopped, if the wrapper or its program (its first child) is; else the program's own."""
     states = [stat.state for stat in stats[:2]]
     return STOPPED if STOPPED in states else states[-1]
+
+
+# -- memory groups --
+
+
+class OomKills:
+    """Counts the OOM kills that have not explained the end of a process yet."""
+
+    def __init__(self, group: str = "self") -> None:
+        self.group = group
+        """The process whose memory group counts, as a name in /proc."""
+        self._explained = oom_kills(group)
+
+    def explains_a_kill(self) -> bool:
+        """Whether the kernel has killed another process here; each kill counts once."""
+        if oom_kills(self.group) <= self._explained:
+            return False
+        self._explained += 1
+        return True
+
+
+def oom_kills(group: str = "self") -> int:
+    """OOM kills in a process's cgroup; outside of every cgroup, on the whole host."""
+    for path in (*group_files("memory.events", "memory.oom_control", group), "/proc/vmstat"):
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+            for line in file:
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
+    return 0
+
+
+def memory_limit(group: str = "self") -> int | None:
+    """Bytes that a process's memory group may use; None for no limit."""
+    for path in group_files("memory.max", "memory.limit_in_bytes", group):
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+            limit = int(file.read())  # ValueError for "max": no limit
+            return limit if limit < NO_LIMIT else None
+    return None
+
+
+def group_files(name_v2: str, name_v1: str, group: str = "self") -> Iterator[str]:
+    """Where a file of a process's memory group may be; a container sees its group at the mount's root."""
+    with contextlib.suppress(OSError), open(f"/proc/{group}/cgroup", encoding="utf-8") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if controllers == "":
+                yield from (os.path.join(V2 + path, name_v2), os.path.join(V2, name_v2))
+            elif "memory" in controllers.split(","):
+                yield from (os.path.join(V1 + path, name_v1), os.path.join(V1, name_v1))

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
+import math
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ...common.clock import steady
 from ...common.frames import Frame
 from ..host.gpu_meter import GpuMeter
 from ..host.meter import HostMeter
 from .rank_meter import RankMeter
-from .training import Training
 
 # Of the standard library, by the parts that say why a job stands still. Loaded while the ranks start: Python
 # may be replaced while they run.
 NEEDED_LATER = ("concurrent.futures.thread", "http.client", "mmap")
+STEPS = "steps.jsonl"
+FIGURES = ("loss", "step_seconds", "samples_per_second", "time")
+MOST_TAIL = 1 << 13
 MOST_SHARE = 0.005  # of a core
 MOST_SECONDS = 8.0  # between two samples: a longer silence would look like a host that is gone
 
@@ -37,7 +43,7 @@ class Sampler:
     ) -> None:
         self._wrappers, self._every, self._send = wrappers, every, send
         self._host, self._gpus, self._ranks = HostMeter(), GpuMeter(), RankMeter()
-        self._training = Training(out)
+        self._training = TrainingMeter(out)
         self._ended = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -74,3 +80,52 @@ class Sampler:
             return self.sample()
         except Exception:  # noqa: BLE001  # whatever this host's /proc holds: it is only a sample
             return None
+
+
+# -- the training --
+
+
+class TrainingMeter:
+    """The newest figures of a training on this host: the last line of `steps.jsonl` in the output folder.
+
+    Reads the file again when it has grown. A program writes it: it may hold anything.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, STEPS)
+        self._size = -1
+        self._newest: Frame | None = None
+
+    def read(self) -> Frame | None:
+        """The step, and what is known of it; None as long as there is none."""
+        try:
+            size = os.stat(self._path).st_size
+        except OSError:
+            return None
+        if size != self._size:
+            with contextlib.suppress(OSError):
+                self._newest = last_step(_tail(self._path, size)) or self._newest
+                self._size = size
+        return self._newest
+
+
+def last_step(tail: bytes) -> Frame | None:
+    """The figures of the last whole line that has a step; numbers that JSON does not have are left out."""
+    for line in reversed(tail.split(b"\n")[:-1]):
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict) and type(step := record.get("step")) is int and step >= 0:
+                known = {name: record[name] for name in FIGURES if _is_number(record.get(name))}
+                return {"step": step, **known}
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return known and math.isfinite(value) and abs(value) < 1e300
+
+
+def _tail(path: str, size: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(max(0, size - MOST_TAIL))
+        return file.read(MOST_TAIL)

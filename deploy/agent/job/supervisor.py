@@ -27,7 +27,7 @@ from ...common.limits import require_fit
 from ...common.paths import JobPaths, MusterPaths
 from ...common.store import DamagedError, Store, sweep_old_jobs
 from ...common.variables import is_foreign
-from ..process.processes import (
+from ..processes import (
     GRACE_SECONDS,
     PR_SET_CHILD_SUBREAPER,
     Reaper,
@@ -37,9 +37,8 @@ from ..process.processes import (
     prctl,
     trees,
 )
-from .links import require_targets
+from .folders import make_private_folder, require_targets, sweep_in_thread
 from .local_socket import LocalSocket
-from .private import make_private_folder, sweep_in_thread
 from .ranks import Ranks
 
 KEPT_FOR_SRUN = {"SLURM_CONF"}  # where it finds its site

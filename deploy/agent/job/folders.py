@@ -1,7 +1,7 @@
-"""The private folder of a job's agent: its sockets, and the temporary folder of its ranks.
+"""The folders of a job on this host: its own, and the private one with sockets and temporary files of ranks.
 
-It goes with the agent. A killed agent leaves it, but holds no lock on the file in it any more: the next agent
-of the same user on this host removes it.
+The private folder is removed with the agent. A killed agent leaves it, but no longer holds the lock in it:
+the next agent of the same user on this host removes the folder.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import shutil
 import stat
 import tempfile
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 PREFIX, LOCK = "muster-", "lock"
 _NAME = re.compile(PREFIX + r"[a-z0-9_]{8}")
 MOST_ENTRIES = 1 << 14
 """Of the host's temporary folder that are looked at."""
+MOST_LINKS = 10
+"""That a message names."""
 
 
 def make_private_folder() -> Path:
@@ -73,3 +76,14 @@ def _remove(name: str, place: int) -> None:
         shutil.rmtree(f"/proc/self/fd/{place}/{name}")  # it goes through descriptors
     else:
         os.unlink(name, dir_fd=place)
+
+
+def require_targets(links: Iterable[tuple[str, str]]) -> None:
+    """OSError names the links of the code, (path, target), whose target does not exist on this host."""
+    absent = [f"{path} -> {target}" for path, target in links if not os.path.exists(target)]
+    if absent:
+        more = [f"and {len(absent) - MOST_LINKS} more"] if len(absent) > MOST_LINKS else []
+        raise OSError(
+            f"links of the code lead to nothing here: {', '.join([*absent[:MOST_LINKS], *more])}; mount the "
+            "target on this host, list the link in .musterignore, or bring the files with muster data push"
+        )

@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 
-from ...common.frames import Frame
+from ..common.frames import Frame
 from .processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_agent, end_descendants, prctl
 
 MOST_OUTPUT = 1 << 20

@@ -1,1 +1,0 @@
-"""Processes of this host, and commands without a job."""
