@@ -1,23 +1,38 @@
 """Hooks of mkdocs for the build of the site: they replace links that leave docs/ by the file's name.
 
 A page links to files of the checkout, such as `../train/main.py`, for readers of the repository. The site has
-no such files, so it shows their names; with `repo_url` in mkdocs.yml it links to them there.
+no such files, so it shows their names. Where pyproject.toml has the address of the repository, the site links
+to it, and to these files there.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 _LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(((?:\.\./)+[^)#\s]*)(#[^)\s]*)?\)")
 
 
+def on_config(config: Any) -> None:
+    """Set the address of the repository, if pyproject.toml has it; mkdocs has set everything else."""
+    config.repo_url = repository((Path(config.config_file_path).parent / "pyproject.toml").read_text())
+
+
+def repository(pyproject: str) -> str | None:
+    """Return the address of the repository that a pyproject.toml names."""
+    found = re.search(r'^Repository = "(.+)"$', pyproject, re.MULTILINE)
+    return found[1] if found else None
+
+
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Return the text of a page for mkdocs."""
     folder = PurePosixPath("docs", page.file.src_uri).parent
-    return replace_outside_links(markdown, folder, config.get("repo_url") or "")
+    address = config.get("repo_url") or ""
+    if address:
+        markdown = markdown.replace("clone this repository", f"clone [this repository]({address})")
+    return replace_outside_links(markdown, folder, address)
 
 
 def replace_outside_links(markdown: str, folder: PurePosixPath, repo_url: str = "") -> str:

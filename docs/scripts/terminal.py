@@ -37,13 +37,15 @@ if os.environ["RANK"] == "1":
     raise ValueError("boom")
 """
 RECORDINGS = {
-    "launch": "fab launch --hosts hosts.txt --args='--epochs 5'",
-    "failure": "fab launch --hosts hosts.txt --launcher torchrun --script broken.py",
+    "launch": "muster demo",
+    "failure": "muster launch --launcher torchrun broken.py",
 }
 # The steps of docs/tutorial.md on one machine. A job's id is only known when it has run: LAST stands for it.
 LAST = "LAST-JOB"
 FIRST_HOUR = (
     "muster demo",
+    "muster demo --fail",
+    "muster demo --hang",
     "mkdir hello && cd hello && muster init",
     "cat ../train.py && cp ../train.py .",
     "muster check",

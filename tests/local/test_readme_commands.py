@@ -99,3 +99,47 @@ def test_the_demo_that_hangs_is_explained_by_its_verdict(project: Project) -> No
     assert "why: ranks 0,2 wait in all_reduce" in done.stdout
     assert "rank 1 on localhost is in barrier" in done.stdout
     assert "rank 1 left the common order" in done.stdout
+
+
+PAGES = ("networks", "shared-storage", "monitoring", "team", "upgrades")
+# These need neither a job nor another host, and change nothing but what they say.
+HARMLESS = (
+    "check",
+    "clean",
+    "data list",
+    "env list",
+    "run -- cat",
+    "run -- df",
+    "run -- ps",
+    "status",
+    "top --hosts",
+)
+ON_PAGES = sorted(
+    {
+        command
+        for page in PAGES
+        for command in commands(DOCUMENTS[f"docs/how-to/{page}.md"], "muster")
+        if command.removeprefix("muster ").startswith(HARMLESS)
+    }
+)
+
+
+@pytest.mark.parametrize("command", ON_PAGES)
+def test_a_command_of_the_pages_on_hosts_runs_here(project: Project, command: str) -> None:
+    (Path(project.env["HOME"]) / ".muster").mkdir()
+    done = run(project, shlex.split(command))
+    # A check of this machine may find that it is not fit: that is an answer too.
+    assert done.returncode == 0 or (done.returncode == 3 and "check" in command), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_launch_of_these_pages_can_be_planned_on_its_network(project: Project) -> None:
+    (project.path / "train.py").write_text("")
+    for command in commands(DOCUMENTS["docs/how-to/monitoring.md"], "muster"):
+        if command.startswith("muster launch") and "--detach" not in command and "9400" not in command:
+            done = run(project, [*shlex.split(command)[:2], "--dry-run", *shlex.split(command)[2:]])
+            assert done.returncode == 0, done.stderr
+
+
+def test_there_are_commands_on_these_pages_to_run() -> None:
+    assert len(ON_PAGES) >= 10

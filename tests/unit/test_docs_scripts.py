@@ -96,6 +96,14 @@ def test_the_picture_has_every_package(package: Path) -> None:
     assert picture.count('class="package cycle"') == 2
 
 
+def test_the_address_of_the_repository_is_one_setting() -> None:
+    assert site_hooks.repository('# [project.urls]\n# Repository = "https://..."\n') is None
+    assert (
+        site_hooks.repository('[project.urls]\nRepository = "https://example.org/m"\n')
+        == "https://example.org/m"
+    )
+
+
 # -- reference --
 
 

@@ -21,7 +21,7 @@ GOLDEN = [
     for backend in hang.backends
     if (RECORDS / f"{hang.program}-{backend}.json.gz").exists()
 ]
-GALLERY = Path(__file__).parents[2] / "docs" / "why.md"
+GALLERY = Path(__file__).parents[2] / "docs" / "why-gallery.md"
 
 
 @pytest.mark.parametrize(("hang", "backend"), GOLDEN, ids=[f"{hang.program}-{name}" for hang, name in GOLDEN])
