@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from ..console.text import count, table
+from ..console.text import count, number, table
 from ..decode import AtMost, Like, from_json
 from ..errors import lines_of
 from .lines import Rate, values
@@ -150,17 +150,12 @@ def figures_table(speeds: Speeds) -> list[str]:
     for (name, unit), row in speeds.rows().items():
         ordered = sorted(row.items(), key=lambda item: item[1])
         (least, low), (most, high) = ordered[0], ordered[-1]
-        median = amount(statistics.median(row.values()))
-        rows.append((name, median, amount(low), least, amount(high), most, unit))
+        median, lowest, highest = (number(value, 3) for value in (statistics.median(row.values()), low, high))
+        rows.append((name, median, lowest, least, highest, most, unit))
     return table(rows, left=1)
-
-
-def amount(number: float) -> str:
-    """Three significant digits, no exponent."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def describe(slow: SlowHost, others: str) -> str:
     """`node3: disk write 0.11 GB/s; the others have 0.9 GB/s`."""
-    value, usual = (f"{amount(number)} {slow.unit}" for number in (slow.value, slow.usual))
+    value, usual = (f"{number(value, 3)} {slow.unit}" for value in (slow.value, slow.usual))
     return f"{slow.host}: {slow.name} {value}; {others} {usual}"

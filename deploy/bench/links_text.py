@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..console.terminal import harmless
-from ..console.text import count, table
+from ..console.text import count, number, table
 from ..errors import lines_of
 from .links import Links, Quantity
 from .outliers import Slow
@@ -70,7 +70,8 @@ def matrix(links: Links, quantity: Quantity) -> list[str]:
     else:
         title, head = f"{quantity}, {unit}: from the host of the row to that of the column", [*links.hosts]
         rows = {
-            a: [figure(figures[a, b]) if (a, b) in figures else "-" for b in links.hosts] for a in links.hosts
+            a: [number(figures[a, b], 3) if (a, b) in figures else "-" for b in links.hosts]
+            for a in links.hosts
         }
     return [title, *table([("from", *head), *((a, *row) for a, row in rows.items())], left=1)]
 
@@ -78,7 +79,7 @@ def matrix(links: Links, quantity: Quantity) -> list[str]:
 def _summed(values: Sequence[float]) -> list[str]:
     if not values:
         return ["-", "-", "-"]
-    return [figure(number) for number in (statistics.median(values), min(values), max(values))]
+    return [number(value, 3) for value in (statistics.median(values), min(values), max(values))]
 
 
 def unit_of(links: Links, quantity: Quantity) -> tuple[str, float]:
@@ -89,17 +90,12 @@ def unit_of(links: Links, quantity: Quantity) -> tuple[str, float]:
     return ("Gbit/s", 8e-9) if fastest * 8 >= 1e9 else ("Mbit/s", 8e-6)
 
 
-def figure(number: float) -> str:
-    """Three significant digits: 0.0957, 9.41, 23.5, 941."""
-    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
-
-
 def amount(value: float, quantity: Quantity) -> str:
     """`95.7 Mbit/s`, `9.41 Gbit/s`, `31 µs`."""
     if quantity == "latency":
-        return f"{figure(value * 1e6)} µs"
+        return f"{number(value * 1e6, 3)} µs"
     bits = value * 8
-    return f"{figure(bits / 1e9)} Gbit/s" if bits >= 1e9 else f"{figure(bits / 1e6)} Mbit/s"
+    return f"{number(bits / 1e9, 3)} Gbit/s" if bits >= 1e9 else f"{number(bits / 1e6, 3)} Mbit/s"
 
 
 def describe(slow: Slow) -> str:

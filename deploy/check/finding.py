@@ -28,11 +28,6 @@ def of_error(name: str, error: HostError) -> Finding:
     return Finding(error.kind, name, "error", error.text, error.remedy)
 
 
-def size(number: int) -> str:
-    """`1.5 GiB`, `64 MiB`."""
-    return f"{number / GIB:.1f} GiB" if number >= GIB else f"{number // MIB} MiB"
-
-
 def have(number: int) -> str:
     """`has` for one, `have` for more."""
     return "has" if number == 1 else "have"

@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from ..common.limits import LEAST_FILES, LEAST_INODES, LONGEST_TMPDIR
-from ..console.text import count
+from ..console.text import count, size
 from ..hosts.gpus import GpuReport
 from ..hosts.hostfile import Host
 from ..image.compatibility import driver_runs, oldest_driver
 from ..plan.launcher import LauncherName, launcher_of
 from ..plan.torchrun import unfit_for_torch
-from .finding import GIB, MIB, Finding, of_error, size
+from .finding import GIB, MIB, Finding, of_error
 from .gpus import Needs, of_gpus
 from .measurements import Examined
 

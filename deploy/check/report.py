@@ -8,7 +8,7 @@ from typing import Any
 
 from ..console.fold import HostMessage, fold_messages
 from ..console.terminal import harmless
-from ..console.text import count, table
+from ..console.text import count, size, table
 from ..hosts.hostfile import Host
 from . import unfit
 from .finding import Finding, Severity
@@ -71,13 +71,9 @@ def cells(host: Host, measured: Examined | None) -> tuple[str, ...]:
         facts.torch or "none",
         facts.python,
         f"{measured.clock.ahead * 1e3:+.2f} ms",
-        _gibibytes(health.folders[0].free),
-        _gibibytes(health.shm_free),
+        _free(health.folders[0].free),
+        _free(health.shm_free),
     )
-
-
-def _gibibytes(number: int | None) -> str:
-    return "none" if number is None else f"{number / (1 << 30):.1f} GiB"
 
 
 def verdict(name: str, findings: Sequence[Finding]) -> str:
@@ -122,3 +118,7 @@ def summary(hosts: Sequence[Host], findings: Sequence[Finding]) -> str:
         return ", ".join([*([count(errors, "error")] if errors else ["fit"]), count(warnings, "warning")])
     text = f"{len(hosts) - len(bad)} of {count(len(hosts), 'host')} {'is' if len(hosts) == 1 else 'are'} fit"
     return f"{text}, {count(warnings, 'warning')}" if warnings else text
+
+
+def _free(number: int | None) -> str:
+    return "none" if number is None else size(number)

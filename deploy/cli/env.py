@@ -14,7 +14,7 @@ from ..connect.fanout import ask_every, ask_in_turn
 from ..connect.requests.packages import ENVIRONMENT_FACTS, ENVIRONMENT_REMOVE, ENVIRONMENTS
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
-from ..console.text import count
+from ..console.text import count, size
 from ..envs.diff import as_text, differences
 from ..errors import UsageError
 from ..hosts.environments import KEY, Environment
@@ -76,7 +76,7 @@ def remove(  # a flag for each parameter
         for host, removal in removals.items():
             in_use = f", {len(removal.kept)} in use" if removal.kept else ""
             gone = f"{count(len(removal.removed), 'environment')} removed{in_use}"
-            sys.stdout.write(f"{host}: {gone}, {removal.freed / 2**20:.1f} MiB freed\n")
+            sys.stdout.write(f"{host}: {gone}, {size(removal.freed)} freed\n")
 
 
 @command(
@@ -131,5 +131,5 @@ def _listing(there: Mapping[str, Mapping[str, Environment]]) -> str:
 
 def _short(known: Environment) -> str:
     torch = f", torch {known.torch}" if known.torch else ""
-    size = f"{known.bytes / 2**20:.0f} MiB"
-    return f"{known.source}: {count(known.packages, 'package')}, Python {known.python}{torch}, {size}"
+    packages = count(known.packages, "package")
+    return f"{known.source}: {packages}, Python {known.python}{torch}, {size(known.bytes)}"

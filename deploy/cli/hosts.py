@@ -19,7 +19,7 @@ from ..connect.transports.ssh_config import ssh_options
 from ..console.fold import fold, fold_names
 from ..console.progress import MANY, Progress
 from ..console.terminal import harmless
-from ..console.text import count
+from ..console.text import count, size
 from ..errors import MusterError, UnfitError, UsageError, lines_of
 from ..hosts import hostfile
 from .command import Exit, Values
@@ -178,7 +178,7 @@ def clean(  # noqa: PLR0917  # a flag for each parameter
         else:
             for host, cleanup in cleanups.items():
                 jobs = f"{len(cleanup.removed)} jobs removed, {len(cleanup.kept)} kept"
-                sys.stdout.write(f"{host}: {jobs}, {cleanup.freed / 2**20:.1f} MiB freed\n")
+                sys.stdout.write(f"{host}: {jobs}, {size(cleanup.freed)} freed\n")
         if errors:
             raise UnfitError(errors.items())
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import chain, groupby, zip_longest
+from itertools import chain, zip_longest
 from typing import NamedTuple, TypeVar
+
+from .text import ranges
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -46,14 +48,8 @@ def fold_names(names: Iterable[str]) -> str:
 def _range(stem: str, rest: str, width: int, numbers: list[int]) -> str:
     if not numbers:
         return stem
-    runs = [
-        [number for _, number in group]
-        for _, group in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
-    ]
-    words = [
-        f"{run[0]:0{width}d}" if len(run) == 1 else f"{run[0]:0{width}d}-{run[-1]:0{width}d}" for run in runs
-    ]
-    return f"{stem}{words[0]}{rest}" if len(numbers) == 1 else f"{stem}[{','.join(words)}]{rest}"
+    runs = ranges(sorted(numbers), width)
+    return f"{stem}{runs}{rest}" if runs.isdigit() else f"{stem}[{runs}]{rest}"
 
 
 class HostMessage(NamedTuple):

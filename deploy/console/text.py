@@ -1,12 +1,55 @@
-"""Numbers, ranges, exit codes and tables as text for people."""
+"""Numbers with units, ranges, exit codes and tables as text for people."""
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from .terminal import harmless
+
+_SIZES = (("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_DURATIONS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number with so many digits: 1,234, 0.0123, 1.2e-05, 12.3M."""
+    if not math.isfinite(value):
+        return str(value)
+    absolute = abs(value)
+    for unit, bound in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if absolute >= bound:
+            return f"{value / bound:.{digits}g}{unit}"
+    if absolute >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.2e}" if absolute and absolute < 1e-3 else f"{value:.{digits}g}"
+
+
+def size(number_of_bytes: float) -> str:
+    """`1.5 GiB`, `64 MiB`, `512 B`."""
+    for unit, bound in _SIZES:
+        if number_of_bytes >= bound:
+            return f"{number_of_bytes / bound:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{number_of_bytes:.0f} B"
+
+
+def percent(share: float) -> str:
+    """`83 %` for 0.83."""
+    return f"{share * 100:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """`12.5 ms`, `1.4 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if 0 < seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 59.95:
+        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    for long, unit, below, small in _DURATIONS:
+        if whole >= long:
+            return f"{whole // long} {unit} {whole % long // below} {small}"
+    return f"{whole} s"
 
 
 def count(number: int, noun: str) -> str:
@@ -44,13 +87,13 @@ def span(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}" if ranks else ""
 
 
-def ranges(numbers: Sequence[int]) -> str:
-    """`0-3,5` for 0, 1, 2, 3, 5."""
+def ranges(numbers: Iterable[int], width: int = 0) -> str:
+    """`0-3,5` for 0, 1, 2, 3, 5; with leading zeros up to `width`."""
     runs = [
-        [number for _, number in group]
+        [f"{number:0{width}d}" for _, number in group]
         for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     ]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else run[0] for run in runs)
 
 
 def table(rows: Iterable[Sequence[str]], *, left: int | None = None) -> list[str]:
@@ -60,8 +103,8 @@ def table(rows: Iterable[Sequence[str]], *, left: int | None = None) -> list[str
     """
     cells = [[harmless(cell) for cell in row] for row in rows]
     columns: list[list[str]] = []
-    for number, column in enumerate(zip(*cells, strict=True)):
+    for index, column in enumerate(zip(*cells, strict=True)):
         width = max(map(len, column))
-        align = str.ljust if left is None or number < left else str.rjust
+        align = str.ljust if left is None or index < left else str.rjust
         columns.append([align(cell, width) for cell in column])
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]

@@ -38,15 +38,6 @@ def outcome(state: JobState) -> str:
     return f"{state.state}: {state.why}" if state.why else state.state
 
 
-def duration(seconds: float) -> str:
-    """`41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    whole = max(0, round(seconds))
-    for size, unit, below, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // below} {small}"
-    return f"{whole} s"
-
-
 def _row(state: JobState) -> tuple[str, ...]:
     end = state.ended if state.ended is not None else time.time() if state.running else None
     return (
@@ -55,6 +46,6 @@ def _row(state: JobState) -> tuple[str, ...]:
         state.launcher,
         f"{state.ranks} on {text.count(len(state.hosts), 'host')}",
         time.strftime("%Y-%m-%d %H:%M", time.localtime(state.started)),
-        "-" if end is None else duration(end - state.started),
+        "-" if end is None else text.duration(end - state.started),
         state.why or state.last_line,
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..common.paths import JobPaths
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
-from ..console.text import count, span
+from ..console.text import count, size, span
 from ..errors import lines_of
 from ..launch import early
 from ..launch.blame import LAUNCHER_SIGNALS
@@ -57,14 +57,11 @@ def _ranks_of(host: HostPlan) -> str:
 
 
 def _outputs(result: LaunchResult) -> Iterator[str]:
-    """`3 files, 12.0 MiB in ~/.muster/jobs/JOB/out on node[1-3]`, one line for hosts with equal outputs."""
+    """`3 files, 12 MiB in ~/.muster/jobs/JOB/out on node[1-3]`, one line for hosts with equal outputs."""
     place = JobPaths.of("~", result.plan.spec.job).out
     for names, left in fold(result.outputs.items()):
         more = "more than " if left.more else ""
-        size = (
-            f"{left.bytes / (1 << 20):.1f} MiB" if left.bytes >= 1 << 20 else f"{-(-left.bytes // 1024)} KiB"
-        )
-        yield f"{more}{count(left.files, 'file')}, {size} in {place} on {fold_names(names)}"
+        yield f"{more}{count(left.files, 'file')}, {size(left.bytes)} in {place} on {fold_names(names)}"
 
 
 def _others(result: LaunchResult, failure: Failure) -> str:

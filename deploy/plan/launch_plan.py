@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from ..console.text import count
+from ..console.text import count, size
 from ..hosts.hostfile import Host
 from .container import ContainerPlan
 from .placement import Place
@@ -84,10 +84,9 @@ class LaunchPlan:
 
 
 def _describe_tree(plan: LaunchPlan) -> str:
-    kibibytes = -(-plan.tree.size // 1024)
     links = ", ".join(f"{path} -> {target}" for path, target in plan.tree.links_out())
     out = f"; every host must have: {links}" if links else ""
-    return f"code: {count(len(plan.tree.files), 'file')}, {kibibytes} KiB of {plan.tree.root}{out}"
+    return f"code: {count(len(plan.tree.files), 'file')}, {size(plan.tree.size)} of {plan.tree.root}{out}"
 
 
 def _about_absent(submodules: Sequence[str]) -> str:

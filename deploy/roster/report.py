@@ -8,7 +8,7 @@ from typing import Any
 
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
-from ..console.text import count, table
+from ..console.text import count, size, table
 from ..hosts.hostfile import Host
 from ..hosts.slots import slots_of
 from .additions import Additions, Seen
@@ -44,7 +44,7 @@ def _cells(name: str, known: Seen) -> tuple[str, ...]:
     facts = known.facts
     if facts is None:
         return (name, known.address or "-", "no", *["-"] * 4)
-    memory = f"{facts.memory / (1 << 30):.1f} GiB" if facts.memory else "-"
+    memory = size(facts.memory) if facts.memory else "-"
     return (name, known.address or "-", "yes", str(facts.cores), str(facts.gpus), memory, facts.python)
 
 

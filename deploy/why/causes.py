@@ -11,6 +11,7 @@ from ..common.samples import HostSample
 from ..connect.arrivals import Pressure
 from ..connect.evidence import Evidence
 from ..console.terminal import harmless
+from ..console.text import percent
 from .lateness import RankPace
 from .positions import Rank
 from .words import doing, own_line
@@ -63,16 +64,11 @@ def _kept_from_running(rank: RankPace, late: set[int], known: Surroundings) -> s
         return ""
     others = [pressure for other, pressure in known.pressures.items() if other not in late]
     if _exceeds(mine.throttled, [other.throttled for other in others], THROTTLED):
-        return f"its CPU quota, which is used up in {_percent(mine.throttled)} of its periods"
+        return f"its CPU quota, which is used up in {percent(mine.throttled or 0.0)} of its periods"
     if _exceeds(mine.queued, [other.queued for other in others], QUEUED):
-        return (
-            f"it waits for a processor {_percent(mine.queued)} of the time, {_neighbours(rank.host, known)}"
-        )
+        waits = percent(mine.queued or 0.0)
+        return f"it waits for a processor {waits} of the time, {_neighbours(rank.host, known)}"
     return ""
-
-
-def _percent(share: float | None) -> str:
-    return f"{(share or 0.0) * 100:.0f} %"
 
 
 def _exceeds(mine: float | None, others: Sequence[float | None], least: float) -> bool:
@@ -116,7 +112,7 @@ def slow_link(host: str, unsent: Mapping[str, float]) -> str:
     others = [share for name, share in unsent.items() if name != slowest]
     if not others or not _exceeds(unsent[slowest], others, UNSENT):
         return ""
-    waits = f"data waits there to be sent {_percent(unsent[slowest])} of the time"
+    waits = f"data waits there to be sent {percent(unsent[slowest])} of the time"
     to = "" if slowest == host else f", perhaps to {harmless(host)}"
     return f"the link out of {harmless(slowest)}{to}: {waits}"
 

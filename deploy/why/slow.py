@@ -9,10 +9,11 @@ from typing import Any
 from ..connect.arrivals import Site
 from ..console.fold import fold
 from ..console.terminal import harmless
+from ..console.text import duration, size
 from .causes import Surroundings, likely_cause
 from .lateness import Pace
 from .positions import Rank
-from .words import named, size
+from .words import named
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,6 @@ def _lines(ranks: Sequence[Straggler], now: float, *, ended: bool) -> list[str]:
         f"{who} {are} late: {wait}, {when}, in {first.to}, {since}",
         f"likely cause: {first.cause or 'not known'}",
     ]
-
-
-def duration(value: float) -> str:
-    """`52 ms`, `1.4 s`, `3 min`."""
-    if value < 0.9995:
-        return f"{value * 1000:.3g} ms"
-    return f"{value:.1f} s" if value < 99.5 else f"{value / 60:.0f} min"
 
 
 def _site(site: Site, group: str) -> str:

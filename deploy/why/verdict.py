@@ -231,7 +231,7 @@ class _Case:
         return bool(evidence and evidence.end and evidence.end.code == 0)
 
     def _waiters(self, wait: Wait) -> str:
-        """`ranks 0-5 wait in all_reduce #812 of group 0 (25 MB, train.py:88)`."""
+        """`ranks 0-5 wait in all_reduce #812 of group 0 (25 MiB, train.py:88)`."""
         key = (wait.entry.kind == "message", wait.entry.group, wait.entry.seq, wait.entry.op)
         same = {
             other.rank: operation(other.entry)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..connect.evidence import SETUP, Entry, Evidence, Line, Process
 from ..console.fold import fold
 from ..console.terminal import harmless
-from ..console.text import count, describe_code, span
+from ..console.text import count, describe_code, size, span
 from .positions import Rank
 
 BUSY = 0.5  # cores
@@ -32,7 +32,7 @@ _DOES = (
 
 
 def operation(entry: Entry, *, shape: bool = False) -> str:
-    """`all_reduce #812 of group 0 (25 MB, train.py:88)`, `recv from rank 3 (train.py:9)`."""
+    """`all_reduce #812 of group 0 (25 MiB, train.py:88)`, `recv from rank 3 (train.py:9)`."""
     details = [size(entry.bytes)] if entry.bytes else []
     if shape and entry.dtype:
         details = [f"{entry.elements} x {harmless(entry.dtype)}"]
@@ -47,14 +47,6 @@ def operation(entry: Entry, *, shape: bool = False) -> str:
         if entry.group == SETUP
         else f"{op} #{entry.seq} of group {harmless(entry.group)}{shown}"
     )
-
-
-def size(number: int) -> str:
-    """`25 MB`, `4 kB`, `16 B`."""
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if number >= factor:
-            return f"{number / factor:.3g} {unit}"
-    return f"{number} B"
 
 
 def named(ranks: Sequence[Rank]) -> str:

@@ -276,7 +276,7 @@ def test_a_full_disk(cluster: Cluster, project: Project) -> None:
     ):
         done = check(project, "--json")
     assert (done.status, done.ids) == (3, [("node2", "disk.full")]), done.output
-    assert done.said["findings"][0]["text"] == "0 MiB free for /home/muster/.muster"
+    assert done.said["findings"][0]["text"] == "0 B free for /home/muster/.muster"
 
 
 def test_too_little_shared_memory_for_so_many_ranks(project: Project) -> None:

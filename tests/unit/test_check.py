@@ -205,7 +205,7 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
      THREE, gpus({"gpus": (dataclasses.replace(IDLE, used=70000, pids=(41, 42)), IDLE)})),
     ("disk.full", "error", "node2", "12 MiB free for /home/ml/.muster", "df /home/ml/.muster",
      THREE, one_host(folders=(Folder(HOME.path, 12 << 20, None), TMP))),
-    ("disk.full", "error", "node2", "0 MiB free for /home/ml/.muster", "remove files",
+    ("disk.full", "error", "node2", "0 B free for /home/ml/.muster", "remove files",
      THREE, one_host(folders=(Folder(HOME.path, 0, "No space left on device"), TMP))),
     ("disk.full", "error", "node2", "12 MiB free for /x;id", "df '/x;id'",
      THREE, one_host(folders=(Folder("/x;id", 12 << 20, None), TMP))),

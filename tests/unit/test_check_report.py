@@ -20,10 +20,10 @@ from muster.deploy.view.page.render import render
 from tests.unit.test_check import THREE, examine
 
 TEXT = """\
-host   slots  cores  GPUs  Open MPI  torch  Python  clock     disk      /dev/shm
-node1  2      8      0     5.0.7     2.6.0  3.13.5  +0.00 ms  50.0 GiB  8.0 GiB   fit, 1 warning
-node2  2      8      0     5.0.7     none   3.13.5  +0.00 ms  50.0 GiB  8.0 GiB   1 error, 1 warning
-node3  2      -      -     -         -      -       -         -         -         1 error
+host   slots  cores  GPUs  Open MPI  torch  Python  clock     disk    /dev/shm
+node1  2      8      0     5.0.7     2.6.0  3.13.5  +0.00 ms  50 GiB  8 GiB     fit, 1 warning
+node2  2      8      0     5.0.7     none   3.13.5  +0.00 ms  50 GiB  8 GiB     1 error, 1 warning
+node3  2      -      -     -         -      -       -         -       -         1 error
 
 ERROR   node2: /usr/bin/python3 has no torch  [torch.missing]
         do: install it, or name another interpreter with --python

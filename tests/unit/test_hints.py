@@ -145,5 +145,5 @@ def test_a_verdict_says_where_outputs_are_and_how_large(tmp_path: Path) -> None:
     )
     said = verdict(dataclasses.replace(DONE, outputs=left), RunFolder(tmp_path, PLAN.spec.job))
     place = f"~/.muster/jobs/{PLAN.spec.job}/out"
-    assert f"out: more than 10000 files, 1 KiB in {place} on node[2-3]" in said
-    assert f"out: 1 file, 3.0 MiB in {place} on node1" in said
+    assert f"out: more than 10000 files, 100 B in {place} on node[2-3]" in said
+    assert f"out: 1 file, 3 MiB in {place} on node1" in said

@@ -416,14 +416,6 @@ def test_the_table_shows_nothing_that_drives_a_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in job_table.details(only(tmp_path).state)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.4, "0 s"), (59, "59 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (100000, "1 d 3 h")],
-)
-def test_durations_are_said_in_two_units(seconds: float, said: str) -> None:
-    assert job_table.duration(seconds) == said
-
-
 @pytest.mark.parametrize(("name", "lines"), [("logs", 3), ("attach", 3), ("attach", 0)])
 def test_a_screen_that_takes_nothing_ends_what_is_shown_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, lines: int

@@ -299,10 +299,10 @@ def test_a_scan_shows_what_answers_and_which_names_are_one_machine() -> None:
     known = {"a": seen("a", gpus=8, memory=64 << 30), "b": Seen("10.0.0.9", error=SILENT), "c": seen("a")}
     known["c"] = dataclasses.replace(known["c"], key=known["a"].key)
     assert report.as_table(hosts, known, ["a"], "hosts.txt") == (
-        "host  address   reachable  cores  GPUs  memory    Python  note\n"
-        "a     a.lan     yes        8      8     64.0 GiB  3.13.5  in hosts.txt\n"
-        "b     10.0.0.9  no         -      -     -         -       cannot connect\n"
-        "c     a.lan     yes        8      0     -         3.13.5  the same machine as a\n"
+        "host  address   reachable  cores  GPUs  memory  Python  note\n"
+        "a     a.lan     yes        8      8     64 GiB  3.13.5  in hosts.txt\n"
+        "b     10.0.0.9  no         -      -     -       -       cannot connect\n"
+        "c     a.lan     yes        8      0     -       3.13.5  the same machine as a\n"
         "\n"
         "b: do: does sshd run there?\n"
         "\n"

@@ -14,7 +14,7 @@ from muster.deploy.view.top.figures import as_json
 from muster.deploy.view.top.history import History, Printed, Unreached
 from muster.deploy.view.top.judge import Judge
 from muster.deploy.view.top.lines import SORTS, Line, View
-from muster.deploy.view.top.marks import bar, percent, seconds, size, spark
+from muster.deploy.view.top.marks import bar, short_percent, short_size, spark
 from muster.deploy.view.top.screen import NO_SAMPLES, body, everything, head
 from tests.unit.records import START, history, host_sample, job
 
@@ -93,7 +93,7 @@ def test_a_filter_looks_at_names_notes_and_last_lines() -> None:
 
 def test_a_host_in_full_has_its_gpus_and_its_ranks() -> None:
     text = "\n".join(shown(body(history(2, gpus=2), View(chosen="node1"), NOW)))
-    assert "GPU 1" in text and "70G of 80G, 612 W, 61 C" in text
+    assert "GPU 1" in text and "70 GiB of 80 GiB, 612 W, 61 C" in text
     assert [line.key for line in body(history(2), View(chosen="node1"), NOW)][-2:] == ["rank 2", "rank 3"]
 
 
@@ -199,11 +199,10 @@ def test_json_has_the_newest_of_everything() -> None:
 def test_marks_show_shares_and_sizes() -> None:
     assert [bar(share, 4) for share in (0.0, 0.5, 1.0, 7.0, None)] == ["    ", "██  ", "████", "████", "    "]
     assert spark([0.0, 0.5, None, 1.0], 6, 1.0) == "  ▁▅ █"
-    assert [size(number) for number in (None, 0, 999, 1024, 1 << 30, 1023 << 30)] == [
+    assert [short_size(number) for number in (None, 0, 999, 1024, 1 << 30, 1023 << 30)] == [
         *("", "0", "999", "1.0K", "1.0G", "1.0T")
     ]
-    assert [percent(share) for share in (None, 0.0, 1.0)] == ["    ", "  0%", "100%"]
-    assert [seconds(value) for value in (None, 0.0123, 0.21)] == ["", "12.3 ms", "0.21 s"]
+    assert [short_percent(share) for share in (None, 0.0, 1.0)] == ["    ", "  0%", "100%"]
 
 
 def test_a_job_without_samples_says_why_once_it_should_have_some() -> None:

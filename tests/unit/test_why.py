@@ -84,7 +84,7 @@ def of_last(**changes: Any) -> Verdict:
 def test_who_waits_where_and_who_never_came_are_two_lines() -> None:
     verdict = of_last()
     assert verdict.hang
-    assert verdict.headline == "ranks 0-2 wait in all_reduce #9 of group 0 (25 MB, train.py:88)"
+    assert verdict.headline == "ranks 0-2 wait in all_reduce #9 of group 0 (23.8 MiB, train.py:88)"
     assert verdict.cause == "rank 3 on node4 never came: it reads data, in shards (loader.py:40), 42 s"
     assert verdict.where == ("loader.py:40",)
 
@@ -93,7 +93,7 @@ FATES: dict[str, dict[str, Any]] = {
     "is stopped (SIGSTOP)": {"process": Process(7, "T")},
     "is in the kernel (D, nfs_wait_bit_killable)": {"process": Process(7, "D", "nfs_wait_bit_killable")},
     "is in the kernel (D, a disk or network file system?)": {"process": Process(7, "D", "0")},
-    "is swapping (3 GB on the disk, 900 pages a second)": {
+    "is swapping (2.8 GiB on the disk, 900 pages a second)": {
         "process": Process(7, "D", faults=900.0, swapped=3 * 10**9)
     },
     "is gone: out of memory, the kernel chose it": {"process": None, "end": End(-9, out_of_memory=True)},

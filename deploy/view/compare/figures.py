@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ..page.chart import SERIES, Chart, chart, figure
-from ..page.metrics import axis_of, keys_of, points_of, seconds
+from ...console.text import duration, number
+from ..page.chart import SERIES, Chart, chart
+from ..page.metrics import axis_of, keys_of, points_of
 from ..page.records import Record, Records, number_of
 
 RATES = ("tokens_per_second", "samples_per_second", "step_seconds")
@@ -30,7 +31,7 @@ class Rate:
     @property
     def text(self) -> str:
         """`1,004 (998 to 1,016)`, and by how much it differs from the first run."""
-        spread = f"{figure(self.middle)} ({figure(self.low)} to {figure(self.high)})"
+        spread = f"{number(self.middle)} ({number(self.low)} to {number(self.high)})"
         return spread if self.change is None else f"{spread} {self.change * 100:+.1f} %"
 
 
@@ -79,7 +80,7 @@ def _figures(run: Records, place: int, first: Records, rates: Sequence[str], key
         job=run.name,
         colour=place % SERIES,
         state=str(run.state.get("state") or "unknown"),
-        took=seconds(ended - started) if started is not None and ended is not None else "-",
+        took=duration(ended - started) if started is not None and ended is not None else "-",
         ranks=str(run.state.get("ranks") or "-"),
         rates=tuple(_rate(run, name, _rate(first, name, None) if place else None) for name in rates),
         last=tuple(_last(lines, key) for key in keys),
@@ -99,7 +100,7 @@ def _rate(run: Records, name: str, first: Rate | None) -> Rate | None:
 
 def _last(lines: Sequence[Record], key: str) -> str:
     values = [value for line in lines if (value := number_of(line.get(key))) is not None]
-    return figure(values[-1]) if values else "-"
+    return number(values[-1]) if values else "-"
 
 
 def _charts(runs: Sequence[Records]) -> Sequence[Chart]:

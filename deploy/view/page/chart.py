@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...console.text import number
+
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 360, 150
@@ -68,8 +70,8 @@ def chart(title: str, x_name: str, series: Sequence[tuple[str, Sequence[Point]]]
             for number, (name, points) in enumerate(finite)
             if points
         ),
-        x_ticks=tuple((scale.x(tick), figure(tick)) for tick in ticks(x_low, x_high, 4)),
-        y_ticks=tuple((scale.y(tick), figure(tick)) for tick in ticks(y_low, y_high, 3)),
+        x_ticks=tuple((scale.x(tick), number(tick)) for tick in ticks(x_low, x_high, 4)),
+        y_ticks=tuple((scale.y(tick), number(tick)) for tick in ticks(y_low, y_high, 3)),
     )
 
 
@@ -96,10 +98,10 @@ def _line(name: str, colour: int, points: Sequence[Point], scale: _Scale) -> Lin
         name=name,
         colour=colour,
         path=path_of(drawn),
-        first=figure(values[0]),
-        last=figure(values[-1]),
-        least=figure(min(values)),
-        most=figure(max(values)),
+        first=number(values[0]),
+        last=number(values[-1]),
+        least=number(min(values)),
+        most=number(max(values)),
         dot=drawn[0] if len(drawn) == 1 else None,
     )
 
@@ -139,18 +141,3 @@ def ticks(low: float, high: float, about: int) -> list[float]:
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [number * step for number in range(first, min(last, first + 4 * about) + 1)]
-
-
-def figure(value: float) -> str:
-    """A number for people: 1,234, 0.0123, 1.2e-05, 12.3M."""
-    if not math.isfinite(value):
-        return str(value)
-    size = abs(value)
-    for unit, bound in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
-        if size >= bound:
-            return f"{value / bound:.4g}{unit}"
-    if size >= 1000:
-        return f"{value:,.0f}"
-    if size and size < 1e-3:
-        return f"{value:.2e}"
-    return f"{value:.4g}"

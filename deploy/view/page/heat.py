@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ...bench.links import Links, Quantity
-from ...bench.links_text import figure, unit_of
+from ...bench.links_text import unit_of
+from ...console.text import number
 
 STEPS = (0.25, 0.5, 0.7, 0.9, 1.1, 1.5)
 """Where one colour ends and the next begins: parts of the median speed."""
@@ -80,8 +81,8 @@ def heat_map(links: Links, quantity: Quantity) -> HeatMap | None:
     )
 
 
-def _middle(start: float, size: int, number: int) -> float:
-    return start + size * (number + 0.5)
+def _middle(start: float, size: int, index: int) -> float:
+    return start + size * (index + 0.5)
 
 
 def _grid(links: Links, quantity: Quantity) -> list[list[int]]:
@@ -100,8 +101,8 @@ def _grid(links: Links, quantity: Quantity) -> list[list[int]]:
 
 def _shades(grid: Sequence[Sequence[int]], size: int) -> tuple[Shade, ...]:
     paths: dict[int, list[str]] = {}
-    for number, row in enumerate(grid):
-        start, top = LABELS, TOP + number * size
+    for index, row in enumerate(grid):
+        start, top = LABELS, TOP + index * size
         for step, run in groupby(row):
             wide = len([*run]) * size
             if step >= 0:
@@ -115,7 +116,7 @@ def _figures(links: Links, quantity: Quantity, size: int) -> Iterator[Label]:
     _, scale = unit_of(links, quantity)
     for (a, b), value in links.of(quantity).items():
         x, y = _middle(LABELS, size, places[b]), _middle(TOP, size, places[a])
-        yield Label(x, y + 3.5, figure(value * scale))
+        yield Label(x, y + 3.5, number(value * scale, 3))
 
 
 def _summary(links: Links, quantity: Quantity) -> str:
@@ -124,6 +125,7 @@ def _summary(links: Links, quantity: Quantity) -> str:
     (low, least), (high, most) = (pick(values.items(), key=lambda item: item[1]) for pick in (min, max))
     median = statistics.median(values.values())
     return (
-        f"{quantity} of {len(values)} links between {len(links.hosts)} hosts: median {figure(median)} {unit}"
-        f", from {figure(least)} ({low[0]} to {low[1]}) to {figure(most)} ({high[0]} to {high[1]})"
+        f"{quantity} of {len(values)} links between {len(links.hosts)} hosts: "
+        f"median {number(median, 3)} {unit}, "
+        f"from {number(least, 3)} ({low[0]} to {low[1]}) to {number(most, 3)} ({high[0]} to {high[1]})"
     )

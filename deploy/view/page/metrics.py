@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from .chart import Chart, Point, chart, figure
+from .chart import Chart, Point, chart
 from .records import Record, number_of
 
 AXES = ("step", "epoch", "iteration", "time")
@@ -91,15 +91,3 @@ def _by_rank(records: Sequence[Record]) -> Mapping[int, list[Record]]:
         if isinstance(rank := record.get("rank"), int):
             ranks.setdefault(rank, []).append(record)
     return ranks
-
-
-def seconds(value: float) -> str:
-    """`12.3 ms`, `1.2 s`, `3 min 20 s`, `2 h 05 min`."""
-    if value < 1:
-        return f"{figure(value * 1e3)} ms"
-    if value < 60:
-        return f"{value:.1f} s"
-    whole = round(value)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...console.terminal import harmless
+from ...console.text import duration, number
 from ...errors import MusterError
-from .chart import figure
-from .metrics import seconds
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -40,7 +39,7 @@ def _environment() -> Environment:
         finalize=lambda value: _clean(value) if type(value) is str else value,
     )
     environment.globals["style"] = (TEMPLATES / "style.css").read_text()
-    environment.filters |= {"seconds": seconds, "figure": figure}
+    environment.filters |= {"duration": duration, "number": number}
     return environment
 
 

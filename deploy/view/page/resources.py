@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ...console.text import percent, size
 from .chart import path_of
 from .records import Record, number_of
 
@@ -75,19 +76,6 @@ def _of_gpus(name: str, join: Callable[[list[float]], float]) -> Callable[[Recor
         return join(known) if known else None
 
     return value
-
-
-def percent(value: float) -> str:
-    """`83 %`."""
-    return f"{value * 100:.0f} %"
-
-
-def size(value: float) -> str:
-    """`1.5 GiB`."""
-    for unit, bound in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if value >= bound:
-            return f"{value / bound:.1f} {unit}"
-    return f"{value:.0f} B"
 
 
 def _rate(value: float) -> str:

@@ -9,11 +9,11 @@ from datetime import datetime, timezone
 
 from ...common.clock import now
 from ...console.fold import fold, fold_names
-from ...console.text import count
+from ...console.text import count, duration
 from ...jobs.launched import hidden_values
 from .chart import Chart
 from .course import Attempt, RankCourse, course, how
-from .metrics import RankSteps, curves, seconds, step_times
+from .metrics import RankSteps, curves, step_times
 from .pace import own_times, slow_lines
 from .records import Record, Records, Tail, number_of
 from .resources import Resources, resources
@@ -155,7 +155,7 @@ def _facts(
         ("ranks", f"{ranks} on {count(len(hosts), 'host')}: {where}" if isinstance(ranks, int) else ""),
         ("launcher", str(state.get("launcher") or "")),
         ("started", _date(started) if started is not None else ""),
-        ("took" if ended is not None else "so far", seconds((ended or made) - started) if started else ""),
+        ("took" if ended is not None else "so far", duration((ended or made) - started) if started else ""),
         ("attempts", str(len(attempts)) if len(attempts) > 1 else ""),
         ("exit status", str(state["exit_status"]) if state.get("exit_status") is not None else ""),
         ("folder", str(state.get("folder") or "")),
@@ -170,7 +170,7 @@ def _rank_rows(attempts: Sequence[Attempt]) -> Sequence[tuple[str, RankCourse, s
         for row in attempt.ranks.values():
             end = row.ended if row.ended is not None else attempt.ended
             start = f"{row.started - attempt.began:.2f} s" if row.started is not None else NONE
-            ran = seconds(max(0.0, end - row.started)) if row.started is not None else NONE
+            ran = duration(max(0.0, end - row.started)) if row.started is not None else NONE
             rows.append((name, row, start, ran, how(row)))
     return rows[:2000]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ...console.text import duration
 from .chart import ticks
 from .course import Attempt, Failed, Outcome, RankCourse, how
-from .metrics import seconds
 
 Place = Callable[[float], float]
 
@@ -160,7 +160,7 @@ def _bar(row: RankCourse, attempt: Attempt, y: float, step: float, place: Place)
         end=place(end),
         quiet=quiet,
         printed=place(row.printed) if row.printed is not None and step > 8 else None,
-        title=f"rank {row.rank} on {row.host}: {how(row)}, {seconds(max(0.0, end - begin))}",
+        title=f"rank {row.rank} on {row.host}: {how(row)}, {duration(max(0.0, end - begin))}",
     )
 
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from ...console.terminal import harmless
-from ...console.text import count
+from ...console.text import count, size
 from .history import History, HostTrack
 from .judge import Judge, Note, gpu_share
 from .lines import NAME, SPARK, Line, Span, View, has, noted, style_of
-from .marks import bar, percent, size, spark
+from .marks import bar, short_percent, short_size, spark
 from .rank_lines import rank_line, rank_title
 
 
@@ -36,15 +36,15 @@ def _host_line(track: HostTrack, note: Note | None, *, gpus: bool) -> Line:
     spans = [
         name,
         Span(bar(last.cpu, 4), "bar"),
-        Span(f" {percent(last.cpu)} "),
+        Span(f" {short_percent(last.cpu)} "),
         Span(spark(shares, SPARK, 1.0), "spark"),
         Span("  "),
         Span(bar(used, 4), "bar"),
-        Span(f" {size(last.memory):>4} "),
+        Span(f" {short_size(last.memory):>4} "),
     ]
     if gpus:
-        spans += [Span(bar(gpu_share(last), 4), "bar"), Span(f" {percent(gpu_share(last))}  ")]
-    spans.append(Span(f"{size(last.net_in):>4} {size(last.net_out):>4} "))
+        spans += [Span(bar(gpu_share(last), 4), "bar"), Span(f" {short_percent(gpu_share(last))}  ")]
+    spans.append(Span(f"{short_size(last.net_in):>4} {short_size(last.net_out):>4} "))
     spans.append(Span(harmless(note.text) if note else _ranks(last.ranks), style_of(note, usual="dim")))
     return Line(tuple(spans), track.name)
 
@@ -69,9 +69,9 @@ def host_in_full(history: History, track: HostTrack, judge: Judge) -> list[Line]
     if last is None:
         return lines
     facts = {
-        "CPU": f"{bar(last.cpu, 20)} {percent(last.cpu)} of {last.cpus}, load {last.load}",
+        "CPU": f"{bar(last.cpu, 20)} {short_percent(last.cpu)} of {last.cpus}, load {last.load}",
         "history": spark([sample.cpu for sample in track.samples], 60, 1.0),
-        "memory": f"{_filled(last.memory, last.memory_total)}, swap {size(last.swap) or 0}",
+        "memory": f"{_filled(last.memory, last.memory_total)}, swap {size(last.swap or 0)}",
         "/dev/shm": _filled(last.shm, last.shm_total),  # noqa: S108  # a name to read
         "network": f"{size(last.net_in or 0)}/s in, {size(last.net_out or 0)}/s out",
         "disks": f"{size(last.disk_read or 0)}/s read, {size(last.disk_write or 0)}/s written",
@@ -79,8 +79,9 @@ def host_in_full(history: History, track: HostTrack, judge: Judge) -> list[Line]
     }
     lines += [Line((Span(f"{name:<10}", "dim"), Span(text))) for name, text in facts.items() if text]
     for gpu in last.gpus:
-        figures = f"{size(gpu.memory):>4} of {size(gpu.memory_total)}, {gpu.power or 0:.0f} W, "
-        text = f"{bar(gpu.utilisation, 20)} {percent(gpu.utilisation)} {figures}{gpu.temperature or 0:.0f} C"
+        memory = f"{size(gpu.memory or 0)} of {size(gpu.memory_total or 0)}"
+        figures = f"{memory}, {gpu.power or 0:.0f} W, {gpu.temperature or 0:.0f} C"
+        text = f"{bar(gpu.utilisation, 20)} {short_percent(gpu.utilisation)} {figures}"
         name = f"  {harmless(gpu.name or '')}"
         lines.append(Line((Span(f"{f'GPU {gpu.index}':<10}", "dim"), Span(text), Span(name, "dim"))))
     ranks = [rank for rank in sorted(history.ranks) if history.ranks[rank].host == track.name]

@@ -6,9 +6,9 @@ from statistics import median
 from typing import NamedTuple
 
 from ...common.samples import HostSample
+from ...console.text import duration
 from ...why.causes import HOT_CPU, HOT_GPU
 from .history import History, HostTrack, RankTrack
-from .marks import seconds
 
 # A host that sends every 2 seconds is missed after 8; with 1 second between two looks, within 10.
 SILENT_SECONDS, SILENT_GAPS = 8.0, 2.5
@@ -64,7 +64,7 @@ class Judge:
         if track.step is not None and self._steps - track.step >= BEHIND_STEPS:
             return Note(f"{self._steps - track.step} steps behind", bad=False)
         if track.late:
-            return Note(f"others wait {seconds(track.late)} a step", bad=False)
+            return Note(f"others wait {duration(track.late)} a step", bad=False)
         if track.printed is not None and self._printed - track.printed > QUIET_SECONDS:
             return Note(f"silent for {self._now - track.printed:.0f} s", bad=False)
         return None

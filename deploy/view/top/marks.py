@@ -27,7 +27,7 @@ def spark(values: Sequence[float | None], width: int, most: float) -> str:
     return "".join(marks).rjust(width)
 
 
-def size(number: float | None) -> str:
+def short_size(number: float | None) -> str:
     """At most four characters for a number of bytes: `512`, `1.5K`, `70G`; empty for None."""
     if number is None:
         return ""
@@ -39,13 +39,6 @@ def size(number: float | None) -> str:
     return f"{value:.1f}{unit}" if unit and value < 9.95 else f"{value:.0f}{unit}"
 
 
-def percent(share: float | None) -> str:
+def short_percent(share: float | None) -> str:
     """` 83%`; blank for None."""
     return "    " if share is None else f"{round(100 * share):3d}%"
-
-
-def seconds(value: float | None) -> str:
-    """`0.21 s`, `12.5 ms`; empty for None."""
-    if value is None:
-        return ""
-    return f"{value * 1000:.3g} ms" if value < 0.1 else f"{value:.3g} s"

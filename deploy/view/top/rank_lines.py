@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ...console.terminal import harmless
+from ...console.text import duration, size
 from .history import History, RankTrack
 from .judge import Judge, Note
 from .lines import NAME, SPARK, Line, Span, View, has, noted, style_of
-from .marks import seconds, size, spark
+from .marks import short_size, spark
 
 
 def rank_table(history: History, view: View, judge: Judge) -> list[Line]:
@@ -40,7 +41,7 @@ def rank_line(track: RankTrack, judge: Judge) -> Line:
             Span(f"{track.rank:>5} {harmless(track.host)[:NAME]:<{NAME}} ", style_of(note)),
             Span(f"{cpu} "),
             Span(spark([entry.cpu for entry in track.samples], SPARK, most), "spark"),
-            Span(f" {size(last.memory if last else None):>4} {last.state or ' ' if last else ' '} "),
+            Span(f" {short_size(last.memory if last else None):>4} {last.state or ' ' if last else ' '} "),
             Span(f"{step[-6:]:>5} "),
             Span(harmless(said), style_of(note)),
             Span(harmless(_last_line(track)), "dim"),
@@ -66,11 +67,11 @@ def rank_in_full(track: RankTrack, judge: Judge) -> list[Line]:
     title = (Span(f"rank {track.rank} on {harmless(track.host)}", "title"), Span("  "))
     lines = [Line((*title, *noted(judge.rank(track))))]
     if last:
-        figures = f"{last.cpu or 0:.2f} cores, {size(last.memory)}, {last.threads} threads, {last.state}"
+        figures = f"{last.cpu or 0:.2f} cores, {size(last.memory or 0)}, {last.threads} threads, {last.state}"
         moved = f"{size(last.read or 0)}/s read, {size(last.written or 0)}/s written"
         lines.append(Line((Span(f"{figures}, {moved}"),)))
     if track.own is not None:
-        lines.append(Line((Span(f"{seconds(track.own)} of a step without waiting for others"),)))
+        lines.append(Line((Span(f"{duration(track.own)} of a step without waiting for others"),)))
     return [*lines, Line((Span(""),)), *(Line((Span(harmless(line)),)) for line in track.lines)]
 
 

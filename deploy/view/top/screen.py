@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from ...connect.requests.jobs import JobState
 from ...console.terminal import harmless
-from ...console.text import count
+from ...console.text import count, duration
 from .history import History
 from .host_lines import host_in_full, host_table
 from .judge import Judge
 from .lines import Line, Span, View
-from .marks import seconds
 from .rank_lines import rank_in_full, rank_table
 
 PATIENCE = 30.0  # seconds until a job has a sample: it connects, sends the code, and starts its ranks
@@ -67,7 +66,7 @@ def _training(history: History) -> str:
     loss = training.loss if training else first.loss if first else None
     parts = [
         f"step {step}" if step is not None else "",
-        f"{seconds(training.step_seconds)} a step" if training and training.step_seconds else "",
+        f"{duration(training.step_seconds)} a step" if training and training.step_seconds else "",
         f"loss {loss:.4g}" if loss is not None else "",
     ]
     return ", ".join(part for part in parts if part)
