@@ -32,6 +32,11 @@ class Ran:
     hosts: tuple[str, ...]
     printed: dict[int, str]
 
+    @property
+    def job(self) -> str:
+        """The id of its job."""
+        return self.result.plan.spec.job
+
 
 def one_rank_each(hosts: Sequence[Host]) -> tuple[Host, ...]:
     """The hosts with one slot each."""

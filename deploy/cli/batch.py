@@ -20,7 +20,7 @@ from ..jobs.detach import detach
 from ..jobs.hosts_record import HostsRecord, kept_if_taken
 from ..jobs.job import Job
 from ..slurm.batch import batch_of, submit
-from .inventory import HOSTS_FILE
+from .shared import HOSTS_FILE
 
 LOGIN_DRIVER = "muster.deploy.slurm.login_main"
 

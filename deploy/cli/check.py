@@ -6,86 +6,176 @@ import argparse
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from json import dumps
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..check import unfit
-from ..check.finding import Finding
+from ..check import check as judge
+from ..check import report
+from ..check import unfit as unfit_of
+from ..check.examine import QUESTIONS, examine
+from ..check.finding import Finding, of_error
+from ..check.measurements import Examination
 from ..check.slurm_site import judge as judge_site
+from ..connect.cluster import Cluster
+from ..console.progress import MANY, Progress
 from ..errors import UnfitError, UsageError
-from ..hosts.slots import slot_rule
+from ..hosts.hostfile import Host
+from ..hosts.slots import SlotRule, counted_slots, slot_rule
+from ..image.versions import load
 from ..plan.launcher import LAUNCHERS, LauncherName
-from . import options as request
-from .checked import Checked, checked, with_bench
-from .command import Exit, command
-from .inventory import HERE, inventory_of, require_one_source, salloc_words
-from .shared import HELP, RUNS_FOLDER, SLOTS, explained
+from ..plan.placement import place
+from ..plan.spec import LaunchSpec, Program
+from .command import Exit, flag
+from .inventory import Inventory, inventory_of, require_one_source, salloc_words
+from .shared import HERE, JSON, RUNS_FOLDER, SLOTS, WHERE, SlurmOptions
 
-_HELP = {
-    **HELP,
-    "slurm": "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
-    "launcher": "the launcher for which hosts must be fit: mpirun (default), torchrun, or srun with --slurm",
-    "slots": SLOTS,
-    "bench": "also measure links and hosts in a short form, each as a job: what is slow is a warning",
-    "runs": "the folder in which to make the folders of these jobs (default: runs)",
-    "html": "also write a page to this file: every host, what to do, and the links that bench links measured",
-    "json": "print JSON for programs: all measurements, and every finding with its id",
-}
+if TYPE_CHECKING:
+    from .bench_job import Benched
 
 
-@command(help=_HELP, alone={"--slurm": HERE})
-def check(  # noqa: PLR0917  # a flag for each parameter
-    hosts: str = "hosts.txt",
-    slurm: str = "",
-    launcher: str = "mpirun",
-    slots: str = "",
-    include: str = "",
-    exclude: str = "",
-    python: str = "",
-    html: str = "",
-    bench: bool = False,
-    json: bool = False,
-    runs: str = RUNS_FOLDER,
-) -> None:
-    """Check whether every host is fit for a launch; if not, say which host is not and what fixes it."""
-    with explained(), contextlib.ExitStack() as stack:
-        require_one_source(hosts, slurm)
-        if runs != RUNS_FOLDER and not bench:
-            raise UsageError(f"--runs {runs} is for the jobs of --bench; leave it out, or add --bench")
-        named = request.one_of("--launcher", launcher, LAUNCHERS)
-        rule = slot_rule(slots) if slots else None
-        site = _judge_site(slurm, named) if slurm else ()
-        if slurm and (unfit(site) or not _has_hosts(slurm)):
-            done = Checked(named, site)
+@dataclass(frozen=True)
+class Check(SlurmOptions):
+    """Check whether every host is fit for a launch, and name what fixes it."""
+
+    slurm: str = flag(
+        "",
+        "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
+        "OPTIONS",
+        alone=HERE,
+        group=WHERE,
+    )
+    launcher: LauncherName = flag(
+        "mpirun",
+        "the launcher for which hosts must be fit: mpirun (default), torchrun, or srun with --slurm",
+        "NAME",
+        choices=LAUNCHERS,
+    )
+    slots: str = flag("", SLOTS, "SLOTS")
+    bench: bool = flag(
+        False, "also measure links and hosts in a short form, each as a job: what is slow is a warning"
+    )
+    runs: str = flag(
+        RUNS_FOLDER, "the folder in which to make the folders of these jobs (default: runs)", "FOLDER"
+    )
+    html: str = flag(
+        "",
+        "also write a page to this file: every host, what to do, and the links that bench links measured",
+        "FILE",
+    )
+    json: bool = flag(False, f"{JSON}: all measurements, and every finding with its id")
+
+    def run(self) -> None:
+        """Examine the hosts, print what was found, and exit with 3 if one is not fit."""
+        require_one_source(self)
+        if self.runs != RUNS_FOLDER and not self.bench:
+            raise UsageError(f"--runs {self.runs} is for the jobs of --bench; leave it out, or add --bench")
+        rule = slot_rule(self.slots) if self.slots else None
+        site = _judge_site(self.slurm, self.launcher) if self.slurm else ()
+        if self.slurm and (unfit_of(site) or not _has_hosts(self.slurm)):
+            checkup = Checkup(self.launcher, site)
         else:
-            inventory = stack.enter_context(inventory_of(hosts, slurm, include, exclude, python))
-            done = checked(inventory, named, rule, site)
-            done = with_bench(done, inventory, python, Path(runs)) if bench else done
-        if html:
-            done.write_page(Path(html), Path(hosts))
-        sys.stdout.write(done.as_json() if json else done.as_text())
-        if done.unfit:
+            with inventory_of(self) as inventory:
+                checkup = examined(inventory, self.launcher, rule, site)
+                if self.bench:
+                    checkup = _with_bench(checkup, inventory, self.python, Path(self.runs))
+        if self.html:
+            checkup.write_page(Path(self.html), Path(self.hosts))
+        sys.stdout.write(checkup.as_json() if self.json else checkup.as_text())
+        if checkup.unfit:
             raise Exit(code=UnfitError.exit_status)
 
 
+@dataclass(frozen=True)
+class Checkup:
+    """Hosts, what was measured on them, and what follows from it."""
+
+    launcher: LauncherName
+    findings: tuple[Finding, ...]
+    hosts: tuple[Host, ...] = ()
+    examination: Examination = field(default_factory=lambda: Examination({}, {}))
+    measured: Benched | None = None
+    """With `--bench`: links and hosts."""
+
+    @property
+    def unfit(self) -> set[str]:
+        """The hosts, or the site, that cannot be used."""
+        return unfit_of(self.findings)
+
+    def as_text(self) -> str:
+        """For people."""
+        text = report.as_text(self.hosts, self.examination, self.findings)
+        return f"{self.measured.text}\n{text}" if self.measured else text
+
+    def as_json(self) -> str:
+        """For programs."""
+        found = report.as_json(self.hosts, self.examination, self.findings, self.launcher)
+        return dumps({**found, **(self.measured.as_json if self.measured else {})}, indent=2) + "\n"
+
+    def write_page(self, page: Path, hosts_file: Path) -> None:
+        """Write the page of a check, with the links that were measured now, or else last."""
+        from ..bench import kept  # noqa: PLC0415  # only a page needs these modules
+        from ..view.page.cluster_page import cluster_page  # noqa: PLC0415
+        from ..view.page.render import render  # noqa: PLC0415
+        from ..view.page.write import write_page  # noqa: PLC0415
+
+        made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        links = self.measured.links if self.measured else kept.newest_links(kept.folder_beside(hosts_file))
+        shown = cluster_page(self.hosts, self.examination, self.findings, self.launcher, made, links)
+        write_page(render("cluster.html", page=shown), page)
+
+
+def examined(
+    inventory: Inventory, launcher: LauncherName, rule: SlotRule | None, site: Sequence[Finding]
+) -> Checkup:
+    """Examine the hosts and judge them. `rule`: of `--slots`; `site`: what is wrong with their Slurm site."""
+    hosts = inventory.hosts
+    place(hosts, LaunchSpec(job="", program=Program(), launcher=launcher, allocation=inventory.allocation))
+    # The answers of many hosts come over some seconds: show how many have come.
+    with (
+        contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster,
+        Progress(sys.stderr, "checking", unit="answers", least=MANY * QUESTIONS) as progress,
+    ):
+        examination = examine(cluster, progress.show)
+    uncounted: list[Finding] = []
+    if rule:
+        facts = {name: measured.facts for name, measured in examination.hosts.items()}
+        hosts, errors = counted_slots(hosts, facts, rule)
+        uncounted = [of_error(name, error) for name, error in errors.items()]
+    findings = (*site, *uncounted, *judge(hosts, examination, launcher, load()))
+    return Checkup(launcher, findings, hosts, examination)
+
+
+def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path) -> Checkup:
+    """The same with links and hosts measured, each as a job on the hosts that are fit."""
+    from .bench_job import benched  # noqa: PLC0415  # most checks measure nothing
+
+    fit = [host for host in checkup.hosts if host.name not in checkup.unfit]
+    measured = benched(inventory, fit, checkup.launcher, python, runs)
+    return replace(checkup, findings=(*checkup.findings, *measured.findings), measured=measured)
+
+
 def _judge_site(slurm: str, launcher: LauncherName) -> tuple[Finding, ...]:
-    """What is wrong with the Slurm site of this machine, for these words of salloc."""
+    """What is wrong with the Slurm site of this machine, for these options of salloc."""
     from ..slurm.site import site  # noqa: PLC0415  # most checks need no Slurm
 
     return judge_site(site(_partition([] if slurm == HERE else salloc_words(slurm))), launcher)
 
 
 def _has_hosts(slurm: str) -> bool:
-    """Whether there are words to ask Slurm for hosts with, or an allocation that is HERE."""
+    """Whether there are options to ask Slurm for hosts with, or an allocation that is HERE."""
     return slurm != HERE or "SLURM_JOB_ID" in os.environ
 
 
-def _partition(words: Sequence[str]) -> str:
+def _partition(options: Sequence[str]) -> str:
     """The partition that options of salloc name; empty for the default one, or several."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.add_argument("-p", "--partition", default="")
     try:
-        named: str = parser.parse_known_args(words)[0].partition
+        named: str = parser.parse_known_args(options)[0].partition
     except argparse.ArgumentError:  # salloc will say what it lacks
         return ""
     return "" if "," in named else named

@@ -1,18 +1,37 @@
-"""Declares a command: a function whose parameters are flags, and what its command line takes besides them."""
+"""Declares a command: a dataclass whose fields are its flags, and whose method `run` carries it out.
+
+    @dataclass(frozen=True)
+    class Logs(JobOptions):
+        follow: bool = flag(False, "also show new output until the job ends", also=("-f",))
+
+        def run(self) -> None: ...
+
+Parser, help, completion, the tasks of `fab` and docs/reference/commands.md are made from it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+from .. import interrupts
+from ..common.os_errors import explain
+from ..console.terminal import harmless_lines
+from ..errors import MusterError
 
 T = TypeVar("T")
+Takes = Literal["", "positional", "program", "rest"]
+"""Which words without a flag are the value of a flag.
 
-# For every command that takes the option.
-COMMON_ALIASES = {"-H": "--hosts", "--hostfile": "--hosts"}
+positional: one word, or all of them if the flag may be repeated.
+program: what follows `--`, and what follows the last positional word: a program and its arguments.
+rest: what follows `--`.
+"""
 MOST = 999_999_999
 """The largest number that an option takes, if its declaration gives no smaller one."""
 
@@ -26,155 +45,167 @@ class Exit(Exception):  # the end of a command, which may have succeeded
         self.code = code if code is not None else 1 if text else 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Values:
-    """Which values of a flag are valid. It is part of the declaration of the flag."""
-
-    least: int = 0
-    most: int = MOST
-    blank: str = ""
-    """The meaning of an empty value. A flag without one refuses blank values.
+@dataclass(frozen=True)
+class Flag:
+    """A flag of a command: its help, and which values are valid.
 
     A blank value is most often an unset variable of the user's shell. The default in its place would launch
-    on more hosts, or run another program, than the user asked for.
+    on more hosts, or run another program, than the user asked for. So it is refused, unless it has a meaning.
     """
 
-    def mistake(self, named: str, value: str, kind: type) -> str:
-        """What is wrong with the value of a flag that the user calls `named`; empty if it is valid."""
-        if kind is int:
+    help: str
+    metavar: str = ""
+    """What its value is, for the help: FILE, SECONDS."""
+    group: str = ""
+    """Its title in the help."""
+    also: Sequence[str] = ()
+    """Other spellings."""
+    takes: Takes = ""
+    ends_options: str = ""
+    """A spelling after whose value a program's arguments begin, like -m of Python."""
+    required: str = ""
+    """The question to the user if it is missing."""
+    alone: str = ""
+    """Its value if it stands alone; any other value begins with a dash."""
+    least: int | None = None
+    most: int = MOST
+    choices: Sequence[str] = ()
+    blank: str = ""
+    """The meaning of an empty value, if it has one."""
+    name: str = ""
+    field: str = ""
+    default: Any = None
+
+    @property
+    def kind(self) -> type:
+        """bool, int, str, or tuple for a flag that may be repeated."""
+        return type(self.default)
+
+    def mistake(self, named: str, value: str) -> str:
+        """What is wrong with a value of the flag that the user calls `named`; empty if it is valid."""
+        if self.kind is int:
             return self._mistake_in_number(named, value)
         if not value.strip() and not self.blank:
             return f"{named} is empty; give it a value, or leave it out"
+        if self.choices and value not in self.choices:
+            return f"{named} {value}: must be one of {', '.join(self.choices)}"
         return ""
 
     def _mistake_in_number(self, named: str, value: str) -> str:
         if not re.fullmatch(r"-?[0-9]+", value):
             return f"{named} needs a whole number, got {value!r}"
-        number = float(value)  # int() refuses a number of thousands of digits
-        if number < self.least:
-            return f"{named} {value}: write {self.least} or more"
+        number, least = float(value), self.least or 0  # int() refuses a number of thousands of digits
+        if number < least:
+            return f"{named} {value}: write {least} or more"
         return f"{named} {value}: write {self.most} or less" if number > self.most else ""
 
 
+def flag(default: T, text: str, metavar: str = "", **more: Any) -> T:
+    """Declare a field as a flag; `more`: see `Flag`. A flag whose value is a tuple may be repeated."""
+    declared = Flag(text, metavar, **more)
+    if type(default) is int and declared.least is None:
+        raise TypeError(f"declare the least value of: {text}")
+    made: T = dataclasses.field(default=default, metadata={"flag": declared})
+    return made
+
+
+@dataclass(frozen=True)
 class Command:
-    """A function of this package with its flags, the words that it takes without a flag, and its help."""
+    """A command of Muster. Its subclass is a dataclass with a flag for each field; each has a default."""
 
-    def __init__(
-        self,
-        body: Callable[..., None],
-        *,
-        options: type[Any] | None = None,
-        words: Sequence[str] = (),
-        rest: str = "",
-        rest_name: str = "",
-        rest_after_words: bool = False,
-        ends_options: Sequence[str] = (),
-        spellings: Mapping[str, str] | None = None,
-        hints: Mapping[str, str] | None = None,
-        alone: Mapping[str, str] | None = None,
-        values: Mapping[str, Values] | None = None,
-        help: Mapping[str, str] | None = None,  # noqa: A002  # the word of the declarations
-        iterable: Iterable[str] = (),
-    ) -> None:
-        if options:
-            body, help, iterable, values = _gathered(body, options)  # noqa: A001
-        self.body = body
-        self.text = inspect.getdoc(body) or ""
-        self.help = {f"--{name.replace('_', '-')}": text for name, text in (help or {}).items()}
-        self.words = tuple(words)
-        self.rest = rest
-        self.rest_name = rest_name or rest.upper()
-        self.rest_after_words = rest_after_words
-        self.ends_options = frozenset(ends_options)
-        self.hints = dict(hints or {})
-        self.alone = dict(alone or {})
-        self.iterable = frozenset(iterable)
-        self.defaults = {
-            f"--{name.replace('_', '-')}": [] if name in self.iterable else parameter.default
-            for name, parameter in inspect.signature(body).parameters.items()
-        }
-        self.flags = {flag: type(default) for flag, default in self.defaults.items()}
-        """bool, int, str or list for each flag."""
-        self._values = {f"--{name}": valid for name, valid in (values or {}).items()}
-        numbers = {flag for flag, kind in self.flags.items() if kind is int}
-        if undeclared := numbers - self._values.keys():
-            raise TypeError(f"{body.__name__}: declare the least value of {min(undeclared)}")
-        known = {short: flag for short, flag in COMMON_ALIASES.items() if flag in self.flags}
-        self.spellings = {**known, **(spellings or {})}
+    interrupted: ClassVar[str] = "interrupted"
+    """The message after Ctrl-C."""
+    hints: ClassVar[Mapping[str, str]] = {}
+    """Answers to options that only other programs have."""
+    groups: ClassVar[Sequence[str]] = ()
+    """The titles of flags in the order of the help; others follow as they come."""
 
-    def __call__(self, *values: Any, **named: Any) -> None:
-        """Run the command. A flag without a value has its default."""
-        self.body(*values, **named)
+    def run(self) -> None:
+        """Carry the command out."""
+        raise NotImplementedError
 
-    def run(self, given: Mapping[str, Any]) -> None:
-        """Run the command with the values of flags: `{"--np": 4}`."""
-        values = {**self.defaults, **given}
-        self.body(**{flag[2:].replace("-", "_"): value for flag, value in values.items()})
 
-    def mistake(self, flag: str, value: str, named: str) -> str:
-        """What is wrong with the value of a flag that the user calls `named`; empty if it is valid."""
-        return self._values.get(flag, Values()).mistake(named, value, self.flags[flag])
+class Declaration:
+    """A command as its command line: its flags by name, and the words that it takes without a flag.
+
+    A command's own flags come first, then those that it shares.
+    """
+
+    def __init__(self, kind: type[Command]) -> None:
+        self.kind = kind
+        self.text = inspect.getdoc(kind) or ""
+        shared = {name for base in kind.__bases__ for name in getattr(base, "__dataclass_fields__", {})}
+        fields = [_named(each) for each in dataclasses.fields(kind)]
+        positional = [each for each in fields if each.takes == "positional"]
+        options = sorted(
+            (each for each in fields if each not in positional), key=lambda each: each.field in shared
+        )
+        self.positional = positional
+        self.flags = {each.name: each for each in [*positional, *options]}
+        self.rest = next((each for each in self.flags.values() if each.takes in {"program", "rest"}), None)
+        self.spellings = {also: each.name for each in self.flags.values() for also in each.also}
+
+    def flag(self, spelling: str) -> Flag | None:
+        """The flag with this name or other spelling; None if there is no such flag."""
+        return self.flags.get(self.spellings.get(spelling, spelling))
+
+    def run(self, values: Mapping[str, Any]) -> None:
+        """Run the command with the values of flags, `{"--np": 4}`; others have their defaults."""
+        execute(self.kind(**{self.flags[name].field: value for name, value in values.items()}))
 
     @property
-    def usage(self) -> str:
-        """What may follow the command's name: `[options] [SCRIPT] [ARGS]`."""
-        words = (f"{word.upper()}{' ...' if word in self.iterable else ''}" for word in self.words)
-        parts = ["[options]", *(f"[{word}]" for word in words)]
+    def takes_program(self) -> bool:
+        """Whether the words after the last positional one are a program's arguments."""
+        return bool(self.rest and self.rest.takes == "program")
+
+    @property
+    def arguments(self) -> str:
+        """What may follow the command's name without a flag: `[SCRIPT] [ARGS ...]`."""
+        words = (f"{each.metavar}{' ...' if each.kind is tuple else ''}" for each in self.positional)
+        parts = [
+            word if each.required else f"[{word}]" for each, word in zip(self.positional, words, strict=True)
+        ]
         if self.rest:
-            parts.append(f"[{self.rest_name} ...]" if self.rest_after_words else f"[-- {self.rest_name} ...]")
+            dashes = "" if self.takes_program else "-- "
+            named = f"{dashes}{self.rest.metavar} ..."
+            parts.append(named if self.rest.required else f"[{named}]")
         return " ".join(parts)
 
-    def other_spellings(self, flag: str) -> list[str]:
-        """The spellings of a flag besides its own."""
-        return [spelling for spelling, known in self.spellings.items() if known == flag]
+
+def _named(field: dataclasses.Field[Any]) -> Flag:
+    """The flag of a field. A positional word is called by the name of its flag."""
+    declared: Flag = field.metadata["flag"]
+    return dataclasses.replace(
+        declared,
+        metavar=field.name.upper() if declared.takes == "positional" else declared.metavar,
+        name=f"--{field.name.replace('_', '-')}",
+        field=field.name,
+        default=field.default,
+    )
 
 
-def flag(default: T, text: str, *, least: int | None = None, blank: str = "") -> T:
-    """Declare a field of a dataclass of options: a flag. A flag whose value is a tuple may be repeated.
+def execute(command: Command) -> None:
+    """Run a command; `Exit` for every end that is not a success."""
+    with explained(command.interrupted):
+        command.run()
 
-    `least`: the least value of a number. `blank`: the meaning of an empty value, if it has one.
+
+@contextlib.contextmanager
+def explained(interrupted: str = "interrupted") -> Iterator[None]:
+    """Print errors as plain text and exit with their status. SIGTERM, SIGHUP and SIGQUIT act like Ctrl-C.
+
+    A signal after the result of the command is known does not change its status.
     """
-    valid = Values(blank=blank) if least is None else Values(least)
-    metadata = {"help": text} | ({} if least is None and not blank else {"values": valid})
-    declared: T = dataclasses.field(default=default, metadata=metadata)
-    return declared
-
-
-def _gathered(
-    body: Callable[..., None], options: type[Any]
-) -> tuple[Callable[..., None], dict[str, str], list[str], dict[str, Values]]:
-    """A function with a parameter for each field of a dataclass, which calls `body` with a value of it.
-
-    Also the help of each flag, the names of those that may be repeated, and the valid values of some.
-    """
-    fields = dataclasses.fields(options)
-    repeated = [field.name for field in fields if isinstance(field.default, tuple)]
-
-    @functools.wraps(body)
-    def called(**values: Any) -> None:
-        lists = {name: tuple(values.get(name) or ()) for name in repeated}
-        body(options(**values | lists))
-
-    flags = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
-        for field in fields
-    ]
-    called.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]  # inspect's own name
-    declared = {field.name.replace("_", "-"): field.metadata for field in fields}
-    values = {name: metadata["values"] for name, metadata in declared.items() if "values" in metadata}
-    return called, {name: metadata["help"] for name, metadata in declared.items()}, repeated, values
-
-
-def command(**options: Any) -> Callable[[Callable[..., None]], Command]:
-    """Declare a function as a command. Its parameters become flags; each needs a default.
-
-    options: a dataclass instead, whose fields are the flags; the function gets its value as `options`.
-    words: the flags that words without a flag stand for, in this order.
-    rest, rest_name: the flag that gets what follows `--`, quoted as for a shell, and its name in the help.
-    rest_after_words: whether the rest also begins after the last of `words`, as a program's arguments do.
-    ends_options: spellings of flags after whose value the rest begins, like -m of Python.
-    values: the valid values of a flag, for each number, and for each flag whose value may be empty.
-    alone: flags that may stand without a value, and the value that they have then; a value begins with "-".
-    spellings: other spellings of a flag. hints: the answer to a flag that only other launchers have.
-    """
-    return lambda body: Command(body, **options)
+    interrupts.begin()
+    try:
+        yield
+    except MusterError as error:
+        raise Exit(harmless_lines(str(error)), error.exit_status) from None
+    except BrokenPipeError:  # `| head`: deploy/cli/program.py
+        raise
+    except OSError as error:  # an error of this machine: errors of hosts arrive as a MusterError
+        raise Exit(harmless_lines(f"here: {explain(error)}"), 1) from None
+    except KeyboardInterrupt as stop:
+        if (status := interrupts.decided()) is not None:
+            raise Exit(code=status) from None
+        raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None

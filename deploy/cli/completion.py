@@ -1,45 +1,53 @@
-"""Completions for the scripts that `muster --print-completion-script bash|zsh|fish` prints."""
+"""`muster completion`, and the completions for the scripts that it prints."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UsageError
-from ..plan.launcher import LAUNCHERS
-from . import options
-from .command import Command
+from .command import Command, Declaration, flag
+from .shared import RUNS_FOLDER
 
 SCRIPTS = {
     # The words before the cursor are handed over as they are; -o default: where nothing is offered, files.
-    "bash": """_complete_{program}() {{
-    COMPREPLY=($(compgen -W "$({program} --complete -- "${{COMP_WORDS[*]}}")" -- "$2"))
-}}
-complete -F _complete_{program} -o default {program}
+    "bash": """_complete_muster() {
+    COMPREPLY=($(compgen -W "$(muster --complete -- "${COMP_WORDS[*]}")" -- "$2"))
+}
+complete -F _complete_muster -o default muster
 """,
-    "zsh": """_complete_{program}() {{
-    reply=($({program} --complete -- "${{words}}"))
-}}
-compctl -K _complete_{program} + -f {program}
+    "zsh": """_complete_muster() {
+    reply=($(muster --complete -- "${words}"))
+}
+compctl -K _complete_muster + -f muster
 """,
-    "fish": """function __complete_{program}
-    {program} --complete -- (commandline --tokenize)
+    "fish": """function __complete_muster
+    muster --complete -- (commandline --tokenize)
 end
-complete --command {program} --arguments '(__complete_{program})'
+complete --command muster --arguments '(__complete_muster)'
 """,
 }
-CHOICES: Mapping[str, tuple[str, ...]] = {"--launcher": LAUNCHERS, "--backend": options.BACKENDS}
 
 
-def script(shell: str, program: str) -> str:
-    """The script that completes the program's command lines in a shell."""
-    if shell not in SCRIPTS:
-        raise UsageError(f"--print-completion-script {shell}".rstrip() + f": write {', '.join(SCRIPTS)}")
-    return SCRIPTS[shell].format(program=program)
+@dataclass(frozen=True)
+class Completion(Command):
+    """Print a script that completes commands in bash, zsh or fish.
+
+    In ~/.bashrc: eval "$(muster completion bash)"
+    """
+
+    shell: str = flag(
+        "", ", ".join(SCRIPTS), takes="positional", required="which shell?", choices=tuple(SCRIPTS)
+    )
+
+    def run(self) -> None:
+        """Print it."""
+        sys.stdout.write(SCRIPTS[self.shell])
 
 
-def candidates(line: str, commands: Mapping[str, Command]) -> list[str]:
+def candidates(line: str, commands: Mapping[str, Declaration]) -> list[str]:
     """The words that may follow `line`, which begins with the program's name; none where files may follow.
 
     The shells' scripts do not say whether a word has ended, so a command's whole name counts as ended.
@@ -55,17 +63,25 @@ def candidates(line: str, commands: Mapping[str, Command]) -> list[str]:
     if command is None:
         family = [name.partition(".")[2] for name in commands if words and name.startswith(f"{words[0]}.")]
         return sorted(family or ({*names, "help"} if len(words) < 2 else ()))
+    return _after_command(command, words)
+
+
+def _after_command(command: Declaration, words: Sequence[str]) -> list[str]:
+    """The words that may follow a command's name and perhaps more: values, options, jobs."""
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     for word in (last, before):
-        if flag := CHOICES.get(command.spellings.get(word, word)):
-            return list(flag)
-    if command.flags.get(command.spellings.get(last, last), bool) is not bool:
+        if (flag := command.flag(word)) and flag.choices:
+            return list(flag.choices)
+    if (flag := command.flag(last)) and flag.kind is not bool:
         return []
     if last.startswith("-"):
         return sorted([*command.flags, *command.spellings, "--help"])
-    return _jobs() if "job" in command.words and not before.startswith("-") else []
+    if before.startswith("-"):
+        return []
+    chosen = next((list(each.choices) for each in command.positional if each.choices), [])
+    return chosen or (_jobs() if "--job" in command.flags else [])
 
 
 def _jobs() -> list[str]:
     """The jobs that were launched here, the newest first."""
-    return sorted((path.name for path in Path("runs").glob("*/") if path.is_dir()), reverse=True)
+    return sorted((path.name for path in Path(RUNS_FOLDER).glob("*/") if path.is_dir()), reverse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from json import dumps
 from pathlib import Path
@@ -21,160 +21,147 @@ from ..data import report
 from ..data.push import LONG_SECONDS, Push, read_here
 from ..data.source import source as source_of
 from ..errors import UnfitError, UsageError
-from .command import Exit, command
+from .command import Exit, flag
 from .inventory import cluster_of, of_file
 from .options import size
-from .shared import HELP, explained
+from .shared import JSON, HostOptions
 
 KEPT = "interrupted; partial data is kept: run the command again to resume"
-NAME = "the name of the data set"
-JSON = "for programs"
+WHICH = "which data set?"
 MOST = "100G"
 
 
-@command(
-    words=("source", "name"),
-    help={
-        **HELP,
-        "source": "a folder or file here; head:/PATH, a folder of the first host; or a URL, which it fetches",
-        "name": "the name of the data set (default: the name of the folder)",
-        "shard": "give each host only a part: every n-th file",
-        "most": "the size limit of what a URL gives, such as 500M (default: 100G)",
-        "sha256": "the SHA-256 that the file of a URL must have",
-    },
-)
-def push(  # noqa: PLR0917  # a flag for each parameter
-    source: str = "",
-    name: str = "",
-    hosts: str = "hosts.txt",
-    include: str = "",
-    exclude: str = "",
-    shard: bool = False,
-    most: str = "",
-    sha256: str = "",
-    python: str = "",
-) -> None:
-    """Bring a data set to every host, where ranks find it at $MUSTER_DATA/NAME, read-only.
+@dataclass(frozen=True)
+class DataPush(HostOptions):
+    """Bring a data set to every host, where ranks find it at $MUSTER_DATA/NAME.
 
-    Each chunk leaves this machine once, and hosts pass it on; what a host has already is not sent again.
+    The ranks may only read it. Each chunk leaves this machine once, and hosts pass it on; what a host has
+    already is not sent again.
     """
-    with explained(KEPT):
-        wanted, limit = source_of(source, name, sha256), size("--most", most or MOST, least=1)
-        if most and not wanted.url:
-            raise UsageError(f"--most limits what a URL gives, and {source} is no URL; leave it out")
-        inventory, content = of_file(hosts, include, exclude, python), None
+
+    interrupted = KEPT
+
+    source: str = flag(
+        "",
+        "a folder or file here; head:/PATH, a folder of the first host; or a URL, which it fetches",
+        takes="positional",
+        required="what to push?",
+    )
+    name: str = flag("", "the name of the data set (default: the name of the folder)", takes="positional")
+    shard: bool = flag(False, "give each host only a part: every n-th file")
+    most: str = flag("", f"the size limit of what a URL gives, such as 500M (default: {MOST})", "BYTES")
+    sha256: str = flag("", "the SHA-256 that the file of a URL must have", "DIGEST")
+
+    def run(self) -> None:
+        """Push it, and report what each host got."""
+        wanted = source_of(self.source, self.name, self.sha256)
+        limit = size("--most", self.most or MOST, least=1)
+        if self.most and not wanted.url:
+            raise UsageError(f"--most limits what a URL gives, and {self.source} is no URL; leave it out")
+        inventory, content = of_file(self), None
         if wanted.here:
-            with Progress(sys.stdout, f"reading {source}") as progress:
+            with Progress(sys.stdout, f"reading {self.source}") as progress:
                 content = read_here(wanted, progress.show)
         began = time.monotonic()
         with (
             Cluster(inventory.hosts, inventory.open_pipe) as cluster,
             Progress(sys.stdout, wanted.name) as progress,
         ):
-            carrier = Push(cluster, wanted, progress.show, shard=shard, most=limit)
+            carrier = Push(cluster, wanted, progress.show, shard=self.shard, most=limit)
             pushed = carrier.carry(content)
         sys.stdout.write(harmless_lines(report.pushed_as_text(pushed, time.monotonic() - began)))
         if pushed.failed:
             raise Exit(code=UnfitError.exit_status)
 
 
-@command(help={**HELP, "json": JSON})
-def list(  # noqa: A001
-    hosts: str = "hosts.txt",
-    include: str = "",
-    exclude: str = "",
-    json: bool = False,
-    python: str = "",
-) -> None:
+@dataclass(frozen=True)
+class DataList(HostOptions):
     """Show the data sets of every host, and which were changed there."""
-    with explained(), cluster_of(hosts, include, exclude, python) as cluster:
-        listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
+
+    json: bool = flag(False, JSON)
+
+    def run(self) -> None:
+        """Ask every host."""
+        with cluster_of(self) as cluster:
+            listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
         sets = {host: answer.sets for host, answer in listed.items()}
-        if json:
+        if self.json:
             rows = {host: [asdict(one) for one in found] for host, found in sets.items()}
             sys.stdout.write(dumps(rows, indent=2) + "\n")
         else:
             sys.stdout.write(harmless_lines(report.listed_as_text(sets)))
 
 
-@command(words=("name",), help={**HELP, "name": NAME, "json": JSON})
-def verify(  # noqa: PLR0917
-    name: str = "",
-    hosts: str = "hosts.txt",
-    include: str = "",
-    exclude: str = "",
-    json: bool = False,
-    python: str = "",
-) -> None:
-    """Read every byte of a data set on every host, and name the files that are damaged."""
-    with explained(), _cluster("verify NAME", name, (hosts, include, exclude, python)) as cluster:
-        hosts_here = len(cluster.channels)
-        with Progress(sys.stderr, name, unit="hosts", least=2) as progress:
-            counted = partial(progress.add, 1, hosts_here)
-            words = {"name": name}
-            asked = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: words, counted)
+@dataclass(frozen=True)
+class DataVerify(HostOptions):
+    """Read every byte of a data set on every host, and name damaged files."""
+
+    name: str = flag("", "the name of the data set", takes="positional", required=WHICH)
+    json: bool = flag(False, JSON)
+
+    def run(self) -> None:
+        """Let every host read it, and compare what they have."""
+        with _cluster(self, self.name) as cluster:
+            hosts_here = len(cluster.channels)
+            with Progress(sys.stderr, self.name, unit="hosts", least=2) as progress:
+                counted = partial(progress.add, 1, hosts_here)
+                fields = {"name": self.name}
+                asked = ask_every(cluster.channels, DATA_VERIFY, LONG_SECONDS, lambda host: fields, counted)
         answers, errors = asked.results, {host: error.reason for host, error in asked.errors.items()}
-        if json:
+        if self.json:
             rows = {host: {**asdict(answer), "error": ""} for host, answer in answers.items()}
             failed = {host: {"digest": "", "damaged": [], "error": error} for host, error in errors.items()}
             sys.stdout.write(dumps({**rows, **failed}, indent=2) + "\n")
         else:
-            sys.stdout.write(harmless_lines(report.verified_as_text(name, answers, errors)))
+            sys.stdout.write(harmless_lines(report.verified_as_text(self.name, answers, errors)))
         versions = {answer.digest for answer in answers.values()}
         if errors or len(versions) > 1 or any(answer.damaged for answer in answers.values()):
             raise Exit(code=UnfitError.exit_status)
 
 
-@command(
-    words=("name", "to"),
-    help={**HELP, "name": NAME, "to": "the folder here that is made (default: the name of the data set)"},
-)
-def pull(  # noqa: PLR0917
-    name: str = "",
-    to: str = "",
-    hosts: str = "hosts.txt",
-    include: str = "",
-    exclude: str = "",
-    python: str = "",
-) -> None:
-    """Bring a data set here, from a host that has it, or its shards from all hosts."""
-    with (
-        explained(KEPT),
-        _cluster("pull NAME [TO]", name, (hosts, include, exclude, python)) as cluster,
-    ):
-        listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
-        held = {host: one for host, answer in listed.items() for one in answer.sets if one.name == name}
-        with Progress(sys.stdout, name) as progress:
-            brought = pulling.pull(cluster, name, held, Path(to or name), progress.show)
-        sys.stdout.write(f"{to or name}: {brought / 1e6:.1f} MB\n")
+@dataclass(frozen=True)
+class DataPull(HostOptions):
+    """Bring a data set here, from a host that has it, or its shards from all."""
+
+    interrupted = KEPT
+
+    name: str = flag("", "the name of the data set", takes="positional", required=WHICH)
+    to: str = flag("", "the folder here that is made (default: the name of the data set)", takes="positional")
+
+    def run(self) -> None:
+        """Find the hosts that have it, and copy it."""
+        name = self.name
+        with _cluster(self, name) as cluster:
+            listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
+            held = {host: one for host, answer in listed.items() for one in answer.sets if one.name == name}
+            with Progress(sys.stdout, name) as progress:
+                brought = pulling.pull(cluster, name, held, Path(self.to or name), progress.show)
+        sys.stdout.write(f"{self.to or name}: {brought / 1e6:.1f} MB\n")
 
 
-@command(words=("name",), help={**HELP, "name": NAME})
-def remove(
-    name: str = "",
-    hosts: str = "hosts.txt",
-    include: str = "",
-    exclude: str = "",
-    python: str = "",
-) -> None:
+@dataclass(frozen=True)
+class DataRemove(HostOptions):
     """Remove a data set from every host where no job runs."""
-    with explained(), _cluster("remove NAME", name, (hosts, include, exclude, python)) as cluster:
-        listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
-        places = {host: answer.place for host, answer in listed.items()}
-        words = {"name": name}
-        asked = ask_in_turn(cluster.channels, DATA_REMOVE, LONG_SECONDS, places, lambda host: words)
-        if asked.results:
-            freed = sum(answer.freed for answer in asked.results.values())
-            sys.stdout.write(f"{fold_names(asked.results)}: {name} removed, {freed / 1e6:.1f} MB\n")
-        asked.require_all()
+
+    name: str = flag("", "the name of the data set", takes="positional", required=WHICH)
+
+    def run(self) -> None:
+        """Remove it, and print what became free."""
+        with _cluster(self, self.name) as cluster:
+            listed = ask_every(cluster.channels, DATA_LIST, LONG_SECONDS).require_all()
+            places = {host: answer.place for host, answer in listed.items()}
+            fields = {"name": self.name}
+            asked = ask_in_turn(cluster.channels, DATA_REMOVE, LONG_SECONDS, places, lambda host: fields)
+            if asked.results:
+                freed = sum(answer.freed for answer in asked.results.values())
+                sys.stdout.write(f"{fold_names(asked.results)}: {self.name} removed, {freed / 1e6:.1f} MB\n")
+            asked.require_all()
 
 
-def _cluster(usage: str, name: str, chosen: tuple[str, str, str, str]) -> Cluster:
-    """The hosts that `cluster_of` chooses, for a data set; `UsageError` for what cannot be its name."""
-    if not name:
-        raise UsageError(f"which data set? muster data {usage}")
+def _cluster(options: HostOptions, name: str) -> Cluster:
+    """The hosts of a command for a data set; `UsageError` for what cannot be its name."""
     try:
         require_name(name)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return cluster_of(*chosen)
+    return cluster_of(options)

@@ -10,7 +10,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Exit at once: nothing has been started. A command later sets its own handler (deploy/cli/shared.py)."""
+    """Exit at once: nothing has been started. Later a command has its own handler (deploy/cli/command.py)."""
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
 

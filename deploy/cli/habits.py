@@ -7,18 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-SPELLINGS: Mapping[str, str] = {
-    "-m": "--module",
-    **dict.fromkeys(("-n", "--ntasks", "--num-processes"), "--np"),
-    "-x": "--env",
-    **dict.fromkeys(("-N", "--ppn", "--npernode", "--nproc-per-node"), "--per-host"),
-    **dict.fromkeys(("--ntasks-per-node", "--num-gpus"), "--per-host"),
-    "--machinefile": "--hosts",
-    "--network-interface": "--network",
-    "--min-np": "--min-hosts",
-}
-"""Spellings of mpirun, torchrun, horovodrun, deepspeed, accelerate, srun and python that `launch` accepts."""
-
 
 def _answers(names: str, answer: str) -> Mapping[str, str]:
     return dict.fromkeys(names.split(), answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
@@ -23,112 +23,110 @@ from ..roster import candidates, inventory, report
 from ..roster.additions import Additions, Seen, additions
 from ..roster.candidates import Candidate
 from ..roster.ssh_aliases import aliases
-from .command import Exit, command
-from .shared import HELP, SLOTS, explained
-
-_HELP = {
-    "hosts": HELP["hosts"],
-    "name": "a host, a range node[01-16], or a pattern 'gpu-*' of Host names of the SSH configuration",
-    "from-inventory": "take the hosts of this Ansible inventory; names then choose hosts or groups of it",
-    "python": HELP["python"],
-}
+from .command import Command, Exit, flag
+from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, JSON, PYTHON, SLOTS
 
 
-@command(
-    words=("name",),
-    iterable=["name"],
-    help={
-        **_HELP,
-        "slots": SLOTS.replace("(default: the hosts file's)", "(default: auto)"),
-        "offline": "ask no host; with --slots NUMBER",
-        "dry-run": "print the lines, and change nothing",
-    },
-)
-def add(  # noqa: PLR0917  # a flag for each parameter
-    name: Iterable[str] | None = None,
-    hosts: str = "hosts.txt",
-    from_inventory: str = "",
-    slots: str = "auto",
-    offline: bool = False,
-    dry_run: bool = False,
-    python: str = "",
-) -> None:
-    """Add hosts to the hosts file, with slots from what they have. What is in the file stays as it is.
+@dataclass(frozen=True)
+class RosterOptions(Command):
+    """The flags of a command that reads and extends the hosts file."""
+
+    name: tuple[str, ...] = flag(
+        (),
+        "a host, a range node[01-16], or a pattern 'gpu-*' of Host names of the SSH configuration",
+        takes="positional",
+    )
+    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO)
+    from_inventory: str = flag(
+        "",
+        "take the hosts of this Ansible inventory; names then choose hosts or groups of it",
+        "FILE",
+    )
+    python: str = flag("", PYTHON, "PATH")
+
+
+@dataclass(frozen=True)
+class HostsAdd(RosterOptions):
+    """Add hosts to the hosts file, with slots from what they have.
+
+    What is in the file stays as it is.
 
     muster hosts add 'node[01-16]'
     muster hosts add 'gpu-*'                          Host names of ~/.ssh/config
     muster hosts add --from-inventory inventory.ini   all hosts of an Ansible inventory
     """
-    with explained():
-        rule, words, path = slot_rule(slots), list(name or ()), Path(hosts)
-        if offline and not isinstance(rule, int):
-            raise UsageError(f"--offline cannot count --slots {slots}; give a number: --slots 8")
-        if offline and python:
-            raise UsageError(f"--python {python} is for hosts that are asked, and --offline asks none")
-        if not (words or from_inventory):
+
+    slots: str = flag("auto", SLOTS.replace("(default: the hosts file's)", "(default: auto)"), "SLOTS")
+    offline: bool = flag(False, "ask no host; with --slots NUMBER")
+    dry_run: bool = flag(False, "print the lines, and change nothing")
+
+    def run(self) -> None:
+        """Ask the hosts, and write their lines."""
+        rule, path = slot_rule(self.slots), Path(self.hosts)
+        if self.offline and not isinstance(rule, int):
+            raise UsageError(f"--offline cannot count --slots {self.slots}; give a number: --slots 8")
+        if self.offline and self.python:
+            raise UsageError(f"--python {self.python} is for hosts that are asked, and --offline asks none")
+        if not (self.name or self.from_inventory):
             raise UsageError(
                 "which hosts? muster hosts add NAME ...; muster hosts scan lists those that ssh knows"
             )
         before = path.read_bytes() if path.exists() else b""
-        place = _Place(path, python)
-        listed = [host for host in place.listed(before) if not host.is_local]
-        wanted, refused = place.candidates(words, from_inventory)
+        roster = _Roster(path, self.python)
+        listed = [host for host in roster.listed(before) if not host.is_local]
+        wanted, refused = roster.candidates(self.name, self.from_inventory)
         _require_remote(wanted)
-        seen = {} if offline else place.scan([*listed, *(candidate.host for candidate in wanted)])
-        made = additions(wanted, listed, seen, rule, ask=not offline)
+        seen = {} if self.offline else roster.scan([*listed, *(candidate.host for candidate in wanted)])
+        made = additions(wanted, listed, seen, rule, ask=not self.offline)
         made.refused |= refused
         lines = lines_of(made.entries)
-        dry = dry_run
         if lines:
-            after = appended(without_local(before, hosts), lines)
-            hostfile.parse(after.decode("utf-8", "surrogateescape").removeprefix("\ufeff"), hosts)
-            if not dry:
+            after = appended(without_local(before, self.hosts), lines)
+            hostfile.parse(after.decode("utf-8", "surrogateescape").removeprefix("\ufeff"), self.hosts)
+            if not self.dry_run:
                 _replace(path, before, after)
-        _show(made, lines, place, before, dry=dry)
+        _show(made, lines, roster, before, dry=self.dry_run)
         if made.refused:
             raise Exit(code=UnfitError.exit_status)
 
 
-@command(words=("name",), iterable=["name"], help={**_HELP, "json": "for programs"})
-def scan(  # a flag for each parameter
-    name: Iterable[str] | None = None,
-    hosts: str = "hosts.txt",
-    from_inventory: str = "",
-    json: bool = False,
-    python: str = "",
-) -> None:
-    """Show which hosts answer, and what they have: those of the hosts file and of the SSH configuration."""
-    with explained():
-        words, path = list(name or ()), Path(hosts)
-        place = _Place(path, python)
-        listed = list(place.listed(path.read_bytes() if path.exists() else b""))
-        if words or from_inventory:
-            wanted, refused = place.candidates(words, from_inventory)
+@dataclass(frozen=True)
+class HostsScan(RosterOptions):
+    """Show which hosts answer, and what they have.
+
+    Without names these are the hosts of the hosts file and of the SSH configuration.
+    """
+
+    json: bool = flag(False, JSON)
+
+    def run(self) -> None:
+        """Ask the hosts, and print a table."""
+        path = Path(self.hosts)
+        roster = _Roster(path, self.python)
+        listed = list(roster.listed(path.read_bytes() if path.exists() else b""))
+        names = [host.name for host in listed]
+        if self.name or self.from_inventory:
+            wanted, refused = roster.candidates(self.name, self.from_inventory)
             chosen = [candidate.host for candidate in wanted]
         else:
-            known = {host.name for host in listed}
-            others = [word for word in place.aliases if word not in known]
-            chosen, refused = (
-                [*listed, *(candidate.host for candidate in candidates.of_words(others, ()))],
-                {},
-            )
+            others = candidates.of_words([alias for alias in roster.aliases if alias not in names], ())
+            chosen, refused = [*listed, *(candidate.host for candidate in others)], {}
         if not chosen:
             raise UsageError(
-                f"no hosts to ask: no {hosts}, and no Host in ~/.ssh/config; muster hosts scan NAME ..."
+                f"no hosts to ask: no {path}, and no Host in ~/.ssh/config; muster hosts scan NAME ..."
             )
-        seen = place.scan(chosen)
-        names = [host.name for host in listed]
-        if json:
+        seen = roster.scan(chosen)
+        if self.json:
             sys.stdout.write(dumps(report.as_json(chosen, seen, names), indent=2) + "\n")
         else:
-            sys.stdout.write(report.as_table(chosen, seen, names, hosts))
+            sys.stdout.write(report.as_table(chosen, seen, names, self.hosts))
         sys.stderr.write("".join(f"{each}: {reason}\n" for each, reason in refused.items()))
         if not any(known.facts for known in seen.values()):
             raise Exit(code=UnfitError.exit_status)
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Roster:
     """A hosts file, and the SSH configurations for its hosts and for others."""
 
     path: Path
@@ -192,11 +190,11 @@ def _replace(path: Path, before: bytes, after: bytes) -> None:
         raise UsageError(f"{path}: cannot be written: {explain(error)}") from None
 
 
-def _show(made: Additions, lines: Sequence[str], place: _Place, before: bytes, *, dry: bool) -> None:
-    sys.stdout.write(report.of_additions(made, lines, str(place.path), dry=dry))
-    if lines and any(host.is_local for host in place.listed(before)):
+def _show(made: Additions, lines: Sequence[str], roster: _Roster, before: bytes, *, dry: bool) -> None:
+    sys.stdout.write(report.of_additions(made, lines, str(roster.path), dry=dry))
+    if lines and any(host.is_local for host in roster.listed(before)):
         sys.stdout.write("note: localhost can only stand alone; its line is a comment now\n")
-    if lines and config_beside(place.path) and not dry:
+    if lines and config_beside(roster.path) and not dry:
         sys.stdout.write(
-            f"next: muster setup --hosts {shlex.quote(str(place.path))}, so that .muster/ knows them too\n"
+            f"next: muster setup --hosts {shlex.quote(str(roster.path))}, so that .muster/ knows them too\n"
         )

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
 
@@ -22,10 +22,9 @@ from ..console.terminal import harmless
 from ..console.text import count, size
 from ..errors import MusterError, UnfitError, UsageError, lines_of
 from ..hosts import hostfile
-from .command import Exit, Values
-from .command import command as declare
+from .command import Command, Exit, flag
 from .inventory import cluster_of
-from .shared import HELP, explained
+from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, JSON, HostOptions
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
@@ -35,34 +34,33 @@ WORTH_SHOWING = 1 << 24
 """Total bytes below which no progress is shown, because the copy is quick."""
 
 
-@declare(
-    help={**HELP, "command": "the command, quoted as for a shell", "timeout": "seconds, for each host"},
-    values={"timeout": Values(1)},
-    rest="command",
-    rest_after_words=True,
-)
-def run(  # noqa: PLR0917  # a flag for each parameter
-    command: str = "",
-    hosts: str = "hosts.txt",
-    include: str = "",
-    exclude: str = "",
-    timeout: int = 0,
-    python: str = "",
-) -> None:
-    """Run a command on every host, and show equal outputs as one. The highest exit status counts.
+@dataclass(frozen=True)
+class Run(HostOptions):
+    """Run a command on every host, and show equal outputs as one.
+
+    The highest exit status is that of this command.
 
     muster run nvidia-smi -L                 the words are passed as they are, without a shell
     muster run -- sh -c "df -h | tail -1"    with a shell
     """
-    with explained("interrupted; the command is ended on every host"):
-        argv = _words(command)
+
+    interrupted = "interrupted; the command is ended on every host"
+
+    command: str = flag(
+        "", "the command, quoted as for a shell", "COMMAND", takes="program", required="what to run?"
+    )
+    timeout: int = flag(0, "seconds, for each host", "SECONDS", least=1)
+
+    def run(self) -> None:
+        """Run it, show the outputs, and exit with the highest status."""
+        argv = _split(self.command)
         if not (argv and argv[0].strip()):
-            raise UsageError("what to run? muster run COMMAND")
+            raise UsageError("what to run? muster run COMMAND ...")
         with (
-            _reached(hosts, include, exclude, python) as (cluster, errors),
+            _reached(self) as (cluster, errors),
             Progress(sys.stderr, argv[0], unit="hosts", least=MANY) as progress,
         ):
-            ran = fanout.run(cluster, argv, timeout or None, progress.show) if cluster.channels else {}
+            ran = fanout.run(cluster, argv, self.timeout or None, progress.show) if cluster.channels else {}
         for names, ended in fold(ran.items()):
             sys.stdout.write(_shown(fold_names(names), ended))
         sys.stderr.write("".join(f"{harmless(line)}\n" for line in lines_of(errors.items())))
@@ -76,102 +74,87 @@ def run(  # noqa: PLR0917  # a flag for each parameter
             raise Exit(code=status)
 
 
-@declare(
-    help={
-        **HELP,
-        "file": "a file or folder here",
-        "to": "the path on the hosts, absolute or relative to the home, where the login may write; "
-        "to put it into a folder, end the path with /",
-    },
-    words=("file", "to"),
-)
-def put(  # noqa: PLR0917  # a flag for each parameter
-    file: str = "",
-    to: str = "./",
-    hosts: str = "hosts.txt",
-    include: str = "",
-    exclude: str = "",
-    python: str = "",
-) -> None:
+@dataclass(frozen=True)
+class Put(HostOptions):
     """Copy a file or folder to every host; to all hosts or to none.
 
     A file replaces a file that exists there. A folder replaces nothing. Content that a host already has, also
     from an interrupted put, is not sent again.
     """
-    with explained():
-        if not file:
-            raise UsageError("which file? muster put FILE [TO]")
-        if not Path(file).exists():
-            raise UsageError(f"{file}: no such file or folder here")
-        with cluster_of(hosts, include, exclude, python) as cluster:
-            with Progress(sys.stderr, file, least=WORTH_SHOWING) as progress:
-                sent = transfer.put(cluster, Path(file), to, progress.add)
+
+    file: str = flag("", "a file or folder here", takes="positional", required="which file?")
+    to: str = flag(
+        "./",
+        "the path on the hosts, absolute or relative to the home, where the login may write; "
+        "to put it into a folder, end the path with /",
+        takes="positional",
+    )
+
+    def run(self) -> None:
+        """Copy it, and name the hosts that have it now."""
+        if not Path(self.file).exists():
+            raise UsageError(f"{self.file}: no such file or folder here")
+        with cluster_of(self) as cluster:
+            with Progress(sys.stderr, self.file, least=WORTH_SHOWING) as progress:
+                sent = transfer.put(cluster, Path(self.file), self.to, progress.add)
             note = "" if any(sent.values()) else "; nothing had to be sent"
-            sys.stdout.write(f"{fold_names(cluster.channels)}: {file}{note}\n")
+            sys.stdout.write(f"{fold_names(cluster.channels)}: {self.file}{note}\n")
 
 
-@declare(
-    help={**HELP, "file": "a file or folder on the hosts", "to": "the folder here (default: this one)"},
-    words=("file", "to"),
-)
-def get(  # noqa: PLR0917  # a flag for each parameter
-    file: str = "",
-    to: str = ".",
-    hosts: str = "hosts.txt",
-    include: str = "",
-    exclude: str = "",
-    python: str = "",
-) -> None:
+@dataclass(frozen=True)
+class Get(HostOptions):
     """Copy a file or folder of every host here, as NAME@HOST.SUFFIX."""
-    with explained():
-        if not file:
-            raise UsageError("which file? muster get FILE [TO]")
-        with cluster_of(hosts, include, exclude, python) as cluster:
-            with Progress(sys.stderr, file, least=WORTH_SHOWING) as progress:
-                paths = transfer.get(cluster, file, Path(to), progress.add)
+
+    file: str = flag("", "a file or folder on the hosts", takes="positional", required="which file?")
+    to: str = flag(".", "the folder here (default: this one)", takes="positional")
+
+    def run(self) -> None:
+        """Copy them, and print the paths here."""
+        with cluster_of(self) as cluster:
+            with Progress(sys.stderr, self.file, least=WORTH_SHOWING) as progress:
+                paths = transfer.get(cluster, self.file, Path(self.to), progress.add)
             sys.stdout.writelines(f"{path}\n" for path in paths)
 
 
-@declare(help={"hosts": HELP["hosts"], "host": "the name of the host in the hosts file"}, words=("host",))
-def shell(host: str = "", hosts: str = "hosts.txt") -> None:
+@dataclass(frozen=True)
+class Shell(Command):
     """Log in to a host as Muster does."""
-    with explained():
-        if not host:
-            raise UsageError("which host? muster shell HOST")
-        chosen, *others = hostfile.select(hostfile.load(Path(hosts)), host)
+
+    host: str = flag("", "the name of the host in the hosts file", takes="positional", required="which host?")
+    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO)
+
+    def run(self) -> None:
+        """Replace this process by ssh."""
+        chosen, *others = hostfile.select(hostfile.load(Path(self.hosts)), self.host)
         if others:
             raise UsageError(
-                f"{host} names {count(1 + len(others), 'host')}, and a shell is on one host: "
+                f"{self.host} names {count(1 + len(others), 'host')}, and a shell is on one host: "
                 f"muster shell {chosen.name}"
             )
         if chosen.is_local:
-            raise UsageError(f"{host} is this machine: you are there")
-        options = ssh_options(chosen, config_beside(Path(hosts)))
+            raise UsageError(f"{self.host} is this machine: you are there")
+        options = ssh_options(chosen, config_beside(Path(self.hosts)))
         sys.stdout.flush()
         os.execvp("ssh", ["ssh", *options, "--", chosen.name])  # noqa: S606  # ssh replaces this process
 
 
-@declare(
-    help={
-        **HELP,
-        "older-than": f"days since the last write to the folder (default: {DEFAULT_DAYS})",
-        "json": "for programs",
-    },
-    values={"older-than": Values(0)},
-)
-def clean(  # noqa: PLR0917  # a flag for each parameter
-    hosts: str = "hosts.txt",
-    include: str = "",
-    exclude: str = "",
-    older_than: int = DEFAULT_DAYS,
-    json: bool = False,
-    python: str = "",
-) -> None:
-    """Remove the folders of old jobs on the hosts with all their files. Those of running jobs stay."""
-    with explained(), contextlib.ExitStack() as stack:
-        cluster, errors = stack.enter_context(_reached(hosts, include, exclude, python))
-        cleanups = fanout.clean(cluster, older_than * DAY)
-        if json:
+@dataclass(frozen=True)
+class Clean(HostOptions):
+    """Remove the folders of old jobs on the hosts. Those of running jobs stay."""
+
+    older_than: int = flag(
+        DEFAULT_DAYS,
+        f"days since the last write to the folder (default: {DEFAULT_DAYS})",
+        "DAYS",
+        least=0,
+    )
+    json: bool = flag(False, JSON)
+
+    def run(self) -> None:
+        """Remove them, and print what each host freed."""
+        with _reached(self) as (cluster, errors):
+            cleanups = fanout.clean(cluster, self.older_than * DAY)
+        if self.json:
             sys.stdout.write(
                 dumps({host: asdict(cleanup) for host, cleanup in cleanups.items()}, indent=2) + "\n"
             )
@@ -183,8 +166,8 @@ def clean(  # noqa: PLR0917  # a flag for each parameter
             raise UnfitError(errors.items())
 
 
-def _words(command: str) -> list[str]:
-    """The words of a command, split as by a shell."""
+def _split(command: str) -> list[str]:
+    """A command as a list of arguments, split as by a shell."""
     try:
         return shlex.split(command)
     except ValueError as error:
@@ -192,11 +175,9 @@ def _words(command: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _reached(
-    hosts: str, include: str, exclude: str, python: str
-) -> Iterator[tuple[Cluster, dict[str, MusterError]]]:
+def _reached(options: HostOptions) -> Iterator[tuple[Cluster, dict[str, MusterError]]]:
     """The cluster, connected, and the errors of the hosts that cannot be reached."""
-    cluster = cluster_of(hosts, include, exclude, python)
+    cluster = cluster_of(options)
     with contextlib.closing(cluster):
         yield cluster, cluster.connect()
 

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.users import expanded
@@ -26,11 +27,12 @@ from ..image.engine import Engine
 from ..image.follow import follow, is_followed
 from ..image.push import Push, prepare, survey
 from ..image.versions import load
-from .command import Exit, command
+from .command import Command, Exit, flag
 from .options import require_image
-from .shared import HELP, cache_folder, explained
+from .shared import JSON, HostOptions, cache_folder
 
 BILL = ("cat", "/usr/share/muster/sbom.cdx.json")
+DEFAULT, IMAGE = "muster:cpu", "the image (default: muster:cpu)"
 PROVE = ("python3", "/usr/libexec/muster/prove", "--json")
 
 
@@ -49,39 +51,55 @@ def compiler_cache(folder: str) -> Iterator[str]:
         yield secret.name
 
 
-@command(
-    iterable=["source"],
-    words=("target",),
-    help={
-        "target": "cpu (default), cpu-source, cuda, cuda-current, cuda-debian; -devel: with compilers",
-        "source": "NAME=FOLDER: use the source archive in a local folder, not a download; may be repeated",
-        "ca": "a file of CA certificates for downloads, for a site behind an inspecting proxy",
-        "profile": "proof: leave out attention and the CPU's AVX kernels, which take longest (default: full)",
-        "gpus": "compute capabilities, such as 9.0 or 8.0;9.0+PTX (default: those of docker/versions.json)",
-        "cache": "a folder for what compilers make, so that a stopped build goes on (default: $MUSTER_CACHE)",
-        "dry-run": "print the command, and build nothing",
-    },
-)
-def build(  # noqa: PLR0917  # a flag for each parameter
-    target: str = "cpu",
-    source: Iterable[str] | None = None,
-    ca: str = "",
-    profile: str = "",
-    gpus: str = "",
-    cache: str = "",
-    dry_run: bool = False,
-) -> None:
-    """Build a target of docker/docker-bake.json, after a check that its versions go together."""
-    folder = "" if dry_run else cache or os.environ.get("MUSTER_CACHE", "")
-    with (
-        explained("interrupted; the next build goes on from what is compiled"),
-        compiler_cache(folder) as address,
-    ):
-        sources = list(source or ())
+@dataclass(frozen=True)
+class ImageBuild(Command):
+    """Build a target of docker/docker-bake.json, after a check of its versions."""
+
+    interrupted = "interrupted; the next build goes on from what is compiled"
+
+    target: str = flag(
+        "cpu",
+        "cpu (default), cpu-source, cuda, cuda-current, cuda-debian; -devel: with compilers",
+        takes="positional",
+    )
+    source: tuple[str, ...] = flag(
+        (),
+        "use the source archive in a local folder, not a download; may be repeated",
+        "NAME=FOLDER",
+    )
+    ca: str = flag(
+        "", "a file of CA certificates for downloads, for a site behind an inspecting proxy", "FILE"
+    )
+    profile: str = flag(
+        "",
+        "proof: leave out attention and the CPU's AVX kernels, which take longest (default: full)",
+        "NAME",
+    )
+    gpus: str = flag(
+        "",
+        "compute capabilities, such as 9.0 or 8.0;9.0+PTX (default: those of docker/versions.json)",
+        "LIST",
+    )
+    cache: str = flag(
+        "",
+        "a folder for what compilers make, so that a stopped build goes on (default: $MUSTER_CACHE)",
+        "FOLDER",
+    )
+    dry_run: bool = flag(False, "print the command, and build nothing")
+
+    def run(self) -> None:
+        """Build it, and note how long that took."""
+        folder = "" if self.dry_run else self.cache or os.environ.get("MUSTER_CACHE", "")
+        with compiler_cache(folder) as address:
+            self._build(address)
+
+    def _build(self, address: str) -> None:
+        """Build with the cache that is served at this address."""
+        target = self.target
         track = building.find(target, list(load().values()))
-        recipe = building.Recipe(profile, gpus, address)
-        bases = building.base_commands(target, track, ca)
-        wanted = building.command(target, sources, ca, recipe)
+        recipe = building.Recipe(self.profile, self.gpus, address)
+        bases = building.base_commands(target, track, self.ca)
+        main = building.command(target, list(self.source), self.ca, recipe)
         durations = building.Durations(cache_folder() / "builds.json")
         sys.stdout.write(f"{target}, track {track.name}: {durations.estimate(target)}\n")
         for name in building.without_sum(target, track):
@@ -90,12 +108,12 @@ def build(  # noqa: PLR0917  # a flag for each parameter
                 " show what it found, and say where to write it\n"
             )
         sys.stdout.flush()
-        if dry_run:
-            sys.stdout.writelines(" ".join(words) + "\n" for words in [*bases, wanted])
+        if self.dry_run:
+            sys.stdout.writelines(" ".join(argv) + "\n" for argv in [*bases, main])
             return
         began = time.monotonic()
-        no_base = any(subprocess.run(words, check=False).returncode for words in bases)
-        if no_base or not _built(target, wanted):
+        no_base = any(subprocess.run(argv, check=False).returncode for argv in bases)
+        if no_base or not _built(target, main):
             raise Exit(
                 f"the build of {target} failed; the next one goes on from what is compiled already"
                 + ("" if address else ", as long as the engine keeps its cache mounts (docs/image.md)"),
@@ -117,66 +135,73 @@ def _built(target: str, words: Sequence[str]) -> bool:
     return not why
 
 
-@command(
-    words=("image",),
-    help={"image": "the image (default: muster:cpu)", "json": "for programs"},
-)
-def check(image: str = "muster:cpu", json: bool = False) -> None:
-    """Run the image's own proof: versions, backends, one libmpi, mpirun and torchrun with two ranks."""
-    with explained():
-        require_image(image)
+@dataclass(frozen=True)
+class ImageCheck(Command):
+    """Run the image's own proof: versions, backends, mpirun and torchrun."""
+
+    image: str = flag(DEFAULT, IMAGE, takes="positional")
+    json: bool = flag(False, JSON)
+
+    def run(self) -> None:
+        """Run it in a container, and print what it found."""
+        require_image(self.image)
         engine = Engine()
-        inspected = engine.image(image)
+        inspected = engine.image(self.image)
         _, output = engine.run(inspected, PROVE)
-        proof = capabilities.parse(output, image)
-        text = output if json else capabilities.as_text(image, inspected.size, inspected.labels, proof)
-        sys.stdout.write(text)
+        proof = capabilities.parse(output, self.image)
+        text = capabilities.as_text(self.image, inspected.size, inspected.labels, proof)
+        sys.stdout.write(output if self.json else text)
         if proof.broken:
             raise Exit(code=1)
 
 
-@command(words=("image",), help={"image": "the image (default: muster:cpu)"})
-def sbom(image: str = "muster:cpu") -> None:
-    """Print the image's bill of materials: every package with its version, as CycloneDX JSON."""
-    with explained():
-        require_image(image)
+@dataclass(frozen=True)
+class ImageSbom(Command):
+    """Print every package of the image with its version, as CycloneDX JSON."""
+
+    image: str = flag(DEFAULT, IMAGE, takes="positional")
+
+    def run(self) -> None:
+        """Print it from a container of the image."""
+        require_image(self.image)
         engine = Engine()
-        status, output = engine.run(engine.image(image), BILL)
+        status, output = engine.run(engine.image(self.image), BILL)
         if status:
-            raise UsageError(f"{image} has no bill of materials; build it anew with: muster image build")
+            raise UsageError(f"{self.image} has no bill of materials; build it anew with: muster image build")
         sys.stdout.write(output)
 
 
-@command(
-    words=("image",),
-    help={
-        **HELP,
-        "image": "the image (default: muster:cpu)",
-        "ssh-config": "how to reach the hosts themselves, not their node containers (default: ~/.ssh/config)",
-    },
-)
-def push(  # noqa: PLR0917  # a flag for each parameter
-    hosts: str = "hosts.txt",
-    image: str = "muster:cpu",
-    include: str = "",
-    exclude: str = "",
-    ssh_config: str = "",
-    python: str = "",
-) -> None:
-    """Copy an image to the engine of every host, without a registry. Only missing layers are sent."""
-    with explained("interrupted; partial data is kept: run the command again to resume"):
-        chosen = hostfile.select(hostfile.load(Path(hosts)), include, exclude)
-        if ssh_config and not Path(ssh_config).is_file():
-            raise UsageError(f"--ssh-config: no file {ssh_config}")
-        require_image(image)
+@dataclass(frozen=True)
+class ImagePush(HostOptions):
+    """Copy an image to the engine of every host, without a registry.
+
+    Only missing layers are sent.
+    """
+
+    interrupted = "interrupted; partial data is kept: run the command again to resume"
+
+    image: str = flag(DEFAULT, IMAGE, takes="positional")
+    ssh_config: str = flag(
+        "",
+        "how to reach the hosts themselves, not their node containers (default: ~/.ssh/config)",
+        "FILE",
+    )
+
+    def run(self) -> None:
+        """Find the layers that hosts lack, compress these, and send them."""
+        chosen = hostfile.select(hostfile.load(Path(self.hosts)), self.include, self.exclude)
+        config = Path(self.ssh_config) if self.ssh_config else None
+        if config and not config.is_file():
+            raise UsageError(f"--ssh-config: no file {self.ssh_config}")
+        require_image(self.image)
         engine = Engine()
-        inspected, archive, began = engine.image(image), Archive(cache_folder() / "images"), time.monotonic()
-        open_pipe = opener_with(Path(ssh_config) if ssh_config else None, python)
-        with archive.used(), Cluster(chosen, open_pipe) as cluster:
+        inspected, archive = engine.image(self.image), Archive(cache_folder() / "images")
+        began = time.monotonic()
+        with archive.used(), Cluster(chosen, opener_with(config, self.python)) as cluster:
             lacking = survey(cluster, inspected)
-            with Progress(sys.stdout, f"compressing {image}") as progress:
+            with Progress(sys.stdout, f"compressing {self.image}") as progress:
                 configuration = prepare(engine, inspected, archive, lacking, progress.show)
-            with Progress(sys.stdout, image) as progress:
+            with Progress(sys.stdout, self.image) as progress:
                 pushed = Push(cluster, inspected, archive, configuration, progress.show).carry(lacking)
         archive.sweep([inspected.id, *inspected.layers])
         sys.stdout.write(report.as_text(inspected, pushed, time.monotonic() - began))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from .command import command
-from .shared import explained
-from .shipped import EXAMPLES, MUSTER
+from .command import Command, flag
+from .shared import MUSTER
 
+EXAMPLES = MUSTER / "examples"
 HOSTS = """\
 # The hosts of a launch, one a line: an Open MPI hostfile. The first one is the head.
 # slots is the number of ranks there, most often one for each GPU (default: 1).
@@ -25,27 +26,27 @@ IGNORED = ("runs/", ".muster/")
 """The run folders and the cluster's keys: neither belongs in git or on every host."""
 
 
-@command(
-    help={
-        "folder": "the project's folder (default: this one)",
-        "example": "also copy this example: minimal, gpt, gpt_sharded, parameter_server ...",
-    },
-    words=("folder",),
-)
-def init(folder: str = ".", example: str = "") -> None:
-    """Write a hosts.txt, a fabfile.py and .gitignore lines into a project. Existing content is kept."""
-    with explained():
-        programs = _programs(example)
-        place = Path(folder)
-        if not place.is_dir():
-            raise UsageError(f"{folder}: no such folder")
-        for name, text in (("hosts.txt", HOSTS), ("fabfile.py", (MUSTER / "fabfile.py").read_text())):
-            _say(place / name, "written" if _write(place / name, text) else "kept as it is")
-        for name in programs:
-            wrote = _write(place / name, (EXAMPLES / name).read_text())
-            _say(place / name, "written" if wrote else "kept as it is")
-        added = _ignore(place / ".gitignore")
-        _say(place / ".gitignore", f"{' and '.join(added)} added" if added else "kept as it is")
+@dataclass(frozen=True)
+class Init(Command):
+    """Write a hosts.txt, a fabfile.py and .gitignore lines into a project.
+
+    Existing content is kept.
+    """
+
+    folder: str = flag(".", "the project's folder (default: this one)", takes="positional")
+    example: str = flag("", "also copy this example: minimal, gpt, gpt_sharded, parameter_server ...", "NAME")
+
+    def run(self) -> None:
+        """Write the files that are missing."""
+        programs, folder = _programs(self.example), Path(self.folder)
+        if not folder.is_dir():
+            raise UsageError(f"{self.folder}: no such folder")
+        texts = {"hosts.txt": HOSTS, "fabfile.py": (MUSTER / "fabfile.py").read_text()}
+        texts |= {name: (EXAMPLES / name).read_text() for name in programs}
+        for name, text in texts.items():
+            _say(folder / name, "written" if _write(folder / name, text) else "kept as it is")
+        added = _ignore(folder / ".gitignore")
+        _say(folder / ".gitignore", f"{' and '.join(added)} added" if added else "kept as it is")
         sys.stdout.write(NEXT)
 
 

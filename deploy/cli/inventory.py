@@ -21,15 +21,10 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..hosts.slots import counted_slots, slot_rule
 from ..jobs.hosts_record import HostsRecord
+from .shared import HERE, HOSTS_FILE, HostOptions, SlurmOptions
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..launch.result import LaunchResult
-
-HERE = "here"
-"""The value of `--slurm` without words: the allocation in which this command runs."""
-
-HOSTS_FILE = "hosts.txt"
-"""The hosts file of a command that names none."""
 
 _INSTEAD = {
     "include": '--slurm "... -w node1,node2" names them',
@@ -64,11 +59,11 @@ class Inventory:
         return HostsRecord(tuple(hosts), self.access, detached) if self.access else None
 
 
-def of_file(hosts: str, include: str, exclude: str, python: str) -> Inventory:
+def of_file(options: HostOptions) -> Inventory:
     """The hosts of a hosts file."""
-    path = Path(hosts)
-    listed = hostfile.select(hostfile.load(path), include, exclude)
-    access = access_beside(path, python)
+    path = Path(options.hosts)
+    listed = hostfile.select(hostfile.load(path), options.include, options.exclude)
+    access = access_beside(path, options.python)
     return Inventory(listed, access.open, access)
 
 
@@ -98,31 +93,31 @@ def later() -> Inventory:
     return Inventory((), open_pipe)
 
 
-def cluster_of(hosts: str, include: str, exclude: str, python: str) -> Cluster:
+def cluster_of(options: HostOptions) -> Cluster:
     """The hosts of a hosts file, to be asked without their facts."""
-    inventory = of_file(hosts, include, exclude, python)
+    inventory = of_file(options)
     return Cluster(inventory.hosts, inventory.open_pipe, facts=False)
 
 
 @contextlib.contextmanager
-def allocated(
-    slurm: str, include: str, exclude: str, python: str, seconds: float | None
-) -> Iterator[Inventory]:
+def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventory]:
     """The hosts of an allocation: one that salloc gives for these words, or the one that is HERE."""
     from ..slurm import grant  # noqa: PLC0415  # most commands need no Slurm
     from ..slurm.blame import blame_for_unfit, blame_slurm  # noqa: PLC0415
     from ..slurm.steps import steps  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
-        if slurm == HERE:
+        if options.slurm == HERE:
             given = grant.here(os.environ)
         else:
-            given = stack.enter_context(grant.granted(salloc_words(slurm), os.environ, _tell, seconds))
-        hosts = hostfile.select(given.hosts, include, exclude)
+            given = stack.enter_context(
+                grant.granted(salloc_words(options.slurm), os.environ, _tell, seconds)
+            )
+        hosts = hostfile.select(given.hosts, options.include, options.exclude)
         try:
             yield Inventory(
                 hosts,
-                steps(python, given),
+                steps(options.python, given),
                 allocation=given.job,
                 blame=partial(blame_slurm, job=given.job),
             )
@@ -131,15 +126,13 @@ def allocated(
 
 
 @contextlib.contextmanager
-def inventory_of(
-    hosts: str, slurm: str, include: str, exclude: str, python: str, *, seconds: float | None = None
-) -> Iterator[Inventory]:
+def inventory_of(options: SlurmOptions, seconds: float | None = None) -> Iterator[Inventory]:
     """The hosts that Slurm gives for `--slurm`, within these seconds; without it, those of the hosts file."""
-    if slurm:
-        with allocated(slurm, include, exclude, python, seconds) as inventory:
+    if options.slurm:
+        with allocated(options, seconds) as inventory:
             yield inventory
     else:
-        yield of_file(hosts, include, exclude, python)
+        yield of_file(options)
 
 
 def slurm_of(launcher: str, slurm: str) -> str:
@@ -157,10 +150,12 @@ def slurm_of(launcher: str, slurm: str) -> str:
     return slurm
 
 
-def require_one_source(hosts: str, slurm: str) -> None:
+def require_one_source(options: SlurmOptions) -> None:
     """Refuse a hosts file beside hosts of Slurm: it would not be read."""
-    if slurm and hosts != HOSTS_FILE:
-        raise UsageError(f"--hosts {hosts}: Slurm gives the hosts, so no hosts file is read; leave it out")
+    if options.slurm and options.hosts != HOSTS_FILE:
+        raise UsageError(
+            f"--hosts {options.hosts}: Slurm gives the hosts, so no hosts file is read; leave it out"
+        )
 
 
 def salloc_words(slurm: str) -> list[str]:

@@ -26,7 +26,7 @@ from ..jobs import hosts_record
 from ..jobs.control import Here, Known, Place
 from ..jobs.hosts_record import HostsRecord
 from ..slurm.mark import any_mark
-from .inventory import HOSTS_FILE
+from .shared import HOSTS_FILE, RecordOptions
 
 LOOKED = "here or on the hosts"
 Default = Literal["newest", "running"]
@@ -71,16 +71,16 @@ class Found(NamedTuple):
 
 
 @contextlib.contextmanager
-def look(job: str, hosts: str, runs: str, python: str) -> Iterator[Found]:
+def look(job: str, options: RecordOptions) -> Iterator[Found]:
     """Look for a job, or without an id for all jobs, while the hosts that may know it are connected.
 
     A job that this machine knows needs no host.
     """
     with contextlib.ExitStack() as stack:
         asked, silent = list[Asked](), dict[str, MusterError]()
-        known = jobs.known_to([_here(Path(runs))], on_error=silent.__setitem__)
+        known = jobs.known_to([_here(Path(options.runs))], on_error=silent.__setitem__)
         is_here = any(job and entry.state.job.endswith(job) for entry in known)
-        for chosen, access in () if is_here else _ways(job, hosts, Path(runs), python):
+        for chosen, access in () if is_here else _ways(job, options):
             cluster = Cluster(chosen, access.open, facts=False)
             stack.callback(cluster.close)
             errors = cluster.connect()
@@ -101,8 +101,9 @@ def _here(runs: Path) -> Place:
     return BatchRuns(runs, Here(runs))
 
 
-def _ways(job: str, hosts: str, runs: Path, python: str) -> Iterator[tuple[Sequence[Host], Access]]:
+def _ways(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], Access]]:
     """The hosts that may know a job, or without an id any job, and how to reach them."""
+    hosts, runs, python = options.hosts, Path(options.runs), options.python
     record = hosts_record.find(runs, job) if job else None if hosts else hosts_record.newest_elsewhere(runs)
     if record:
         _say_unless_meant(job, record, hosts)
@@ -114,10 +115,9 @@ def _ways(job: str, hosts: str, runs: Path, python: str) -> Iterator[tuple[Seque
         yield hostfile.load(file), access_beside(file, python)
 
 
-def way_to(
-    state: JobState, found: Found, hosts: str, runs: Path, python: str
-) -> tuple[Sequence[Host], Access]:
+def way_to(state: JobState, found: Found, options: RecordOptions) -> tuple[Sequence[Host], Access]:
     """The hosts that a job may use, and how to reach them: by its record, else by the hosts file."""
+    hosts, runs, python = options.hosts, Path(options.runs), options.python
     record, is_said = hosts_record.find(runs, state.job), bool(found.job and found.asked)
     if record and not is_said:
         _say_unless_meant(state.job, record, hosts)
@@ -156,14 +156,14 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def one(job: str, hosts: str, runs: str, python: str, *, default: Default | None = None) -> Iterator[Known]:
+def one(job: str, options: RecordOptions, *, default: Default | None = None) -> Iterator[Known]:
     """The job with this id, or whose id ends so, while the hosts that know it are connected.
 
     `default`: which job it is without an id, the newest or the newest that runs; it is named on stderr.
     """
     if not (job or default):
         raise UsageError("which job? its id is what a launch says first; muster status lists all")
-    with look(job, hosts, runs, python) as found:
+    with look(job, options) as found:
         if job:
             yield found.named(job)
         else:

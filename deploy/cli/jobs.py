@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
 
@@ -20,125 +20,113 @@ from ..jobs import table as job_table
 from ..jobs.bounded import TooLargeError, content_of
 from ..jobs.control import Known, Line
 from ..jobs.reconnect import reconnecting
-from .command import Exit, Values, command
+from .command import Exit, flag
 from .ending import PAGE, end_with_page
 from .job_lookup import look, one, require_logs
-from .shared import HELP, JOB_HOSTS, NEWEST_JOB, RUNNING_JOB, RUNS, THE_JOB, explained, require_rank
+from .shared import HOSTS_ALSO, JSON, JobOptions, NewestJobOptions, RunningJobOptions, require_rank
 
-JOB_HELP = {
-    "hosts": JOB_HOSTS,
-    "python": HELP["python"],
-    "job": THE_JOB,
-    "runs": RUNS,
-}
 ALL = -1
 LOST_STATUS = 3
 LOGS = "        logs: "  # of a verdict
 MOST_VERDICT = 1 << 20
 
 
-@command(
-    help={
-        **JOB_HELP,
-        "hosts": "also list the jobs of these hosts (default: hosts.txt, if there is one)",
-        "json": "print JSON for programs, with all that is known",
-    },
-    words=("job",),
-)
-def status(  # a flag for each parameter
-    job: str = "",
-    hosts: str = "",
-    json: bool = False,
-    runs: str = "runs",
-    python: str = "",
-) -> None:
+@dataclass(frozen=True)
+class Status(JobOptions):
     """List the jobs of this machine and of the hosts, or show one job in detail."""
-    with explained(), look(job, hosts, runs, python) as found:
-        known, silent = found.known, found.lines
-        shown = [found.named(job)] if job else known
-        states = [entry.state for entry in shown]
-        if json:
-            sys.stdout.write(dumps([asdict(state) for state in states], indent=2) + "\n")
-        else:
-            sys.stdout.write(job_table.details(states[0]) if job else job_table.table(states))
-        sys.stderr.write("".join(f"{harmless(line)}\n" for line in silent))
-        if silent:  # a silent host may have jobs that are not shown
-            raise Exit(code=UnfitError.exit_status)
+
+    hosts: str = flag(
+        "", "also list the jobs of these hosts (default: hosts.txt, if there is one)", "FILE", also=HOSTS_ALSO
+    )
+    json: bool = flag(False, f"{JSON}, with all that is known")
+
+    def run(self) -> None:
+        """List them; a host that cannot be asked is named, and makes the status 3."""
+        with look(self.job, self) as found:
+            shown = [found.named(self.job)] if self.job else found.known
+            states = [entry.state for entry in shown]
+            if self.json:
+                sys.stdout.write(dumps([asdict(state) for state in states], indent=2) + "\n")
+            else:
+                sys.stdout.write(job_table.details(states[0]) if self.job else job_table.table(states))
+            sys.stderr.write("".join(f"{harmless(line)}\n" for line in found.lines))
+            if found.lines:  # a silent host may have jobs that are not shown
+                raise Exit(code=UnfitError.exit_status)
 
 
-@command(
-    help={
-        **JOB_HELP,
-        "job": NEWEST_JOB,
-        "follow": "also show new output until the job ends",
-        "rank": "show only this rank",
-        "grep": "show only lines with a match of this regular expression",
-    },
-    values={"rank": Values(0), "grep": Values(blank="a regular expression that matches every line")},
-    words=("job",),
-    spellings={"-f": "--follow"},
-)
-def logs(  # noqa: PLR0917  # a flag for each parameter
-    job: str = "",
-    follow: bool = False,
-    rank: int = ALL,
-    grep: str = "",
-    hosts: str = "",
-    runs: str = "runs",
-    python: str = "",
-) -> None:
+@dataclass(frozen=True)
+class Logs(NewestJobOptions):
     """Print the output of all ranks of a job, in the order in which it came."""
-    with explained(), one(job, hosts, runs, python, default="newest") as found:
-        known = reconnecting(found, _note)
-        wanted = _pattern(grep)
-        require_logs(known)
-        # Before a restart a job may have had more ranks, and before Slurm gives its hosts nobody knows.
-        if rank != ALL and known.state.ranks and not known.state.attempt:
-            require_rank(rank, known.state.ranks)
-        screen = Screen(sys.stdout)
-        try:
-            for line in jobs.printed(known, rank=None if rank < 0 else rank, follow=follow):
-                _show(screen, line, wanted)
-        finally:
-            screen.close()
+
+    follow: bool = flag(False, "also show new output until the job ends", also=("-f",))
+    rank: int = flag(ALL, "show only this rank", "RANK", least=0)
+    grep: str = flag(
+        "",
+        "show only lines with a match of this regular expression",
+        "REGEX",
+        blank="a regular expression that matches every line",
+    )
+
+    def run(self) -> None:
+        """Print it."""
+        with one(self.job, self, default="newest") as found:
+            known = reconnecting(found, _note)
+            pattern = _pattern(self.grep)
+            require_logs(known)
+            # Before a restart a job may have had more ranks, and before Slurm gives its hosts nobody knows.
+            if self.rank != ALL and known.state.ranks and not known.state.attempt:
+                require_rank(self.rank, known.state.ranks)
+            screen = Screen(sys.stdout)
+            try:
+                rank = None if self.rank < 0 else self.rank
+                for line in jobs.printed(known, rank=rank, follow=self.follow):
+                    _show(screen, line, pattern)
+            finally:
+                screen.close()
 
 
-@command(help={**JOB_HELP, "job": RUNNING_JOB}, words=("job",))
-def attach(job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
-    """Show the output of a job from now on, until its end and verdict. Ctrl-C leaves the job running.
+@dataclass(frozen=True)
+class Attach(RunningJobOptions):
+    """Show the output of a job from now on, until its end and verdict.
 
-    At the end, the folder of the run is copied to runs/JOB here.
+    Ctrl-C leaves the job running. At the end, the folder of the run is copied to runs/JOB here.
     """
-    with explained(), one(job, hosts, runs, python, default="running") as found:
-        known = reconnecting(found, _note)
-        require_logs(known)
-        screen = Screen(sys.stdout)
-        name = known.state.job
-        if known.state.state == "waiting":
-            screen.say(harmless(f"{name} waits: {known.state.why}"))
-        try:
-            for line in jobs.printed(known, rank=None, follow=True, skip=True):
-                _show(screen, line)
-        except KeyboardInterrupt:
-            raise Exit(
-                f"\n{name} keeps running on its hosts; see it again with: muster attach {name}", 130
-            ) from None
-        finally:
-            screen.close()
-        _end(known, Path(runs), screen)
+
+    def run(self) -> None:
+        """Show it, then the verdict, and exit with the status of the job."""
+        with one(self.job, self, default="running") as found:
+            known = reconnecting(found, _note)
+            require_logs(known)
+            screen = Screen(sys.stdout)
+            name = known.state.job
+            if known.state.state == "waiting":
+                screen.say(harmless(f"{name} waits: {known.state.why}"))
+            try:
+                for line in jobs.printed(known, rank=None, follow=True, skip=True):
+                    _show(screen, line)
+            except KeyboardInterrupt:
+                raise Exit(
+                    f"\n{name} keeps running on its hosts; see it again with: muster attach {name}", 130
+                ) from None
+            finally:
+                screen.close()
+            _end(known, Path(self.runs), screen)
 
 
-@command(help=JOB_HELP, words=("job",))
-def stop(job: str = "", hosts: str = "", runs: str = "runs", python: str = "") -> None:
+@dataclass(frozen=True)
+class Stop(JobOptions):
     """End a job on every host. A job that is over stays as it is."""
-    with explained(), one(job, hosts, runs, python) as known:
-        if not known.state.running:
-            sys.stdout.write(f"{known.state.job} is over: {harmless(job_table.outcome(known.state))}\n")
-            return
-        state = jobs.stop(known, f"by {own_name()} on {socket.gethostname()}")
-        sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
-        if state.running:
-            raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)
+
+    def run(self) -> None:
+        """End it, and print its state."""
+        with one(self.job, self) as known:
+            if not known.state.running:
+                sys.stdout.write(f"{known.state.job} is over: {harmless(job_table.outcome(known.state))}\n")
+                return
+            state = jobs.stop(known, f"by {own_name()} on {socket.gethostname()}")
+            sys.stdout.write(f"{state.job} {harmless(job_table.outcome(state))}\n")
+            if state.running:
+                raise Exit(f"{state.job} still runs on {state.hosts[0]}; look at its console", 1)
 
 
 def _note(line: str) -> None:

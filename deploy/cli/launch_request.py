@@ -15,9 +15,9 @@ from ..plan.source_tree import Tree, of_package, scan
 from ..plan.spec import LaunchSpec, Program
 from ..timings import Timings
 from . import options as parse
-from .inventory import HOSTS_FILE, batch_words, require_one_source, slurm_of
+from .inventory import batch_words, require_one_source, slurm_of
 from .launch_options import LaunchOptions
-from .shipped import TRAIN
+from .shared import HOSTS_FILE, TRAIN
 
 
 def with_allocation(options: LaunchOptions) -> LaunchOptions:
@@ -29,7 +29,7 @@ def with_allocation(options: LaunchOptions) -> LaunchOptions:
 
 def refuse(options: LaunchOptions) -> None:
     """Refuse options that do not go together."""
-    require_one_source(options.hosts, options.slurm)
+    require_one_source(options)
     if options.min_hosts and not options.max_restarts:
         raise UsageError("--min-hosts is for restarts, and a job has none without --max-restarts N")
     ends_here = {name: getattr(options, name) for name in ("events", "metrics", "timings", "rank")}

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from .command import Command
+from .command import Declaration, Flag
 
 HELP, LIST = ("--help", "-h"), ("--list", "-l")
-DRY = "--dry"
+ALL, DRY = "--all", "--dry"
 """`muster --dry launch` is `muster launch --dry-run`."""
 
 
@@ -34,10 +34,10 @@ class Call:
     values: Mapping[str, Any] = field(default_factory=dict)
     """The values of the flags that were given: a text, a number, a list, or True."""
     asks: str = ""
-    """`help`, or nothing."""
+    """`help` or `all`: a help text of the command or family of commands, or of all; else nothing."""
 
 
-def parse(words: Sequence[str], commands: Mapping[str, Command], program: str) -> Call:
+def parse(words: Sequence[str], commands: Mapping[str, Declaration], program: str) -> Call:
     """Read the words of a command line, without the program's name.
 
     program: the name of the program in messages, `muster` or `fab`.
@@ -50,35 +50,48 @@ def parse(words: Sequence[str], commands: Mapping[str, Command], program: str) -
             raise UsageError(f"{flag}: options follow the command: {program} {named} {flag} ...")
     if after[:1] == ["help"]:
         after = [*after[1:], "--help"]
+    if after[:1] == [ALL]:
+        return Call(asks="all")
     if not after or after[0] == "--help" or any(flag in LIST for flag in before):
         return Call(asks="help")
+    if after[0] not in commands and {*after[1:2]} & {*HELP} and _family(after[0], commands):
+        return Call(after[0], asks="help")
     name, rest = _command(after, commands, program)
     early = [flag for flag in before if flag in (*HELP, DRY)]
     return _Line(name, commands[name], program).read([*early, *rest])
 
 
-def _command(words: list[str], commands: Mapping[str, Command], program: str) -> tuple[str, list[str]]:
+def _command(words: list[str], commands: Mapping[str, Declaration], program: str) -> tuple[str, list[str]]:
     """The command's name, and the words after it. `image build` is the command image.build."""
     first, both = words[0], ".".join(words[:2])
     if first in commands:
         return first, words[1:]
     if both in commands:
         return both, words[2:]
-    if family := [name.replace(".", " ") for name in commands if name.startswith(f"{first}.")]:
+    if family := _family(first, commands):
         raise UsageError(f"{program} {first}: which of {', '.join(family)}?")
     if first.endswith(".py"):
         raise UsageError(f"{first} is no command; to run it on the hosts: {program} launch {first}")
-    nearest = _nearest(first, commands)
-    raise UsageError(f"{program} has no command {first}{nearest}\nall of them: {program} help")
+    raise UsageError(
+        f"{program} has no command {first}{nearest(first, commands)}\nall of them: {program} help --all"
+    )
+
+
+def _family(first: str, commands: Iterable[str]) -> list[str]:
+    """The commands whose name begins with the word `first`, such as image."""
+    return [name.replace(".", " ") for name in commands if name.startswith(f"{first}.")]
 
 
 class _Line:
     """The words of one command, read from left to right."""
 
-    def __init__(self, name: str, command: Command, program: str) -> None:
+    def __init__(self, name: str, command: Declaration, program: str) -> None:
         self._name, self._command = name, command
         self._called = f"{program} {name.replace('.', ' ')}"
         self._values: dict[str, Any] = {}
+        self._words: list[str] = []
+        """The flags whose value is a word without a flag."""
+        self._program_begins = False
 
     def read(self, words: Sequence[str]) -> Call:
         """The command with the values of its flags."""
@@ -93,26 +106,25 @@ class _Line:
                 self._take_flag(word, left)
             else:
                 self._take_word(word, left)
+        self._require_all()
         return Call(self._name, self._values)
 
     def _take_word(self, word: str, left: list[str]) -> None:
         """A word without a flag, and the rest if it begins here."""
         command = self._command
-        named = {command.spellings.get(spelling) for spelling in command.ends_options} & {*self._values}
-        flags = [f"--{name}" for name in command.words]
-        free = [
-            flag for flag in flags if not named and (flag not in self._values or command.flags[flag] is list)
-        ]
-        if free:
-            self._give(free[0], word, free[0].removeprefix("--").upper())
-        elif command.rest_after_words:
+        free = [each for each in command.positional if each.name not in self._values or each.kind is tuple]
+        if free and not self._program_begins:
+            self._give(free[0], word, free[0].metavar)
+            self._words.append(free[0].name)
+        elif command.takes_program:
             left.insert(0, word)
         else:
-            place = f" after {' '.join(command.words).upper()}" if command.words else ""
+            words = " ".join(each.metavar for each in command.positional)
+            after = f" after {words}" if words else ""
             raise UsageError(
-                f"{self._called}: unexpected argument {word!r}{place}; see {self._called} --help"
+                f"{self._called}: unexpected argument {word!r}{after}; see {self._called} --help"
             )
-        if command.rest_after_words and len(free) < 2:
+        if command.takes_program and len(free) < 2:
             self._take_rest(left)
 
     def _take_flag(self, word: str, left: list[str]) -> None:
@@ -123,20 +135,22 @@ class _Line:
             written, equals, value = word[:2], "=", word[2:]
         if not (flag := self._flag(written)):
             raise UsageError(self._unknown(written))
-        if self._command.flags[flag] is bool:
+        if flag.kind is bool:
             if equals:
                 raise UsageError(f"{self._called}: {written} takes no value")
-            self._values[flag] = True
+            self._values[flag.name] = True
             return
-        if not equals and flag in self._command.alone and self._stands_alone(left):
-            equals, value = "=", self._command.alone[flag]
+        if not equals and flag.alone and self._stands_alone(left):
+            equals, value = "=", flag.alone
         if not equals:
             if not left or self._flag(left[0]):
                 raise UsageError(f"{self._called}: {written} needs a value")
             value = left.pop(0)
         self._give(flag, value, written)
-        if written in self._command.ends_options:
-            self._take_rest(left)
+        if flag.ends_options:
+            self._program_begins = True
+            if written == flag.ends_options:
+                self._take_rest(left)
 
     def _stands_alone(self, left: Sequence[str]) -> bool:
         """Whether the flag stands alone: the next word is not its value."""
@@ -144,49 +158,58 @@ class _Line:
             return True
         return bool(self._flag(left[0]) or (left[0].strip() and not left[0].startswith("-")))
 
-    def _flag(self, written: str) -> str | None:
+    def _flag(self, written: str) -> Flag | None:
         """The flag that a spelling stands for; None if there is no such flag."""
         is_long = written.startswith("-") and len(written.lstrip("-")) > 1
         plain = f"--{_name(written)}" if is_long else written
         plain = "--dry-run" if plain == DRY else plain
-        flag = self._command.spellings.get(plain, plain)
-        return flag if flag in self._command.flags else None
+        return self._command.flag(plain)
 
     def _is_program(self, word: str) -> bool:
         """Whether a word that looks like an option names a file that the command could run."""
-        return self._command.rest_after_words and Path(word).is_file()
+        return self._command.takes_program and Path(word).is_file()
 
     def _hint(self, written: str) -> str:
         """The answer to an option that only other launchers have; empty if there is none."""
         name = _name(written)
-        return self._command.hints.get(name if len(name) > 1 else written, "")
+        return self._command.kind.hints.get(name if len(name) > 1 else written, "")
 
-    def _give(self, flag: str, value: str, written: str = "") -> None:
-        named = written or flag
-        if flag in self._values and self._command.flags[flag] is not list:
-            more = f'; all in one: {flag}="A B"' if flag == f"--{self._command.rest}" else ""
-            raise UsageError(f"{self._called}: {flag} is given twice{more}")
+    def _give(self, flag: Flag, value: str, written: str) -> None:
+        if flag.name in self._values and flag.kind is not tuple:
+            more = f'; all in one: {flag.name}="A B"' if flag is self._command.rest else ""
+            raise UsageError(f"{self._called}: {flag.name} is given twice{more}")
         if value in self._command.flags:
-            raise UsageError(f"{self._called}: {named} needs a value, got the option {value}")
-        if mistake := self._command.mistake(flag, value, named):
-            hint = self._command.hints.get(f"{_name(flag)}={value}", "")
+            raise UsageError(f"{self._called}: {written} needs a value, got the option {value}")
+        if mistake := flag.mistake(written, value):
+            hint = self._command.kind.hints.get(f"{_name(flag.name)}={value}", "")
             raise UsageError(f"{self._called}: {mistake}{hint and f'; {hint}'}")
-        if (kind := self._command.flags[flag]) is list:
-            self._values.setdefault(flag, []).append(value)
+        if flag.kind is tuple:
+            self._values[flag.name] = (*self._values.get(flag.name, ()), value)
         else:
-            self._values[flag] = int(value) if kind is int else value
+            self._values[flag.name] = int(value) if flag.kind is int else value
 
     def _take_rest(self, left: list[str]) -> None:
         """Take the rest as the value of its flag, quoted as for a shell."""
         if not left:
             return
-        flag, rest = f"--{self._command.rest}", shlex.join(left)
-        if not self._command.rest:
+        if not (flag := self._command.rest):
             raise UsageError(f"{self._called} takes nothing after --")
-        if flag in self._values:
-            raise UsageError(f"{self._called}: {flag} is given, and {rest!r} too; give them in one place")
-        self._values[flag] = rest
+        rest = shlex.join(left)
+        if flag.name in self._values:
+            raise UsageError(
+                f"{self._called}: {flag.name} is given, and {rest!r} too; give them in one place"
+            )
+        self._values[flag.name] = rest
         left.clear()
+
+    def _require_all(self) -> None:
+        """Refuse a command without a word that it needs. A single word is the one that it needs."""
+        required = (each for each in self._command.flags.values() if each.required)
+        missing = [each for each in required if each.name not in self._values]
+        if missing and missing[0].takes == "positional" and len(self._words) == 1:
+            self._values[missing.pop(0).name] = self._values.pop(self._words[0])
+        if missing:
+            raise UsageError(f"{missing[0].required} {self._called} {self._command.arguments}")
 
     def _unknown(self, flag: str) -> str:
         """The message for an unknown option."""
@@ -195,12 +218,12 @@ class _Line:
             return f"{message}; to launch the file of this name: {self._called} ./{flag}"
         if hint := self._hint(flag):
             return f"{message}: {hint}"
-        message += _nearest(flag, [*self._command.flags, *self._command.spellings])
-        if self._command.rest_after_words:
-            name = " ".join(self._command.words).upper() or "COMMAND"
+        message += nearest(flag, [*self._command.flags, *self._command.spellings, *HELP])
+        if self._command.takes_program:
+            name = " ".join(each.metavar for each in self._command.positional) or "COMMAND"
             message += f"\nwhat is for the program follows its name: {self._called} {name} {flag}"
         elif self._command.rest:
-            message += f"\nwhat is for {self._command.rest_name} follows --: {self._called} -- {flag}"
+            message += f"\nwhat is for {self._command.rest.metavar} follows --: {self._called} -- {flag}"
         return f"{message}\nall of them: {self._called} --help"
 
 
@@ -209,6 +232,7 @@ def _name(written: str) -> str:
     return written.lstrip("-").replace("_", "-")
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+def nearest(text: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?` with the most similar text of those known; empty if none is similar."""
+    matches = difflib.get_close_matches(text, known, n=1, cutoff=0.7)
     return f"; did you mean {matches[0]}?" if matches else ""

@@ -6,71 +6,86 @@ import os
 import shlex
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from ..connect.opener import config_beside
 from ..errors import UsageError
 from ..hosts import hostfile
 from ..roster.inventory import require_own_variables
-from .command import Values, command
-from .shared import HELP, explained
-from .shipped import ANSIBLE
+from .command import Command, flag
+from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, MUSTER
 
-_OPTIONS = {
-    "help": {
-        "hosts": HELP["hosts"],
-        "ansible": "more options for ansible-playbook, like the words after --",
-        "dry-run": "print the command, and run nothing",
-    },
-    "values": {"ansible": Values(blank="no more options")},
-    "rest": "ansible",
-    "rest_name": "ANSIBLE-PLAYBOOK'S OPTIONS",
-}
+ANSIBLE = MUSTER / "ansible"
 
 
-@command(**_OPTIONS)
-def setup(hosts: str = "hosts.txt", ansible: str = "", dry_run: bool = False) -> None:
-    """Make a cluster of bare hosts: SSH trust, clocks, limits, the training stack.
+@dataclass(frozen=True)
+class PlaybookOptions(Command):
+    """A command that runs the playbook of its name. ansible-playbook takes the place of this process."""
+
+    book: ClassVar[str]
+
+    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO)
+    ansible: str = flag(
+        "",
+        "more options for ansible-playbook, like the words after --",
+        "ANSIBLE-PLAYBOOK'S OPTIONS",
+        takes="rest",
+        blank="no more options",
+    )
+    dry_run: bool = flag(False, "print the command, and run nothing")
+
+    def run(self) -> None:
+        """Check the hosts file, and start ansible-playbook."""
+        hosts_file = Path(self.hosts)
+        hostfile.load(hosts_file)  # so that mistakes in it are reported by us, not by Ansible
+        require_own_variables(hosts_file)
+        config_beside(hosts_file)  # the playbooks log in with it
+        try:
+            options = shlex.split(self.ansible)
+        except ValueError as error:
+            raise UsageError(f"--ansible {self.ansible!r}: {error}; quote it as in a shell") from None
+        config = ANSIBLE / "ansible.cfg"
+        argv = ["ansible-playbook", str(ANSIBLE / f"{self.book}.yml"), "--inventory", self.hosts, *options]
+        sys.stdout.write(f"ANSIBLE_CONFIG={shlex.quote(str(config))} {shlex.join(argv)}\n")
+        sys.stdout.flush()
+        if not self.dry_run:
+            os.execve(_ansible(), argv, {**os.environ, "ANSIBLE_CONFIG": str(config)})  # noqa: S606
+
+
+@dataclass(frozen=True)
+class Setup(PlaybookOptions):
+    """Make a cluster of bare hosts: SSH trust, clocks, limits, training stack.
 
     It is safe to run again, also after a change of hosts.txt. A dry run: muster setup -- --check --diff
     """
-    _play("setup", hosts, ansible, dry_run=dry_run)
+
+    book = "setup"
 
 
-@command(**_OPTIONS)
-def verify(hosts: str = "hosts.txt", ansible: str = "", dry_run: bool = False) -> None:
-    """Check whether the hosts are still as setup made them. The result is also in .muster/verify.json."""
-    _play("verify", hosts, ansible, dry_run=dry_run)
+@dataclass(frozen=True)
+class Verify(PlaybookOptions):
+    """Check whether the hosts are still as setup made them.
+
+    The result is also in .muster/verify.json.
+    """
+
+    book = "verify"
 
 
-@command(**_OPTIONS)
-def rotate_keys(hosts: str = "hosts.txt", ansible: str = "", dry_run: bool = False) -> None:
+@dataclass(frozen=True)
+class RotateKeys(PlaybookOptions):
     """Give the cluster a new SSH key; no login fails meanwhile."""
-    _play("rotate-keys", hosts, ansible, dry_run=dry_run)
+
+    book = "rotate-keys"
 
 
-@command(**_OPTIONS)
-def teardown(hosts: str = "hosts.txt", ansible: str = "", dry_run: bool = False) -> None:
+@dataclass(frozen=True)
+class Teardown(PlaybookOptions):
     """Bring the hosts back to how they were before setup."""
-    _play("teardown", hosts, ansible, dry_run=dry_run)
 
-
-def _play(book: str, hosts: str, more: str, *, dry_run: bool) -> None:
-    """Replace this process by ansible-playbook, whose exit status is then that of the command."""
-    with explained():
-        hostfile.load(Path(hosts))  # so that mistakes in it are reported by us, not by Ansible
-        require_own_variables(Path(hosts))
-        config_beside(Path(hosts))  # the playbooks log in with it
-        try:
-            words = shlex.split(more)
-        except ValueError as error:
-            raise UsageError(f"--ansible {more!r}: {error}; quote it as in a shell") from None
-        config = ANSIBLE / "ansible.cfg"
-        argv = ["ansible-playbook", str(ANSIBLE / f"{book}.yml"), "--inventory", hosts, *words]
-        sys.stdout.write(f"ANSIBLE_CONFIG={shlex.quote(str(config))} {shlex.join(argv)}\n")
-        sys.stdout.flush()
-        if not dry_run:
-            os.execve(_ansible(), argv, {**os.environ, "ANSIBLE_CONFIG": str(config)})  # noqa: S606
+    book = "teardown"
 
 
 def _ansible() -> str:

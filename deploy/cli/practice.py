@@ -27,10 +27,10 @@ from ..plan.spec import LaunchSpec, Program
 from ..timings import Timings
 from . import options
 from .carrying import carry_out
-from .command import Exit, Values, command
-from .shared import NEW_RUN, explained
-from .shipped import COMPOSE, EXAMPLES, TRAIN
+from .command import Command, Exit, flag
+from .shared import HOSTS_ALSO, HOSTS_FILE, MUSTER, NEW_RUN, RUNS_FOLDER, TRAIN
 
+EXAMPLES, COMPOSE = MUSTER / "examples", MUSTER / "compose.yaml"
 LOCAL: tuple[LauncherName, ...] = ("mpirun", "torchrun")
 """The launchers that start ranks on this machine."""
 NODES = ("node1", "node2", "node3")
@@ -70,33 +70,33 @@ _HANG = _Demo(
 )
 
 
-@command(
-    help={
-        "launcher": "mpirun (default) or torchrun",
-        "np": "number of ranks (default: 2, with --hang 3)",
-        "fail": "run a program whose rank 1 raises an exception, and print the verdict",
-        "hang": "run a program whose rank 1 skips a collective; after 20 s the verdict explains the hang",
-        "runs": NEW_RUN,
-    },
-    values={"np": Values(1, MAX_SLOTS)},
-    spellings={"-n": "--np"},
-)
-def demo(
-    launcher: str = "mpirun", np: int = 0, fail: bool = False, hang: bool = False, runs: str = "runs"
-) -> None:
+@dataclass(frozen=True)
+class Demo(Command):
     """Train on this machine alone: two ranks learn to read handwritten digits."""
-    with explained(), tempfile.TemporaryDirectory(prefix="muster-demo-") as folder:
-        chosen = _chosen(np, fail=fail, hang=hang)
-        launcher_name = options.one_of("--launcher", launcher, LOCAL)
-        _require_extra(chosen, launcher_name)
-        hosts_file, screen = Path(folder, "hosts.txt"), Screen(sys.stdout)
-        hosts_file.write_text(f"localhost slots={np or chosen.ranks}\n")
-        job = _job(chosen, launcher_name, hosts_file, screen.columns)
-        access = access_beside(hosts_file, "")
-        record = HostsRecord(job.hosts, access)
-        if chosen.hint:
-            screen.say(chosen.hint)
-        carry_out(job, access.open, Path(runs), screen, Timings(), record=record)
+
+    launcher: LauncherName = flag("mpirun", "mpirun (default) or torchrun", "NAME", choices=LOCAL)
+    np: int = flag(
+        0, "number of ranks (default: 2, with --hang 3)", "N", least=1, most=MAX_SLOTS, also=("-n",)
+    )
+    fail: bool = flag(False, "run a program whose rank 1 raises an exception, and print the verdict")
+    hang: bool = flag(
+        False, "run a program whose rank 1 skips a collective; after 20 s the verdict explains the hang"
+    )
+    runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER")
+
+    def run(self) -> None:
+        """Launch it on this machine, and exit with the status of the job."""
+        with tempfile.TemporaryDirectory(prefix="muster-demo-") as folder:
+            chosen = _chosen(self.np, fail=self.fail, hang=self.hang)
+            _require_extra(chosen, self.launcher)
+            hosts_file, screen = Path(folder, "hosts.txt"), Screen(sys.stdout)
+            hosts_file.write_text(f"localhost slots={self.np or chosen.ranks}\n")
+            job = _job(chosen, self.launcher, hosts_file, screen.columns)
+            access = access_beside(hosts_file, "")
+            record = HostsRecord(job.hosts, access)
+            if chosen.hint:
+                screen.say(chosen.hint)
+            carry_out(job, access.open, Path(self.runs), screen, Timings(), record=record)
 
 
 def _chosen(np: int, *, fail: bool, hang: bool) -> _Demo:
@@ -147,41 +147,54 @@ def _require_extra(chosen: _Demo, launcher: LauncherName) -> None:
         raise UnfitError([("localhost", reason)])
 
 
-@command(help={"hosts": "the cluster's hosts file, written if there is none (default: hosts.txt)"})
-def up(hosts: str = "hosts.txt") -> None:
-    """Start a practice cluster: three containers of the node image, reached as real hosts are."""
-    with explained():
-        if theirs := _of_another_cluster(folder := _keys_folder(Path(hosts))):
+@dataclass(frozen=True)
+class ClusterUp(Command):
+    """Start a practice cluster: three containers that are reached as hosts."""
+
+    hosts: str = flag(
+        HOSTS_FILE,
+        "the cluster's hosts file, written if there is none (default: hosts.txt)",
+        "FILE",
+        also=HOSTS_ALSO,
+    )
+
+    def run(self) -> None:
+        """Build the image, make keys, and start the containers."""
+        if theirs := _of_another_cluster(folder := _keys_folder(Path(self.hosts))):
             raise UsageError(
                 f"{folder} has the SSH files of another cluster ({theirs}), and this command would overwrite "
                 f"them; give the practice cluster {_OWN_FOLDER}"
             )
-        hosts_file = _practice_hosts(Path(hosts))
+        hosts_file = _practice_hosts(Path(self.hosts))
         target = os.environ.get("MUSTER_TARGET") or COMPOSED[0]
         image = os.environ.get("MUSTER_IMAGE") or f"muster:{target}"
         first = " (the first time: downloads 0.2 GB, 1 to 5 minutes)" if target == COMPOSED[0] else ""
         _say(f"image {image}{first}")
         if image in {f"muster:{name}" for name in COMPOSED}:
             _compose(hosts_file, "build")
-        else:
-            Engine().image(
-                image
-            )  # refuses an image that is not here: compose would build another of its name
+        else:  # refuse an image that is not here: compose would build another of its name
+            Engine().image(image)
         _say(f"{', '.join(NODES)}: keys, host keys, sshd")
         _compose(hosts_file, "up", "--detach", "--wait")
-        sys.stdout.write(f"next:\n    muster launch --hosts {shlex.quote(hosts)}\n    muster cluster down\n")
+        sys.stdout.write(
+            f"next:\n    muster launch --hosts {shlex.quote(self.hosts)}\n    muster cluster down\n"
+        )
 
 
-@command(help={"hosts": "the cluster's hosts file (default: hosts.txt)"})
-def down(hosts: str = "hosts.txt") -> None:
+@dataclass(frozen=True)
+class ClusterDown(Command):
     """Remove the practice cluster and its keys; the hosts file stays."""
-    with explained():
-        if theirs := _of_another_cluster(folder := _keys_folder(Path(hosts))):
+
+    hosts: str = flag(HOSTS_FILE, "the cluster's hosts file (default: hosts.txt)", "FILE", also=HOSTS_ALSO)
+
+    def run(self) -> None:
+        """Remove the containers, their volumes and the keys."""
+        if theirs := _of_another_cluster(folder := _keys_folder(Path(self.hosts))):
             raise UsageError(
                 f"{folder} has the SSH files of another cluster ({theirs}), and this command would remove "
                 f"them; run it where you ran muster cluster up, or in {_OWN_FOLDER}"
             )
-        _compose(Path(hosts), "down", "--volumes")
+        _compose(Path(self.hosts), "down", "--volumes")
         for name in KEYS:
             (folder / name).unlink(missing_ok=True)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ..console.terminal import harmless_streams
 from ..console.text import status_of
 from ..errors import UsageError
 from . import usage
-from .command import Exit
+from .command import Declaration, Exit
 from .commands import commands
-from .parser import parse
+from .parser import Call, parse
 
 
 def main(words: Sequence[str] | None = None, called: str = "muster") -> NoReturn:
@@ -51,19 +51,22 @@ def _run(words: Sequence[str], called: str) -> None:
         offered = candidates(" ".join(words[2:]), commands())
         sys.stdout.writelines(f"{word}\n" for word in offered)
         return
-    if words[:1] == ["--print-completion-script"]:
-        from .completion import script  # noqa: PLC0415  # once in the life of a shell's configuration
-
-        sys.stdout.write(script(words[1] if len(words) > 1 else "", called))
-        return
     if words[:1] in (["--version"], ["-V"]):  # loads no command
         sys.stdout.write(usage.versions())
         return
     named = [word for word in words if not word.startswith("-") and word != "help"]
     known = commands(named[0].partition(".")[0]) if named else {}
     call = parse(words, known, called)
-    if call.asks == "help":
-        command = known.get(call.command)
-        sys.stdout.write(usage.of_command(call.command, command, called) if command else usage.of_all(called))
+    if call.asks:
+        sys.stdout.write(_help(call, known, called))
     else:
         known[call.command].run(call.values)
+
+
+def _help(call: Call, known: Mapping[str, Declaration], called: str) -> str:
+    """The help text that a user asks for."""
+    if command := known.get(call.command):
+        return usage.of_command(call.command, command, called)
+    if call.command:
+        return usage.of_family(call.command, called)
+    return usage.of_all(called) if call.asks == "all" else usage.of_program(called)

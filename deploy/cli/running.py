@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from ..connect.channel import Channel
@@ -18,8 +17,8 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs.table import outcome
 from .command import Exit
-from .inventory import HOSTS_FILE
 from .job_lookup import Found, look, say_which, way_to
+from .shared import HOSTS_FILE, JobOptions, RecordOptions
 
 
 class Running(NamedTuple):
@@ -31,41 +30,35 @@ class Running(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(
-    job: str, hosts: str, runs: str, python: str, select: tuple[str, str] = ("", "")
-) -> Iterator[Running]:
-    """The job with this id, or whose id ends so, while its hosts are connected.
+def running(options: JobOptions, select: tuple[str, str] = ("", "")) -> Iterator[Running]:
+    """The job of a command, while its hosts are connected.
 
     Without an id it is the newest that runs, which is named on stderr. `select`: --include and --exclude.
 
     A host that cannot be reached, or cannot list its jobs, costs no more than its own part if another place
     knows the job. If none does, that host may be the one that has it: `UnfitError` names it.
     """
-    with look(job, hosts, runs, python) as found:
+    job = options.job
+    with look(job, options) as found:
         state = (found.named(job) if job else found.newest(running=True)).state
         if not job:
             say_which(state.job, found.lines_but(state.hosts))
-        with job_hosts(state, found, hosts, runs, python, select) as here:
+        with job_hosts(state, found, options, select) as here:
             yield here
 
 
 @contextlib.contextmanager
-def job_hosts(  # noqa: PLR0917  # what a command was given
-    state: JobState,
-    found: Found,
-    hosts: str,
-    runs: str,
-    python: str,
-    select: tuple[str, str] = ("", ""),
+def job_hosts(
+    state: JobState, found: Found, options: RecordOptions, select: tuple[str, str] = ("", "")
 ) -> Iterator[Running]:
     """The hosts on which a job runs, connected as its launch did. `MusterError` if it has none yet."""
     if not state.hosts:
         raise MusterError(f"{state.job} has no hosts yet: {state.why}")
-    listed, access = way_to(state, found, hosts, Path(runs), python)
+    listed, access = way_to(state, found, options)
     wanted = hostfile.select([host for host in listed if host.name in state.hosts], *select)
     lacking = () if any(select) else sorted({*state.hosts} - {host.name for host in wanted})
     places = state.places
-    unlisted = dict.fromkeys(lacking, f"not in {hosts or HOSTS_FILE}")
+    unlisted = dict.fromkeys(lacking, f"not in {options.hosts or HOSTS_FILE}")
     with connected(wanted, access, found) as (channels, silent):
         expect_ranks(channels, places)
         yield Running(state, channels, {**silent, **unlisted})

@@ -1,60 +1,99 @@
-"""What all commands share: the help of common options, and how errors and signals end a command."""
+"""The flags that many commands share, and small things that every command may need."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from .. import interrupts
-from ..common.os_errors import explain
 from ..common.users import home
-from ..console.terminal import harmless_lines
-from ..errors import MusterError, UsageError
-from .command import Exit
+from ..errors import UsageError
+from .command import Command, flag
 
-HELP = {
-    "hosts": "the hosts file (default: hosts.txt)",
-    "include": "only these hosts: node[1-3],gpu-a",
-    "exclude": "not these hosts",
-    "python": "the Python on the hosts (default: setup's, else python3; on localhost the Python of Muster)",
-}
+HOSTS_FILE = "hosts.txt"
+"""The hosts file of a command that names none."""
+RUNS_FOLDER = "runs"
+"""The folder of the runs of a command that names none."""
+HERE = "here"
+"""The value of `--slurm` without words: the allocation in which this command runs."""
+
+MUSTER = Path(__file__).parents[2]
+"""The folder of the package `muster`: a checkout and a wheel have the same files below it."""
+TRAIN = MUSTER / "train"
+
+HOSTS = "the hosts file (default: hosts.txt)"
+HOSTS_ALSO = ("-H", "--hostfile")
+INCLUDE = "only these hosts: node[1-3],gpu-a"
+EXCLUDE = "not these hosts"
+PYTHON = "the Python on the hosts (default: setup's, else python3; on localhost the Python of Muster)"
+JSON = "print JSON for programs"
 THE_JOB = "the id of the job, or the end of the id"
 NEWEST_JOB = f"{THE_JOB} (default: the newest)"
 RUNNING_JOB = f"{THE_JOB} (default: the newest that runs)"
 JOB_HOSTS = "a hosts file with the hosts of a job that was not launched from here (default: hosts.txt)"
 RUNS = "the folder that holds the runs of this machine (default: runs)"
-RUNS_FOLDER = "runs"
-"""The folder of the runs of a command that names none."""
 NEW_RUN = "the folder in which to make the folder of this run (default: runs)"
 SLOTS = "slots of every host: gpus, cores, auto (GPUs, else cores) or a number (default: the hosts file's)"
+WHERE = "Hosts"
+"""The title of the flags that choose hosts, in the help of commands with many flags."""
+
+
+@dataclass(frozen=True)
+class HostOptions(Command):
+    """The flags of a command for the hosts of a hosts file."""
+
+    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO, group=WHERE)
+    include: str = flag("", INCLUDE, "HOSTS", group=WHERE)
+    exclude: str = flag("", EXCLUDE, "HOSTS", group=WHERE)
+    python: str = flag("", PYTHON, "PATH", group=WHERE)
+
+
+@dataclass(frozen=True)
+class RecordOptions(Command):
+    """The flags of a command that looks for the records of jobs, here and on hosts."""
+
+    hosts: str = flag("", JOB_HOSTS, "FILE", also=HOSTS_ALSO)
+    runs: str = flag(RUNS_FOLDER, RUNS, "FOLDER")
+    python: str = flag("", PYTHON, "PATH")
+
+
+@dataclass(frozen=True)
+class JobOptions(RecordOptions):
+    """The flags of a command for one job."""
+
+    job: str = flag("", THE_JOB, takes="positional")
+
+
+@dataclass(frozen=True)
+class NewestJobOptions(JobOptions):
+    """The same; without an id, the command is for the newest job."""
+
+    job: str = flag("", NEWEST_JOB, takes="positional")
+
+
+@dataclass(frozen=True)
+class RunningJobOptions(JobOptions):
+    """The same; without an id, the command is for the newest job that runs."""
+
+    job: str = flag("", RUNNING_JOB, takes="positional")
+
+
+@dataclass(frozen=True)
+class SlurmOptions(HostOptions):
+    """The flags of a command for hosts of a hosts file, or hosts that Slurm gives."""
+
+    slurm: str = flag(
+        "",
+        "take hosts from Slurm: salloc's options in one argument; without a value, this allocation",
+        "OPTIONS",
+        alone=HERE,
+        group=WHERE,
+    )
 
 
 def cache_folder() -> Path:
     """The folder of this machine for files that can be made again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path(home(), ".cache"), "muster")
-
-
-@contextlib.contextmanager
-def explained(interrupted: str = "interrupted") -> Iterator[None]:
-    """Print errors as plain text and exit with their status. SIGTERM, SIGHUP and SIGQUIT act like Ctrl-C.
-
-    A signal after the result of the command is known does not change its status.
-    """
-    interrupts.begin()
-    try:
-        yield
-    except MusterError as error:
-        raise Exit(harmless_lines(str(error)), error.exit_status) from None
-    except BrokenPipeError:  # `| head`: deploy/cli/program.py
-        raise
-    except OSError as error:  # an error of this machine: errors of hosts arrive as a MusterError
-        raise Exit(harmless_lines(f"here: {explain(error)}"), 1) from None
-    except KeyboardInterrupt as stop:
-        if (status := interrupts.decided()) is not None:
-            raise Exit(code=status) from None
-        raise Exit(interrupted, 128 + (stop.args or (2,))[0]) from None
 
 
 def require_rank(rank: int, count: int, option: str = "--rank") -> int:

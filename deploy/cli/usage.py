@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from .command import Command
-from .commands import FAMILIES
+from .command import Declaration, Flag
+from .commands import FAMILIES, SUMMARIES
 
 DISTRIBUTIONS = {"Muster": "muster-cluster", "Fabric": "fabric", "Invoke": "invoke", "Paramiko": "paramiko"}
 LEAST_TEXT, BETWEEN = 30, 3  # columns of the text beside the names, and of the gap between them
 LONGEST_NAME = 26  # a longer name has its text in the next line
+MOST_UNGROUPED = 10
+"""The most options that a help shows without titles."""
+FIRST_COMMANDS = {
+    "init": "start a project: hosts.txt, fabfile.py",
+    "demo": "train on this machine alone, to try it",
+    "check": "are the hosts fit, and if not, what fixes it",
+    "launch SCRIPT": "run a program on every host",
+    "status": "the jobs, running and over",
+    "logs": "what the ranks printed",
+    "top": "hosts and ranks, live",
+    "why": "why a job hangs or is slow",
+    "stop JOB": "end a job on every host",
+    "run COMMAND": "run a command on every host",
+}
+"""The commands of a day, by what one does."""
 
 
 def versions() -> str:
@@ -19,25 +34,56 @@ def versions() -> str:
     return "".join(f"{name} {_version_of(distribution)}\n" for name, distribution in DISTRIBUTIONS.items())
 
 
+def of_program(called: str) -> str:
+    """The commands of a day; it fits a terminal of 24 lines."""
+    rows = [(f"{called} {name}", text) for name, text in FIRST_COMMANDS.items()]
+    return (
+        f"Usage: {called} COMMAND [options]\n\n{_columns(rows)}\n"
+        f"{called} help --all lists all commands, {called} COMMAND --help explains one.\n"
+    )
+
+
 def of_all(called: str) -> str:
     """Every command with the first line of its help, in the order in which a user needs them."""
     parts = [f"Usage: {called} COMMAND [options]\n"]
-    for title, names in FAMILIES.items():
-        rows = [(name.replace(".", " "), summary) for name, (_, summary) in names.items()]
-        parts.append(f"\n{title}:\n{_columns(rows)}")
+    parts += [f"\n{title}:\n{_summaries([*names])}" for title, names in FAMILIES.items()]
     return "".join([*parts, f"\n{called} COMMAND --help explains a command; {called} --version\n"])
 
 
-def of_command(name: str, command: Command, called: str) -> str:
-    """The usage of a command, what it does, and each option with its other spellings."""
-    rows = []
-    for flag, kind in command.flags.items():
-        also = ", ".join(command.other_spellings(flag))
-        text = command.help.get(flag, "")
-        value = "" if kind is bool else " N" if kind is int else " VALUE"
-        rows.append((flag + value, f"{text} (also {also})" if also else text))
-    usage = f"Usage: {called} {name.replace('.', ' ')} {command.usage}\n"
-    return f"{usage}\n{command.text}\n\nOptions:\n{_columns(rows)}"
+def of_family(first: str, called: str) -> str:
+    """The commands whose name begins with the word `first`, such as image."""
+    names = [name for name in SUMMARIES if name.startswith(f"{first}.")]
+    return (
+        f"Usage: {called} {first} COMMAND [options]\n\n{_summaries(names)}\n"
+        f"{called} {first} COMMAND --help explains a command\n"
+    )
+
+
+def of_command(name: str, command: Declaration, called: str) -> str:
+    """The usage of a command, what it does, and each option with its short spelling."""
+    usage = f"Usage: {called} {name.replace('.', ' ')} [options] {command.arguments}".rstrip()
+    rows = {
+        title: [(value_of(each, short=True), each.help) for each in flags]
+        for title, flags in grouped(command).items()
+    }
+    left = _left(row for group in rows.values() for row in group)
+    groups = (f"\n{title}:\n{_columns(group, left)}" for title, group in rows.items())
+    return "".join([usage, f"\n\n{command.text}\n", *groups])
+
+
+def grouped(command: Declaration) -> dict[str, list[Flag]]:
+    """The flags of a command by their titles; by one title if there are few."""
+    groups: dict[str, list[Flag]] = {title: [] for title in command.kind.groups}
+    for each in command.flags.values():
+        title = each.group if len(command.flags) > MOST_UNGROUPED else ""
+        groups.setdefault(title or "Options", []).append(each)
+    return {title: flags for title, flags in groups.items() if flags}
+
+
+def value_of(flag: Flag, *, short: bool = False) -> str:
+    """A flag with a name for its value: `--np N`; `-n, --np N` with its short spelling."""
+    brief = next((f"{also}, " for also in flag.also if short and len(also) == 2), "")
+    return f"{brief}{flag.name}" if flag.kind is bool else f"{brief}{flag.name} {flag.metavar}"
 
 
 def _version_of(distribution: str) -> str:
@@ -50,13 +96,22 @@ def _version_of(distribution: str) -> str:
         return "(not installed)"
 
 
-def _columns(rows: Sequence[tuple[str, str]]) -> str:
+def _summaries(names: Sequence[str]) -> str:
+    return _columns([(name.replace(".", " "), SUMMARIES[name]) for name in names])
+
+
+def _left(rows: Iterable[tuple[str, str]]) -> int:
+    """The width of the names on the left, with the gap."""
+    return min(LONGEST_NAME, max((len(name) for name, _ in rows), default=0)) + BETWEEN
+
+
+def _columns(rows: Sequence[tuple[str, str]], left: int = 0) -> str:
     """Names on the left and their texts, wrapped to the terminal, on the right."""
-    left = min(LONGEST_NAME, max((len(name) for name, _ in rows), default=0)) + BETWEEN
+    left = left or _left(rows)
     width = max(LEAST_TEXT, min(100, shutil.get_terminal_size().columns) - left - 3)
     lines = []
     for name, text in rows:
-        first, *more = textwrap.wrap(text, width) or [""]
+        first, *more = textwrap.wrap(text, width, break_on_hyphens=False) or [""]
         if len(name) > left - BETWEEN:
             lines += [f"  {name}", f"  {'':{left}}{first}"]
         else:

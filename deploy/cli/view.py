@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
 
@@ -21,85 +22,70 @@ from ..view.page.records import Records, read
 from ..view.page.render import render
 from ..view.page.write import NAME, write_page, write_report
 from ..view.tensorboard import write_tensorboard
-from .command import command
+from .command import flag
 from .job_lookup import one, require_logs
-from .jobs import JOB_HELP
-from .shared import NEWEST_JOB, explained
+from .shared import JSON, NewestJobOptions, RecordOptions
 
 
-@command(
-    help={
-        **JOB_HELP,
-        "job": NEWEST_JOB,
-        "output": "the file to write (default: report.html in runs/JOB)",
-        "tensorboard": "also write metrics, steps and samples for TensorBoard, to a folder of this folder",
-    },
-    words=("job",),
-)
-def report(  # noqa: PLR0917  # a flag for each parameter
-    job: str = "",
-    output: str = "",
-    tensorboard: str = "",
-    hosts: str = "",
-    runs: str = "runs",
-    python: str = "",
-) -> None:
-    """Write the page of a job, one HTML file: its verdict, time line, metrics, resources and last lines.
+@dataclass(frozen=True)
+class Report(NewestJobOptions):
+    """Write the page of a job: verdict, time line, metrics, resources, last lines.
 
-    A launch and an attach write it at the end. This writes it anew, also for a job that still runs.
+    It is one HTML file. A launch and an attach write it at the end. This writes it anew, also for a job that
+    still runs.
     """
-    with explained(), one(job, hosts, runs, python, default="newest") as known:
-        require_logs(known)
-        with _folder(known, Path(runs)) as (folder, page):
-            written = write_report(folder, Path(output) if output else page)
-            sys.stdout.write(harmless(str(written)) + "\n")
-            if tensorboard:
-                sys.stdout.write(harmless(write_tensorboard(read(folder), Path(tensorboard))) + "\n")
+
+    output: str = flag("", "the file to write (default: report.html in runs/JOB)", "FILE")
+    tensorboard: str = flag(
+        "",
+        "also write metrics, steps and samples for TensorBoard, to a folder of this folder",
+        "FOLDER",
+    )
+
+    def run(self) -> None:
+        """Write it, and print its path."""
+        with one(self.job, self, default="newest") as known:
+            require_logs(known)
+            with _folder(known, Path(self.runs)) as (folder, page):
+                written = write_report(folder, Path(self.output) if self.output else page)
+                sys.stdout.write(harmless(str(written)) + "\n")
+                if self.tensorboard:
+                    sys.stdout.write(harmless(write_tensorboard(read(folder), Path(self.tensorboard))) + "\n")
 
 
-@command(
-    help={
-        **JOB_HELP,
-        "job": "a job: its id, or the end of it; give two or more",
-        "html": "also write the comparison as a page to this file",
-        "json": "print JSON for programs",
-    },
-    iterable=["job"],
-    words=("job",),
-)
-def compare(  # noqa: PLR0917  # a flag for each parameter
-    job: Iterable[str] | None = None,
-    html: str = "",
-    hosts: str = "",
-    runs: str = "runs",
-    python: str = "",
-    json: bool = False,
-) -> None:
-    """Compare jobs: differences in code, arguments, environment, versions, hosts and results."""
-    names = list(job or ())
-    with explained(), tempfile.TemporaryDirectory(prefix="muster-compare-") as place:
-        if len(names) < 2:
+@dataclass(frozen=True)
+class Compare(RecordOptions):
+    """Compare jobs: code, arguments, environment, versions, hosts and results."""
+
+    job: tuple[str, ...] = flag((), "a job: its id, or the end of it; give two or more", takes="positional")
+    html: str = flag("", "also write the comparison as a page to this file", "FILE")
+    json: bool = flag(False, JSON)
+
+    def run(self) -> None:
+        """Print the differences."""
+        if len(self.job) < 2:
             raise UsageError("which jobs? muster compare JOB1 JOB2; muster status lists all")
-        records = [_records(name, hosts, runs, python, Path(place)) for name in names]
+        with tempfile.TemporaryDirectory(prefix="muster-compare-") as folder:
+            records = [_records(job, self, Path(folder)) for job in self.job]
         found, came = differences(records), outcome(records)
-        if html:
+        if self.html:
             page = render(
                 "compare.html", found=found, came=came, unrecorded=unrecorded(records), compared=text.COMPARED
             )
-            write_page(page, Path(html))
+            write_page(page, Path(self.html))
         as_json = dumps(text.as_json(records, found, came), indent=2) + "\n"
-        sys.stdout.write(as_json if json else text.as_text(records, found, came))
+        sys.stdout.write(as_json if self.json else text.as_text(records, found, came))
 
 
-def _records(job: str, hosts: str, runs: str, python: str, place: Path) -> Records:
-    """The records of a job, wherever it is."""
-    with one(job, hosts, runs, python) as known:
+def _records(job: str, options: RecordOptions, copies: Path) -> Records:
+    """The records of a job, wherever it is; those of a job that runs elsewhere are copied to this folder."""
+    with one(job, options) as known:
         require_logs(known)
         if not known.place.host:
             return read(Path(known.state.folder))
         if not known.state.running:
-            return read(jobs.fetch(known, Path(runs)))
-        folder = place / known.state.job
+            return read(jobs.fetch(known, Path(options.runs)))
+        folder = copies / known.state.job
         snapshot(known, folder)
         return read(folder)
 
@@ -111,8 +97,8 @@ def _folder(known: Known, runs: Path) -> Iterator[tuple[Path, Path]]:
         folder = jobs.fetch(known, runs) if known.place.host else Path(known.state.folder)
         yield folder, folder / NAME
         return
-    with tempfile.TemporaryDirectory(prefix="muster-report-") as place:
-        folder = Path(place) / known.state.job
+    with tempfile.TemporaryDirectory(prefix="muster-report-") as copies:
+        folder = Path(copies) / known.state.job
         folder.mkdir()
         snapshot(known, folder)
         yield folder, Path(f"report-{known.state.job}.html")

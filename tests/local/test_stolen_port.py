@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.shipped import TRAIN
+from muster.deploy.cli.shared import TRAIN
 from muster.deploy.connect.opener import opener_with
 from muster.deploy.hosts import hostfile
 from muster.deploy.jobs.job import Job

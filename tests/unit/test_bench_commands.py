@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,10 @@ import pytest
 
 from muster.deploy.bench.links import Links
 from muster.deploy.bench.run import Ran
-from muster.deploy.cli import bench, benching, check_bench
+from muster.deploy.cli import bench, bench_job, program
 from muster.deploy.cli import inventory as inventories
-from muster.deploy.cli.command import Exit
 from muster.deploy.cli.inventory import Inventory, of_file
+from muster.deploy.cli.shared import HostOptions, SlurmOptions
 from muster.deploy.errors import MusterError, UnfitError
 from muster.deploy.jobs.job import Job
 from tests.unit.test_bench_hosts import text as speeds_of
@@ -52,29 +53,25 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, status: int = 0) -> Launches:
     launches = Launches(
         {"links": links_of(3), "sweep": {}, "host_speed": {rank: speeds_of() for rank in range(3)}}, status
     )
-    for module in (bench, check_bench):
-        monkeypatch.setattr(module, "carry_out", launches)
+    for module in (bench, bench_job):
+        monkeypatch.setattr(module, "run_job", launches)
     return launches
 
 
-def run(command: Any, **options: object) -> int:
-    try:
-        command.body(**options)
-    except Exit as done:
-        return done.code or 0
-    return 0
+def run(line: str) -> int:
+    return program.run(shlex.split(line))
 
 
 def test_links_are_measured_by_one_rank_on_each_host_without_the_working_tree(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launches = stand_in(monkeypatch)
-    assert run(bench.links, launcher="torchrun", backend="gloo", short=True) == 0
+    assert run("bench links --launcher torchrun --backend gloo --short") == 0
     (job,) = launches.jobs
     assert [(host.name, host.slots) for host in job.hosts] == [(f"node{n}", 1) for n in (1, 2, 3)]
     assert (job.spec.launcher, job.spec.backend) == ("torchrun", "gloo")
     assert job.spec.program.module == "muster.train.tools.links"
-    assert job.spec.program.args == benching.SHORT["links"]
+    assert job.spec.program.args == bench_job.SHORT["links"]
     assert (job.tree.files, bool(job.library.files)) == ((), True)
     assert "later runs are compared with this one" in capsys.readouterr().out
 
@@ -83,16 +80,16 @@ def test_the_second_run_is_compared_with_the_first(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in(monkeypatch)
-    run(bench.links)
+    run("bench links")
     first = Links.of_json(json.loads((place / ".muster/bench/links-gloo.baseline.json").read_text()))
     faster = dataclasses.replace(
         first, links=tuple(dataclasses.replace(link, bytes_per_s=1e11) for link in first.links)
     )
     (place / "faster.json").write_text(json.dumps(faster.as_json()))
     capsys.readouterr()
-    assert run(bench.links) == 0
+    assert run("bench links") == 0
     assert "not slower than in .muster/bench/links-gloo.baseline.json" in capsys.readouterr().out
-    assert run(bench.links, baseline="faster.json", json=True) == 0
+    assert run("bench links --baseline faster.json --json") == 0
     assert len(json.loads(capsys.readouterr().out)["slower"]) == 6
 
 
@@ -100,38 +97,37 @@ def test_a_host_that_prints_nonsense_ends_the_benchmark_with_3(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launches = Launches({"links": {**links_of(3), 1: "garbage\n"}})
-    monkeypatch.setattr(bench, "carry_out", launches)
-    assert run(bench.links) == 3
+    monkeypatch.setattr(bench, "run_job", launches)
+    assert run("bench links") == 3
     assert "ERROR   node2: it measured 0 of its 2 links" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "said"),
+    ("line", "said"),
     [
-        (bench.links, {"baseline": "none.json"}, "--baseline: no file none.json"),
-        (bench.links, {"include": "node1"}, "a link needs two hosts"),
-        (bench.links, {"backend": "tcp", "slurm": "-N 3"}, "--backend tcp: must be one of"),
-        (bench.links, {"network": "10.0.0.0/99"}, "--network 10.0.0.0/99: '10.0.0.0/99' does not appear"),
-        (bench.collectives, {"operation": ["allreduce"]}, "allreduce: must be one of all_reduce"),
-        (bench.collectives, {"minbytes": "8x"}, "--minbytes 8x"),
-        (bench.collectives, {"datatype": "float32"}, "--datatype float32: must be one of"),
-        (bench.hosts, {"baseline": "hosts.txt"}, "hosts.txt: no such result of muster bench"),
+        ("links --baseline none.json", "--baseline: no file none.json"),
+        ("links --include node1", "a link needs two hosts"),
+        ("links --backend tcp --slurm='-N 3'", "--backend tcp: must be one of"),
+        ("links --network 10.0.0.0/99", "--network 10.0.0.0/99: '10.0.0.0/99' does not appear"),
+        ("collectives allreduce", "allreduce: must be one of all_reduce"),
+        ("collectives --minbytes 8x", "--minbytes 8x"),
+        ("collectives --datatype float32", "--datatype float32: must be one of"),
+        ("hosts --baseline hosts.txt", "hosts.txt: no such result of muster bench"),
     ],
 )
 def test_a_mistake_ends_with_2_before_anything_runs(
-    place: Path, monkeypatch: pytest.MonkeyPatch, command: Any, options: dict[str, Any], said: str
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, said: str
 ) -> None:
     launches = stand_in(monkeypatch)
-    with pytest.raises(Exit, match=said) as refused:
-        command.body(**options)
-    assert refused.value.code == 2
+    assert run(f"bench {line}") == 2
+    assert said in capsys.readouterr().err
     assert launches.jobs == []
 
 
 def test_options_of_nccl_tests_reach_the_program(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = Launches({"sweep": {}})
-    monkeypatch.setattr(bench, "carry_out", launches)
-    assert run(bench.collectives, operation=["reduce_scatter"], maxbytes="1G", np=5, op="max", check=0) == 0
+    monkeypatch.setattr(bench, "run_job", launches)
+    assert run("bench collectives reduce_scatter -e 1G --np 5 -o max -c 0") == 0
     (job,) = launches.jobs
     assert job.spec.np == 5
     assert {"--operations=reduce_scatter", f"--maxbytes={1 << 30}", "--op=max", "--check=0"} <= {
@@ -143,31 +139,31 @@ def test_what_ended_the_job_comes_before_what_it_did_not_print(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launches = Launches({"sweep": {0: "NCCL INFO cudaDriverVersion 12080\n"}}, status=3)
-    monkeypatch.setattr(bench, "carry_out", launches)
-    monkeypatch.setattr(benching, "verdict", lambda *_: "")
-    assert run(bench.collectives, json=True) == 3
+    monkeypatch.setattr(bench, "run_job", launches)
+    monkeypatch.setattr(bench_job, "verdict", lambda *_: "")
+    assert run("bench collectives --json") == 3
 
 
-@pytest.mark.parametrize("command", [bench.links, bench.collectives, bench.hosts])
-def test_hosts_may_be_those_of_slurm(place: Path, monkeypatch: pytest.MonkeyPatch, command: Any) -> None:
+@pytest.mark.parametrize("command", ["links", "collectives", "hosts"])
+def test_hosts_may_be_those_of_slurm(place: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     @contextlib.contextmanager
-    def allocated(slurm: str, *_: object) -> Iterator[Inventory]:
-        assert slurm == "-N 3"
-        yield dataclasses.replace(of_file("given", "", "", ""), allocation="7")
+    def allocated(options: SlurmOptions, *_: object) -> Iterator[Inventory]:
+        assert options.slurm == "-N 3"
+        yield dataclasses.replace(of_file(HostOptions("given")), allocation="7")
 
     (place / "hosts.txt").rename(place / "given")
     monkeypatch.setattr(inventories, "allocated", allocated)
     launches = stand_in(monkeypatch)
-    assert run(command, slurm="-N 3") == 0
+    assert run(f"bench {command} --slurm='-N 3'") == 0
     assert [job.spec.allocation for job in launches.jobs] == ["7"]
 
 
 def test_a_check_gets_what_is_slow_as_warnings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = {2: speeds_of(0.5), 0: speeds_of(), 1: speeds_of()}
     launches = Launches({"links": links_of(3), "host_speed": slow})
-    monkeypatch.setattr(check_bench, "carry_out", launches)
-    inventory = of_file("hosts.txt", "", "", "")
-    found = check_bench.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    monkeypatch.setattr(bench_job, "run_job", launches)
+    inventory = of_file(HostOptions())
+    found = bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert {(finding.id, finding.host, finding.severity) for finding in found.findings} == {
         ("bench.slow-host", "node3", "warning")
     }
@@ -178,8 +174,8 @@ def test_a_check_gets_what_is_slow_as_warnings(place: Path, monkeypatch: pytest.
 
 def test_a_benchmark_that_fails_is_a_warning_of_a_check(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, status=1)
-    inventory = of_file("hosts.txt", "", "", "")
-    found = check_bench.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    inventory = of_file(HostOptions())
+    found = bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert [(finding.id, finding.host) for finding in found.findings] == [("bench.failed", "node2")] * 2
     assert "rank 1 on node2: boom (runs/JOB)" in found.findings[0].text
 
@@ -201,15 +197,15 @@ def test_a_benchmark_that_cannot_begin_is_a_warning_of_a_check(
     def refuse(*_: object) -> Ran:
         raise error
 
-    monkeypatch.setattr(check_bench, "carry_out", refuse)
-    inventory = of_file("hosts.txt", "", "", "")
-    benched = check_bench.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    monkeypatch.setattr(bench_job, "run_job", refuse)
+    inventory = of_file(HostOptions())
+    benched = bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert {finding.id for finding in benched.findings} == {"bench.failed"}
     assert [(finding.host, finding.text) for finding in benched.findings] == found
 
 
 def test_a_single_host_has_no_links_to_check(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = stand_in(monkeypatch)
-    inventory = of_file("hosts.txt", "node1", "", "")
-    check_bench.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
+    inventory = of_file(HostOptions(include="node1"))
+    bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert [job.spec.program.module for job in launches.jobs] == ["muster.train.tools.host_speed"]

@@ -200,8 +200,7 @@ def test_what_nohup_ignores_stays_ignored() -> None:
 
 def test_a_signal_after_the_result_keeps_the_status_of_the_job() -> None:
     text = """
-from muster.deploy.cli.command import Exit
-from muster.deploy.cli.shared import explained
+from muster.deploy.cli.command import Exit, explained
 try:
     with explained(None):
         interrupts.decide(5)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from muster.deploy.cli import jobs as job_commands
-from muster.deploy.cli.command import Exit
+from muster.deploy.cli.command import Exit, execute
+from muster.deploy.cli.shared import JobOptions
 from muster.deploy.common.frames import Frame
 from muster.deploy.common.runs import identity
 from muster.deploy.connect.requests.request import Answer, Request
@@ -416,9 +417,11 @@ def test_the_table_shows_nothing_that_drives_a_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in job_table.details(only(tmp_path).state)
 
 
-@pytest.mark.parametrize(("name", "lines"), [("logs", 3), ("attach", 3), ("attach", 0)])
+@pytest.mark.parametrize(
+    ("kind", "lines"), [(job_commands.Logs, 3), (job_commands.Attach, 3), (job_commands.Attach, 0)]
+)
 def test_a_screen_that_takes_nothing_ends_what_is_shown_on_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, lines: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[JobOptions], lines: int
 ) -> None:
     run = make_run(tmp_path / "runs")
     (run / "result.json").write_text(json.dumps({**FAILED, "exit_status": 0}))
@@ -429,6 +432,6 @@ def test_a_screen_that_takes_nothing_ends_what_is_shown_on_it(
     monkeypatch.chdir(tmp_path)
     with Path("/dev/full").open("w") as full, pytest.raises(Exit) as end:
         monkeypatch.setattr("sys.stdout", full)
-        getattr(job_commands, name)(RECORD["job"])
+        execute(kind(job=RECORD["job"]))
     assert end.value.code == 1
     assert len([*left]) == max(0, lines - 1)

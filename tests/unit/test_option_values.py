@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.cli.command import Command
 from muster.deploy.cli.commands import commands
 from muster.deploy.cli.parser import parse
 from muster.deploy.cli.program import main
@@ -112,16 +111,15 @@ def _options() -> list[str]:
     return [
         f"{name} {flag}"
         for name, command in COMMANDS.items()
-        for flag, kind in command.flags.items()
-        if kind is not bool
+        for flag, declared in command.flags.items()
+        if declared.kind is not bool
     ]
 
 
 def _line(option: str, value: str) -> list[str]:
     """The words of a command with a value for an option, and with whatever else it needs."""
     name, flag = option.split()
-    command: Command = COMMANDS[name]
-    alone = flag.removeprefix("--") in command.words or option == "launch --module"
+    alone = COMMANDS[name].flags[flag].takes == "positional" or option == "launch --module"
     needed = "" if alone else ARGUMENTS.get(name, "")
     if option in BESIDE:
         needed = BESIDE[option] if name == "data.push" else f"{BESIDE[option]} {needed}"

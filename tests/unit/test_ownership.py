@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli import playbooks
+from muster.deploy.cli.program import run
 from muster.deploy.connect import ownership
 from muster.deploy.connect.ownership import is_private, require_own, within
 from muster.deploy.errors import UsageError
@@ -95,15 +96,11 @@ def test_an_inventory_that_others_may_write_is_not_run(
 def test_a_playbook_is_not_started_with_what_others_wrote(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from muster.deploy.cli.command import Exit
-
     hosts = make(tmp_path / "hosts.txt", "node1\n")
     make(tmp_path / place).chmod(0o666)
     (tmp_path / place).parent.chmod(0o755)
     monkeypatch.setattr(os, "execve", lambda *words: pytest.fail("started"))
     monkeypatch.setattr(playbooks, "_ansible", lambda: pytest.fail("started"))
     monkeypatch.setattr(ownership, "is_private", lambda group: True)
-    with pytest.raises(Exit) as ended:
-        playbooks.setup(hosts=str(hosts))
-    assert ended.value.code == 2
-    assert "others may write to it" in str(ended.value) + "".join(capsys.readouterr())
+    assert run(["setup", "--hosts", str(hosts)]) == 2
+    assert "others may write to it" in capsys.readouterr().err

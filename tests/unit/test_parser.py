@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from muster.deploy.cli.commands import FAMILIES, commands
+from muster.deploy.cli.commands import SUMMARIES, commands
 from muster.deploy.cli.parser import Call, parse
 from muster.deploy.errors import UsageError
 
@@ -22,9 +22,9 @@ def meaning(line: str) -> Call:
     name, *words = shlex.split(line)
     values: dict[str, object] = {}
     for flag, equals, value in (word.partition("=") for word in words):
-        kind = COMMANDS[name].flags[flag]
-        if kind is list:
-            values[flag] = [*values.get(flag, []), value]  # type: ignore[misc]  # a list by then
+        kind = COMMANDS[name].flags[flag].kind
+        if kind is tuple:
+            values[flag] = (*values.get(flag, ()), value)  # type: ignore[misc]  # a tuple by then
         else:
             values[flag] = True if not equals else int(value) if kind is int else value
     return Call(name, values)
@@ -34,6 +34,8 @@ def meaning(line: str) -> Call:
     ("written", "meant"),
     [
         ("status", "status"),
+        ("eval J x", "eval --job=J --expression=x"),
+        ("eval x", "eval --expression=x"),
         ("logs J -f", "logs --job=J --follow"),
         ("logs --hosts h.txt J", "logs --hosts=h.txt --job=J"),
         ("logs -f J --rank 3", "logs --follow --job=J --rank=3"),
@@ -72,6 +74,9 @@ def test_words_become_flags(written: str, meant: str) -> None:
     [
         ("", Call(asks="help")),
         ("help", Call(asks="help")),
+        ("help --all", Call(asks="all")),
+        ("cluster --help", Call("cluster", asks="help")),
+        ("help image", Call("image", asks="help")),
         ("--list", Call(asks="help")),
         ("logs --help", Call("logs", asks="help")),
         ("--help logs", Call("logs", asks="help")),
@@ -105,6 +110,9 @@ def test_help_and_version_are_asked_for(written: str, asked: Call) -> None:
         ("stop J K", "muster stop: unexpected argument 'K' after JOB"),
         ("check -- x", "muster check takes nothing after --"),
         ("check -f", "unknown option -f"),
+        ("check --hlep", "unknown option --hlep; did you mean --help?"),
+        ("put", "which file? muster put FILE [TO]"),
+        ("bench links --backend tcp", "--backend tcp: must be one of auto, gloo"),
         ("setup --check", "follows --: muster setup -- --check"),
         ("lanuch", "no command lanuch; did you mean launch?"),
         ("train.py", "to run it on the hosts: muster launch train.py"),
@@ -130,11 +138,19 @@ def test_a_mistake_is_told_with_what_to_write(written: str, said: str) -> None:
 )
 def test_the_program_may_have_options_of_our_names(line: str) -> None:
     call = read(line)
-    rest = f"--{COMMANDS[call.command].rest}"
+    flag = COMMANDS[call.command].rest
+    assert flag
+    rest = flag.name
     assert shlex.split(call.values[rest]) == shlex.split(line)[2:]
     assert call.values.keys() <= {rest, "--script"}
 
 
+def test_every_option_is_explained_with_a_name_for_its_value() -> None:
+    for name, command in COMMANDS.items():
+        for flag in command.flags.values():
+            assert flag.help, (name, flag.name)
+            assert flag.metavar or flag.kind is bool, (name, flag.name)
+
+
 def test_the_list_of_commands_has_the_first_line_of_each_help() -> None:
-    listed = {name: summary for family in FAMILIES.values() for name, (_, summary) in family.items()}
-    assert listed == {name: command.text.partition("\n")[0] for name, command in COMMANDS.items()}
+    assert {name: command.text.partition("\n")[0] for name, command in COMMANDS.items()} == SUMMARIES

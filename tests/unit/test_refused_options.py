@@ -58,7 +58,7 @@ REFUSED = {
     "bench links --slurm '-N 2'": {"--hosts mine.txt": NO_HOSTS_FILE},
     "run": {
         "--timeout=-5 true": "muster run: --timeout -5: write 1 or more",
-        "''": "what to run? muster run COMMAND",
+        "''": "what to run? muster run COMMAND ...",
         '--command "echo don\'t"': '--command "echo don\'t": No closing quotation; quote it as in a shell',
     },
     "shell --hosts mine.txt": {

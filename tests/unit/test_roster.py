@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli import host_list
-from muster.deploy.cli.command import Exit
+from muster.deploy.cli.command import Exit, execute
 from muster.deploy.errors import HostError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
@@ -233,7 +233,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def add(*names: str, **options: Any) -> int:
     """The exit status of `muster hosts add`."""
     try:
-        host_list.add.body(names, **options)
+        execute(host_list.HostsAdd(name=names, **options))
     except Exit as ended:
         return ended.code
     return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.running import running
+from muster.deploy.cli.shared import JobOptions
 from muster.deploy.connect.opener import Access
 from muster.deploy.connect.pipe import Pipe
 from muster.deploy.errors import HostError, UnfitError
@@ -33,7 +34,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hosts")
 @pytest.mark.parametrize("job", ["", RECORD["job"]], ids=["newest", "named"])
 def test_a_host_that_cannot_be_reached_may_have_the_job_and_is_named(job: str) -> None:
-    with pytest.raises(UnfitError) as error, running(job, "", "runs", ""):
+    with pytest.raises(UnfitError) as error, running(JobOptions(job=job)):
         pass
     assert error.value.reasons == (("node1", "no route to it"),)
 
@@ -41,6 +42,6 @@ def test_a_host_that_cannot_be_reached_may_have_the_job_and_is_named(job: str) -
 @pytest.mark.usefixtures("hosts")
 def test_a_job_that_another_place_knows_is_looked_into_without_that_host(tmp_path: Path) -> None:
     make_run(tmp_path / "runs")
-    with running(RECORD["job"], "", "runs", "") as found:
+    with running(JobOptions(job=RECORD["job"])) as found:
         assert (found.state.job, [*found.channels]) == (RECORD["job"], ["node2"])
         assert found.silent == {"node1": "no route to it"}

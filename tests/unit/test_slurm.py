@@ -14,8 +14,9 @@ import pytest
 from muster.deploy.agent import processes
 from muster.deploy.agent.job import rank
 from muster.deploy.cli import inventory
-from muster.deploy.cli.launch import launch
+from muster.deploy.cli.commands import commands
 from muster.deploy.cli.parser import parse
+from muster.deploy.cli.shared import SlurmOptions
 from muster.deploy.connect.transports import process
 from muster.deploy.connect.transports.srun import SrunPipe, command
 from muster.deploy.errors import HostError, MusterError, UnfitError, UsageError
@@ -125,7 +126,7 @@ def test_the_step_of_an_agent_shares_what_the_allocation_has_there() -> None:
     ],
 )
 def test_slurm_takes_words_that_begin_with_a_dash_or_none(line: list[str], read: dict[str, object]) -> None:
-    assert parse(["launch", *line], {"launch": launch}, "muster").values == read
+    assert parse(["launch", *line], commands("launch"), "muster").values == read
 
 
 # -- programs of Slurm, as small scripts on PATH --
@@ -259,8 +260,11 @@ def test_words_inside_of_an_allocation_are_refused() -> None:
         pass
 
 
+NOT_OPTIONS = SlurmOptions(slurm="N 2")
+
+
 def test_words_that_are_no_options_are_refused() -> None:
-    with pytest.raises(UsageError, match="options of salloc"), inventory.allocated("N 2", "", "", "", None):
+    with pytest.raises(UsageError, match="options of salloc"), inventory.allocated(NOT_OPTIONS, None):
         pass
 
 

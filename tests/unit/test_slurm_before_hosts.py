@@ -26,7 +26,7 @@ from tests.unit.test_detach import make_job
 MISTAKES = {
     "none.py": "script none.py: no such file",
     "--max-log 5X a.py": "--max-log 5X: write a number of bytes",
-    "--backend x a.py": "--backend x: must be one of",
+    "--backend x a.py": "muster launch: --backend x: must be one of",
     "--env 1=2 a.py": "--env 1=2: write NAME=value",
     "--notify ftp://site/ a.py": "--notify: ftp:// is no web address",
     "--network 10.0.0.0/99 a.py": "--network 10.0.0.0/99",

@@ -10,8 +10,8 @@ import pytest
 
 from muster.deploy.agent.host.health import health
 from muster.deploy.agent.job.rsh import login_shell
-from muster.deploy.cli.command import Exit
-from muster.deploy.cli.shared import cache_folder, explained
+from muster.deploy.cli.command import Exit, explained
+from muster.deploy.cli.shared import cache_folder
 from muster.deploy.common.users import own_name
 from muster.deploy.connect.transports.ssh_config import _route
 from muster.deploy.roster.ssh_aliases import aliases

@@ -1,0 +1,217 @@
+"""What the commands of `muster bench` share: a benchmark is a job, and ends as a job does."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..bench import hosts as by_host
+from ..bench import links_text
+from ..bench.findings import failed, of_hosts, of_links
+from ..bench.links import Links
+from ..bench.links import read as read_links
+from ..bench.outliers import outliers
+from ..bench.run import Ran, job_of, one_rank_each
+from ..bench.run import run as run_to_end
+from ..check.finding import Finding
+from ..console.screen import Screen
+from ..console.terminal import harmless_lines
+from ..errors import MusterError, UnfitError
+from ..hosts.hostfile import Host
+from ..jobs.job import Job
+from ..jobs.verdict import verdict
+from ..plan.launcher import LAUNCHERS, LauncherName
+from .command import Exit, flag
+from .ending import PAGE, end_with_page
+from .inventory import Inventory, inventory_of, require_one_source, slurm_of
+from .options import BACKENDS, network, new_job
+from .shared import JSON, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
+
+JOB, MEASURED, RESULT = "Job", "Measurement", "Result"
+"""Titles in the help."""
+
+
+@dataclass(frozen=True)
+class BenchOptions(SlurmOptions):
+    """The flags of a benchmark, which runs as a job."""
+
+    interrupted = "interrupted; the benchmark is ended on every host"
+
+    launcher: LauncherName = flag(
+        "mpirun",
+        "mpirun (default), torchrun, or srun on hosts of Slurm",
+        "NAME",
+        choices=LAUNCHERS,
+        group=JOB,
+    )
+    backend: str = flag(
+        "auto",
+        "auto (default), gloo, nccl or mpi: what carries the messages, as in a job",
+        "NAME",
+        choices=BACKENDS,
+        group=JOB,
+    )
+    network: str = flag(
+        "",
+        "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
+        "NETWORK",
+        group=JOB,
+    )
+    runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER", group=JOB)
+    json: bool = flag(False, JSON, group=RESULT)
+
+
+@dataclass(frozen=True)
+class KeptOptions(BenchOptions):
+    """The flags of a benchmark whose results are kept and compared."""
+
+    baseline: str = flag(
+        "",
+        "compare with the result in this file (default: the first result of these hosts)",
+        "FILE",
+        group=RESULT,
+    )
+    keep: bool = flag(False, "make this result the one that later ones are compared with", group=RESULT)
+    in_turn: bool = flag(False, "measure one after the other, not all at the same time", group=MEASURED)
+    short: bool = flag(False, "a tenth of the time and of the bytes", group=MEASURED)
+
+
+LINKS, SWEEP, HOSTS = "links", "sweep", "host_speed"
+"""The modules of muster.train.tools that are run."""
+SHORT = {
+    LINKS: ("--large", "1048576", "--seconds", "0.05", "--trips", "50"),
+    HOSTS: ("--mebibytes", "32", "--seconds", "0.05"),
+}
+
+
+class FirstRank:
+    """A watcher that prints the standard output of rank 0 as it comes, without a label."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+        """Print what rank 0 prints."""
+        if rank == 0 and stream == "out":
+            self._stream.write(harmless_lines(text))
+            self._stream.flush()
+
+    def launcher(self, host: str, text: str) -> None:
+        """Ignored: it is in the launcher's log."""
+
+    def say(self, text: str) -> None:
+        """Ignored: the screen has it."""
+
+
+@contextlib.contextmanager
+def hosts_for(options: BenchOptions) -> Iterator[Inventory]:
+    """The hosts of a benchmark: those of the hosts file, or those that Slurm gives."""
+    network(options.network)
+    options = replace(options, slurm=slurm_of(options.launcher, options.slurm))
+    require_one_source(options)
+    with inventory_of(options) as inventory:
+        yield inventory
+
+
+def job_on(
+    inventory: Inventory, hosts: Sequence[Host], tool: str, args: Sequence[str], options: BenchOptions
+) -> Job:
+    """The job of a benchmark's tool on these hosts."""
+    job = job_of(new_job(), tool, args, hosts, TRAIN, options.launcher, options.backend)
+    job = replace(job, spec=replace(job.spec, allocation=inventory.allocation))
+    return replace(job, network=network(options.network), python=options.python, pythons=inventory.pythons)
+
+
+def run_job(job: Job, inventory: Inventory, runs: Path, *, out: bool = False, table: bool = False) -> Ran:
+    """Run a benchmark's job to its end, with its folder and page. It may have failed.
+
+    The driver's own lines go to standard error, so that standard output has the result alone; with `out`,
+    there too. `table`: print what rank 0 prints.
+    """
+    screen = Screen(sys.stdout if out else sys.stderr, frozenset())
+    try:
+        ran = run_to_end(
+            job,
+            inventory.open_pipe,
+            runs,
+            (screen, *([FirstRank(sys.stdout)] if table else [])),
+            inventory.blame,
+            inventory.record(job.hosts),
+        )
+    finally:
+        screen.close()
+    end_with_page(ran.folder.path)
+    return ran
+
+
+def require_done(ran: Ran) -> None:
+    """Print the verdict of a benchmark that failed, and exit as a launch does."""
+    if ran.result.exit_status:
+        sys.stderr.write(harmless_lines(f"{verdict(ran.result, ran.folder, PAGE)}\n"))
+        raise Exit(code=ran.result.exit_status)
+
+
+def made() -> str:
+    """When a result was made."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+
+
+@dataclass(frozen=True)
+class Benched:
+    """What was measured, and what is slow of it."""
+
+    findings: tuple[Finding, ...]
+    text: str
+    as_json: dict[str, Any]
+    links: tuple[Links, ...]
+
+
+def benched(
+    inventory: Inventory, hosts: Sequence[Host], launcher: LauncherName, python: str, runs: Path
+) -> Benched:
+    """Measure hosts that are fit, in two jobs. A job that fails is a finding. One host has no links."""
+    findings: list[Finding] = []
+    texts: list[str] = []
+    found: tuple[Links, ...] = ()
+    values: dict[str, Any] = {}
+
+    def ran(tool: str) -> Ran | None:
+        options = BenchOptions(launcher=launcher, python=python)
+        job = job_on(inventory, one_rank_each(hosts), tool, SHORT[tool], options)
+        done = run_job(job, inventory, runs)
+        if failure := done.result.failure:
+            findings.append(failed(failure.host or "", f"{failure.headline} ({done.folder.path})"))
+            return None
+        return done
+
+    with _noted(findings):
+        if len(hosts) > 1 and (done := ran(LINKS)):
+            links, problems = read_links(done.result.plan.spec.job, made(), done.hosts, done.printed)
+            slow = [each for quantity in links_text.QUANTITIES for each in outliers(links, quantity)]
+            findings += [*of_links(slow), *(failed(host, reason) for host, reason in problems.items())]
+            texts += [*links_text.matrix(links, "bandwidth"), ""]
+            values["links"], found = links.as_json(), (links,)
+    with _noted(findings):
+        if hosts and (done := ran(HOSTS)):
+            speeds, problems = by_host.read(done.result.plan.spec.job, made(), done.hosts, done.printed)
+            findings += of_hosts(by_host.slow_hosts(speeds))
+            findings += [failed(host, reason) for host, reason in problems.items()]
+            texts += by_host.figures_table(speeds)
+            values["speeds"] = speeds.as_json()
+    return Benched(tuple(findings), harmless_lines("\n".join([*texts, ""])), values, found)
+
+
+@contextlib.contextmanager
+def _noted(findings: list[Finding]) -> Iterator[None]:
+    """Make a job that could not run a finding, so that what else the check has found is still shown."""
+    try:
+        yield
+    except MusterError as error:
+        reasons = error.reasons if isinstance(error, UnfitError) else ((error.host, error.reason),)
+        found = [failed(host, reason) for host, reason in reasons]
+        findings += [finding for finding in found if finding not in findings]  # the other job had it too
