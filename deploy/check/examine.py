@@ -9,17 +9,17 @@ from typing import Any
 
 from ..connect.cluster import CLOCKS_AT_ONCE, Cluster
 from ..connect.fanout import Outcome, Result, ask_every, on_every
-from ..connect.requests.hosts import HEALTH, REACH_HOSTS, TRY_TO_OPEN_PORT, PortOrRefusal, Reached
+from ..connect.requests.hosts import HEALTH, OPEN_PORT, REACH, Reached
 from ..connect.requests.request import Answer, Request
 from ..errors import HostError, MusterError
+from ..hosts.rendezvous import no_port, peers
 from .measurements import Clock, Examination, Examined
 from .network import rank_addresses
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.
 HEALTH_SECONDS = 40.0
-# An agent gives up an address after 3 s. It tries at most MOST_PEERS hosts.
+# An agent gives up an address after 3 s. It tries at most MOST_PEERS hosts (deploy/hosts/rendezvous.py).
 REACH_SECONDS = 15.0
-MOST_PEERS = 64
 QUESTIONS = 5
 """What each host is asked: to connect, its health, a port, its clock, which hosts it reaches."""
 Tell = Callable[[int, int], None]
@@ -83,8 +83,9 @@ class _Asked:
 
     def ports(self) -> dict[str, int | HostError]:
         """For each host, a port where the others can try to reach it, or the error that it has none."""
-        answers = self.all(TRY_TO_OPEN_PORT, REACH_SECONDS, lambda name: {"nonce": self._nonces[name]})
-        return {name: _port(answer) for name, answer in answers.items()}
+        words = {name: {"nonce": nonce, "probe": True} for name, nonce in self._nonces.items()}
+        answers = self.all(OPEN_PORT, REACH_SECONDS, words.__getitem__)
+        return {name: answer.port or no_port(answer.refused) for name, answer in answers.items()}
 
     def clocks(self) -> dict[str, Clock]:
         """Measure the clock of every host, only some hosts at a time."""
@@ -115,7 +116,7 @@ class _Asked:
         def words(name: str) -> dict[str, Any]:
             return {"targets": [targets[number] for number in peers(places.get(name, 0), len(targets))]}
 
-        answers = self.all(REACH_HOSTS, REACH_SECONDS, words)
+        answers = self.all(REACH, REACH_SECONDS, words)
         reached |= {name: dict(answer.reached) for name, answer in answers.items()}
         return self._again(targets, reached)
 
@@ -142,7 +143,7 @@ class _Asked:
         }
         late = {name: those for name, those in late.items() if those}
         channels = {name: self.cluster.channels[name] for name in late}
-        asked = ask_every(channels, REACH_HOSTS, REACH_SECONDS, lambda name: {"targets": late[name]})
+        asked = ask_every(channels, REACH, REACH_SECONDS, lambda name: {"targets": late[name]})
         for name, answer in self._note(asked).items():
             for target, seen in answer.reached.items():
                 first = reached[name].get(target, Reached())
@@ -179,24 +180,6 @@ def _is_open(reached: Mapping[str, Reached], target: str, places: Mapping[str, S
     if seen is None or not seen.interfaces:
         return False
     return not any(place in seen.interfaces or place in seen.refused for place in places[target])
-
-
-def peers(number: int, hosts: int) -> list[int]:
-    """The indices of the hosts that host `number` tries to reach, its own among them.
-
-    Up to MOST_PEERS hosts, these are all hosts. Above that, trying all pairs would take too long. Then a host
-    tries the head, the hosts after it in the list, and hosts spread over the whole list. Each host is tried
-    by equally many others, so a rack or network that is cut off shows; a single broken pair may not.
-    """
-    if hosts <= MOST_PEERS:
-        return list(range(hosts))
-    half = MOST_PEERS // 2
-    steps = {*range(half), *(hosts * step // half for step in range(half))}
-    return sorted({0, *((number + step) % hosts for step in steps)})
-
-
-def _port(answer: PortOrRefusal) -> int | HostError:
-    return answer.port or HostError("port.none-free", answer.refused or "it gave no port")
 
 
 def _as_host_error(name: str, error: MusterError) -> HostError:

@@ -9,11 +9,11 @@ from ..connect.requests.hosts import Reached
 from ..errors import HostError
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
+from ..hosts.rendezvous import PORTS, meet
 from .finding import Finding
 from .measurements import Examined
 
 BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")
-PORTS = "20000-31999"
 
 
 def ports(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
@@ -25,7 +25,7 @@ def ports(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
                 name,
                 "error" if name == head else "warning",
                 measured.rendezvous.text,
-                f"free a port of {PORTS} there: ss -ltnp",
+                measured.rendezvous.remedy,
             )
 
 
@@ -121,54 +121,38 @@ def rank_addresses(
     addresses: Mapping[str, Sequence[str]],
     reached: Mapping[str, Mapping[str, Reached]],
 ) -> dict[str, tuple[str, ...]]:
-    """The addresses where the ranks of each host will listen: those of its interface towards the rendezvous.
-
-    A host has no entry if that interface is not known, for example if `addr=` names another address.
-    """
-    to_head = {name: seen[head].interfaces for name, seen in reached.items() if head in seen}
-    chosen = _chosen(addresses.get(head, ()), to_head)
-    listening: dict[str, tuple[str, ...]] = {head: (chosen,)} if chosen else {}
-    for name, seen in to_head.items():
-        if chosen and name != head and (interface := seen[chosen]):
-            interfaces = facts[name].interfaces
-            places = [address for address in addresses.get(name, ()) if interfaces.get(address) == interface]
-            listening[name] = tuple(
-                address for address in places if (":" in address) == (":" in chosen)
-            ) or tuple(places)
-    return {name: places for name, places in listening.items() if places}
+    """The addresses where the ranks of each host will listen; none if there is no rendezvous."""
+    rendezvous = meet(addresses.get(head, ()), 0, _to_head(head, reached))
+    return rendezvous.rank_addresses(head, addresses, facts) if rendezvous else {}
 
 
-def _chosen(addresses: Sequence[str], reached: Mapping[str, Mapping[str, str | None]]) -> str:
-    """The address that a launch chooses: the first one of the head that all hosts reach; empty if none."""
-    common = (address for address in addresses if all(address in seen for seen in reached.values()))
-    return next(common, "") if reached else ""
+def _to_head(head: str, reached: Mapping[str, Mapping[str, Reached]]) -> dict[str, Mapping[str, str | None]]:
+    return {name: seen[head].interfaces for name, seen in reached.items() if head in seen}
 
 
 def _data_network(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
-    reached = {
-        name: measured.reached[head].interfaces
-        for name, measured in examined.items()
-        if head in measured.reached
-    }
-    chosen = _chosen(examined[head].addresses, reached)
-    if reached and not chosen:
+    to_head = _to_head(head, {name: measured.reached for name, measured in examined.items()})
+    addresses = examined[head].addresses
+    rendezvous = meet(addresses, 0, to_head)
+    if rendezvous:
+        for name, interface in rendezvous.interfaces.items():
+            if interface and interface.startswith(BRIDGES):
+                text = f"is reached by {interface}, a container bridge"
+                yield Finding(
+                    "network.bridge",
+                    name,
+                    "warning",
+                    f"{rendezvous.address}, where the rendezvous would be, {text}",
+                    f"give {head} the addr= of the data network",
+                )
+    elif to_head:
         yield Finding(
             "network.split",
             head,
             "error",
-            f"no address of it is reached by all hosts: {', '.join(examined[head].addresses)}",
+            f"no address of it is reached by all hosts: {', '.join(addresses)}",
             "give it an addr= that all hosts reach",
         )
-    for name, seen in reached.items():
-        interface = seen[chosen] if chosen else None
-        if interface and interface.startswith(BRIDGES):
-            yield Finding(
-                "network.bridge",
-                name,
-                "warning",
-                f"{chosen}, where the rendezvous would be, is reached by {interface}, a container bridge",
-                f"give {head} the addr= of the data network",
-            )
 
 
 def _reaches(measured: Examined, target: str, places: Mapping[str, Sequence[str]]) -> bool:

@@ -31,7 +31,7 @@ EARLY = (
     Part("agent.host.meter", "Sampling", "", {"": "sample"}),
     Part(
         *("agent.host.rendezvous", "RendezvousPort", ""),
-        {"": "open_port try_to_open_port probe_port free_port port_thief reach reach_hosts"},
+        {"": "open_port free_port port_thief reach"},
     ),
     Part("common.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
     Part(

@@ -8,8 +8,17 @@ from functools import partial
 from types import TracebackType
 
 from ..errors import MusterError, UnfitError
-from ..hosts.facts import ClusterFacts, Facts, Rendezvous, on_network
+from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
+from ..hosts.rendezvous import (
+    ClusterFacts,
+    addresses_of,
+    head_addresses,
+    meet,
+    no_port,
+    on_network,
+    unreached,
+)
 from ..timings import Timings
 from .bootstrap import agent_source
 from .channel import Channel
@@ -17,7 +26,7 @@ from .fanout import ask_every, on_every
 from .inbox import Inbox
 from .listener import Listener
 from .pipe import OpenPipe
-from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME
+from .requests.hosts import FACTS, OPEN_PORT, REACH, TIME, Reached
 
 CLOCKS_AT_ONCE = 16  # more threads would wait for each other, and spoil what they measure
 REACH_SECONDS, FACTS_SECONDS = 10.0, 30.0
@@ -121,30 +130,29 @@ class Cluster(Listener):
             return self._meet()
 
     def _meet(self) -> ClusterFacts:
-        channels, network = self.channels, self._network
-        head = self.hosts[0]
-        nonce = secrets.token_hex(8)
-        port = self.channels[head.name].ask(OPEN_PORT, nonce=nonce).port
-        addresses = self._on_network(head, network) if network else self.addresses(head)
-        request = {"addresses": addresses, "port": port, "nonce": nonce}
-        answers = ask_every(channels, REACH, REACH_SECONDS, lambda name: request).require_all()
-        reached = {name: answer.interfaces for name, answer in answers.items()}
-        address = next(
-            (place for place in addresses if all(place in seen for seen in reached.values())), None
-        )
-        if address is None:
-            raise UnfitError(_explain_unreached(head.name, addresses, port, reached))
-        interfaces = {name: seen[address] for name, seen in reached.items()}
-        if network and (strays := self._strays(network, interfaces)):
-            raise UnfitError(strays)
+        """Open a port of the head, and let every host try to reach it."""
+        head, nonce = self.hosts[0], secrets.token_hex(8)
         facts = {host.name: self.facts[host.name] for host in self.hosts}
-        return ClusterFacts(facts, Rendezvous(address, port, interfaces))
+        opened = self.channels[head.name].ask(OPEN_PORT, nonce=nonce, probe=False)
+        if opened.port is None:
+            raise UnfitError([(head.name, no_port(opened.refused))])
+        alone = len(self.hosts) == 1
+        addresses = head_addresses(head, facts[head.name], self._network, alone=alone)
+        target = {"host": head.name, "addresses": addresses, "port": opened.port, "nonce": nonce}
+        asked = ask_every(self.channels, REACH, REACH_SECONDS, lambda name: {"targets": [target]})
+        reached = {
+            name: answer.reached.get(head.name, Reached()).interfaces
+            for name, answer in asked.require_all().items()
+        }
+        rendezvous = meet(addresses, opened.port, reached)
+        if rendezvous is None:
+            raise unreached(head.name, addresses, opened.port, reached)
+        rendezvous.require_network(self._network, facts)
+        return ClusterFacts(facts, rendezvous)
 
     def addresses(self, host: Host) -> list[str]:
-        """Where other hosts may reach a host: its addr= if it has that, else all its own addresses."""
-        if host.addr:
-            return [host.addr]
-        return ["127.0.0.1"] if len(self.hosts) == 1 else list(self.facts[host.name].addresses)
+        """Where other hosts may reach a host."""
+        return addresses_of(host, self.facts[host.name], alone=len(self.hosts) == 1)
 
     def data_addresses(self, host: str) -> list[str]:
         """The addresses of a host on the data network, as the user says: --network, else addr=; else none."""
@@ -159,27 +167,6 @@ class Cluster(Listener):
         some = others[:: max(1, len(others) // SOME_PEERS)][:SOME_PEERS]
         return [address for other in some for address in self.addresses(other)][:MOST_ADDRESSES]
 
-    def _on_network(self, head: Host, network: str) -> list[str]:
-        """The head's addresses in the network that the user has chosen."""
-        facts = self.facts[head.name]
-        if addresses := on_network(facts, network):
-            return list(addresses)
-        has = ", ".join(f"{address} ({facts.interfaces.get(address, '?')})" for address in facts.addresses)
-        raise UnfitError([(head.name, f"has no address on --network {network}, only {has or 'none'}")])
-
-    def _strays(self, network: str, interfaces: Mapping[str, str | None]) -> list[tuple[str, str]]:
-        """Hosts that reach the head's address by another network, through a router."""
-        if "/" not in network:
-            return []  # the name of the head's interface means nothing on other hosts
-        strays = []
-        for name, interface in interfaces.items():
-            allowed = {
-                self.facts[name].interfaces.get(address) for address in on_network(self.facts[name], network)
-            }
-            if interface not in allowed:
-                strays.append((name, f"would leave --network {network}: its way to the head is {interface}"))
-        return strays
-
 
 def expect_ranks(channels: Mapping[str, Channel], places: Mapping[int, str]) -> None:
     """From now on each host may answer for the ranks alone that it has by these places of a job's ranks."""
@@ -188,22 +175,3 @@ def expect_ranks(channels: Mapping[str, Channel], places: Mapping[int, str]) -> 
         own.setdefault(host, set()).add(rank)
     for host, channel in channels.items():
         channel.planned = frozenset(own.get(host, ()))
-
-
-def _explain_unreached(
-    head: str, addresses: Sequence[str], port: int, interfaces: Mapping[str, Mapping[str, str | None]]
-) -> list[tuple[str, str]]:
-    """One line for each host that reaches the fewest addresses of the head."""
-    reached = {
-        name: [address for address in addresses if address in seen] for name, seen in interfaces.items()
-    }
-    fewest = min(len(seen) for seen in reached.values())
-    return [
-        (
-            name,
-            f"reaches {head} at {', '.join(seen) or 'none'} of {', '.join(addresses)} (port {port}); give "
-            f"{head} an addr= that all hosts reach, or open the ports 20000-31999 between the hosts",
-        )
-        for name, seen in reached.items()
-        if len(seen) == fewest
-    ]

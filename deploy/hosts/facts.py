@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -33,28 +32,3 @@ class Facts:
     """Why mpirun could not say its version."""
     memory: Bytes | None = None
     """Bytes of the machine's memory."""
-
-
-def on_network(facts: Facts, network: str) -> tuple[str, ...]:
-    """The host's addresses in a network such as 10.1.0.0/16, or on the interface of that name."""
-    if "/" not in network:
-        return tuple(address for address in facts.addresses if facts.interfaces.get(address) == network)
-    wanted = ipaddress.ip_network(network)
-    return tuple(address for address in facts.addresses if ipaddress.ip_address(address) in wanted)
-
-
-@dataclass(frozen=True)
-class Rendezvous:
-    """An address and port of the head where ranks find each other, and each host's interface towards it."""
-
-    address: str
-    port: int
-    interfaces: Mapping[str, str | None]
-
-
-@dataclass(frozen=True)
-class ClusterFacts:
-    """The facts of every host by its name, and the rendezvous of the ranks."""
-
-    hosts: Mapping[str, Facts]
-    rendezvous: Rendezvous

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
-from ..connect.requests.hosts import PROBE_PORT, REACH_HOSTS, Reached
+from ..connect.requests.hosts import OPEN_PORT, REACH, Reached
+from ..hosts.rendezvous import Rendezvous, peers
 from ..plan.launch_plan import LaunchPlan
 
 ANSWER_SECONDS = 10.0
-MOST_PEERS = 16  # that a host tries: those after it in the order of the ranks, as in a ring
-INTERFACE = "GLOO_SOCKET_IFNAME"
+MOST_PEERS = 16
 
 
 def unreached_pairs(plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]) -> list[str]:
@@ -22,23 +22,25 @@ def unreached_pairs(plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, C
 
     Hosts without an answer say nothing about the others.
     """
-    places = {name: _rank_addresses(plan, cluster, name) for name in channels}
+    addresses = _rank_addresses(plan, cluster)
     nonces = {name: secrets.token_hex(8) for name in channels}
-    opened = ask_every(channels, PROBE_PORT, ANSWER_SECONDS, lambda name: {"nonce": nonces[name]}).results
-    names = [name for name in opened if places[name]]
+    ports = {
+        name: answer.port
+        for name, answer in ask_every(
+            channels, OPEN_PORT, ANSWER_SECONDS, lambda name: {"nonce": nonces[name], "probe": True}
+        ).results.items()
+        if answer.port and addresses[name]
+    }
+    names = [*ports]
 
     def words(name: str) -> dict[str, Any]:
-        return {"targets": [target(other) for other in _peers(names, name)]}
+        tried = (names[number] for number in peers(names.index(name), len(names), MOST_PEERS))
+        return {"targets": [target(other) for other in tried if other != name]}
 
     def target(name: str) -> dict[str, Any]:
-        return {
-            "host": name,
-            "addresses": places[name],
-            "port": opened[name].port,
-            "nonce": nonces[name],
-        }
+        return {"host": name, "addresses": addresses[name], "port": ports[name], "nonce": nonces[name]}
 
-    asked = ask_every({name: channels[name] for name in names}, REACH_HOSTS, ANSWER_SECONDS, words)
+    asked = ask_every({name: channels[name] for name in names}, REACH, ANSWER_SECONDS, words)
     return [
         f"{source} does not reach {host} at {_reason(reached)}"
         for source, answer in asked.results.items()
@@ -47,17 +49,17 @@ def unreached_pairs(plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, C
     ]
 
 
-def _rank_addresses(plan: LaunchPlan, cluster: Cluster, name: str) -> list[str]:
-    """The addresses of a host on the interface that its ranks use; if on none, all of them."""
-    host = next(host for host in plan.hosts if host.host.name == name)
-    known, facts = cluster.addresses(host.host), cluster.facts[name]
-    chosen = [place for place in known if facts.interfaces.get(place) == host.env.get(INTERFACE)]
-    return chosen or known
+def _rank_addresses(plan: LaunchPlan, cluster: Cluster) -> dict[str, list[str]]:
+    """The addresses of each host where its ranks listen; all of them where the interface is not known.
 
-
-def _peers(names: Sequence[str], name: str) -> list[str]:
-    start = names.index(name) + 1
-    return [*names[start:], *names[: start - 1]][:MOST_PEERS]
+    The environment of the ranks has the interface, which the user may have chosen.
+    """
+    head = plan.hosts[0]
+    interfaces = {host.host.name: host.env.get("GLOO_SOCKET_IFNAME") for host in plan.hosts}
+    rendezvous = Rendezvous(head.env["MASTER_ADDR"], int(head.env["MASTER_PORT"]), interfaces)
+    addresses = {host.host.name: cluster.addresses(host.host) for host in plan.hosts}
+    listening = rendezvous.rank_addresses(head.host.name, addresses, cluster.facts)
+    return {name: list(listening.get(name, own)) for name, own in addresses.items()}
 
 
 def _reason(reached: Reached) -> str:

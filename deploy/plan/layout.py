@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..hosts.facts import Facts, Rendezvous
+from ..hosts.facts import Facts
+from ..hosts.rendezvous import Rendezvous
 
 
 @dataclass(frozen=True)

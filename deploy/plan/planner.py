@@ -15,8 +15,9 @@ from pathlib import PurePosixPath
 from ..common.paths import JobPaths, MusterPaths
 from ..console.text import count
 from ..hosts.containers import ContainerThere
-from ..hosts.facts import ClusterFacts, Facts
+from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
+from ..hosts.rendezvous import ClusterFacts
 from . import openmpi
 from .contained import contained, found_inside
 from .launch_plan import HostPlan, LaunchPlan, RemoteFile

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..errors import HostError, UsageError
-from ..hosts.facts import Facts, Rendezvous
+from ..hosts.facts import Facts
+from ..hosts.rendezvous import Rendezvous
 from .layout import Layout
 
 IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"

@@ -50,13 +50,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
         )
     ),
     "open_port": {"port": 20123},
-    "probe_port": {"port": 20126},
-    "try_to_open_port": {"refused": "no free port"},
     "port_thief": {"port": 20123, "user": "bob"},
-    "reach": {"interfaces": {"10.0.0.1": "eth0"}},
-    "reach_hosts": {
-        "reached": {"node1": {"interfaces": {"10.0.0.1": None}, "refused": {"fe80::1": "no route"}}}
-    },
+    "reach": {"reached": {"node1": {"interfaces": {"10.0.0.1": None}, "refused": {"fe80::1": "no route"}}}},
     "missing": {"missing": [DIGEST]},
     "sample": {"sample": '{"at": 1, "host": ""}'},
     "stop": {"left": [7]},

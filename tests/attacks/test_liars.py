@@ -43,7 +43,7 @@ LIAR = Path(__file__).with_name("liar.py")
 COMMANDS = {
     "check": ("health", ["check"]),
     "check by facts": ("facts", ["check"]),
-    "check by network": ("reach_hosts", ["check"]),
+    "check by network": ("reach", ["check"]),
     "launch by facts": ("facts", ["launch", "--script=program.py", "--launcher=torchrun"]),
     "launch by prepare": ("prepare", ["launch", "--script=program.py", "--launcher=torchrun"]),
     "launch by start": ("start", ["launch", "--script=program.py", "--launcher=torchrun"]),

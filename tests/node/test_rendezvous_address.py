@@ -8,22 +8,28 @@ import socket
 import pytest
 
 from muster.deploy.agent.host import rendezvous
-from muster.deploy.agent.host.rendezvous import Rendezvous, reach_all, reach_hosts
+from muster.deploy.agent.host.rendezvous import ReservedPort, reach_hosts
 
 ENOUGH = 30.0  # seconds, for a busy machine; who answers is not waited for any longer
 
 
+def reached(addresses: list[str], port: int, nonce: str) -> dict[str, str]:
+    target = {"host": "head", "addresses": addresses, "port": port, "nonce": nonce}
+    interfaces: dict[str, str] = reach_hosts([target], ENOUGH)["head"]["interfaces"]
+    return interfaces
+
+
 def test_a_meeting_is_reached_by_its_nonce() -> None:
-    own = Rendezvous("secret")
-    assert reach_all(["127.0.0.1"], own.port, "secret", ENOUGH) == {"127.0.0.1": "lo"}
-    assert reach_all(["127.0.0.1"], own.port, "others", ENOUGH) == {}
+    own = ReservedPort("secret")
+    assert reached(["127.0.0.1"], own.port, "secret") == {"127.0.0.1": "lo"}
+    assert reached(["127.0.0.1"], own.port, "others") == {}
     own.close()
 
 
 def test_callers_that_take_their_time_keep_nobody_waiting() -> None:
-    own = Rendezvous("secret")
+    own = ReservedPort("secret")
     slow = [socket.create_connection(("127.0.0.1", own.port)) for _ in range(rendezvous.MOST_ANSWERED + 10)]
-    assert reach_all(["127.0.0.1"], own.port, "secret", ENOUGH) == {"127.0.0.1": "lo"}
+    assert reached(["127.0.0.1"], own.port, "secret") == {"127.0.0.1": "lo"}
     for caller in slow:
         caller.close()
     own.close()
@@ -31,15 +37,15 @@ def test_callers_that_take_their_time_keep_nobody_waiting() -> None:
 
 def test_every_address_that_leads_there_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "OTHERS_SECONDS", ENOUGH)
-    own = Rendezvous("secret")
-    found = reach_all(["127.0.0.1", "127.0.0.2"], own.port, "secret", ENOUGH)
+    own = ReservedPort("secret")
+    found = reached(["127.0.0.1", "127.0.0.2"], own.port, "secret")
     assert found == {"127.0.0.1": "lo", "127.0.0.2": "lo"}
     own.close()
 
 
 def test_an_address_that_leads_elsewhere_does_not_count() -> None:
-    own = Rendezvous("secret")
-    assert reach_all(["127.0.0.1", "203.0.113.1"], own.port, "secret", ENOUGH) == {"127.0.0.1": "lo"}
+    own = ReservedPort("secret")
+    assert reached(["127.0.0.1", "203.0.113.1"], own.port, "secret") == {"127.0.0.1": "lo"}
     own.close()
 
 
@@ -53,12 +59,12 @@ def next_draws(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_port_is_free_for_rank_0_and_reserved_against_other_launches(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
-    own = Rendezvous("secret")
+    own = ReservedPort("secret")
     caller = socket.create_connection(("127.0.0.1", own.port))  # does not close, so the port lingers
     assert caller.recv(6) == b"secret"
     own.stop_listening()
     next_draws(own.port, monkeypatch)
-    another = Rendezvous("another")
+    another = ReservedPort("another")
     assert another.port != own.port
     with socket.create_server((address, own.port)):  # as rank 0: with SO_REUSEADDR
         assert rendezvous.listener_at(own.port) == os.getuid()
@@ -69,7 +75,7 @@ def test_the_port_is_free_for_rank_0_and_reserved_against_other_launches(
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])
 def test_between_release_and_rank_0_the_port_is_held(address: str) -> None:
-    own = Rendezvous("secret")
+    own = ReservedPort("secret")
     own.stop_listening()
     with socket.socket() as thief, pytest.raises(OSError, match="Address already in use"):
         thief.bind((address, own.port))
@@ -83,7 +89,7 @@ def test_local_sockets_of_other_users_take_no_port_away(monkeypatch: pytest.Monk
         probe.close()
         theirs.bind(f"\0muster-port-{port}")
         monkeypatch.setattr(rendezvous, "PORTS", range(port, port + 1))
-        own = Rendezvous("secret")
+        own = ReservedPort("secret")
         assert own.port == port
         own.close()
 
@@ -97,11 +103,11 @@ def test_no_port_left_is_an_error_that_says_which_were_tried(monkeypatch: pytest
     with socket.create_server(("", 0)) as taken:
         monkeypatch.setattr(rendezvous, "PORTS", range(taken.getsockname()[1], taken.getsockname()[1] + 1))
         with pytest.raises(OSError, match="no free port between"):
-            Rendezvous("secret")
+            ReservedPort("secret")
 
 
 def test_every_host_is_reached_or_it_is_said_why_not() -> None:
-    own, other = Rendezvous("secret"), Rendezvous("another")
+    own, other = ReservedPort("secret"), ReservedPort("another")
     closed = socket.socket()  # bound, so that nobody else can listen there
     closed.bind(("127.0.0.1", 0))
     targets = [

@@ -9,7 +9,8 @@ from typing import Any
 
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.containers import ContainerThere
-from muster.deploy.hosts.facts import ClusterFacts, Facts, Rendezvous
+from muster.deploy.hosts.facts import Facts
+from muster.deploy.hosts.rendezvous import ClusterFacts, Rendezvous
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.plan.placement import place
 from muster.deploy.plan.planner import Tools, plan

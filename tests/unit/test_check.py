@@ -16,6 +16,7 @@ from muster.deploy.connect.requests.hosts import Folder, Health, JobProcesses, R
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.gpus import Card, Gpu, GpuHost
+from muster.deploy.hosts.rendezvous import no_port
 from muster.deploy.image.versions import Component, Track
 from muster.deploy.plan.launcher import LauncherName
 from tests.unit.plans import NODE
@@ -251,9 +252,9 @@ TABLE: list[tuple[str, str, str, str, str, str, dict[str, Any]]] = [
     ("clock.apart", "warning", "", "its clock is 9.000 s ahead of the others", "chrony",
      THREE, {"other": {"*": {"clock": Clock(-9.0, 0.001)}}}),
     ("port.none-free", "error", "node1", "no free port", "free a port of 20000-31999",
-     THREE, {"other": {"node1": {"rendezvous": HostError("port.none-free", "no free port")}}}),
+     THREE, {"other": {"node1": {"rendezvous": no_port("no free port")}}}),
     ("port.none-free", "warning", "node2", "no free port", "ss -ltnp",
-     THREE, {"other": {"node2": {"rendezvous": HostError("port.none-free", "no free port")}}}),
+     THREE, {"other": {"node2": {"rendezvous": no_port("no free port")}}}),
     ("pair.unreachable", "error", "node2", "cannot connect to node3 port 20003: 10.0.0.3: timed out",
      "open the ports 20000-31999 of node3", THREE, {"cut": {("node2", "node3"): DROPPED}}),
     ("pair.unreachable", "error", "node2", "cannot connect to any other host: node1 at 10.0.0.1: timed out",

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.check import check
-from muster.deploy.check.examine import MOST_PEERS, QUESTIONS, examine, peers
+from muster.deploy.check.examine import QUESTIONS, examine
 from muster.deploy.check.measurements import Examination
 from muster.deploy.common.frames import Frame, read_frame, write_frame
 from muster.deploy.connect.bootstrap import GREETING
@@ -30,6 +30,7 @@ from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
+from muster.deploy.hosts.rendezvous import MOST_PEERS, peers
 from tests.load import hold
 from tests.unit.plans import NODE
 from tests.unit.test_check import HEALTHY
@@ -120,9 +121,9 @@ class Simulated:
                 return dataclasses.asdict(NODE) | now
             case "health":
                 return dataclasses.asdict(HEALTHY)
-            case "try_to_open_port":
+            case "open_port":
                 return {"port": 20123}
-            case "reach_hosts":
+            case "reach":
                 seen = {"interfaces": {"10.0.0.1": "eth0"}, "refused": {}}
                 return {"reached": {target["host"]: seen for target in request["targets"]}}
         return now
@@ -166,7 +167,7 @@ def test_addresses_of_ranks_that_were_cut_short_are_tried_again_alone() -> None:
         def _answer(self, request: Frame) -> Frame:
             if request["do"] == "facts":
                 return {**super()._answer(request), "addresses": list(own), "interfaces": own}
-            if request["do"] != "reach_hosts":
+            if request["do"] != "reach":
                 return super()._answer(request)
             if self.host == "node3":
                 asked.append(request["targets"])
@@ -239,9 +240,7 @@ def test_an_address_that_is_not_the_hosts_own_is_found() -> None:
 
 
 def test_a_host_without_a_free_port_says_so_and_is_examined() -> None:
-    one = simulated(
-        "node[1-2]", node2={"try_to_open_port": {"refused": "no free port between 20000 and 31999"}}
-    )
+    one = simulated("node[1-2]", node2={"open_port": {"refused": "no free port between 20000 and 31999"}})
     rendezvous = one.hosts["node2"].rendezvous
     assert isinstance(rendezvous, HostError)
     assert (rendezvous.kind, rendezvous.text) == ("port.none-free", "no free port between 20000 and 31999")
@@ -262,10 +261,10 @@ def test_a_host_without_a_free_port_says_so_and_is_examined() -> None:
                 "jobs": [{"job": "x", "pids": ["; rm -rf ~"], "kept": False}],
             }
         },
-        {"try_to_open_port": {"port": "22"}},
+        {"open_port": {"port": "22"}},
         {"time": {"time": None}},
-        {"reach_hosts": {"reached": {"node1": ["eth0"]}}},
-        {"reach_hosts": {"reached": None}},
+        {"reach": {"reached": {"node1": ["eth0"]}}},
+        {"reach": {"reached": None}},
     ],
     ids="-".join,
 )

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-from muster.deploy.connect.requests.hosts import PROBE_PORT, HostsReached, OpenPort, Reached
+from muster.deploy.connect.requests.hosts import OPEN_PORT, HostsReached, OpenPort, Reached
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import MusterError
 from muster.deploy.launch.explanation import Explanation, explained
@@ -17,6 +17,8 @@ from tests.unit.plans import make_plan
 
 ETH0 = {"node1": "10.0.0.1", "node2": "10.0.0.2", "node3": "10.0.0.3"}
 ETH1 = {name: address.replace("10.0.0", "10.1.0") for name, address in ETH0.items()}
+
+ENV = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20123", "GLOO_SOCKET_IFNAME": "eth0"}
 
 
 class Channel:
@@ -30,7 +32,7 @@ class Channel:
         future: Future[Any] = Future()
         if self.cut is None:
             future.set_exception(MusterError("it does not answer", host=self.host))
-        elif request is PROBE_PORT:
+        elif request is OPEN_PORT:
             future.set_result(OpenPort(20123))
         else:
             future.set_result(HostsReached({one["host"]: self.reached(one) for one in words["targets"]}))
@@ -52,9 +54,7 @@ def looked_for(cuts: dict[str, frozenset[str] | None]) -> tuple[list[str], dict[
     facts = {name: SimpleNamespace(interfaces=interfaces[name]) for name in ETH0}
     cluster: Any = SimpleNamespace(facts=facts, addresses=lambda host: list(interfaces[host.name]))
     channels: Any = {name: Channel(name, cuts.get(name, frozenset())) for name in ETH0}
-    plan: Any = SimpleNamespace(
-        hosts=[SimpleNamespace(host=host.host, env={"GLOO_SOCKET_IFNAME": "eth0"}) for host in hosts()]
-    )
+    plan: Any = SimpleNamespace(hosts=[SimpleNamespace(host=host.host, env=ENV) for host in hosts()])
     return unreached_pairs(plan, cluster, channels), channels
 
 

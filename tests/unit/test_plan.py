@@ -13,7 +13,7 @@ import pytest
 from muster.deploy.agent.job.rsh import INTERFACE, OWN_INTERFACE, for_sh
 from muster.deploy.errors import MusterError, UnfitError, UsageError
 from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.facts import on_network
+from muster.deploy.hosts.rendezvous import on_network
 from muster.deploy.plan import openmpi
 from muster.deploy.plan.placement import Place, place
 from muster.deploy.plan.spec import LaunchSpec, Program

@@ -26,12 +26,12 @@ LISTENS = "0A"  # TCP_LISTEN, as the kernel writes it
 STRIDE = 7919  # a prime that does not divide the number of ports: every port has its turn
 
 
-class Rendezvous:
+class ReservedPort:
     """A port of this host, reserved for one job, where others can prove that they reach this host.
 
     Hosts that connect read a nonce: every machine with a container engine has its own 172.17.0.1. The socket
     holds the port as long as this process lives. While it listens, nobody else can bind there. After that,
-    only a socket with SO_REUSEADDR can: torch's socket has it, another Rendezvous does not.
+    only a socket with SO_REUSEADDR can: torch's socket has it, another ReservedPort does not.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -108,27 +108,25 @@ class RendezvousPort:
     """The agent's part that finds out how hosts reach the head, and each other."""
 
     def __init__(self) -> None:
-        self._rendezvous: Rendezvous | None = None
-        self._probe: Rendezvous | None = None
+        self._rendezvous: ReservedPort | None = None
+        self._probe: ReservedPort | None = None
 
     def do_open_port(self, request: Frame, payload: bytes) -> Frame:
-        """Reserve a port here for the ranks to meet, and let others prove that they reach it."""
-        self._rendezvous = Rendezvous(request["nonce"])
-        return {"port": self._rendezvous.port}
+        """Reserve a port here for the ranks to meet, and let others prove that they reach it.
 
-    def do_try_to_open_port(self, request: Frame, payload: bytes) -> Frame:
-        """The same for `fab check`: if there is no free port, the answer says so instead of an error."""
+        `probe`: a port beside the job's own, only for others to try whether they reach this host.
+        """
+        if request["probe"] and self._probe:
+            self._probe.close()
         try:
-            return self.do_open_port(request, payload)
+            opened = ReservedPort(request["nonce"])
         except OSError as error:
             return {"refused": error.strerror or str(error)}
-
-    def do_probe_port(self, request: Frame, payload: bytes) -> Frame:
-        """A port beside the job's own, where others can try whether they still reach this host."""
-        if self._probe:
-            self._probe.close()
-        self._probe = Rendezvous(request["nonce"])
-        return {"port": self._probe.port}
+        if request["probe"]:
+            self._probe = opened
+        else:
+            self._rendezvous = opened
+        return {"port": opened.port}
 
     def do_free_port(self, request: Frame, payload: bytes) -> Frame:
         """Let rank 0 listen at the port, which stays reserved."""
@@ -144,10 +142,6 @@ class RendezvousPort:
         return {"port": self._rendezvous.port, "user": None if uid is None else _user_name(uid)}
 
     def do_reach(self, request: Frame, payload: bytes) -> Frame:
-        """The addresses of the head that this host reaches."""
-        return {"interfaces": reach_all(request["addresses"], request["port"], request["nonce"])}
-
-    def do_reach_hosts(self, request: Frame, payload: bytes) -> Frame:
         """The addresses of each host that this host reaches, and why it does not reach the others."""
         return {"reached": reach_hosts(request["targets"])}
 
@@ -157,13 +151,6 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def reach_all(addresses: list[str], port: int, nonce: str, seconds: float = 3.0) -> dict[str, str | None]:
-    """Which of the addresses reach the head, and by which interface of this host."""
-    head = {"host": "head", "addresses": addresses, "port": port, "nonce": nonce}
-    interfaces: dict[str, str | None] = reach_hosts([head], seconds)["head"]["interfaces"]
-    return interfaces
 
 
 def reach_hosts(targets: list[Frame], seconds: float = 3.0) -> Frame:

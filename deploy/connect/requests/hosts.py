@@ -37,14 +37,7 @@ class Time:
 
 @dataclass(frozen=True)
 class OpenPort:
-    """A port of the host where others may try to reach it."""
-
-    port: Port
-
-
-@dataclass(frozen=True)
-class PortOrRefusal:
-    """Such a port, or why the host has none."""
+    """A port of the host where others may try to reach it, or why the host has none."""
 
     port: Port | None = None
     refused: Words | None = None
@@ -56,13 +49,6 @@ class PortThief:
 
     port: Port | None = None
     user: Name | None = None
-
-
-@dataclass(frozen=True)
-class HeadReached:
-    """The host's own interface for each address of the head that it reaches."""
-
-    interfaces: Annotated[Mapping[AddressOrName, Interface | None], AtMost(4096)]
 
 
 @dataclass(frozen=True)
@@ -141,9 +127,6 @@ MODULES = Request("modules", Nothing)
 FACTS = Request("facts", Facts)
 HEALTH = Request("health", Health)
 OPEN_PORT = Request("open_port", OpenPort)
-TRY_TO_OPEN_PORT = Request("try_to_open_port", PortOrRefusal)
-PROBE_PORT = Request("probe_port", OpenPort)
 FREE_PORT = Request("free_port", Nothing)
 PORT_THIEF = Request("port_thief", PortThief)
-REACH = Request("reach", HeadReached)
-REACH_HOSTS = Request("reach_hosts", HostsReached)
+REACH = Request("reach", HostsReached)
