@@ -171,6 +171,8 @@ class Parts:
     def _given(self, word: str) -> object:
         if word == "send":
             return self._send
+        if word == "transfers":
+            return self.of("blob_serve")
         from pathlib import Path  # noqa: PLC0415  # 4 ms, not for facts
 
         return Path(self._home) if word == "home" else Path(self._home, word)

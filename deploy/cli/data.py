@@ -18,7 +18,7 @@ from ..console.progress import Progress
 from ..console.terminal import harmless_lines
 from ..data import pull as pulling
 from ..data import report
-from ..data.push import LONG_SECONDS, Push, read_here
+from ..data.push import LONG_SECONDS, DataTransfer, read_here
 from ..data.source import source as source_of
 from ..errors import UnfitError, UsageError
 from .command import Exit, flag
@@ -67,8 +67,8 @@ class DataPush(HostOptions):
             Cluster(inventory.hosts, inventory.open_pipe) as cluster,
             Progress(sys.stdout, wanted.name) as progress,
         ):
-            carrier = Push(cluster, wanted, progress.show, shard=self.shard, most=limit)
-            pushed = carrier.carry(content)
+            transfer = DataTransfer(cluster, wanted, progress.show, shard=self.shard, most=limit)
+            pushed = transfer.push(content)
         sys.stdout.write(harmless_lines(report.pushed_as_text(pushed, time.monotonic() - began)))
         if pushed.failed:
             raise Exit(code=UnfitError.exit_status)

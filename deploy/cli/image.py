@@ -25,7 +25,7 @@ from ..image.archive import Archive
 from ..image.cache import CompilerCache
 from ..image.engine import Engine
 from ..image.follow import follow, is_followed
-from ..image.push import Push, prepare, survey
+from ..image.push import ImageTransfer, prepare, survey
 from ..image.versions import load
 from .command import Command, Exit, flag
 from .options import require_image
@@ -202,7 +202,8 @@ class ImagePush(HostOptions):
             with Progress(sys.stdout, f"compressing {self.image}") as progress:
                 configuration = prepare(engine, inspected, archive, lacking, progress.show)
             with Progress(sys.stdout, self.image) as progress:
-                pushed = Push(cluster, inspected, archive, configuration, progress.show).carry(lacking)
+                transfer = ImageTransfer(cluster, inspected, archive, configuration, progress.show)
+                pushed = transfer.push(lacking)
         archive.sweep([inspected.id, *inspected.layers])
         sys.stdout.write(report.as_text(inspected, pushed, time.monotonic() - began))
         if pushed.failed:

@@ -15,7 +15,8 @@ class Part(NamedTuple):
     module: str
     kind: str
     needs: str
-    """The arguments of its constructor: `send`, the agent's folder `home`, or a folder in `home`."""
+    """The arguments of its constructor: `send`, the part `transfers`, the agent's folder `home`, or a folder
+    in `home`."""
     requests: Mapping[str, str]
     """The words of its requests, by the text in front of the error of a failed one."""
 
@@ -71,20 +72,19 @@ LATE = (
     Part("agent.container.look", "Containers", "home", {"cannot use the image": "container"}),
     Part(
         *("agent.image.images", "Images", "images send"),
-        {"": "image image_serve image_take image_complete image_pull image_forget image_load"},
+        {"": "image image_load"},
     ),
     Part(
-        *("agent.data.data", "Data", "data jobs send"),
+        *("agent.data.data", "Data", "data jobs send transfers"),
         {
-            "cannot keep the data set": "data_take data_begin data_publish",
+            "cannot keep the data set": "data_begin data_publish",
             "cannot remove the data set": "data_remove",
-            "": "data_serve data_scan data_fetch data_complete data_pull data_bundle data_forget "
-            "data_list data_verify data_open data_part data_read",
+            "": "data_scan data_fetch data_bundle data_list data_verify data_open data_part data_read",
         },
     ),
     Part(
-        *("agent.envs.wheels", "Wheels", "wheels send"),
-        {"cannot take the packages": "wheel_serve wheel_take wheel_complete", "": "wheel_pull"},
+        *("agent.transfer.transfers", "Transfers", "home send"),
+        {"cannot receive files": "blob_serve blob_take", "": "blob_complete blob_pull blob_forget"},
     ),
     Part(
         *("agent.envs.environments", "Environments", "home send"),

@@ -13,12 +13,11 @@ from ..common.data.manifest import Chunks
 from ..common.durable import sync_file_system, sync_folder
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
-from ..connect.requests.data import DATA_FORGET, DATA_OPEN, DATA_READ, DataSet
+from ..connect.requests.data import DATA_OPEN, DATA_READ, DataSet
 from ..connect.requests.request import Payload
 from ..errors import MusterError, UsageError
 from ..hosts.received_paths import inner_paths
-from .bundles import bundles
-from .chunk_transfers import bring_here
+from .bundles import bring_here, bundles
 from .push import BUNDLE_SECONDS, LONG_SECONDS, read_manifest
 
 AT_ONCE = 2  # bundles that a host is asked for before the first one is here
@@ -41,7 +40,6 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
     manifest = read_manifest(bring_here(cluster.channels[first], bundle), first)
     if manifest.digest != held[first].digest:
         raise MusterError("it gives another data set than it listed", host=first)
-    cluster.channels[first].post(DATA_FORGET, digests=[bundle.digest])
     paths = (*(file.path for file in manifest.files), *(link.path for link in manifest.links))
     inner_paths((*paths, *manifest.folders), first)
     chunks = Chunks(manifest)

@@ -1,7 +1,7 @@
 """Brings a data set to every host. Each chunk that no host has leaves this machine once.
 
 A host that lacks chunks gets them in bundles from a host that has them, or this machine sends them to a first
-host; from there they go through a tree of hosts (connect/transfer/tree.py) while they still arrive. What has
+host; from there they go through a tree of hosts (connect/transfer/files.py) while they still arrive. What has
 arrived stays: the next push asks each host what it lacks, and continues from there.
 """
 
@@ -16,31 +16,28 @@ from ..common.data.scan import Reader, scan
 from ..common.os_errors import explain
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
+from ..connect.reports import DataRead, Report
 from ..connect.requests.data import (
     DATA_BEGIN,
     DATA_FETCH,
-    DATA_FORGET,
     DATA_PUBLISH,
     DATA_SCAN,
-    DATA_SERVE,
     DataBegun,
-    DataServed,
 )
-from ..connect.transfer.files import serve
-from ..connect.transfer.transfers import Tell
+from ..connect.requests.transfers import BLOB_FORGET, FilesServed
+from ..connect.transfer.files import ANSWER_SECONDS, serve
+from ..connect.transfer.transfers import Tell, Transfers
 from ..errors import MusterError, UnfitError, UsageError
-from .bundles import Bundle, bundles
-from .chunk_transfers import ChunkTransfers, bring_here
+from .bundles import Bundle, BundleSource, bring_here, bring_manifest, bundles
 from .source import Source
 
-ANSWER_SECONDS = 60.0
 LONG_SECONDS = 7 * 86400.0  # for a host that reads a large folder; one that is silent or stuck is lost before
 BUNDLE_SECONDS = 600.0  # for 4 MiB, which may be thousands of files
 SLOWEST = 2e6  # bytes a second that any disk reads and writes
 
 
 @dataclass
-class Outcome:
+class DataPushOutcome:
     """The outcome on a host. `files`, `size`: of its part; `came`: the bytes that it lacked."""
 
     files: int = 0
@@ -52,11 +49,11 @@ class Outcome:
 
 
 @dataclass
-class Pushed:
+class DataPushResult:
     """The outcome of a push. `sent`: the bytes that left this machine. `notes`: lines for the user."""
 
     name: str
-    hosts: dict[str, Outcome] = field(default_factory=dict)
+    hosts: dict[str, DataPushOutcome] = field(default_factory=dict)
     sent: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -86,36 +83,43 @@ def read_here(source: Source, tell: Tell) -> Content:
     return Content(manifest, manifest.packed(), Reader(source.here, manifest, Chunks(manifest)))
 
 
-class Push:
+class DataTransfer:
     """The push of a data set to the hosts of a cluster. `most`: the most bytes that the head fetches."""
 
     def __init__(self, cluster: Cluster, source: Source, tell: Tell, *, shard: bool, most: int) -> None:
         self._cluster, self._source, self._tell = cluster, source, tell
         self._shard, self._most = shard, most
-        self.pushed = Pushed(source.name, {host: Outcome() for host in cluster.channels})
+        self.pushed = DataPushResult(source.name, {host: DataPushOutcome() for host in cluster.channels})
 
-    def carry(self, content: Content | None) -> Pushed:
+    def push(self, content: Content | None) -> DataPushResult:
         """Bring every host what it lacks, and put it into place there. `content`: None if the head has it."""
-        transfers = ChunkTransfers(self._cluster, self._serve(), self._tell)
+        transfers = Transfers(self._cluster, self._serve(), self._tell)
+        transfers.take_other = self._take_other
         hosts = [host for host, outcome in self.pushed.hosts.items() if not outcome.same_as]
         if content is None:
             content = self._read_by_head(transfers, hosts[0])
-            digest = transfers.bring_file(content.packed, hosts[1:], source=hosts[0])
+            digest = bring_manifest(transfers, content.packed, hosts[1:], source=hosts[0])
         else:
-            digest = transfers.bring_file(content.packed, hosts)
+            digest = bring_manifest(transfers, content.packed, hosts)
         if transfers.lost.keys() >= {*hosts} or (self._shard and transfers.lost):
             raise UnfitError(transfers.lost.items())
         begun = self._begin([host for host in hosts if host not in transfers.lost], content, digest)
         chunks = Chunks(content.manifest)
-        transfers.bring_bundles(self._bundles(chunks, begun), chunks, content.reader)
+        BundleSource(transfers, chunks, content.reader).bring(self._bundles(chunks, begun))
         self.pushed.sent, self.pushed.notes = transfers.sent, transfers.notes
         self._publish(hosts, transfers.lost, _seconds_for(content.manifest))
         self._forget(hosts, digest)
         return self.pushed
 
-    def _serve(self) -> dict[str, DataServed]:
+    def _take_other(self, host: str, report: Report) -> bool:
+        """Show how much of its source the head has read."""
+        if isinstance(report, DataRead):
+            self._tell(report.done, report.total)
+        return isinstance(report, DataRead)
+
+    def _serve(self) -> dict[str, FilesServed]:
         """Let each host serve the others; hosts with the same folder are one."""
-        served = serve(self._cluster, DATA_SERVE, dict.fromkeys(self._cluster.channels, ()))
+        served = serve(self._cluster, "data", dict.fromkeys(self._cluster.channels))
         first: dict[str, str] = {}
         for host, answer in served.items():
             self.pushed.hosts[host].same_as = first.setdefault(answer.place, host)
@@ -126,7 +130,7 @@ class Push:
                 raise UnfitError([(host, reason)])
         return {host: answer for host, answer in served.items() if not self.pushed.hosts[host].same_as}
 
-    def _read_by_head(self, transfers: ChunkTransfers, head: str) -> Content:
+    def _read_by_head(self, transfers: Transfers, head: str) -> Content:
         """Let the head read its folder, or fetch the file; its manifest is checked here as a host's word."""
         if self._source.url:
             words = {"url": self._source.url, "most": self._most, "sha256": self._source.sha256}
@@ -138,7 +142,7 @@ class Push:
 
     def _begin(self, hosts: list[str], content: Content, digest: str) -> dict[str, DataBegun]:
         """Learn what each host lacks; `UnfitError` names those that have no room for it."""
-        parts = {host: (place, len(hosts)) if self._shard else (0, 1) for place, host in enumerate(hosts)}
+        parts = {host: (shard, len(hosts)) if self._shard else (0, 1) for shard, host in enumerate(hosts)}
 
         def words(host: str) -> dict[str, Any]:
             shard, of = parts[host]
@@ -146,7 +150,7 @@ class Push:
 
         for host, (shard, of) in parts.items():
             files = [content.manifest.files[index] for index in content.manifest.shard(shard, of)]
-            self.pushed.hosts[host] = Outcome(len(files), sum(file.size for file in files))
+            self.pushed.hosts[host] = DataPushOutcome(len(files), sum(file.size for file in files))
         channels = {host: self._cluster.channels[host] for host in hosts}
         return ask_every(channels, DATA_BEGIN, _seconds_for(content.manifest), words).require_all()
 
@@ -171,7 +175,7 @@ class Push:
 
     def _forget(self, hosts: list[str], digest: str) -> None:
         live = {host: self._cluster.channels[host] for host in hosts if not self.pushed.hosts[host].error}
-        ask_every(live, DATA_FORGET, ANSWER_SECONDS, lambda host: {"digests": [digest]})
+        ask_every(live, BLOB_FORGET, ANSWER_SECONDS, lambda host: {"digests": [digest]})
 
 
 def _seconds_for(manifest: Manifest) -> float:

@@ -8,10 +8,10 @@ from ..connect.requests.data import DataSet, DataVerified
 from ..console.fold import HostMessage, fold_messages
 from ..console.text import count, table
 from ..errors import lines_of
-from .push import Outcome, Pushed
+from .push import DataPushOutcome, DataPushResult
 
 
-def pushed_as_text(pushed: Pushed, seconds: float) -> str:
+def pushed_as_text(pushed: DataPushResult, seconds: float) -> str:
     """The outcome on every host, and the bytes that left this machine."""
     lines = table(
         message[:2]
@@ -31,7 +31,7 @@ def pushed_as_text(pushed: Pushed, seconds: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _outcome(outcome: Outcome) -> str:
+def _outcome(outcome: DataPushOutcome) -> str:
     if outcome.error:
         return f"FAILED: {outcome.error}"
     if outcome.same_as:

@@ -10,7 +10,7 @@ from typing import Protocol
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.requests.packages import ENVIRONMENT_REACH
-from ..connect.transfer.files import File
+from ..connect.transfer.files import LocalFile
 from ..console.fold import fold_names
 from ..console.progress import MB
 from ..console.text import count
@@ -136,7 +136,7 @@ class Bringing(Asked):
         offline = [host for host in makers if host not in online]
         wheels = self._wheels(lock) if offline else []
         tool = fetch.described(uv.program())
-        files = [tool, *(File(*wheel) for wheel in wheels)]
+        files = [tool, *(LocalFile(*wheel) for wheel in wheels)]
         needed = {host: [tool.digest] for host in online} | {
             host: [file.digest for file in files] for host in offline
         }

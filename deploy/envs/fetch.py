@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..common.durable import keep_if_intact, read_sealed, write_sealed
 from ..common.files import digest as digest_of
-from ..connect.transfer.files import File
+from ..connect.transfer.files import LocalFile
 from ..connect.transfer.transfers import Tell
 from ..errors import MusterError
 from . import uv
@@ -28,7 +28,7 @@ BUILT = "built.json"
 SECONDS = 60.0  # without a byte of an answer
 
 
-class Wheel(File):
+class Wheel(LocalFile):
     """A wheel on this machine."""
 
     @property
@@ -54,9 +54,9 @@ def wheels(
     return here
 
 
-def described(path: Path) -> File:
+def described(path: Path) -> LocalFile:
     """A file of this machine with its digest."""
-    return File(digest_of(path), path.stat().st_size, path)
+    return LocalFile(digest_of(path), path.stat().st_size, path)
 
 
 def _wheel(package: Package, python: str, cache: Path, over: threading.Event) -> Wheel:

@@ -10,8 +10,8 @@ from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
 from ..connect.pipe import why_lost
 from ..connect.reports import EnvironmentMade, Lost, Report
-from ..connect.requests.packages import ENVIRONMENT_MAKE, WHEEL_COMPLETE, WHEEL_PULL, WHEEL_SERVE, WHEEL_TAKE
-from ..connect.transfer.files import File, Requests, serve, transfers_of
+from ..connect.requests.packages import ENVIRONMENT_MAKE
+from ..connect.transfer.files import LocalFile, serve, transfers_of
 from ..connect.transfer.transfers import Tell, Transfers
 from ..console.text import count
 from ..errors import UnfitError
@@ -22,7 +22,6 @@ from .wanted import Wanted
 
 HEAR_SECONDS = 2.0
 MAKE_SECONDS = 6 * 3600.0  # a host may fetch gigabytes from its index
-WHEELS = Requests(WHEEL_TAKE, WHEEL_COMPLETE, WHEEL_PULL)
 
 
 class Making:
@@ -47,9 +46,9 @@ class Making:
         self._made: dict[str, Environment] = {}
         self._errors: dict[str, str] = {}
 
-    def bring(self, files: Sequence[File], needed: Mapping[str, Sequence[str]], tell: Tell) -> None:
+    def bring(self, files: Sequence[LocalFile], needed: Mapping[str, Sequence[str]], tell: Tell) -> None:
         """Bring the files to the hosts that need them; `UnfitError` for hosts that did not get them."""
-        transfers = Transfers(self._cluster, WHEELS, serve(self._cluster, WHEEL_SERVE, needed), tell)
+        transfers = Transfers(self._cluster, serve(self._cluster, "wheels", needed), tell)
         wanted = transfers_of(files, needed)
         transfers.bring(wanted, sum(file.size * len(file.hosts) for file in wanted))
         for note in transfers.notes:
@@ -101,4 +100,4 @@ class Making:
             case Lost(reason):
                 self._errors[host] = why_lost(reason, reason.reason)
             case _:
-                self._errors[host] = "it sent a report that has no place while packages are brought"
+                self._errors[host] = "protocol error: an unexpected report"

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.reports import ImageLoaded, Report
-from ..connect.requests.images import (
-    IMAGE,
-    IMAGE_COMPLETE,
-    IMAGE_FORGET,
-    IMAGE_LOAD,
-    IMAGE_PULL,
-    IMAGE_SERVE,
-    IMAGE_TAKE,
-    ImageThere,
-)
-from ..connect.transfer.files import ANSWER_SECONDS, File, Requests, Transfer, serve, transfers_of
+from ..connect.requests.images import IMAGE, IMAGE_LOAD, ImageThere
+from ..connect.requests.transfers import BLOB_FORGET
+from ..connect.transfer.files import ANSWER_SECONDS, LocalFile, Transfer, serve, transfers_of
 from ..connect.transfer.transfers import Tell, Transfers
 from ..errors import MusterError
 from .archive import Archive, Layer
 from .engine import Engine, Image
 
 LOAD_SECONDS = 900.0
-LAYERS = Requests(IMAGE_TAKE, IMAGE_COMPLETE, IMAGE_PULL)
 
 
 @dataclass
-class Outcome:
+class ImagePushOutcome:
     """The outcome on a host. `layers` and `size` (compressed bytes): what it lacked."""
 
     layers: int = 0
@@ -41,10 +32,10 @@ class Outcome:
 
 
 @dataclass
-class Pushed:
+class ImagePushResult:
     """The outcome of a push. `sent`: the bytes that left this machine. `notes`: lines for the user."""
 
-    hosts: dict[str, Outcome] = field(default_factory=dict)
+    hosts: dict[str, ImagePushOutcome] = field(default_factory=dict)
     sent: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -97,7 +88,7 @@ def _counted(pieces: Iterable[bytes], total: int, tell: Tell) -> Iterator[bytes]
         tell(done, total)
 
 
-class Push:
+class ImageTransfer:
     """The push of an image."""
 
     def __init__(
@@ -107,29 +98,63 @@ class Push:
         self._configuration, self._tell = configuration, tell
         self._layers: dict[str, list[Layer]] = {}
         """What each host lacks."""
+        self._missing: dict[str, set[str]] = {}
+        """The digests of those that have not arrived yet."""
 
-    def carry(self, lacking: Mapping[str, tuple[str, ...] | None]) -> Pushed:
+    def push(self, lacking: Mapping[str, tuple[str, ...] | None]) -> ImagePushResult:
         """Bring every host the layers that it lacks, and let its engine load the image."""
-        hosts: dict[str, Outcome] = {}
+        hosts: dict[str, ImagePushOutcome] = {}
         for host, diff_ids in lacking.items():
             # An image may have a layer twice: BuildKit's of a step that changes nothing is always the same.
             layers = [self._layer(diff_id) for diff_id in dict.fromkeys(diff_ids or ())]
             size = sum(layer.size for layer in layers)
-            hosts[host] = Outcome(len(layers), size, had_it=diff_ids is None)
+            hosts[host] = ImagePushOutcome(len(layers), size, had_it=diff_ids is None)
             if diff_ids is not None:
                 self._layers[host] = layers
         lacking_anywhere = {layer.diff_id for layers in self._layers.values() for layer in layers}
         once = [one for one in dict.fromkeys(self._image.layers) if one in lacking_anywhere]
         known = filter(None, map(self._archive.layer, once))  # the lowest layer goes first
-        files = [File(layer.digest, layer.size, self._archive.path(layer)) for layer in known]
+        files = [LocalFile(layer.digest, layer.size, self._archive.path(layer)) for layer in known]
         needed = {host: [layer.digest for layer in layers] for host, layers in self._layers.items()}
-        served = serve(self._cluster, IMAGE_SERVE, needed)
-        loading = _Loading(self._cluster, LAYERS, served, self._tell)
-        loading.bring_image(self._image, self._configuration, self._layers, transfers_of(files, needed))
-        for host, error in loading.lost.items():
+        self._missing = {host: {*digests} for host, digests in needed.items()}
+        self._transfers = transfers = Transfers(
+            self._cluster, serve(self._cluster, "images", needed), self._tell
+        )
+        transfers.arrived, transfers.take_other = self._arrived, self._take_other
+        for host in [host for host, missing in self._missing.items() if not missing]:
+            self._load(host)
+        wanted = transfers_of(files, needed)
+        transfers.bring(wanted, sum(file.size * len(file.hosts) for file in wanted))
+        for host, error in transfers.lost.items():
             hosts[host].error = error
         self._tidy(hosts)
-        return Pushed(hosts, loading.sent, loading.notes)
+        return ImagePushResult(hosts, transfers.sent, transfers.notes)
+
+    def _arrived(self, host: str, transfer: Transfer) -> None:
+        """Let the engine of a host load the image as soon as the host has all layers."""
+        self._missing[host].discard(transfer.digest)
+        if not self._missing[host]:
+            self._load(host)
+
+    def _load(self, host: str) -> None:
+        self._transfers.working[host] = LOAD_SECONDS
+        names = {diff_id: f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in self._image.layers}
+        request: dict[str, Any] = {
+            "name": self._image.name,
+            "places": [names[diff_id] for diff_id in self._image.layers],
+            "layers": [[names[layer.diff_id], layer.digest] for layer in self._layers[host]],
+        }
+        self._cluster.channels[host].post(IMAGE_LOAD, self._configuration, **request)
+
+    def _take_other(self, host: str, report: Report) -> bool:
+        if not isinstance(report, ImageLoaded) or host not in self._transfers.working:
+            return False
+        del self._transfers.working[host]
+        if report.error:
+            self._transfers.lose(host, report.error)
+        elif not _same(self._image, report):
+            self._transfers.lose(host, f"its engine made another image of it: {report.id}")
+        return True
 
     def _layer(self, diff_id: str) -> Layer:
         layer = self._archive.layer(diff_id)
@@ -137,56 +162,11 @@ class Push:
             raise MusterError(f"{self._archive.folder}: the layer {diff_id} is gone; push again")
         return layer
 
-    def _tidy(self, hosts: Mapping[str, Outcome]) -> None:
+    def _tidy(self, hosts: Mapping[str, ImagePushOutcome]) -> None:
         """Remove the files on hosts whose engine has them. Earlier, another host may still read them."""
         for host, layers in self._layers.items():
             if not hosts[host].error:
                 with contextlib.suppress(MusterError):
                     channel = self._cluster.channels[host]
                     digests = [layer.digest for layer in layers]
-                    channel.ask(IMAGE_FORGET, digests=digests, seconds=ANSWER_SECONDS)
-
-
-class _Loading(Transfers):
-    """Brings layers to hosts, and lets the engine of each host load the image as soon as it has all."""
-
-    working_seconds = LOAD_SECONDS
-
-    def bring_image(
-        self,
-        image: Image,
-        configuration: bytes,
-        layers: Mapping[str, Sequence[Layer]],
-        files: Sequence[Transfer],
-    ) -> None:
-        """Bring the layers that each host lacks."""
-        self._image, self._configuration, self._layers = image, configuration, layers
-        self._missing = {host: {layer.digest for layer in lacking} for host, lacking in layers.items()}
-        for host in [host for host, missing in self._missing.items() if not missing]:
-            self._load(host)
-        self.bring(files, sum(file.size * len(file.hosts) for file in files))
-
-    def _arrived(self, host: str, transfer: Transfer) -> None:
-        self._missing[host].discard(transfer.digest)
-        if not self._missing[host]:
-            self._load(host)
-
-    def _load(self, host: str) -> None:
-        self.working.add(host)
-        names = {diff_id: f"{diff_id.removeprefix('sha256:')}/layer.tar" for diff_id in self._image.layers}
-        request: dict[str, Any] = {
-            "name": self._image.name,
-            "places": [names[diff_id] for diff_id in self._image.layers],
-            "layers": [[names[layer.diff_id], layer.digest] for layer in self._layers[host]],
-        }
-        self.cluster.channels[host].post(IMAGE_LOAD, self._configuration, **request)
-
-    def _take_other(self, host: str, report: Report) -> bool:
-        if not isinstance(report, ImageLoaded) or host not in self.working:
-            return False
-        self.working.discard(host)
-        if report.error:
-            self.lose(host, report.error)
-        elif not _same(self._image, report):
-            self.lose(host, f"its engine made another image of it: {report.id}")
-        return True
+                    channel.ask(BLOB_FORGET, digests=digests, seconds=ANSWER_SECONDS)

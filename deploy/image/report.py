@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..console.fold import HostMessage, fold_messages
 from ..console.text import count, table
 from .engine import Image
-from .push import Outcome, Pushed
+from .push import ImagePushOutcome, ImagePushResult
 
 
-def as_text(image: Image, pushed: Pushed, seconds: float) -> str:
+def as_text(image: Image, pushed: ImagePushResult, seconds: float) -> str:
     """The outcome on every host, and the number of bytes that left this machine."""
     lines = table(
         message[:2]
@@ -28,7 +28,7 @@ def as_text(image: Image, pushed: Pushed, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _outcome(outcome: Outcome) -> str:
+def _outcome(outcome: ImagePushOutcome) -> str:
     if outcome.error:
         return f"FAILED: {outcome.error}"
     if outcome.had_it:

@@ -101,8 +101,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "entries": {"entries": [["a", "file", 0o644, 7, DIGEST, ""]], "more": False},
     "clean": {"removed": ["x"], "kept": [], "freed": 7},
     "image": {"id": DIFF_ID, "created": "2026", "layers": [DIFF_ID], "common": 1},
-    "image_serve": {"port": 20124, "addresses": ["10.0.0.1"], "have": {DIGEST: 7}},
-    "data_serve": {"port": 20125, "addresses": [], "place": "ef" * 16, "have": {DIGEST: 7}},
+    "blob_serve": {"port": 20125, "addresses": ["fe80::1"], "place": "ef" * 16, "have": {DIGEST: 7}},
     **{f"data_{word}": {"digest": DIGEST, "bytes": 7} for word in ("scan", "fetch", "bundle", "open")},
     "data_begin": {"lacking": "07", "have": "00"},
     "data_list": {
@@ -114,7 +113,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "data_verify": {"digest": DIGEST, "damaged": ["'a': it is gone"]},
     "data_remove": {"freed": 7},
     "signal": {},
-    "wheel_serve": {"port": 20126, "addresses": ["fe80::1"], "have": {DIGEST: 7}},
     "envs": {
         "home": "ef" * 16,
         "machine": "x86_64",

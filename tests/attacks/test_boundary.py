@@ -25,9 +25,9 @@ from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, LauncherLine, Lost, Output, StopAsked
 from muster.deploy.connect.requests.files import FILE
 from muster.deploy.connect.requests.hosts import FACTS, HEALTH, OPEN_PORT, TIME
-from muster.deploy.connect.requests.images import IMAGE_SERVE
 from muster.deploy.connect.requests.launch import MISSING, STORE
 from muster.deploy.connect.requests.request import Request
+from muster.deploy.connect.requests.transfers import BLOB_SERVE
 from muster.deploy.decode import AtMost, Between, Like, Parsed
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.run_folder import RunFolder
@@ -146,7 +146,7 @@ def test_a_report_is_what_it_should_be_or_refused_in_a_few_words(word: str) -> N
         (MISSING, {"missing": ["../../etc/passwd"]}),
         (FILE, {"length": 1 << 70}),
         (FILE, {"entries": [["x", "socket", 0, 0, "", ""]]}),
-        (IMAGE_SERVE, {"have": {"../x": 1}}),
+        (BLOB_SERVE, {"have": {"../x": 1}}),
     ],
 )
 def test_what_would_reach_a_path_a_number_or_a_command_is_refused(

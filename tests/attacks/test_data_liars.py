@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.common.data.manifest import CHUNK
-from muster.deploy.data.push import Push, Pushed, read_here
+from muster.deploy.data.push import DataPushResult, DataTransfer, read_here
 from muster.deploy.data.source import source
 from tests.hosts_here import HostsHere, contents
 
@@ -69,14 +69,16 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def push(hosts: HostsHere, what: str) -> Pushed:
+def push(hosts: HostsHere, what: str) -> DataPushResult:
     wanted = source(what, "digits")
     content = read_here(wanted, lambda done, total: None) if wanted.here else None
     with hosts.cluster() as cluster:
-        return Push(cluster, wanted, lambda done, total: None, shard=False, most=1 << 40).carry(content)
+        return DataTransfer(cluster, wanted, lambda done, total: None, shard=False, most=1 << 40).push(
+            content
+        )
 
 
-def errors(pushed: Pushed) -> dict[str, str]:
+def errors(pushed: DataPushResult) -> dict[str, str]:
     return {host: outcome.error for host, outcome in pushed.hosts.items() if outcome.error}
 
 

@@ -22,7 +22,7 @@ from muster.deploy.connect.opener import opener_with
 from muster.deploy.hosts import hostfile
 from muster.deploy.image.archive import Archive
 from muster.deploy.image.engine import Engine
-from muster.deploy.image.push import Push, Pushed, prepare, survey
+from muster.deploy.image.push import ImagePushResult, ImageTransfer, prepare, survey
 from tests.cluster.conftest import NODES, ROOT, Cluster
 from tests.launching import FAB
 from tests.waiting import wait_until
@@ -171,8 +171,8 @@ def engines(
     assert bridge.exists() == had_bridge, "the test's engines changed the network of this machine"
 
 
-def push_and_lose(engines: Engines, lost: str) -> Pushed:
-    """Push, and switch the node off as soon as some of it is there."""
+def push_and_lose(engines: Engines, lost: str) -> ImagePushResult:
+    """ImageTransfer, and switch the node off as soon as some of it is there."""
     cut: list[int] = []
 
     def tell(done: int, total: int) -> None:
@@ -187,7 +187,9 @@ def push_and_lose(engines: Engines, lost: str) -> Pushed:
     ) as hosts:
         lacking = survey(hosts, image)
         assert [lacking[node] and len(lacking[node] or ()) for node in NODES] == [None, engines.lacks, 2]
-        return Push(hosts, image, archive, prepare(engine, image, archive, lacking), tell).carry(lacking)
+        return ImageTransfer(hosts, image, archive, prepare(engine, image, archive, lacking), tell).push(
+            lacking
+        )
 
 
 def test_an_image_comes_to_every_host_once_and_goes_on_after_a_loss(engines: Engines, tmp_path: Path) -> None:

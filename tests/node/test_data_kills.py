@@ -12,7 +12,7 @@ import pytest
 
 from muster.deploy.common.data.manifest import CHUNK
 from muster.deploy.connect.pipe import Pipe
-from muster.deploy.data.push import Push, Pushed, read_here
+from muster.deploy.data.push import DataPushResult, DataTransfer, read_here
 from muster.deploy.data.source import source
 from muster.deploy.errors import UnfitError
 from tests.hosts_here import HostPipe, HostsHere, contents
@@ -32,7 +32,7 @@ class Scissors:
     def write(self, content: bytes, /) -> None:
         """A payload is a write of its own, after the line that announces it (deploy/common/frames.py)."""
         if not self._counts:
-            self._counts = content.startswith(b'{"do": "data_take"')
+            self._counts = content.startswith(b'{"do": "blob_take"')
             self._pipe.writer.write(content)
             return
         self._counts = False
@@ -68,7 +68,7 @@ class CutPipe:
         return getattr(self._pipe, name)
 
 
-def push(hosts: HostsHere, folder: Path, at: int, end: str) -> tuple[Scissors, Pushed | None]:
+def push(hosts: HostsHere, folder: Path, at: int, end: str) -> tuple[Scissors, DataPushResult | None]:
     """Push, and cut the connection off at an end when `at` bytes of chunks are sent; None if nothing came."""
     made: list[Scissors] = []
 
@@ -81,8 +81,8 @@ def push(hosts: HostsHere, folder: Path, at: int, end: str) -> tuple[Scissors, P
     content = read_here(wanted, lambda done, total: None)
     try:
         with hosts.cluster() as cluster:
-            carrier = Push(cluster, wanted, lambda done, total: None, shard=False, most=0)
-            return made[0], carrier.carry(content)
+            carrier = DataTransfer(cluster, wanted, lambda done, total: None, shard=False, most=0)
+            return made[0], carrier.push(content)
     except UnfitError:
         return made[0], None
 

@@ -18,7 +18,7 @@ from muster.deploy.common.data.manifest import CHUNK
 from muster.deploy.connect.fanout import ask_every
 from muster.deploy.connect.requests.data import DATA_LIST, DATA_REMOVE, DATA_VERIFY
 from muster.deploy.data.pull import pull
-from muster.deploy.data.push import Push, Pushed, read_here
+from muster.deploy.data.push import DataPushResult, DataTransfer, read_here
 from muster.deploy.data.source import source
 from muster.deploy.errors import MusterError, UnfitError
 from tests.damage import DAMAGE
@@ -58,11 +58,11 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def push(hosts: HostsHere, what: str, name: str = "digits", *, shard: bool = False) -> Pushed:
+def push(hosts: HostsHere, what: str, name: str = "digits", *, shard: bool = False) -> DataPushResult:
     wanted = source(what, name)
     content = read_here(wanted, silent) if wanted.here else None
     with hosts.cluster() as cluster:
-        return Push(cluster, wanted, silent, shard=shard, most=MOST).carry(content)
+        return DataTransfer(cluster, wanted, silent, shard=shard, most=MOST).push(content)
 
 
 def test_every_host_has_the_folder_and_one_copy_left_this_machine(hosts: HostsHere, folder: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_host_that_is_lost_costs_its_own_line_and_goes_on_later(hosts: HostsHe
     wanted = source(str(folder), "digits")
     content = read_here(wanted, silent)
     with hosts.cluster() as cluster:
-        pushed = Push(cluster, wanted, strike, shard=False, most=MOST).carry(content)
+        pushed = DataTransfer(cluster, wanted, strike, shard=False, most=MOST).push(content)
     failed = [host for host, outcome in pushed.hosts.items() if outcome.error]
     assert failed == ["node2"]
     assert "what has arrived there is kept" in pushed.hosts["node2"].error
@@ -216,7 +216,7 @@ def test_a_source_that_changes_meanwhile_is_refused(hosts: HostsHere, folder: Pa
         hosts.cluster() as cluster,
         pytest.raises(MusterError, match=r"'large.bin' changes while it"),
     ):
-        Push(cluster, wanted, silent, shard=False, most=MOST).carry(content)
+        DataTransfer(cluster, wanted, silent, shard=False, most=MOST).push(content)
     assert not (hosts.data("node1") / "digits").exists()
 
 
@@ -360,4 +360,4 @@ def test_the_head_fetches_a_file_and_goes_on_where_the_server_broke_off(
     assert (pushed.sent, pushed.failed, seen.ranges) == (0, False, [0, 2_000_000])
     assert contents(hosts.data("node3") / "digits") == {"a_b.bin": content}
     with hosts.cluster() as cluster, pytest.raises(MusterError, match=r"at most 0\.0 GB are allowed: --most"):
-        Push(cluster, source(url, "x"), silent, shard=False, most=1000).carry(None)
+        DataTransfer(cluster, source(url, "x"), silent, shard=False, most=1000).push(None)

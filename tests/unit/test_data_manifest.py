@@ -32,7 +32,7 @@ from muster.deploy.common.data.sets import Sets, Version
 from muster.deploy.connect.requests.data import DataSet, DataVerified
 from muster.deploy.data import report
 from muster.deploy.data.bundles import Bundle, bundles
-from muster.deploy.data.push import Outcome, Pushed
+from muster.deploy.data.push import DataPushOutcome, DataPushResult
 from muster.deploy.data.source import Source, source
 from muster.deploy.errors import UsageError
 
@@ -300,12 +300,12 @@ def test_a_source_that_cannot_be_is_explained(text: str, said: str) -> None:
 
 def test_the_report_of_a_push_is_a_line_a_host() -> None:
     hosts = {
-        "node1": Outcome(3, 5_000_000, 2_000_000),
-        "node2": Outcome(3, 5_000_000),
-        "gpu-a": Outcome(error="no room"),
-        "node3": Outcome(same_as="node1"),
+        "node1": DataPushOutcome(3, 5_000_000, 2_000_000),
+        "node2": DataPushOutcome(3, 5_000_000),
+        "gpu-a": DataPushOutcome(error="no room"),
+        "node3": DataPushOutcome(same_as="node1"),
     }
-    assert report.pushed_as_text(Pushed("digits", hosts, 2_100_000), 7.2).splitlines() == [
+    assert report.pushed_as_text(DataPushResult("digits", hosts, 2_100_000), 7.2).splitlines() == [
         "node1  3 files, 5.0 MB: 2.0 MB transferred",
         "node2  3 files, 5.0 MB: already up to date",
         "gpu-a  FAILED: no room",

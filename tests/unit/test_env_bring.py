@@ -17,11 +17,9 @@ from muster.deploy.connect.reports import EnvironmentMade, Event, FileGot, Repor
 from muster.deploy.connect.requests.packages import (
     ENVIRONMENT_MAKE,
     ENVIRONMENTS,
-    WHEEL_COMPLETE,
-    WHEEL_PULL,
-    WHEEL_SERVE,
 )
-from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
+from muster.deploy.connect.requests.request import Nothing, Request
+from muster.deploy.connect.requests.transfers import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
 from muster.deploy.envs import make
 from muster.deploy.envs.bring import Bringing
 from muster.deploy.envs.present import Present
@@ -64,9 +62,9 @@ class Channel:
         answer: Any = Nothing()
         if request is ENVIRONMENTS:
             answer = EnvironmentsThere(self.home, "x86_64", "2.41", "", dict(self.made))
-        elif request is WHEEL_SERVE:
-            answer = FilesServed(20123, ("10.0.0.1",), {})
-        elif request in {WHEEL_COMPLETE, WHEEL_PULL}:
+        elif request is BLOB_SERVE:
+            answer = FilesServed(20123, ("10.0.0.1",), {}, "ef" * 16)
+        elif request in {BLOB_COMPLETE, BLOB_PULL}:
             self.report(FileGot(words["digest"]))
         elif request is ENVIRONMENT_MAKE:
             if not self.refusal:

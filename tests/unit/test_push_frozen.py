@@ -16,8 +16,9 @@ from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.listener import Listener
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, FileGot, FileStuck, ImageLoaded, Report
-from muster.deploy.connect.requests.images import IMAGE_COMPLETE, IMAGE_LOAD, IMAGE_PULL, IMAGE_SERVE
-from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
+from muster.deploy.connect.requests.images import IMAGE_LOAD
+from muster.deploy.connect.requests.request import Nothing, Request
+from muster.deploy.connect.requests.transfers import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
 from muster.deploy.hosts import hostfile
 from muster.deploy.image import push
 from muster.deploy.image.archive import Archive
@@ -42,13 +43,14 @@ class Channel:
             assert self.cut.wait(PATIENCE)
             future.set_exception(LostError("the SSH connection broke", host=self.host))
         else:
-            future.set_result(FilesServed(20123, ("10.0.0.1",), {}) if request is IMAGE_SERVE else Nothing())
+            served = FilesServed(20123, ("10.0.0.1",), {}, "ef" * 16)
+            future.set_result(served if request is BLOB_SERVE else Nothing())
         if request is IMAGE_LOAD:
             self.loaded()
             self.report(ImageLoaded(id=IMAGE.id))
-        if request is IMAGE_COMPLETE and not self.sent_to:
+        if request is BLOB_COMPLETE and not self.sent_to:
             self.report(FileGot(words["digest"]))
-        if request is IMAGE_PULL:
+        if request is BLOB_PULL:
             self.report(FileStuck(words["digest"], 0, "nobody gives it"))
         return future
 
@@ -84,8 +86,8 @@ def test_a_host_that_freezes_keeps_no_other_from_its_image(tmp_path: Path, froze
     archive.take(saved("old"), IMAGE.id, DIFF_IDS)
     channels = {name: Channel(name, events, frozen=name == frozen) for name in ("node1", "node2", "node3")}
     cluster = cluster_of(events, channels)
-    active = push.Push(cluster, IMAGE, archive, CONFIGURATION, lambda have, total: None)
-    pushed = active.carry(dict.fromkeys(channels, DIFF_IDS))
+    active = push.ImageTransfer(cluster, IMAGE, archive, CONFIGURATION, lambda have, total: None)
+    pushed = active.push(dict.fromkeys(channels, DIFF_IDS))
     errors = {name: outcome.error for name, outcome in pushed.hosts.items() if outcome.error}
     assert list(errors) == ([frozen] if frozen else [])
     assert all(error.startswith("silent for 10 s") for error in errors.values())
@@ -102,7 +104,7 @@ def test_an_image_that_has_a_layer_twice_is_loaded_once(tmp_path: Path) -> None:
     cluster = cluster_of(events, channels)
     twice = (*DIFF_IDS, DIFF_IDS[0])
     image = dataclasses.replace(IMAGE, layers=twice)
-    pushed = push.Push(cluster, image, archive, CONFIGURATION, lambda have, total: None).carry(
+    pushed = push.ImageTransfer(cluster, image, archive, CONFIGURATION, lambda have, total: None).push(
         dict.fromkeys(channels, twice)
     )
     assert [outcome.error for outcome in pushed.hosts.values()] == ["", ""]

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.connect.transfer.tree import ancestors, most_complete_first
+from muster.deploy.connect.transfer.files import ActiveTransfer, Receiver, Transfer, ancestors
 from muster.deploy.errors import MusterError
 from muster.deploy.image import report
 from muster.deploy.image.archive import Archive
 from muster.deploy.image.engine import Image
-from muster.deploy.image.push import Outcome, Pushed
+from muster.deploy.image.push import ImagePushOutcome, ImagePushResult
 from tests.damage import DAMAGE
 
 LAYERS = (b"low" * 50_000, b"high" * 40_000)
@@ -138,21 +138,23 @@ def test_one_host_is_fed_from_here_and_none_gives_to_more_than_two(count: int) -
 
 
 def test_a_host_with_most_of_a_file_comes_first() -> None:
-    assert most_complete_first({"a": 0, "b": 7, "c": 0, "d": 9}) == ["d", "b", "a", "c"]
+    receivers = {host: Receiver(have) for host, have in {"a": 0, "b": 7, "c": 0, "d": 9}.items()}
+    transfer = Transfer("ab" * 32, 9, tuple(receivers), io.BytesIO)
+    assert ActiveTransfer(transfer, [], receivers).in_order() == ["d", "b", "a", "c"]
 
 
 def test_the_report_is_one_line_a_host() -> None:
     hosts = {
-        "node1": Outcome(had_it=True),
-        "gpu-node2": Outcome(layers=1, size=3_100_000),
-        "node3": Outcome(layers=5, size=260_000_000, error="the SSH connection to it is gone"),
+        "node1": ImagePushOutcome(had_it=True),
+        "gpu-node2": ImagePushOutcome(layers=1, size=3_100_000),
+        "node3": ImagePushOutcome(layers=5, size=260_000_000, error="the SSH connection to it is gone"),
     }
-    assert report.as_text(IMAGE, Pushed(hosts, sent=263_000_000), 12.4).splitlines() == [
+    assert report.as_text(IMAGE, ImagePushResult(hosts, sent=263_000_000), 12.4).splitlines() == [
         "node1      has it already",
         "gpu-node2  loaded; 1 layer transferred, 3.1 MB",
         "node3      FAILED: the SSH connection to it is gone",
         "",
         "muster:x abababababab: on 2 of 3 hosts after 12 s; 263.0 MB left this machine",
     ]
-    alone = report.as_text(IMAGE, Pushed({"node1": Outcome(had_it=True)}, sent=0), 1.0)
+    alone = report.as_text(IMAGE, ImagePushResult({"node1": ImagePushOutcome(had_it=True)}, sent=0), 1.0)
     assert "on 1 of 1 host after 1 s" in alone

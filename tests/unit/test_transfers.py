@@ -14,10 +14,10 @@ from muster.deploy.connect import listener
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, FileGot, FileHave, FileStuck, Report
-from muster.deploy.connect.requests.data import DATA_COMPLETE, DATA_FORGET, DATA_PULL, DATA_TAKE
-from muster.deploy.connect.requests.request import FilesServed, Nothing, Request
+from muster.deploy.connect.requests.request import Nothing, Request
+from muster.deploy.connect.requests.transfers import BLOB_COMPLETE, BLOB_PULL, FilesServed
 from muster.deploy.connect.transfer import transfers as module
-from muster.deploy.connect.transfer.files import Requests, Transfer
+from muster.deploy.connect.transfer.files import Transfer
 from muster.deploy.connect.transfer.transfers import TRIES, Transfers
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
@@ -26,7 +26,6 @@ from tests.waiting import PATIENCE
 
 NAMES = ("node1", "node2", "node3")
 DIGEST, OTHER = "aa" * 32, "bb" * 32
-BUNDLES = Requests(DATA_TAKE, DATA_COMPLETE, DATA_PULL)
 
 
 class Channel:
@@ -52,11 +51,11 @@ class Channel:
             future.set_exception(MusterError(self.refusal, host=self.host))
         else:
             future.set_result(Nothing())
-        if request is DATA_COMPLETE:
+        if request is BLOB_COMPLETE:
             self.report(
                 FileStuck(words["digest"], 0, "damaged") if self.refusal else FileGot(words["digest"])
             )
-        if request is DATA_PULL:
+        if request is BLOB_PULL:
             self.report(self.pulls.pop(0) if self.pulls else FileGot(words["digest"]))
         return future
 
@@ -105,12 +104,12 @@ def transfer(hosts: tuple[str, ...] = NAMES, **choices: Any) -> Transfer:
 
 
 def served() -> dict[str, FilesServed]:
-    return {name: FilesServed(20123, ("10.0.0.1",), {}) for name in NAMES}
+    return {name: FilesServed(20123, ("10.0.0.1",), {}, "ef" * 16) for name in NAMES}
 
 
-def bring(cluster: Any, *files: Transfer, kind: type[Transfers] = Transfers) -> Transfers:
+def bring(cluster: Any, *files: Transfer) -> Transfers:
     told: list[tuple[int, int]] = []
-    transfers = kind(cluster, BUNDLES, served(), lambda done, total: told.append((done, total)))
+    transfers = Transfers(cluster, served(), lambda done, total: told.append((done, total)))
     total = sum(file.size * len(file.hosts) for file in files)
     transfers.bring(files, total)
     assert transfers.lost or told[-1] == (total, total)
@@ -118,10 +117,10 @@ def bring(cluster: Any, *files: Transfer, kind: type[Transfers] = Transfers) -> 
 
 
 def test_a_file_leaves_this_machine_once_and_goes_from_host_to_host(cluster: Any) -> None:
-    transfers = bring(cluster, transfer(forget=DATA_FORGET))
+    transfers = bring(cluster, transfer(forget=True))
     assert (transfers.sent, transfers.lost) == (10, {})
-    assert [cluster.channels[name].count("data_take") for name in NAMES] == [1, 0, 0]
-    assert [cluster.channels[name].count("data_forget") for name in NAMES] == [1, 1, 1]
+    assert [cluster.channels[name].count("blob_take") for name in NAMES] == [1, 0, 0]
+    assert [cluster.channels[name].count("blob_forget") for name in NAMES] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("frozen", NAMES)
@@ -130,7 +129,7 @@ def test_a_host_that_freezes_while_it_is_fed_keeps_no_other_waiting(cluster: Any
     files = [transfer((name,), digest=f"{number}a" * 32) for number, name in enumerate(NAMES)]
     transfers = bring(cluster, *files)
     assert transfers.lost == {frozen: "silent for 10 s: frozen, or cut off from the network"}
-    assert all(cluster.channels[name].count("data_complete") == 1 for name in NAMES if name != frozen)
+    assert all(cluster.channels[name].count("blob_complete") == 1 for name in NAMES if name != frozen)
 
 
 def test_a_host_without_room_is_named_with_its_own_words(cluster: Any) -> None:
@@ -144,7 +143,7 @@ def test_a_host_that_got_stuck_gets_the_file_from_hosts_that_have_it_by_then(clu
     transfers = bring(cluster, transfer())
     assert (transfers.sent, transfers.lost) == (10, {})
     assert transfers.notes == ["note: node3 could not read a file from another host: node1 is not reached"]
-    first, second = (sources for word, sources in cluster.channels["node3"].asked if word == "data_pull")
+    first, second = (sources for word, sources in cluster.channels["node3"].asked if word == "blob_pull")
     assert (first, "node2" in second) == (["node1"], True)
 
 
@@ -161,26 +160,22 @@ def test_a_host_that_never_gets_the_file_is_given_up_with_its_own_words(cluster:
     )
     transfers = bring(cluster, transfer(("node1",)))
     assert transfers.lost == {"node1": "damaged on the way"}
-    assert node1.count("data_take") == 1 + 2 * TRIES
-
-
-class Instead(Transfers):
-    """Finds that a source gave something wrong, and sends it from here."""
-
-    def _is_right(self, transfer_: Transfer) -> bool:
-        self.lose(transfer_.source, "it gave something else")
-        return False
-
-    def _replacement(self, host: str, transfer_: Transfer) -> Transfer | None:
-        return transfer((host,), digest=OTHER)
+    assert node1.count("blob_take") == 1 + 2 * TRIES
 
 
 def test_the_source_of_wrong_content_is_given_up_and_not_who_got_it(cluster: Any) -> None:
     wrong = FileGot(DIGEST, "a chunk is not what the manifest says", wrong=True)
     cluster.channels["node2"].pulls, cluster.channels["node3"].pulls = [wrong], [wrong]
-    transfers = bring(cluster, transfer(("node2", "node3"), source="node1"), kind=Instead)
-    assert transfers.lost == {"node1": "it gave something else"}
-    assert sum(cluster.channels[name].count("data_complete") for name in ("node2", "node3")) == 2
+    lied: list[bool] = []
+    wrong_source = transfer(
+        ("node2", "node3"),
+        source="node1",
+        is_right=lambda: lied.append(True),
+        replacement=lambda host: transfer((host,), digest=OTHER),
+    )
+    transfers = bring(cluster, wrong_source)
+    assert (transfers.lost, lied) == ({}, [True, True])
+    assert sum(cluster.channels[name].count("blob_complete") for name in ("node2", "node3")) == 2
 
 
 def test_who_calls_right_content_wrong_is_given_up_and_not_the_source(cluster: Any) -> None:
@@ -215,4 +210,4 @@ def test_the_same_bytes_for_something_else_wait_for_their_turn(cluster: Any) -> 
     twice = transfer(words={"chunks": (1,)}), transfer(words={"chunks": (2, 3)})
     transfers = bring(cluster, *twice)
     assert transfers.lost == {}
-    assert cluster.channels["node1"].count("data_complete") == 2
+    assert cluster.channels["node1"].count("blob_complete") == 2

@@ -1,7 +1,7 @@
-"""The agent's part in `fab data`: takes in chunks and passes them on, and keeps the data sets of this host.
+"""The agent's part in `fab data`: keeps the data sets of this host, and takes in chunks of new ones.
 
-Chunks travel in bundles of at most 4 MiB, which go from host to host as the layers of an image do
-(agent/transfer/peers.py). What takes long ends early when the driver is gone.
+Chunks travel in bundles of at most 4 MiB, as files from host to host (agent/transfer/transfers.py). What
+takes long ends early when the driver is gone.
 """
 
 from __future__ import annotations
@@ -22,47 +22,33 @@ from ...common.data.verify import damage
 from ...common.files import newest_in
 from ...common.frames import Frame
 from ...common.os_errors import explain
-from ..transfer.transfers import Transfers
+from ..transfer.blobs import Blobs
+from ..transfer.transfers import OLD_SECONDS, Transfers
 from .arrival import Arrival, place_of
 
 TELL_SECONDS = 0.5
-OLD_SECONDS = 7 * 86400.0  # bundles and files of pushes that were never continued
-MOST_BUNDLES = 256  # of earlier pushes, whose sizes are reported
 STDIN = 0
 
 
-class Data(Transfers):
-    """Answers requests about data sets. Bundles are received in threads, which report each with an event."""
+class Data:
+    """Answers requests about data sets. `transfers`: brings the bundles of a push."""
 
-    def __init__(self, root: Path, jobs: Path, send: Callable[[Frame], None]) -> None:
-        super().__init__(root / ".chunks", send)
-        self.root, self.sets = root, Sets(root, jobs)
+    def __init__(self, root: Path, jobs: Path, send: Callable[[Frame], None], transfers: Transfers) -> None:
+        self.root, self.sets, self._send, self._transfers = root, Sets(root, jobs), send, transfers
+        self._bundles = Blobs(root / ".chunks")
         self._arrival: Arrival | None = None
         self._held = contextlib.ExitStack()
         self._source, self._told = "", 0.0
         self._reading: Reader | None = None
+        self._opened: list[str] = []
+        """Manifests that became bundles for the driver alone."""
 
     def close(self) -> None:
         """Give up the locks."""
+        self._bundles.forget(self._opened)
         self._held.close()
 
-    do_data_take, do_data_complete = Transfers.take, Transfers.complete
-    do_data_pull, do_data_forget = Transfers.pull, Transfers.forget
-
     # -- a push --
-
-    def do_data_serve(self, request: Frame, payload: bytes) -> Frame:
-        """Serve bundles to other hosts of this push; answers what bundles of an earlier push are here."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place = place_of(self.root)
-        self._sweep()
-        names = sorted(os.listdir(self.blobs.root)) if self.blobs.root.is_dir() else []
-        digests = [name.partition(".")[0] for name in names[:MOST_BUNDLES]]
-        return {
-            **self._serve(request),
-            "place": place,
-            "have": {one: self.blobs.found(one) for one in digests},
-        }
 
     def do_data_scan(self, request: Frame, payload: bytes) -> Frame:
         """Take a folder of this host as the source; the manifest becomes a bundle."""
@@ -82,17 +68,19 @@ class Data(Transfers):
 
     def _kept_as_bundle(self, content: bytes) -> Frame:
         digest = hashlib.sha256(content).hexdigest()
-        if not self.blobs.has(digest):
-            self.blobs.append(digest, self.blobs.size(digest), content[self.blobs.size(digest) :])
-            self.blobs.complete(digest)
+        if not self._bundles.has(digest):
+            self._bundles.append(digest, self._bundles.size(digest), content[self._bundles.size(digest) :])
+            self._bundles.complete(digest)
         return {"digest": digest, "bytes": len(content)}
 
     def do_data_begin(self, request: Frame, payload: bytes) -> Frame:
         """Begin to make a version, whose manifest is here as a bundle; answers which chunks are lacking."""
+        self._sweep()
         self._held.enter_context(self.sets.locked(request["name"]))
-        manifest = unpack(self.blobs.path(request["manifest"]).read_bytes())
+        manifest = unpack(self._bundles.path(request["manifest"]).read_bytes())
         version = Version(request["name"], manifest.digest, request["shard"], request["of"])
         self._arrival = Arrival(self.sets, version, manifest, self._source)
+        self._transfers.accept = self.accept
         return self._arrival.begin(self._require_driver)
 
     def do_data_bundle(self, request: Frame, payload: bytes) -> Frame:
@@ -116,18 +104,17 @@ class Data(Transfers):
     def accept(self, request: Frame) -> None:
         """Put the chunks of a bundle into the files of the version that arrives."""
         if request["chunks"]:
-            self._arrived.place(request["chunks"], self.blobs.path(request["digest"]).read_bytes())
+            self._arrived.place(request["chunks"], self._bundles.path(request["digest"]).read_bytes())
 
     def _sweep(self) -> None:
         """Remove what pushes of long ago have left."""
-        old = time.time() - OLD_SECONDS
-        for place in (self.blobs.root, self.root / ".fetched"):
-            for path in place.iterdir() if place.is_dir() else ():
-                with contextlib.suppress(OSError):
-                    if path.is_dir() and newest_in(path) < old:
-                        remove_tree(path)
-                    elif path.is_file() and path.stat().st_mtime < old:
-                        path.unlink()
+        old, fetched = time.time() - OLD_SECONDS, self.root / ".fetched"
+        for path in fetched.iterdir() if fetched.is_dir() else ():
+            with contextlib.suppress(OSError):
+                if path.is_dir() and newest_in(path) < old:
+                    remove_tree(path)
+                elif path.is_file() and path.stat().st_mtime < old:
+                    path.unlink()
         drafts = self.root / ".drafts"
         for path in drafts.iterdir() if drafts.is_dir() else ():
             if newest_in(path) < old:
@@ -165,11 +152,13 @@ class Data(Transfers):
         """Begin to give a set to the driver; its manifest becomes a bundle."""
         kept = self.sets.kept(request["name"])
         self._reading = Reader(kept.folder, kept.manifest, Chunks(kept.manifest), kept.wanted)
-        return self._kept_as_bundle(kept.manifest.packed())
+        bundle = self._kept_as_bundle(kept.manifest.packed())
+        self._opened.append(bundle["digest"])
+        return bundle
 
     def do_data_part(self, request: Frame, payload: bytes) -> Frame:
         """A part of a bundle that is here."""
-        with open(self.blobs.path(request["digest"]), "rb") as file:
+        with open(self._bundles.path(request["digest"]), "rb") as file:
             file.seek(request["start"])
             return {"payload": file.read(CHUNK)}
 

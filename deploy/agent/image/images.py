@@ -1,4 +1,4 @@
-"""The agent's part in `fab image.push`: finds the image, receives and serves its layers, loads it."""
+"""The agent's part in `fab image.push`: finds the image, and loads it from the layers that have arrived."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import io
 import json
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from ...common.frames import Frame
-from ..transfer.blobs import CHUNK
-from ..transfer.transfers import Transfers
+from ..transfer.blobs import CHUNK, Blobs
 from .engine import find, layers_in_common, load, needs_every_layer
 
 
-class Images(Transfers):
+class Images:
     """Answers requests about images. Long work runs in a thread, and ends with an event."""
 
-    do_image_serve, do_image_take = Transfers.serve, Transfers.take
-    do_image_complete, do_image_pull, do_image_forget = Transfers.complete, Transfers.pull, Transfers.forget
+    def __init__(self, root: Path, send: Callable[[Frame], None]) -> None:
+        self._layers, self._send = Blobs(root), send
 
     def do_image(self, request: Frame, payload: bytes) -> Frame:
         """The image of a name, how many of these layers are here, and whether they may be left out."""
@@ -52,7 +52,7 @@ class Images(Transfers):
         text = json.dumps(manifest).encode()
         yield from _member("manifest.json", io.BytesIO(text), len(text))
         for place, digest in request["layers"]:
-            path = self.blobs.path(digest)
+            path = self._layers.path(digest)
             with open(path, "rb") as file:
                 yield from _member(place, file, path.stat().st_size)
         yield bytes(2 * tarfile.BLOCKSIZE)

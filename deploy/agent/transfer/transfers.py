@@ -1,13 +1,16 @@
-"""The requests about files that go to hosts: take them from the driver, serve them, fetch them from hosts."""
+"""The requests that move large files: take them from the driver, serve them, fetch them from other hosts."""
 
 from __future__ import annotations
 
+import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
+from ...common.folders import identity_of_folder
 from ...common.frames import Frame
 from ...common.os_errors import explain
 from .blobs import Blobs
@@ -17,49 +20,71 @@ from .tls import Identity, identity
 
 TELL_SECONDS = 0.25
 WORKERS = 3
+OLD_SECONDS = 7 * 86400.0  # files of transfers that were never resumed
+MOST_LEFT = 256  # files of earlier transfers, whose sizes are reported
+FOLDERS = {"images": "images", "wheels": "wheels", "data": "data/.chunks"}
+"""Where each kind of files arrives, in the agent's folder."""
 
 
 class Transfers:
-    """The files of one folder. They arrive in threads, and an event tells of each how that ended."""
+    """Files that arrive in one folder. They arrive in threads, and an event reports how each ended."""
 
-    def __init__(self, root: Path, send: Callable[[Frame], None]) -> None:
-        self.blobs, self._send = Blobs(root), send
-        self._identity: Identity | None = None
+    def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
+        self._home, self._send = home, send
+        self._serving: tuple[Blobs, Identity] | None = None
         self._work: SimpleQueue[Callable[[], None]] | None = None
+        self.accept: Callable[[Frame], None] = lambda request: None
+        """Puts the content of a complete file where it belongs; ValueError if the content is wrong."""
 
-    def serve(self, request: Frame, payload: bytes) -> Frame:
-        """Serve files to other hosts; answers how much of each file is here already."""
-        have = {digest: self.blobs.found(digest) for digest in request["digests"]}
-        return {**self._serve(request), "have": have}
+    def do_blob_serve(self, request: Frame, payload: bytes) -> Frame:
+        """Serve files to other hosts of this push; answers how much of each file is here already.
 
-    def _serve(self, request: Frame) -> Frame:
-        """Where other hosts of this push get files."""
-        self._identity = identity(request["identity"])
+        `digests`: the files that this host needs; null for all that earlier transfers have left.
+        """
+        root = self._home / FOLDERS[request["folder"]]
+        for folder in (root.parent, root):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        blobs, identity_ = Blobs(root), identity(request["identity"])
+        digests = _left_in(root) if request["digests"] is None else request["digests"]
+        have = {digest: blobs.found(digest) for digest in digests}
         addresses = addresses_for(request["addresses"], request["peers"])
-        return {"port": Server(self.blobs, self._identity, addresses).port, "addresses": addresses}
+        self._serving = blobs, identity_
+        port = Server(blobs, identity_, addresses).port
+        return {
+            "port": port,
+            "addresses": addresses,
+            "have": have,
+            "place": identity_of_folder(root.parent / ".place"),
+        }
 
-    def take(self, request: Frame, payload: bytes) -> Frame:
+    def _served(self) -> tuple[Blobs, Identity]:
+        if self._serving is None:
+            raise ValueError("files are transferred only after `blob_serve`")
+        return self._serving
+
+    @property
+    def _blobs(self) -> Blobs:
+        return self._served()[0]
+
+    def do_blob_take(self, request: Frame, payload: bytes) -> Frame:
         """Take a piece of a file from the driver."""
-        self.blobs.append(request["digest"], request["offset"], payload)
+        self._blobs.append(request["digest"], request["offset"], payload)
         return {}
 
-    def complete(self, request: Frame, payload: bytes) -> Frame:
+    def do_blob_complete(self, request: Frame, payload: bytes) -> Frame:
         """Accept a file whose pieces have all come."""
-        self._later(request, lambda: self.blobs.complete(request["digest"]))
+        self._later(request, lambda: self._blobs.complete(request["digest"]))
         return {}
 
-    def pull(self, request: Frame, payload: bytes) -> Frame:
+    def do_blob_pull(self, request: Frame, payload: bytes) -> Frame:
         """Fetch a file from other hosts."""
         self._later(request, lambda: self._pull(request))
         return {}
 
-    def forget(self, request: Frame, payload: bytes) -> Frame:
+    def do_blob_forget(self, request: Frame, payload: bytes) -> Frame:
         """Remove files that are not needed any more."""
-        self.blobs.forget(request["digests"])
+        self._blobs.forget(request["digests"])
         return {}
-
-    def accept(self, request: Frame) -> None:
-        """Put the content of a file where it belongs; ValueError or LookupError if it is wrong."""
 
     def _later(self, request: Frame, get: Callable[[], None]) -> None:
         """Get a file in one of the threads, and report how that ended."""
@@ -74,7 +99,7 @@ class Transfers:
         try:
             get()
         except (OSError, ValueError) as error:
-            have = self.blobs.size(digest)
+            have = self._blobs.size(digest)
             self._send({"event": "file-stuck", "digest": digest, "have": have, "text": explain(error)})
             return
         try:
@@ -94,12 +119,23 @@ class Transfers:
                 told = time.monotonic()
                 self._send({"event": "file-have", "digest": digest, "have": have})
 
-        if self._identity is None:
-            raise ValueError("files are fetched from other hosts only after `serve`")
         sources = [Source(*source) for source in request["sources"]]
-        pull(self.blobs, self._identity, Wanted(digest, request["bytes"]), sources, tell)
+        pull(*self._served(), Wanted(digest, request["bytes"]), sources, tell)
 
 
 def _work_off(work: SimpleQueue[Callable[[], None]]) -> None:
     while True:
         work.get()()
+
+
+def _left_in(root: Path) -> list[str]:
+    """The digests of files that earlier transfers have left; those of long ago are removed."""
+    found = set()
+    for path in root.iterdir():
+        if re.fullmatch(r"[0-9a-f]{64}(\.part)?", path.name):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > OLD_SECONDS:
+                    path.unlink()
+                else:
+                    found.add(path.stem)
+    return sorted(found)[:MOST_LEFT]

@@ -8,19 +8,11 @@ from typing import Annotated
 from ...common.data.manifest import CHUNK
 from ...decode import AtMost, Between, Like
 from ...hosts.bounds import MOST_HOSTS, Bytes, Count, Digest, Name, Words
-from .request import FilesServed, Nothing, Payload, Request
+from .request import Nothing, Payload, Request
+from .transfers import FolderMark
 
 _Chunks = Annotated[str, AtMost(1 << 20), Like("[0-9a-f]*")]
 """A set of numbers of chunks, a bit each (deploy/common/data/manifest.py)."""
-_Place = Annotated[str, Like("[0-9a-f]{32}")]
-"""The same for hosts that share a folder of data sets."""
-
-
-@dataclass(frozen=True)
-class DataServed(FilesServed):
-    """Where a host gives bundles to others, how many bytes of which it has, and where it keeps data sets."""
-
-    place: _Place
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class DataSet:
 class DataSets:
     """The data sets of a host."""
 
-    place: _Place
+    place: FolderMark
     sets: Annotated[tuple[DataSet, ...], AtMost(4096)]
 
 
@@ -75,15 +67,10 @@ class DataRemoved:
     freed: Bytes
 
 
-DATA_SERVE = Request("data_serve", DataServed)
 DATA_SCAN = Request("data_scan", DataBundle, long=True)
 DATA_FETCH = Request("data_fetch", DataBundle, long=True)
 DATA_BEGIN = Request("data_begin", DataBegun, long=True)
-DATA_TAKE = Request("data_take", Nothing)
-DATA_COMPLETE = Request("data_complete", Nothing)
-DATA_PULL = Request("data_pull", Nothing)
 DATA_BUNDLE = Request("data_bundle", DataBundle)
-DATA_FORGET = Request("data_forget", Nothing)
 DATA_PUBLISH = Request("data_publish", Nothing, long=True)
 DATA_LIST = Request("data_list", DataSets, long=True)
 DATA_VERIFY = Request("data_verify", DataVerified, long=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ...decode import AtMost
 from ...hosts.bounds import Count, DiffId, Name
-from .request import FilesServed, Nothing, Request
+from .request import Nothing, Request
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,4 @@ class ImageThere:
 
 
 IMAGE = Request("image", ImageThere)
-IMAGE_SERVE = Request("image_serve", FilesServed)
-IMAGE_TAKE = Request("image_take", Nothing)
-IMAGE_COMPLETE = Request("image_complete", Nothing)
-IMAGE_PULL = Request("image_pull", Nothing)
-IMAGE_FORGET = Request("image_forget", Nothing)
 IMAGE_LOAD = Request("image_load", Nothing)

@@ -9,7 +9,7 @@ from typing import Annotated
 from ...decode import AtMost
 from ...hosts.bounds import Bytes, Name, Words
 from ...hosts.environments import MOST_ENVIRONMENTS, EnvironmentsThere, Key
-from .request import FilesServed, Nothing, Request
+from .request import Nothing, Request
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,6 @@ class Described:
     facts: Annotated[Mapping[Name, Annotated[str, AtMost(4096)]], AtMost(1 << 14)]
 
 
-WHEEL_SERVE = Request("wheel_serve", FilesServed)
-WHEEL_TAKE = Request("wheel_take", Nothing)
-WHEEL_COMPLETE = Request("wheel_complete", Nothing)
-WHEEL_PULL = Request("wheel_pull", Nothing)
 ENVIRONMENTS = Request("envs", EnvironmentsThere)
 ENVIRONMENT_REACH = Request("env_reach", IndexRefusal)
 ENVIRONMENT_MAKE = Request("env_make", Nothing)

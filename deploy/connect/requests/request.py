@@ -6,17 +6,16 @@ answer is checked where it arrives, in `Channel`; what does not fit ends the con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 from ...common.frames import Frame
 from ...decode import MALFORMED, AtMost, from_json
-from ...hosts.bounds import Address, Bytes, Digest, Pid, Port
+from ...hosts.bounds import Pid
 
 Answer = TypeVar("Answer")
 MOST_ENTRIES = 1 << 18  # files of a folder or a run, contents of a tree
-MOST_SERVED = 4096  # layers of an image, wheels of an environment
 Pids = Annotated[tuple[Pid, ...], AtMost(1 << 16)]
 
 
@@ -30,15 +29,6 @@ class Payload:
     """Bytes of a file; none at its end."""
 
     payload: bytes = b""
-
-
-@dataclass(frozen=True)
-class FilesServed:
-    """Where a host gives large files to others, and how many bytes of each it has."""
-
-    port: Port
-    addresses: Annotated[tuple[Address, ...], AtMost(8)]
-    have: Annotated[Mapping[Digest, Bytes], AtMost(MOST_SERVED)]
 
 
 @dataclass(frozen=True)

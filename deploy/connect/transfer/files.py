@@ -1,4 +1,4 @@
-"""Files on their way to hosts: which, to whom, by which requests, and how far they are."""
+"""Files on their way to hosts: which, to whom, in which tree of hosts, and how much of each has arrived."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple
 
 from ..cluster import Cluster
 from ..fanout import ask_every
-from ..requests.request import FilesServed, Nothing, Request
+from ..requests.transfers import BLOB_SERVE, FilesServed
 from .certificates import identities
-from .tree import most_complete_first
 
 ANSWER_SECONDS = 60.0
 SERVE_SECONDS = 900.0  # a host reads and compares the files that an earlier push has left
+WIDTH = 2
+"""To how many hosts a host gives a file at once."""
 
 
-class File(NamedTuple):
+class LocalFile(NamedTuple):
     """A file of this machine, by its SHA-256, with its bytes."""
 
     digest: str
@@ -38,23 +39,18 @@ class Transfer:
     source: str = ""
     """The host that has all of it, if it comes from a host."""
     words: Mapping[str, Any] = field(default_factory=dict)
-    """What requests say of it beside its digest."""
-    forget: Request[Nothing] | None = None
-    """Removes it, if no host needs it any more when every host has it."""
-
-
-@dataclass(frozen=True)
-class Requests:
-    """The requests by which a kind of files goes to hosts."""
-
-    take: Request[Nothing]
-    complete: Request[Nothing]
-    pull: Request[Nothing]
+    """The arguments of requests about it, beside its digest."""
+    forget: bool = False
+    """Whether hosts remove it when every host has it."""
+    is_right: Callable[[], bool] = lambda: True
+    """Whether its source gives the right content, which is checked here when a host calls it wrong."""
+    replacement: Callable[[str], Transfer | None] = lambda host: None
+    """The transfer for a host that could not get it from its source."""
 
 
 @dataclass
 class Receiver:
-    """A host that waits for a file: the bytes of it that are there, and how often it got stuck."""
+    """A host that waits for a file: how many bytes of it are there, and how often it got stuck."""
 
     have: int
     tries: int = 0
@@ -70,32 +66,41 @@ class ActiveTransfer:
 
     def in_order(self) -> list[str]:
         """The receivers, those that have most of it first. Any thread may ask."""
-        return most_complete_first({host: one.have for host, one in [*self.receivers.items()]})
+        return [host for host, _ in sorted([*self.receivers.items()], key=lambda item: -item[1].have)]
 
 
-Served = TypeVar("Served", bound=FilesServed)
+def ancestors(hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The tree of hosts: for each but the first its parent, then, as further choices, those above it."""
+    chains: dict[str, tuple[str, ...]] = {}
+    for index, host in enumerate(hosts[1:], start=1):
+        parent = hosts[(index - 1) // WIDTH]
+        chains[host] = (parent, *chains.get(parent, ()))
+    return chains
 
 
 def serve(
-    cluster: Cluster, request: Request[Served], digests: Mapping[str, Sequence[str]]
-) -> dict[str, Served]:
-    """Let each host serve files to the others alone, and learn how much of each file it has."""
+    cluster: Cluster, folder: str, digests: Mapping[str, Sequence[str] | None]
+) -> dict[str, FilesServed]:
+    """Let each host serve files of a folder to the others alone, and learn how much of each file it has.
+
+    `digests`: the files that each host needs; None for all that earlier transfers have left there.
+    """
     identity = identities(digests)
 
     def words(host: str) -> dict[str, Any]:
-        chosen, peers = cluster.data_addresses(host), cluster.peer_addresses(host)
         return {
+            "folder": folder,
             "identity": identity[host],
-            "addresses": chosen,
-            "peers": peers,
+            "addresses": cluster.data_addresses(host),
+            "peers": cluster.peer_addresses(host),
             "digests": digests[host],
         }
 
     channels = {host: cluster.channels[host] for host in digests}
-    return ask_every(channels, request, SERVE_SECONDS, words).require_all()
+    return ask_every(channels, BLOB_SERVE, SERVE_SECONDS, words).require_all()
 
 
-def transfers_of(files: Iterable[File], needed: Mapping[str, Sequence[str]]) -> list[Transfer]:
+def transfers_of(files: Iterable[LocalFile], needed: Mapping[str, Sequence[str]]) -> list[Transfer]:
     """The files of this machine, in their order, for the hosts that need their digests."""
     return [
         Transfer(file.digest, file.size, hosts, partial(_open, file.path))

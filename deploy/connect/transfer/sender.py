@@ -15,9 +15,9 @@ from ..channel import Channel
 from ..cluster import Cluster
 from ..pipe import LostError
 from ..reports import Sent
-from ..requests.request import FilesServed, Nothing
-from .files import ANSWER_SECONDS, ActiveTransfer, Requests, Transfer
-from .tree import ancestors
+from ..requests.request import Nothing
+from ..requests.transfers import BLOB_COMPLETE, BLOB_PULL, BLOB_TAKE, FilesServed
+from .files import ANSWER_SECONDS, ActiveTransfer, Transfer, ancestors
 
 # What is on its way to one host and not yet confirmed: all that an interruption loses.
 PIECE, PIECES_AT_ONCE = 1 << 18, 8
@@ -29,14 +29,8 @@ class Sender:
     `lost`: the hosts that get nothing any more.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        requests: Requests,
-        served: Mapping[str, FilesServed],
-        lost: Collection[str],
-    ) -> None:
-        self._cluster, self._requests, self._served, self._lost = cluster, requests, served, lost
+    def __init__(self, cluster: Cluster, served: Mapping[str, FilesServed], lost: Collection[str]) -> None:
+        self._cluster, self._served, self._lost = cluster, served, lost
         self.sent = 0
         """The bytes that left this machine."""
         self._unconfirmed: dict[str, deque[Future[Nothing]]] = {host: deque() for host in served}
@@ -63,9 +57,9 @@ class Sender:
 
     def pull(self, host: str, transfer: Transfer, sources: Iterable[str]) -> None:
         """Let a host get a file from the first of other hosts that can give it."""
-        places = [place for source in sources for place in self._addresses(source)]
-        words = {"digest": transfer.digest, "bytes": transfer.size, "sources": places, **transfer.words}
-        self._cluster.channels[host].post(self._requests.pull, **words)
+        addresses = [address for source in sources for address in self._addresses(source)]
+        words = {"digest": transfer.digest, "bytes": transfer.size, "sources": addresses, **transfer.words}
+        self._cluster.channels[host].post(BLOB_PULL, **words)
 
     def _addresses(self, host: str) -> list[tuple[str, str, int]]:
         served = self._served[host]
@@ -102,16 +96,16 @@ class Sender:
             while piece := content.read(PIECE):
                 while len(under_way) >= PIECES_AT_ONCE:
                     channel.wait(under_way.popleft(), ANSWER_SECONDS)
-                future = channel.post(self._requests.take, piece, digest=digest, offset=offset)
-                future.add_done_callback(partial(_tell_refusal, channel, digest))
+                future = channel.post(BLOB_TAKE, piece, digest=digest, offset=offset)
+                future.add_done_callback(partial(_report_refusal, channel, digest))
                 under_way.append(future)
                 offset += len(piece)
                 self.sent += len(piece)
                 channel.report(Sent(digest, offset))
-        channel.post(self._requests.complete, digest=digest, **transfer.words)
+        channel.post(BLOB_COMPLETE, digest=digest, **transfer.words)
 
 
-def _tell_refusal(channel: Channel, digest: str, future: Future[Nothing]) -> None:
+def _report_refusal(channel: Channel, digest: str, future: Future[Nothing]) -> None:
     """Report why a host did not take a piece: a full disk, say."""
     error = future.exception()
     if isinstance(error, MusterError) and not isinstance(error, LostError):

@@ -1,8 +1,8 @@
 """Brings files to hosts, each through a tree of hosts: this machine sends each file only once.
 
-A file goes to a first host, and from there through the tree (`tree`) while it still arrives. If no ancestor
-can supply a host, another host that has the file does, else this machine. After an interruption, what has
-arrived stays, and the next push continues from there.
+A file goes to a first host, and from there through the tree (`ancestors`) while it still arrives. If no
+ancestor can supply a host, another host that has the file does, else this machine. After an interruption,
+what has arrived stays, and the next push resumes there.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 from ..cluster import Cluster
 from ..pipe import why_lost
 from ..reports import FileGot, FileHave, FileStuck, Lost, Report, Sent
-from ..requests.request import Answer, FilesServed, Request
-from .files import ActiveTransfer, Receiver, Requests, Transfer
+from ..requests.request import Answer, Request
+from ..requests.transfers import BLOB_FORGET, FilesServed
+from .files import ActiveTransfer, Receiver, Transfer
 from .sender import Sender
 
 HEAR_SECONDS, STALLED_SECONDS = 2.0, 300.0
@@ -30,18 +31,15 @@ Tell = Callable[[int, int], None]
 class Transfers:
     """Brings files to hosts, and hears from every host what has arrived.
 
-    `tell`: gets the bytes that are on hosts, and the bytes that shall be there. A subclass may start work on
-    a host whose files have arrived (`_arrived`, `working`), handle further reports (`_take_other`), check
-    what one host says of another (`_is_right`), and replace a transfer that failed (`_replacement`).
+    `tell`: gets the bytes that are on hosts, and the bytes that shall be there.
     """
 
-    working_seconds = STALLED_SECONDS
-    """The longest silence while a host works on what has arrived."""
-
-    def __init__(
-        self, cluster: Cluster, requests: Requests, served: Mapping[str, FilesServed], tell: Tell
-    ) -> None:
-        self.cluster, self.tell = cluster, tell
+    def __init__(self, cluster: Cluster, served: Mapping[str, FilesServed], tell: Tell) -> None:
+        self.cluster, self._tell = cluster, tell
+        self.arrived: Callable[[str, Transfer], None] = lambda host, transfer: None
+        """Called for each host that has a file. It may start work there (`working`)."""
+        self.take_other: Callable[[str, Report], bool] = lambda host, report: False
+        """Handles a report that is not about files; returns whether it is one of this push."""
         self._served = served
         self._found = {host: dict(answer.have) for host, answer in served.items()}
         """How much of each file was on a host before its transfer."""
@@ -49,15 +47,15 @@ class Transfers:
         """The hosts that dropped out, and why."""
         self._stuck: dict[str, str] = {}
         """The hosts that could not read a file from another one, and why the first time."""
-        self.working: set[str] = set()
-        """The hosts that have their files, and work on them."""
+        self.working: dict[str, float] = {}
+        """The hosts that have their files and work on them, and how long each may be silent meanwhile."""
         self._active: dict[str, ActiveTransfer] = {}
         self._later: list[Transfer] = []
         """Transfers of the same bytes as an active one, for something else."""
-        self._sender = Sender(cluster, requests, served, self.lost)
+        self._sender = Sender(cluster, served, self.lost)
         self._done = self._total = 0
-        self._come, self._heard = 0, time.monotonic()
-        """The bytes that have come since it was last noted when some came."""
+        self._arrived_bytes, self._heard = 0, time.monotonic()
+        """The bytes that have arrived since `_heard`, the time of the last progress."""
 
     @property
     def sent(self) -> int:
@@ -79,15 +77,15 @@ class Transfers:
         `total`: the bytes of all files on all hosts, for `tell`; zero keeps it silent.
         """
         self._done, self._total, self._heard = 0, total, time.monotonic()
-        coming = iter(files)
+        queue = iter(files)
         with self.cluster.keeping_alive(), self._sender.sending():
-            transfer = next(coming, None)
+            transfer = next(queue, None)
             while transfer or self._active or self.working:
                 if transfer and len(self._active) < FILES_AT_ONCE:
                     self._start(transfer)
                     while self._hear(0.0):
                         pass
-                    transfer = next(coming, None)
+                    transfer = next(queue, None)
                 else:
                     self._hear(HEAR_SECONDS)
 
@@ -99,23 +97,6 @@ class Transfers:
             while not (future.done() or host in self.lost or channel.is_stuck()):
                 self._hear(HEAR_SECONDS / 4)
         return channel.wait(future, seconds)
-
-    # -- what another class may know better --
-
-    def _arrived(self, host: str, transfer: Transfer) -> None:
-        """A host has a file."""
-
-    def _take_other(self, host: str, report: Report) -> bool:
-        """Handle a report that is not about files; returns whether it has a place here."""
-        return False
-
-    def _is_right(self, transfer: Transfer) -> bool:
-        """Whether a host gives what it should, which is checked here; a host that lies is given up."""
-        return True
-
-    def _replacement(self, host: str, transfer: Transfer) -> Transfer | None:
-        """What a host gets in place of a file that it could not get from its source."""
-        return None
 
     # -- sending --
 
@@ -146,13 +127,13 @@ class Transfers:
         if event.host in self._served and event.host not in self.lost:
             self._take(event.host, event.report)
             if self._total:
-                self.tell(self._done, self._total)
+                self._tell(self._done, self._total)
         return True
 
     def _give_up_if_stalled(self) -> None:
-        longest = self.working_seconds if self.working else STALLED_SECONDS
+        longest = max([STALLED_SECONDS, *self.working.values()])
         if time.monotonic() - self._heard > longest:
-            for host in self.working.union(*(active.receivers for active in self._active.values())):
+            for host in {*self.working}.union(*(active.receivers for active in self._active.values())):
                 self.lose(host, f"nothing arrived for {longest:.0f} s")
 
     def _take(self, host: str, report: Report) -> None:
@@ -170,8 +151,8 @@ class Transfers:
                 self._retry(host, self._active[digest], report)
             case Lost(reason):
                 self.lose(host, why_lost(reason, GONE_AND_KEPT))
-            case _ if not self._take_other(host, report):
-                self.lose(host, "it sent a report that has no place in a push")
+            case _ if not self.take_other(host, report):
+                self.lose(host, "protocol error: an unexpected report")
 
     def _waits(self, host: str, digest: str) -> bool:
         return digest in self._active and host in self._active[digest].receivers
@@ -181,19 +162,19 @@ class Transfers:
         if self._waits(host, digest):
             active = self._active[digest]
             have = min(have, active.transfer.size)
-            come = have - active.receivers[host].have
-            self._done += come
-            self._come += max(0, come)
+            more = have - active.receivers[host].have
+            self._done += more
+            self._arrived_bytes += max(0, more)
             active.receivers[host].have = have
-            if self._come >= LEAST_BYTES:
-                self._come, self._heard = 0, time.monotonic()
+            if self._arrived_bytes >= LEAST_BYTES:
+                self._arrived_bytes, self._heard = 0, time.monotonic()
 
     def _got(self, host: str, active: ActiveTransfer, report: FileGot) -> None:
         transfer = active.transfer
         if report.error and not (report.wrong and transfer.source):
             self.lose(host, report.error)
             return
-        if report.error and self._is_right(transfer):
+        if report.error and transfer.is_right():
             self.lose(
                 host, f"it called the chunks of {transfer.source} wrong, and they are right: checked here"
             )
@@ -205,7 +186,7 @@ class Transfers:
         else:
             self._heard = time.monotonic()
             active.complete_on.append(host)
-            self._arrived(host, transfer)
+            self.arrived(host, transfer)
         self._close(active)
 
     def _retry(self, host: str, active: ActiveTransfer, report: FileStuck) -> None:
@@ -230,7 +211,7 @@ class Transfers:
     def _start_replacement(
         self, host: str, active: ActiveTransfer, reason: str = "no host is left that could give it"
     ) -> None:
-        if transfer := self._replacement(host, active.transfer):
+        if transfer := active.transfer.replacement(host):
             self._start(transfer)
         else:
             self.lose(host, reason)
@@ -238,7 +219,7 @@ class Transfers:
     def lose(self, host: str, reason: str) -> None:
         """Give up a host: it gets nothing any more."""
         self.lost.setdefault(host, reason)
-        self.working.discard(host)
+        self.working.pop(host, None)
         for active in list(self._active.values()):
             active.receivers.pop(host, None)
             self._close(active)
@@ -249,9 +230,9 @@ class Transfers:
         if active.receivers or self._active.get(transfer.digest) is not active:
             return
         del self._active[transfer.digest]
-        if forget := transfer.forget:
+        if transfer.forget:
             for host in [host for host in active.complete_on if host not in self.lost]:
-                self.cluster.channels[host].post(forget, digests=[transfer.digest])
+                self.cluster.channels[host].post(BLOB_FORGET, digests=[transfer.digest])
         same = [later for later in self._later if later.digest == transfer.digest]
         self._later = [later for later in self._later if later not in same]
         for later in same:

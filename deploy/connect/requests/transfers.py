@@ -1,0 +1,32 @@
+"""What is asked while large files go to hosts, and from host to host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from ...decode import AtMost, Like
+from ...hosts.bounds import Address, Bytes, Digest, Port
+from .request import Nothing, Request
+
+MOST_SERVED = 4096  # layers of an image, wheels of an environment
+FolderMark = Annotated[str, Like("[0-9a-f]{32}")]
+"""The same for hosts that share a folder, and for no others."""
+
+
+@dataclass(frozen=True)
+class FilesServed:
+    """Where a host gives large files to others, how many bytes of each it has, and the mark of its folder."""
+
+    port: Port
+    addresses: Annotated[tuple[Address, ...], AtMost(8)]
+    have: Annotated[Mapping[Digest, Bytes], AtMost(MOST_SERVED)]
+    place: FolderMark
+
+
+BLOB_SERVE = Request("blob_serve", FilesServed)
+BLOB_TAKE = Request("blob_take", Nothing)
+BLOB_COMPLETE = Request("blob_complete", Nothing)
+BLOB_PULL = Request("blob_pull", Nothing)
+BLOB_FORGET = Request("blob_forget", Nothing)
