@@ -23,9 +23,19 @@ class Finding:
     peer: str = ""
 
 
-def of_error(name: str, error: HostError) -> Finding:
+def error(kind: str, host: str, text: str, remedy: str, *, peer: str = "") -> Finding:
+    """A finding for which a launch would fail."""
+    return Finding(kind, host, "error", text, remedy, peer)
+
+
+def warning(kind: str, host: str, text: str, remedy: str) -> Finding:
+    """A finding with which a launch works, but slowly or not with every program."""
+    return Finding(kind, host, "warning", text, remedy)
+
+
+def of_error(name: str, reason: HostError) -> Finding:
     """The error of a host that cannot take part."""
-    return Finding(error.kind, name, "error", error.text, error.remedy)
+    return error(reason.kind, name, reason.text, reason.remedy)
 
 
 def have(number: int) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..console.text import count, ranges
 from ..hosts.gpus import Card, Gpu, GpuReport
 from ..image.compatibility import number, oldest_driver
-from .finding import Finding, Severity
+from .finding import Finding, error, warning
 
 LOOK = "run nvidia-smi there; look at dmesg for Xid"
 IDLE_MIB = 1024  # the driver itself keeps some hundred MiB
@@ -28,11 +28,11 @@ class Needs:
 
 def of_gpus(host: str, report: GpuReport, needs: Needs, expected: int = 0) -> tuple[Finding, ...]:
     """Everything that is wrong; `expected`: how many GPUs the driver counts."""
-    judge = _Judge(host, report, needs)
-    return (*judge.driver(), *judge.missing(expected), *judge.each(), *judge.around())
+    rules = _GpuRules(host, report, needs)
+    return (*rules.driver(), *rules.missing(expected), *rules.each(), *rules.around())
 
 
-class _Judge:
+class _GpuRules:
     """The rules, for one host."""
 
     def __init__(self, name: str, report: GpuReport, needs: Needs) -> None:
@@ -41,9 +41,6 @@ class _Judge:
         # A GPU that is passed to a virtual machine is not available to this host.
         self.cards = [card for card in self.host.cards if card.driver != "vfio-pci"]
 
-    def _says(self, kind: str, severity: Severity, text: str, remedy: str) -> Finding:
-        return Finding(kind, self.name, severity, text, remedy)
-
     def driver(self) -> Iterator[Finding]:
         """Findings about the driver as a whole."""
         host, cards = self.host, self.cards
@@ -51,24 +48,24 @@ class _Judge:
         if held:
             text = f"nouveau has {count(len(held), 'NVIDIA GPU')}: CUDA needs NVIDIA's own driver"
             remedy = "install NVIDIA's driver, which keeps nouveau out, and restart the host"
-            yield self._says("driver.nouveau", "warning", text, remedy)
+            yield warning("driver.nouveau", self.name, text, remedy)
         elif cards and host.module is None and not host.wsl:
             text = f"{count(len(cards), 'NVIDIA GPU')} on the PCI bus, and no driver is loaded"
             remedy = "install the driver and restart the host; if it is there already: modprobe nvidia"
-            yield self._says("driver.missing", "warning", text, remedy)
+            yield warning("driver.missing", self.name, text, remedy)
         if host.libraries and host.module:
             text = (
                 f"the kernel has driver {host.module} loaded, and the driver's libraries are {host.libraries}"
             )
             remedy = "restart the host: the driver was upgraded while it was in use"
-            yield self._says("driver.restart-needed", "error", text, remedy)
+            yield error("driver.restart-needed", self.name, text, remedy)
         wanted, version = self.needs.cuda, host.libraries or host.module
         if wanted and version and number(version) < number(oldest_driver(wanted)):
             text = f"driver {version} does not run CUDA {wanted}"
             remedy = (
                 f"install driver {oldest_driver(wanted)} or newer, or take what was built for an older CUDA"
             )
-            yield self._says("driver.too-old", "error", text, remedy)
+            yield error("driver.too-old", self.name, text, remedy)
 
     def missing(self, expected: int) -> Iterator[Finding]:
         """Findings for GPUs that do not answer."""
@@ -79,7 +76,7 @@ class _Judge:
                 remedy = (
                     "install nvidia-container-toolkit there, and start it with --device nvidia.com/gpu=all"
                 )
-                yield self._says("gpu.not-given", "error", text, remedy)
+                yield error("gpu.not-given", self.name, text, remedy)
             return
         lost = list(self._lost())
         for card in lost:
@@ -87,16 +84,16 @@ class _Judge:
             remedy = (
                 "look at dmesg there for Xid 79; power the host off and on, and replace it if it comes back"
             )
-            yield self._says("gpu.lost", "error", text, remedy)
+            yield error("gpu.lost", self.name, text, remedy)
         if lost or host.libraries:
             return
         number_of_gpus = expected or len(self.cards)
         if self.error:
             text = f"{count(number_of_gpus, 'GPU')} that cannot be asked: {self.error}"
-            yield self._says("gpu.failing", "error", text, LOOK)
+            yield error("gpu.failing", self.name, text, LOOK)
         elif len(self.gpus) < expected:
             text = f"{len(self.gpus)} of {count(expected, 'GPU')} answer"
-            yield self._says("gpu.failing", "error", text, LOOK)
+            yield error("gpu.failing", self.name, text, LOOK)
 
     def _lost(self) -> Iterator[Card]:
         """GPUs on the PCI bus that nvidia-smi does not list, or names as the reason of its failure."""
@@ -116,33 +113,35 @@ class _Judge:
             if gpu.mig:
                 text = f"MIG divides GPU {gpu.index} into {gpu.instances} instances: a process sees only one"
                 none = f"MIG is on for GPU {gpu.index}, without an instance: no program can compute on it"
-                severity: Severity = "warning" if gpu.instances else "error"
                 remedy = f"nvidia-smi -i {gpu.index} -mig 0 when nothing runs on it, or make instances"
-                yield self._says("gpu.mig", severity, text if gpu.instances else none, remedy)
+                if gpu.instances:
+                    yield warning("gpu.mig", self.name, text, remedy)
+                else:
+                    yield error("gpu.mig", self.name, none, remedy)
         slow = [gpu.index for gpu in self.gpus if gpu.persistence is False]
         if slow:
             text = (
                 f"persistence mode is off for GPU {ranges(slow)}: each job waits until the driver is loaded"
             )
             remedy = "systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1 after each start"
-            yield self._says("gpu.persistence-off", "warning", text, remedy)
+            yield warning("gpu.persistence-off", self.name, text, remedy)
 
     def _memory(self, gpu: Gpu) -> Iterator[Finding]:
         if gpu.ecc:
             text = f"GPU {gpu.index} has had {count(gpu.ecc, 'uncorrectable memory error')}"
-            yield self._says("gpu.failing", "error", text, "reset or replace it: nvidia-smi -q -d ECC")
+            yield error("gpu.failing", self.name, text, "reset or replace it: nvidia-smi -q -d ECC")
         if gpu.remap == "failed":
             text = f"GPU {gpu.index} has no spare rows left for broken memory"
-            yield self._says("gpu.failing", "error", text, "replace it: nvidia-smi -q -d ROW_REMAPPER")
+            yield error("gpu.failing", self.name, text, "replace it: nvidia-smi -q -d ROW_REMAPPER")
         elif gpu.remap == "pending":
             text = f"GPU {gpu.index} is to replace broken rows of its memory at its next reset"
             remedy = f"when nothing runs on it: nvidia-smi --gpu-reset -i {gpu.index}, or restart the host"
-            yield self._says("gpu.reset-needed", "warning", text, remedy)
+            yield warning("gpu.reset-needed", self.name, text, remedy)
         if gpu.pids or gpu.used > IDLE_MIB:
             unseen = "processes that are not visible there"
             whose = f"processes {', '.join(map(str, gpu.pids))}" if gpu.pids else unseen
             text = f"GPU {gpu.index}: {gpu.used} of {gpu.total} MiB in use by {whose}"
-            yield self._says("gpu.busy", "warning", text, "wait for them, or end them if they are left over")
+            yield warning("gpu.busy", self.name, text, "wait for them, or end them if they are left over")
 
     def around(self) -> Iterator[Finding]:
         """Findings about what GPUs need besides their driver."""
@@ -154,21 +153,21 @@ class _Judge:
             remedy = (
                 "modprobe nvidia-peermem, or take the driver's open kernel modules on Linux 5.12 or newer"
             )
-            yield self._says("gpu.without-rdma", "warning", text, remedy)
+            yield warning("gpu.without-rdma", self.name, text, remedy)
         if host.module and self.needs.containers and not host.container and not host.toolkit:
             text = "no container toolkit: a node container gets no GPU"
-            yield self._says("gpu.without-toolkit", "warning", text, "install nvidia-container-toolkit")
+            yield warning("gpu.without-toolkit", self.name, text, "install nvidia-container-toolkit")
         if host.wsl and self.gpus:
             text = "WSL: GPUs and driver are those of Windows, which also decides what other hosts reach"
             remedy = (
                 "use it alone, or with networkingMode=mirrored in .wslconfig and the ports open in Windows"
             )
-            yield self._says("gpu.wsl", "warning", text, remedy)
+            yield warning("gpu.wsl", self.name, text, remedy)
         wanted = self.needs.architecture
         if wanted and host.architecture and wanted != host.architecture:
             text = f"its processor is {host.architecture}, and the image is for {wanted}"
             remedy = f"build the image on a machine with {host.architecture}"
-            yield self._says("image.architecture-differs", "error", text, remedy)
+            yield error("image.architecture-differs", self.name, text, remedy)
 
     def _fabric(self) -> Iterator[Finding]:
         host = self.host
@@ -179,10 +178,10 @@ class _Judge:
             remedy = (
                 f"{install * (host.fabric_manager == 'missing')}systemctl enable --now nvidia-fabricmanager"
             )
-            yield self._says("fabric.down", "error", text, remedy)
+            yield error("fabric.down", self.name, text, remedy)
         version = host.fabric_manager_version
         if version and version != host.module:
             text = (
                 f"Fabric Manager {version}, and the driver is {host.module}: they work only with each other"
             )
-            yield self._says("fabric.version-differs", "error", text, f"install Fabric Manager {host.module}")
+            yield error("fabric.version-differs", self.name, text, f"install Fabric Manager {host.module}")

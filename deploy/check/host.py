@@ -12,9 +12,9 @@ from ..hosts.hostfile import Host
 from ..image.compatibility import driver_runs, oldest_driver
 from ..plan.launcher import LauncherName, launcher_of
 from ..plan.torchrun import unfit_for_torch
-from .finding import GIB, MIB, Finding, of_error
+from .finding import GIB, MIB, Finding, error, of_error, warning
 from .gpus import Needs, of_gpus
-from .measurements import Examined
+from .measurements import Measured
 
 # A launch brings up to 1 GiB of code and a copy of it. Below DISK_FULL there is no room even for logs.
 DISK_FULL, DISK_LOW = 64 * MIB, 2 * GIB
@@ -24,7 +24,7 @@ SHM_PER_RANK = 128 * MIB
 NOFILE_LEAST, NOFILE_PER_RANK = 1024, 8
 
 
-def of_host(host: Host, measured: Examined, launcher: LauncherName, ranks: int) -> Iterator[Finding]:
+def of_host(host: Host, measured: Measured, launcher: LauncherName, ranks: int) -> Iterator[Finding]:
     """All findings about this host that do not depend on other hosts."""
     yield from _software(host, measured, launcher)
     yield from _slots(host, measured)
@@ -33,99 +33,94 @@ def of_host(host: Host, measured: Examined, launcher: LauncherName, ranks: int) 
     yield from _jobs(host, measured)
 
 
-def _software(host: Host, measured: Examined, launcher: LauncherName) -> Iterator[Finding]:
-    errors = (launcher_of(launcher).unfit(measured.facts), unfit_for_torch(measured.facts))
-    yield from {error.kind: of_error(host.name, error) for error in errors if error}.values()
+def _software(host: Host, measured: Measured, launcher: LauncherName) -> Iterator[Finding]:
+    reasons = (launcher_of(launcher).unfit(measured.facts), unfit_for_torch(measured.facts))
+    yield from {reason.kind: of_error(host.name, reason) for reason in reasons if reason}.values()
 
 
-def _slots(host: Host, measured: Examined) -> Iterator[Finding]:
+def _slots(host: Host, measured: Measured) -> Iterator[Finding]:
     cores, gpus = measured.facts.cores, measured.facts.gpus
     if host.slots > cores:
-        yield Finding(
+        yield warning(
             "slots.above-cores",
             host.name,
-            "warning",
             f"slots={host.slots} on {count(cores, 'core')}: ranks share cores",
             f"slots={cores} in the hosts file",
         )
     if 0 < gpus < host.slots:
-        yield Finding(
+        yield error(
             "slots.above-gpus",
             host.name,
-            "error",
             f"slots={host.slots} on {count(gpus, 'GPU')}: NCCL takes one rank on each",
             f"slots={gpus} in the hosts file (more only for programs that leave the GPUs alone)",
         )
 
 
-def _room(host: Host, measured: Examined, ranks: int) -> Iterator[Finding]:
+def _room(host: Host, measured: Measured, ranks: int) -> Iterator[Finding]:
     health = measured.health
     yield from _start(host, measured)
     for folder in health.folders:
         there = shlex.quote(folder.path)
         if folder.inodes is not None and folder.inodes < LEAST_INODES:
             text = f"{count(folder.inodes, 'more file')} at most can be made for {folder.path}"
-            yield Finding("disk.no-inodes", host.name, "error", text, f"remove some: df -i {there}")
+            yield error("disk.no-inodes", host.name, text, f"remove some: df -i {there}")
         elif folder.free is not None and folder.free < DISK_FULL:
             text = f"{size(folder.free)} free for {folder.path}"
-            yield Finding("disk.full", host.name, "error", text, f"remove files there: df {there}")
+            yield error("disk.full", host.name, text, f"remove files there: df {there}")
         elif folder.error:
-            yield Finding(
+            yield error(
                 "disk.not-writable",
                 host.name,
-                "error",
                 f"{health.user} cannot write to {folder.path}: {folder.error}",
                 f"make it {health.user}'s own, and its file system writable",
             )
         elif folder.free is not None and folder.free < DISK_LOW:
             text = f"{size(folder.free)} free for {folder.path}"
-            yield Finding("disk.low", host.name, "warning", text, f"remove files there: df {there}")
+            yield warning("disk.low", host.name, text, f"remove files there: df {there}")
     needed = host.slots * SHM_PER_RANK
     if health.shm_free is not None and health.shm_free < needed:
-        yield Finding(
+        yield warning(
             "shm.small",
             host.name,
-            "warning",
             f"{size(health.shm_free)} free in /dev/shm for {count(host.slots, 'rank')}: "
             "too little ends in a bus error",
             f"{size(needed)} at least: --shm-size for a container, or remove what lies there",
         )
     files = max(NOFILE_LEAST, ranks * NOFILE_PER_RANK)
     if 0 <= health.nofile < files:
-        yield Finding(
+        severity = error if health.nofile < LEAST_FILES else warning
+        yield severity(
             "nofile.low",
             host.name,
-            "error" if health.nofile < LEAST_FILES else "warning",
             f"{health.nofile} open files allowed; {count(ranks, 'rank')} may need {files}",
             "raise nofile in /etc/security/limits.d or for sshd (ulimit -n)",
         )
     if health.rdma and health.memlock >= 0:
-        yield Finding(
+        yield warning(
             "memlock.low",
             host.name,
-            "warning",
             f"{size(health.memlock)} of memory may be locked, and there is an InfiniBand or RoCE device",
             "memlock unlimited in /etc/security/limits.d or for sshd (ulimit -l)",
         )
 
 
-def _start(host: Host, measured: Examined) -> Iterator[Finding]:
+def _start(host: Host, measured: Measured) -> Iterator[Finding]:
     """Findings for which the agent would refuse to start a job (deploy/common/limits.py)."""
     health = measured.health
     muster, temporary = health.folders
     if muster.noexec:
         text = f"{muster.path} is on a file system that starts no programs (noexec)"
         remedy = "mount it without noexec, or give that login another home"
-        yield Finding("disk.noexec", host.name, "error", text, remedy)
+        yield error("disk.noexec", host.name, text, remedy)
     length = len(temporary.path.encode(errors="surrogateescape"))
     if length > LONGEST_TMPDIR:
         text = (
             f"TMPDIR has {length} bytes, and a Unix socket in it room for {LONGEST_TMPDIR}: {temporary.path}"
         )
-        yield Finding("tmpdir.too-long", host.name, "error", text, "set a shorter TMPDIR for that login")
+        yield error("tmpdir.too-long", host.name, text, "set a shorter TMPDIR for that login")
 
 
-def _gpus(host: Host, measured: Examined) -> Iterator[Finding]:
+def _gpus(host: Host, measured: Measured) -> Iterator[Finding]:
     facts, health = measured.facts, measured.health
     report = GpuReport(health.gpus, health.gpu_error, health.gpu_host)
     # Where libcuda does not say which CUDA it runs, the version of the kernel module is compared.
@@ -133,63 +128,59 @@ def _gpus(host: Host, measured: Examined) -> Iterator[Finding]:
     yield from of_gpus(host.name, report, needs, facts.gpus)
     torch, driver = health.torch_cuda, health.driver_cuda
     if facts.gpus and facts.torch and torch is None:
-        yield Finding(
+        yield warning(
             "torch.without-cuda",
             host.name,
-            "warning",
             f"torch {facts.torch} was built without CUDA, for a host with {count(facts.gpus, 'GPU')}",
             "install a CUDA build of torch, or take --backend gloo",
         )
     if torch and driver and not driver_runs(driver, torch):
-        yield Finding(
+        yield error(
             "driver.too-old",
             host.name,
-            "error",
             f"torch was built with CUDA {torch}, the driver runs CUDA up to {driver}",
             f"install driver {oldest_driver(torch)} or newer, or a torch for CUDA {driver}",
         )
 
 
-def own_name(host: Host, measured: Examined) -> Iterator[Finding]:
+def own_name(host: Host, measured: Measured) -> Iterator[Finding]:
     """Findings for a host whose own name is unknown there, or resolves to loopback only."""
     name, addresses = measured.facts.hostname, measured.health.own_addresses
     if not addresses:
-        yield Finding(
+        yield warning(
             "name.unknown",
             host.name,
-            "warning",
             f"its own name {name} is not known there",
             f"add it to /etc/hosts there: {_an_address(measured)} {name}",
         )
     elif all(address.startswith("127.") or address == "::1" for address in addresses):
-        yield Finding(
+        yield warning(
             "name.loopback",
             host.name,
-            "warning",
             f"its own name {name} is {', '.join(addresses)} there: "
             "programs that publish it cannot be reached",
             f"in /etc/hosts there: {_an_address(measured)} {name}",
         )
 
 
-def _jobs(host: Host, measured: Examined) -> Iterator[Finding]:
+def _jobs(host: Host, measured: Measured) -> Iterator[Finding]:
     for job in measured.health.jobs:
         pids = " ".join(map(str, job.pids))
         if job.stopped:
             text = f"{_processes(job.pids)} of job {job.job}, whose agent is stopped (SIGSTOP): {job.stopped}"
             remedy = f"there: kill -CONT {job.stopped}; it then ends them, or goes on if the job still runs"
-            yield Finding("processes.agent-stopped", host.name, "warning", text, remedy)
+            yield warning("processes.agent-stopped", host.name, text, remedy)
         elif job.kept:
             text = f"job {job.job} is running there ({_processes(job.pids)})"
-            yield Finding("processes.running", host.name, "warning", text, "wait for it, or stop it")
+            yield warning("processes.running", host.name, text, "wait for it, or stop it")
         else:
             text = f"{_processes(job.pids)} of job {job.job}, whose agent is gone: {pids}"
-            yield Finding("processes.left", host.name, "warning", text, f"there: kill {pids}")
+            yield warning("processes.left", host.name, text, f"there: kill {pids}")
 
 
 def _processes(pids: Sequence[int]) -> str:
     return "1 process" if len(pids) == 1 else f"{len(pids)} processes"
 
 
-def _an_address(measured: Examined) -> str:
+def _an_address(measured: Measured) -> str:
     return measured.addresses[0] if measured.addresses else "its address"

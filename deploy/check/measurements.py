@@ -1,4 +1,4 @@
-"""What `fab check` has measured on the hosts. Pure: `examine` gathers it, `check` judges it."""
+"""What `fab check` measures on the hosts. Pure: `measure` gathers it, `judge` judges it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Examined:
+class Measured:
     """What was measured on a host that answered."""
 
     facts: Facts
@@ -34,8 +34,8 @@ class Examined:
 
 
 @dataclass(frozen=True)
-class Examination:
+class Measurements:
     """What was measured on each host, or the error of a host that could not be asked."""
 
-    hosts: Mapping[str, Examined]
+    hosts: Mapping[str, Measured]
     errors: Mapping[str, HostError]

@@ -10,102 +10,91 @@ from ..errors import HostError
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.rendezvous import PORTS, meet
-from .finding import Finding
-from .measurements import Examined
+from .finding import Finding, error, warning
+from .measurements import Measured
 
 BRIDGES = ("docker", "br-", "virbr", "veth", "cni", "podman")
 
 
-def ports(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
+def ports(head: str, by_host: Mapping[str, Measured]) -> Iterator[Finding]:
     """Findings for hosts without a free port where others could connect."""
-    for name, measured in examined.items():
+    for name, measured in by_host.items():
         if isinstance(measured.rendezvous, HostError):
-            yield Finding(
-                measured.rendezvous.kind,
-                name,
-                "error" if name == head else "warning",
-                measured.rendezvous.text,
-                measured.rendezvous.remedy,
-            )
+            none, severity = measured.rendezvous, error if name == head else warning
+            yield severity(none.kind, name, none.text, none.remedy)
 
 
-def network(hosts: Sequence[Host], examined: Mapping[str, Examined]) -> Iterator[Finding]:
+def network(hosts: Sequence[Host], by_host: Mapping[str, Measured]) -> Iterator[Finding]:
     """Findings for pairs of hosts that do not reach each other, and about the address of the rendezvous."""
     given = {host.name: host.addr for host in hosts}
     wrong = {
         name
-        for name, measured in examined.items()
+        for name, measured in by_host.items()
         if given[name] and name in measured.reached and not measured.reached[name].interfaces
     }
     for name in sorted(wrong):
-        yield Finding(
+        yield error(
             "address.wrong",
             name,
-            "error",
-            f"addr={given[name]} is not an address of this host: {_reason(examined[name], name)}",
-            f"give one of {', '.join(examined[name].facts.addresses)}",
+            f"addr={given[name]} is not an address of this host: {_reason(by_host[name], name)}",
+            f"give one of {', '.join(by_host[name].facts.addresses)}",
         )
     head = hosts[0].name
     places = rank_addresses(
         head,
-        {name: measured.facts for name, measured in examined.items()},
-        {name: measured.addresses for name, measured in examined.items()},
-        {name: measured.reached for name, measured in examined.items()},
+        {name: measured.facts for name, measured in by_host.items()},
+        {name: measured.addresses for name, measured in by_host.items()},
+        {name: measured.reached for name, measured in by_host.items()},
     )
     pairs = [
         (source, target)
-        for source in examined
-        for target in examined
-        if source != target and target not in wrong and not _reaches(examined[source], target, places)
+        for source in by_host
+        for target in by_host
+        if source != target and target not in wrong and not _reaches(by_host[source], target, places)
     ]
-    yield from _unreached(pairs, examined)
-    if head in examined and head not in wrong and not any(target == head for _, target in pairs):
-        yield from _data_network(head, examined)
+    yield from _unreached(pairs, by_host)
+    if head in by_host and head not in wrong and not any(target == head for _, target in pairs):
+        yield from _data_network(head, by_host)
 
 
-def _unreached(pairs: Sequence[tuple[str, str]], examined: Mapping[str, Examined]) -> Iterator[Finding]:
-    lonely, shut = _to_blame(pairs, examined)
+def _unreached(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, Measured]) -> Iterator[Finding]:
+    lonely, shut = _to_blame(pairs, by_host)
     for source in sorted(lonely):
         target = next(target for origin, target in pairs if origin == source)
-        yield Finding(
+        yield error(
             "pair.unreachable",
             source,
-            "error",
-            f"cannot connect to any other host: {target} at {_reason(examined[source], target)}",
+            f"cannot connect to any other host: {target} at {_reason(by_host[source], target)}",
             f"let it connect to the ports {PORTS} of the others, or give addr= of a network they share",
         )
     for target in sorted(shut):
         source = next(source for source, aim in pairs if aim == target)
-        yield Finding(
+        yield error(
             "pair.unreachable",
             target,
-            "error",
-            f"no other host can connect to its port {examined[target].rendezvous}: {source} tried "
-            f"{_reason(examined[source], target)}",
+            f"no other host can connect to its port {by_host[target].rendezvous}: {source} tried "
+            f"{_reason(by_host[source], target)}",
             f"open its ports {PORTS} for the others, or give it an addr= that all hosts reach",
         )
     for source, target in pairs:
         if source not in lonely and target not in shut:
-            yield Finding(
+            yield error(
                 "pair.unreachable",
                 source,
-                "error",
-                f"cannot connect to {target} port {examined[target].rendezvous}: "
-                f"{_reason(examined[source], target)}",
+                f"cannot connect to {target} port {by_host[target].rendezvous}: "
+                f"{_reason(by_host[source], target)}",
                 f"open the ports {PORTS} of {target} for it, or give {target} an addr= that all hosts reach",
                 peer=target,
             )
 
 
-def _to_blame(
-    pairs: Sequence[tuple[str, str]], examined: Mapping[str, Examined]
-) -> tuple[set[str], set[str]]:
+def _to_blame(pairs: Sequence[tuple[str, str]], by_host: Mapping[str, Measured]) -> tuple[set[str], set[str]]:
     """The hosts that reach none of several others, and those that none of several others reaches.
 
     A host is not to blame where all the hosts at the other end of its pairs are.
     """
-    tried = [(source, target) for source in examined for target in examined[source].reached]
-    tried = [(source, target) for source, target in tried if source != target and target in examined]
+    tried = [(source, target) for source in by_host for target in by_host[source].reached]
+    tried = [(source, target) for source, target in tried if source != target and target in by_host]
     out, out_tried = Counter(source for source, _ in pairs), Counter(source for source, _ in tried)
     into, into_tried = Counter(target for _, target in pairs), Counter(target for _, target in tried)
     lonely = {source for source, times in out.items() if times == out_tried[source] > 1}
@@ -130,32 +119,30 @@ def _to_head(head: str, reached: Mapping[str, Mapping[str, Reached]]) -> dict[st
     return {name: seen[head].interfaces for name, seen in reached.items() if head in seen}
 
 
-def _data_network(head: str, examined: Mapping[str, Examined]) -> Iterator[Finding]:
-    to_head = _to_head(head, {name: measured.reached for name, measured in examined.items()})
-    addresses = examined[head].addresses
+def _data_network(head: str, by_host: Mapping[str, Measured]) -> Iterator[Finding]:
+    to_head = _to_head(head, {name: measured.reached for name, measured in by_host.items()})
+    addresses = by_host[head].addresses
     rendezvous = meet(addresses, 0, to_head)
     if rendezvous:
         for name, interface in rendezvous.interfaces.items():
             if interface and interface.startswith(BRIDGES):
                 text = f"is reached by {interface}, a container bridge"
-                yield Finding(
+                yield warning(
                     "network.bridge",
                     name,
-                    "warning",
                     f"{rendezvous.address}, where the rendezvous would be, {text}",
                     f"give {head} the addr= of the data network",
                 )
     elif to_head:
-        yield Finding(
+        yield error(
             "network.split",
             head,
-            "error",
             f"no address of it is reached by all hosts: {', '.join(addresses)}",
             "give it an addr= that all hosts reach",
         )
 
 
-def _reaches(measured: Examined, target: str, places: Mapping[str, Sequence[str]]) -> bool:
+def _reaches(measured: Measured, target: str, places: Mapping[str, Sequence[str]]) -> bool:
     """Whether a host reaches the addresses of another's ranks. True if the other has no port to try."""
     if target not in measured.reached:
         return True
@@ -163,6 +150,6 @@ def _reaches(measured: Examined, target: str, places: Mapping[str, Sequence[str]
     return any(place in seen for place in places[target]) if target in places else bool(seen)
 
 
-def _reason(measured: Examined, target: str) -> str:
+def _reason(measured: Measured, target: str) -> str:
     refused = measured.reached[target].refused
     return "; ".join(f"{address}: {reason}" for address, reason in refused.items()) or "no answer in time"

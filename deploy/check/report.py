@@ -10,22 +10,22 @@ from ..console.fold import HostMessage, fold_messages
 from ..console.terminal import harmless
 from ..console.text import count, size, table
 from ..hosts.hostfile import Host
-from . import unfit
 from .finding import Finding, Severity
-from .measurements import Examination, Examined
+from .judge import unfit
+from .measurements import Measured, Measurements
 
 COLUMNS = ("host", "slots", "cores", "GPUs", "Open MPI", "torch", "Python", "clock", "disk", "/dev/shm")  # noqa: S108
 
 
-def as_text(hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding]) -> str:
+def as_text(hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding]) -> str:
     """A line for each host, then each finding with what to do. Equal findings of several hosts are one."""
-    table = _table(hosts, examination, findings) if hosts else []
+    table = _table(hosts, measurements, findings) if hosts else []
     lines = [*table, *_explained(findings), "", summary(hosts, findings)]
     return "\n".join(harmless(line) for line in lines) + "\n"
 
 
 def as_json(
-    hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding], launcher: str
+    hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding], launcher: str
 ) -> dict[str, Any]:
     """The same for programs, with every single finding, not folded."""
     bad = unfit(findings)
@@ -34,14 +34,14 @@ def as_json(
         "launcher": launcher,
         "hosts": [
             {"name": host.name, "slots": host.slots, "fit": host.name not in bad}
-            | _host_json(examination.hosts.get(host.name))
+            | _host_json(measurements.hosts.get(host.name))
             for host in hosts
         ],
         "findings": [asdict(finding) for finding in findings],
     }
 
 
-def _host_json(measured: Examined | None) -> dict[str, Any]:
+def _host_json(measured: Measured | None) -> dict[str, Any]:
     if measured is None:
         return {"facts": None, "health": None, "clock": None, "reached": None}
     return {
@@ -52,12 +52,12 @@ def _host_json(measured: Examined | None) -> dict[str, Any]:
     }
 
 
-def _table(hosts: Sequence[Host], examination: Examination, findings: Sequence[Finding]) -> list[str]:
-    rows = [(*cells(host, examination.hosts.get(host.name)), verdict(host.name, findings)) for host in hosts]
+def _table(hosts: Sequence[Host], measurements: Measurements, findings: Sequence[Finding]) -> list[str]:
+    rows = [(*cells(host, measurements.hosts.get(host.name)), verdict(host.name, findings)) for host in hosts]
     return table([(*COLUMNS, ""), *rows])
 
 
-def cells(host: Host, measured: Examined | None) -> tuple[str, ...]:
+def cells(host: Host, measured: Measured | None) -> tuple[str, ...]:
     """What the table has of a host, a text for each of COLUMNS."""
     if measured is None:
         return (host.name, str(host.slots), *["-"] * (len(COLUMNS) - 2))

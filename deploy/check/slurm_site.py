@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..plan.launcher import LauncherName
-from .finding import Finding
+from .finding import Finding, error, warning
 
 OVERLAP = (20, 11)
 """The first version whose srun has --overlap (Slurm's RELEASE_NOTES of 20.11)."""
@@ -29,7 +29,7 @@ class NodeGroup:
 
 
 @dataclass(frozen=True)
-class Site:
+class SlurmSite:
     """A Slurm site. `error`: why Slurm's controller did not answer; the rest is empty then."""
 
     error: str = ""
@@ -61,74 +61,68 @@ def parse_groups(text: str) -> list[NodeGroup]:
     return groups
 
 
-def judge(site: Site, launcher: LauncherName = "mpirun") -> tuple[Finding, ...]:
+def judge_site(site: SlurmSite, launcher: LauncherName = "mpirun") -> tuple[Finding, ...]:
     """What keeps launches with --slurm and this launcher from working there, and what makes them worse."""
     if site.error:
         remedy = "work on a login node of the site; there: scontrol ping"
-        return (_error("slurm.no-controller", site.error, remedy),)
+        return (error("slurm.no-controller", SITE, site.error, remedy),)
     return (*_nodes(site), *_steps(site, launcher), *_ends(site))
 
 
-def _nodes(site: Site) -> Iterator[Finding]:
+def _nodes(site: SlurmSite) -> Iterator[Finding]:
     groups = [group for group in site.groups if site.partition in {"", group.partition}]
     named = f"partition {site.partition}" if site.partition else "Slurm"
     if not groups:
-        yield _error(
-            "slurm.no-partition", f"{named}: no such partition, or no nodes", "see sinfo; then -p NAME"
+        yield error(
+            "slurm.no-partition", SITE, f"{named}: no such partition, or no nodes", "see sinfo; then -p NAME"
         )
         return
     for name in dict.fromkeys(group.partition for group in groups if not group.open):
         remedy = "take another one (-p NAME), or ask the site's staff"
-        severity = _error if name == site.partition else _warning
-        yield severity("slurm.partition-closed", f"partition {name} takes no jobs", remedy)
+        severity = error if name == site.partition else warning
+        yield severity("slurm.partition-closed", SITE, f"partition {name} takes no jobs", remedy)
     sick = [group for group in groups if group.state.rstrip("*~#!%$@^-") not in WELL]
     for group in sick:
         why = f": {group.reason}" if group.reason else ""
         text = f"partition {group.partition}: {group.nodes} nodes are {group.state}{why}"
-        yield _warning("slurm.nodes-unusable", text, "ask for fewer nodes, or ask the site's staff")
+        yield warning("slurm.nodes-unusable", SITE, text, "ask for fewer nodes, or ask the site's staff")
     if len(sick) == len(groups):
-        yield _error("slurm.no-nodes", f"{named}: no node can take a job", "see sinfo --list-reasons")
+        yield error("slurm.no-nodes", SITE, f"{named}: no node can take a job", "see sinfo --list-reasons")
 
 
-def _steps(site: Site, launcher: LauncherName) -> Iterator[Finding]:
+def _steps(site: SlurmSite, launcher: LauncherName) -> Iterator[Finding]:
     version = tuple(map(int, re.findall(r"\d+", site.config.get("slurm_version", ""))[:2]))
     if version and version < OVERLAP:
         text = f"Slurm {site.config['slurm_version']}: its srun has no --overlap, which connects to the hosts"
-        yield _error("slurm.too-old", text, "Slurm 20.11 or newer; until then: a hosts file and SSH")
+        yield error("slurm.too-old", SITE, text, "Slurm 20.11 or newer; until then: a hosts file and SSH")
     if site.mpi and not any(name.startswith("pmix") for name in site.mpi):
         text = "srun has no PMIx, so srun alone cannot start ranks of Open MPI 5"
-        severity = _error if launcher == "srun" else _warning
+        severity = error if launcher == "srun" else warning
         remedy = "--launcher mpirun, which brings its own; or ask the site's staff for Slurm's pmix plugin"
-        yield severity("slurm.no-pmix", text, remedy)
+        yield severity("slurm.no-pmix", SITE, text, remedy)
     if site.config.get("mpidefault", "").startswith("pmi2"):
         text = "MpiDefault is pmi2: with plain srun, each rank of Open MPI is alone in a world of one"
-        yield _warning("slurm.old-pmi", text, "start with muster launch, or srun --mpi=pmix")
+        yield warning("slurm.old-pmi", SITE, text, "start with muster launch, or srun --mpi=pmix")
 
 
-def _ends(site: Site) -> Iterator[Finding]:
+def _ends(site: SlurmSite) -> Iterator[Finding]:
     tracking = site.config.get("proctracktype", "")
     if tracking.endswith("/pgid"):
         text = f"{tracking}: Slurm does not find processes that leave their process group, when a job ends"
-        yield _warning("slurm.loses-processes", text, "ProctrackType=proctrack/cgroup; ask the site's staff")
+        yield warning(
+            "slurm.loses-processes", SITE, text, "ProctrackType=proctrack/cgroup; ask the site's staff"
+        )
     if "cgroup" not in site.config.get("taskplugin", ""):
         text = (
             "jobs are not confined to their CPUs and GPUs (TaskPlugin without cgroup): ranks see all of them"
         )
-        yield _warning("slurm.not-confined", text, "ask for whole nodes: --exclusive")
+        yield warning("slurm.not-confined", SITE, text, "ask for whole nodes: --exclusive")
     if site.config.get("slurmdtimeout", "").startswith("0 "):
         text = "SlurmdTimeout is 0: Slurm never notices a node that is gone, Muster does after 10 s"
-        yield _warning("slurm.no-node-failure", text, "ask the site's staff")
+        yield warning("slurm.no-node-failure", SITE, text, "ask the site's staff")
     wait = re.match(r"(\d+) sec", site.config.get("killwait", ""))
     if wait and int(wait[1]) < SHORT_KILL_WAIT:
         text = f"KillWait is {wait[1]} s: a program has only {wait[1]} s to save between SIGTERM and SIGKILL"
-        yield _warning(
-            "slurm.short-kill-wait", text, "save often; --signal=TERM@60 warns before a time limit"
+        yield warning(
+            "slurm.short-kill-wait", SITE, text, "save often; --signal=TERM@60 warns before a time limit"
         )
-
-
-def _error(kind: str, text: str, remedy: str) -> Finding:
-    return Finding(kind, SITE, "error", text, remedy)
-
-
-def _warning(kind: str, text: str, remedy: str) -> Finding:
-    return Finding(kind, SITE, "warning", text, remedy)

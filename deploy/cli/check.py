@@ -13,13 +13,13 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..check import check as judge
 from ..check import report
-from ..check import unfit as unfit_of
-from ..check.examine import QUESTIONS, examine
 from ..check.finding import Finding, of_error
-from ..check.measurements import Examination
-from ..check.slurm_site import judge as judge_site
+from ..check.judge import judge
+from ..check.judge import unfit as unfit_of
+from ..check.measure import QUESTIONS, measure
+from ..check.measurements import Measurements
+from ..check.slurm_site import judge_site
 from ..connect.cluster import Cluster
 from ..console.progress import MANY, Progress
 from ..errors import UnfitError, UsageError
@@ -96,7 +96,7 @@ class Checkup:
     launcher: LauncherName
     findings: tuple[Finding, ...]
     hosts: tuple[Host, ...] = ()
-    examination: Examination = field(default_factory=lambda: Examination({}, {}))
+    measurements: Measurements = field(default_factory=lambda: Measurements({}, {}))
     measured: Benched | None = None
     """With `--bench`: links and hosts."""
 
@@ -107,12 +107,12 @@ class Checkup:
 
     def as_text(self) -> str:
         """For people."""
-        text = report.as_text(self.hosts, self.examination, self.findings)
+        text = report.as_text(self.hosts, self.measurements, self.findings)
         return f"{self.measured.text}\n{text}" if self.measured else text
 
     def as_json(self) -> str:
         """For programs."""
-        found = report.as_json(self.hosts, self.examination, self.findings, self.launcher)
+        found = report.as_json(self.hosts, self.measurements, self.findings, self.launcher)
         return dumps({**found, **(self.measured.as_json if self.measured else {})}, indent=2) + "\n"
 
     def write_page(self, page: Path, hosts_file: Path) -> None:
@@ -124,14 +124,14 @@ class Checkup:
 
         made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         links = self.measured.links if self.measured else kept.newest_links(kept.folder_beside(hosts_file))
-        shown = cluster_page(self.hosts, self.examination, self.findings, self.launcher, made, links)
+        shown = cluster_page(self.hosts, self.measurements, self.findings, self.launcher, made, links)
         write_page(render("cluster.html", page=shown), page)
 
 
 def examined(
     inventory: Inventory, launcher: LauncherName, rule: SlotRule | None, site: Sequence[Finding]
 ) -> Checkup:
-    """Examine the hosts and judge them. `rule`: of `--slots`; `site`: what is wrong with their Slurm site."""
+    """Measure the hosts and judge them. `rule`: of `--slots`; `site`: what is wrong with their Slurm site."""
     hosts = inventory.hosts
     place(hosts, LaunchSpec(job="", program=Program(), launcher=launcher, allocation=inventory.allocation))
     # The answers of many hosts come over some seconds: show how many have come.
@@ -139,14 +139,14 @@ def examined(
         contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster,
         Progress(sys.stderr, "checking", unit="answers", least=MANY * QUESTIONS) as progress,
     ):
-        examination = examine(cluster, progress.show)
+        measurements = measure(cluster, progress.show)
     uncounted: list[Finding] = []
     if rule:
-        facts = {name: measured.facts for name, measured in examination.hosts.items()}
+        facts = {name: measured.facts for name, measured in measurements.hosts.items()}
         hosts, errors = counted_slots(hosts, facts, rule)
         uncounted = [of_error(name, error) for name, error in errors.items()]
-    findings = (*site, *uncounted, *judge(hosts, examination, launcher, load()))
-    return Checkup(launcher, findings, hosts, examination)
+    findings = (*site, *uncounted, *judge(hosts, measurements, launcher, load()))
+    return Checkup(launcher, findings, hosts, measurements)
 
 
 def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path) -> Checkup:

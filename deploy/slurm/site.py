@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import re
 
-from ..check.slurm_site import Site, parse_config, parse_groups
+from ..check.slurm_site import SlurmSite, parse_config, parse_groups
 from ..errors import MusterError, UsageError
 from .programs import ask
 
 
-def site(partition: str = "") -> Site:
+def site(partition: str = "") -> SlurmSite:
     """The site of this login node; `error` if Slurm does not answer. What srun does not say is left out."""
     try:
         config = parse_config(ask("scontrol", "show", "config"))
         groups = parse_groups(ask("sinfo", "--noheader", "--format=%R|%a|%D|%T|%E"))
     except MusterError as error:
-        return Site(error=error.reason)
+        return SlurmSite(error=error.reason)
     mpi: list[str] = []
     with contextlib.suppress(MusterError):
         mpi = mpi_plugins()
-    return Site(config=config, mpi=mpi, groups=groups, partition=partition)
+    return SlurmSite(config=config, mpi=mpi, groups=groups, partition=partition)
 
 
 def mpi_plugins() -> list[str]:

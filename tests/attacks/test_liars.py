@@ -19,7 +19,7 @@ import pytest
 
 from muster.deploy.adhoc import run as fanout
 from muster.deploy.adhoc import transfer
-from muster.deploy.check.examine import examine
+from muster.deploy.check.measure import measure
 from muster.deploy.cli.program import main
 from muster.deploy.connect.cluster import Cluster, expect_ranks
 from muster.deploy.connect.opener import Access
@@ -90,7 +90,7 @@ def cluster(folder: Path, lie: str, *, facts: bool = True) -> Cluster:
 def test_a_check_names_the_liar_alone(tmp_path: Path, lie: str) -> None:
     hosts = cluster(tmp_path, f"health:{lie}")
     try:
-        one = examine(hosts)
+        one = measure(hosts)
     finally:
         hosts.close()
     assert {name: error.kind for name, error in one.errors.items()} == {"node2": "host.protocol-error"}

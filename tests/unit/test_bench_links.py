@@ -15,7 +15,7 @@ from muster.deploy.bench.links import Link, Links, Pair, read
 from muster.deploy.bench.links_text import as_text
 from muster.deploy.bench.outliers import median_of_rest, outliers, slower
 from muster.deploy.check import report
-from muster.deploy.check.measurements import Examination
+from muster.deploy.check.measurements import Measurements
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.view.page.cluster_page import cluster_page
@@ -145,7 +145,7 @@ def test_a_check_finds_a_slow_link_and_names_a_host_with_a_slow_port_once() -> N
         (port,) = of_links(outliers(run(3, slow), "bandwidth"))
         assert (port.id, port.host, port.peer) == ("bench.slow-network", "node2", "")
         assert port.text.startswith("links ")
-    text = report.as_text((), Examination({}, {}), (port,))
+    text = report.as_text((), Measurements({}, {}), (port,))
     assert "WARNING node2: links from it and to it, median 96 Mbit/s" in text
 
 
@@ -274,9 +274,9 @@ def test_the_page_of_256_hosts_stays_below_a_megabyte() -> None:
 
 def test_the_page_of_a_cluster_has_the_links_of_its_hosts_and_of_no_other() -> None:
     hosts = hostfile.parse("node[1-2] slots=2\n")
-    page = cluster_page(hosts, Examination({}, {}), (), "mpirun", "today", [run(4)])
+    page = cluster_page(hosts, Measurements({}, {}), (), "mpirun", "today", [run(4)])
     (section,) = page.links
     assert {label.text for label in section.maps[0].rows} == {"node1", "node2"}
     assert "gloo on cpu, 2 hosts" in render("cluster.html", page=page)
     other = hostfile.parse("gpu[1-2] slots=2\n")
-    assert cluster_page(other, Examination({}, {}), (), "mpirun", "today", [run(4)]).links == ()
+    assert cluster_page(other, Measurements({}, {}), (), "mpirun", "today", [run(4)]).links == ()

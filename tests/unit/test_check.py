@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.check import Finding, check, unfit
-from muster.deploy.check.measurements import Clock, Examination, Examined
+from muster.deploy.check.finding import Finding
+from muster.deploy.check.judge import judge, unfit
+from muster.deploy.check.measurements import Clock, Measured, Measurements
 from muster.deploy.connect.requests.hosts import Folder, Health, JobProcesses, Reached
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
@@ -68,7 +69,7 @@ def examine(
     other: Mapping[str, Change] | None = None,
     cut: Mapping[tuple[str, str], str] | None = None,
     errors: Mapping[str, HostError] | None = None,
-) -> Examination:
+) -> Measurements:
     """Healthy hosts, with changes to what is known of some of them; `"*"` changes all."""
 
     def changes(of: Mapping[str, Change] | None, name: str) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def examine(
     names = [host.name for host in hostfile.parse(text) if host.name not in (errors or {})]
     examined = {
         name: dataclasses.replace(
-            Examined(
+            Measured(
                 facts=dataclasses.replace(NODE, hostname=name, **changes(facts, name)),
                 health=dataclasses.replace(HEALTHY, **changes(health, name)),
                 clock=Clock(0.0, 0.0001),
@@ -89,7 +90,7 @@ def examine(
         )
         for number, name in enumerate(names, start=1)
     }
-    return Examination(examined, errors or {})
+    return Measurements(examined, errors or {})
 
 
 TRACK = Track(
@@ -106,7 +107,7 @@ TRACK = Track(
 
 
 def found(text: str, launcher: LauncherName = "mpirun", **changes: Any) -> tuple[Finding, ...]:
-    return check(hostfile.parse(text), examine(text, **changes), launcher, {"cpu": TRACK})
+    return judge(hostfile.parse(text), examine(text, **changes), launcher, {"cpu": TRACK})
 
 
 def one_host(**changes: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.check import unfit
+from muster.deploy.check.judge import unfit
 from muster.deploy.check.measurements import Clock
 from muster.deploy.connect.requests.hosts import Reached
 from tests.unit.test_check import DROPPED, THREE, found

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from muster.deploy.check import check
 from muster.deploy.check import report as check_report
 from muster.deploy.check.finding import Finding
-from muster.deploy.check.measurements import Examination
+from muster.deploy.check.judge import judge
+from muster.deploy.check.measurements import Measurements
 from muster.deploy.console.fold import fold_names
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
@@ -38,7 +38,7 @@ WARNING node[1-2]: 256 open files allowed; 6 ranks may need 1024  [nofile.low]
 """
 
 
-def examined() -> tuple[tuple[Host, ...], Examination, list[Finding]]:
+def examined() -> tuple[tuple[Host, ...], Measurements, list[Finding]]:
     hosts = hostfile.parse(THREE)
     examination = examine(
         THREE,
@@ -46,7 +46,7 @@ def examined() -> tuple[tuple[Host, ...], Examination, list[Finding]]:
         health={"*": {"nofile": 256}},
         errors={"node3": HostError("ssh.unreachable", "no answer\x1b[2J", "is it up?")},
     )
-    return hosts, examination, list(check(hosts, examination, "mpirun"))
+    return hosts, examination, list(judge(hosts, examination, "mpirun"))
 
 
 def report(as_json: bool) -> str:

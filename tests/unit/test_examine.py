@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.check import check
-from muster.deploy.check.examine import QUESTIONS, examine
-from muster.deploy.check.measurements import Examination
+from muster.deploy.check.judge import judge
+from muster.deploy.check.measure import QUESTIONS, measure
+from muster.deploy.check.measurements import Measurements
 from muster.deploy.common.frames import Frame, read_frame, write_frame
 from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.channel import Channel
@@ -37,7 +37,7 @@ from tests.unit.test_check import HEALTHY
 from tests.waiting import PATIENCE
 
 
-def examined(text: str, broken: dict[str, str] | None = None) -> Examination:
+def examined(text: str, broken: dict[str, str] | None = None) -> Measurements:
     """Hosts that are this machine; those in `broken` have another Python."""
 
     def open_pipe(host: Host) -> Pipe:
@@ -47,7 +47,7 @@ def examined(text: str, broken: dict[str, str] | None = None) -> Examination:
 
     cluster = Cluster(hostfile.parse(text), open_pipe)
     try:
-        return examine(cluster)
+        return measure(cluster)
     finally:
         cluster.close()
 
@@ -135,9 +135,9 @@ class Simulated:
         self._stream.close()
 
 
-def simulated(text: str, think: Callable[[], object] = lambda: None, **answers: Frame) -> Examination:
+def simulated(text: str, think: Callable[[], object] = lambda: None, **answers: Frame) -> Measurements:
     """Hosts that are threads; those in `answers` say something else."""
-    return examine(Cluster(hostfile.parse(text), lambda host: Simulated(answers.get(host.name, {}), think)))
+    return measure(Cluster(hostfile.parse(text), lambda host: Simulated(answers.get(host.name, {}), think)))
 
 
 @pytest.mark.timed
@@ -146,7 +146,7 @@ def test_64_hosts_think_at_the_same_time_and_cost_at_most_a_second() -> None:
     everyone = threading.Barrier(64)  # none goes on before all are asked: one after the other would hang
     began = time.monotonic()
     one = simulated(hosts, lambda: everyone.wait(PATIENCE))
-    findings = check(hostfile.parse(hosts), one, "mpirun")
+    findings = judge(hostfile.parse(hosts), one, "mpirun")
     seconds = time.monotonic() - began
     assert (len(one.hosts), findings) == (64, ())
     assert len(one.hosts["node64"].reached) == 64
@@ -183,7 +183,7 @@ def test_addresses_of_ranks_that_were_cut_short_are_tried_again_alone() -> None:
                 }
             }
 
-    one = examine(Cluster(hostfile.parse("node[1-3]"), lambda host: TwoNetworks(host.name)))
+    one = measure(Cluster(hostfile.parse("node[1-3]"), lambda host: TwoNetworks(host.name)))
     assert [(target["host"], target["addresses"]) for target in asked[1]] == [("node2", ["10.0.0.1"])]
     seen = one.hosts["node3"].reached["node2"]
     assert (seen.interfaces, seen.refused) == ({"10.1.0.1": "eth1"}, {"10.0.0.1": "-"})
@@ -229,12 +229,12 @@ def test_a_host_that_is_lost_meanwhile_is_explained(monkeypatch: pytest.MonkeyPa
     assert one.errors["node2"].kind == "host.lost"
     assert list(one.hosts) == ["node1", "node3"]
     hosts = hostfile.parse("node[1-3]")
-    assert "host.lost" in {finding.id for finding in check(hosts, one, "mpirun") if finding.host == "node2"}
+    assert "host.lost" in {finding.id for finding in judge(hosts, one, "mpirun") if finding.host == "node2"}
 
 
 def test_an_address_that_is_not_the_hosts_own_is_found() -> None:
     one = examined("node1\nnode2 addr=192.0.2.1")
-    findings = check(hostfile.parse("node1\nnode2 addr=192.0.2.1"), one, "torchrun")
+    findings = judge(hostfile.parse("node1\nnode2 addr=192.0.2.1"), one, "torchrun")
     assert [finding.host for finding in findings if finding.id == "address.wrong"] == ["node2"]
     assert not [finding for finding in findings if finding.id == "pair.unreachable"]
 
@@ -276,7 +276,7 @@ def test_a_host_that_talks_nonsense_is_named_and_the_others_examined(answer: dic
 
 @pytest.mark.timed
 def test_frozen_hosts_cost_one_time_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.deploy.check.examine.HEALTH_SECONDS", 3.0)
+    monkeypatch.setattr("muster.deploy.check.measure.HEALTH_SECONDS", 3.0)
     post = Channel.post
 
     def freeze(channel: Channel, request: Any, payload: bytes = b"", **words: object) -> object:
@@ -318,7 +318,7 @@ def test_answers_are_counted_to_the_last_also_where_hosts_fail() -> None:
         return Simulated({}, lambda: None)
 
     cluster = Cluster(hostfile.parse("node[1-3]"), open_pipe)
-    examine(cluster, lambda done, total: told.append((done, total)))
+    measure(cluster, lambda done, total: told.append((done, total)))
     assert {total for _, total in told} == {3 * QUESTIONS}
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1][0] == 3 * QUESTIONS - 1  # of the last question, node2 was not asked

@@ -25,7 +25,7 @@ PURE = ("plan", "hosts", "check", "view", "why", "console")
 IMPURE = {"docker", "fabric", "invoke", "paramiko", "socket", "subprocess", "threading", "time"}
 # What these do beside that: a screen knows the time, the tree and the examination are gathered there.
 GATHERERS = {
-    *("deploy.plan.source_tree", "deploy.plan.git", "deploy.check.examine"),
+    *("deploy.plan.source_tree", "deploy.plan.git", "deploy.check.measure"),
     *("deploy.console.screen", "deploy.console.progress"),
     *("deploy.view.top.app", "deploy.view.top.sources"),
     "deploy.why.gather_pace",

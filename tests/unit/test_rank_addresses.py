@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from muster.deploy.check.examine import examine
+from muster.deploy.check.measure import measure
 from muster.deploy.check.network import rank_addresses
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.requests.hosts import HEALTH, OPEN_PORT, HostsReached, OpenPort, Reached
@@ -139,7 +139,7 @@ def test_launch_check_and_pairs_decide_the_same(case: Case, monkeypatch: pytest.
         with pytest.raises(UnfitError, match="node1 at none of 10"):
             cluster.survey()
     monkeypatch.setattr(Cluster, "connect", lambda cluster, heard: {})
-    seen = examine(cluster_of(case)).hosts
+    seen = measure(cluster_of(case)).hosts
     listening = rank_addresses(
         "node1",
         {name: host.facts for name, host in seen.items()},

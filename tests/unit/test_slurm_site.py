@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.deploy.check.slurm_site import NodeGroup, Site, judge, parse_config, parse_groups
+from muster.deploy.check.slurm_site import NodeGroup, SlurmSite, judge_site, parse_config, parse_groups
 
 CONFIG = parse_config(
     """Configuration data as of 2026-11-22T09:00:00
@@ -19,11 +19,11 @@ GresTypes               = (null)
 )
 GROUPS = parse_groups("main|up|3|idle|none\nshort|up|1|mixed|none\nshort|up|2|idle|none\n")
 MPI = ("none", "pmix", "pmi2")
-WELL = Site(config=CONFIG, mpi=MPI, groups=GROUPS)
+WELL = SlurmSite(config=CONFIG, mpi=MPI, groups=GROUPS)
 
 
-def site(partition: str = "", groups: str = "", **settings: str) -> Site:
-    return Site(
+def site(partition: str = "", groups: str = "", **settings: str) -> SlurmSite:
+    return SlurmSite(
         config={**CONFIG, **settings},
         mpi=MPI,
         groups=parse_groups(groups) if groups else GROUPS,
@@ -32,7 +32,7 @@ def site(partition: str = "", groups: str = "", **settings: str) -> Site:
 
 
 def test_a_site_that_is_well_has_no_findings() -> None:
-    assert judge(WELL) == ()
+    assert judge_site(WELL) == ()
     assert CONFIG["grestypes"] == ""
     assert GROUPS[0] == NodeGroup("main", True, 3, "idle", "")
 
@@ -40,7 +40,7 @@ def test_a_site_that_is_well_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("broken", "findings"),
     [
-        (Site(error="scontrol: Unable to contact slurm controller"), {"slurm.no-controller": "error"}),
+        (SlurmSite(error="scontrol: Unable to contact slurm controller"), {"slurm.no-controller": "error"}),
         (site(partition="gpu"), {"slurm.no-partition": "error"}),
         (
             site("main", "main|down|3|idle|none"),
@@ -56,7 +56,7 @@ def test_a_site_that_is_well_has_no_findings() -> None:
             {"slurm.nodes-unusable": "warning", "slurm.no-nodes": "error"},
         ),
         (site(slurm_version="19.05.8"), {"slurm.too-old": "error"}),
-        (Site(config=CONFIG, mpi=("none", "pmi2"), groups=GROUPS), {"slurm.no-pmix": "warning"}),
+        (SlurmSite(config=CONFIG, mpi=("none", "pmi2"), groups=GROUPS), {"slurm.no-pmix": "warning"}),
         (site(mpidefault="pmi2"), {"slurm.old-pmi": "warning"}),
         (site(proctracktype="proctrack/pgid"), {"slurm.loses-processes": "warning"}),
         (site(taskplugin=""), {"slurm.not-confined": "warning"}),
@@ -64,8 +64,8 @@ def test_a_site_that_is_well_has_no_findings() -> None:
         (site(killwait="2 sec"), {"slurm.short-kill-wait": "warning"}),
     ],
 )
-def test_each_defect_of_a_site_is_named_and_nothing_else(broken: Site, findings: dict[str, str]) -> None:
-    judged = judge(broken)
+def test_each_defect_of_a_site_is_named_and_nothing_else(broken: SlurmSite, findings: dict[str, str]) -> None:
+    judged = judge_site(broken)
     assert {finding.id: finding.severity for finding in judged} == findings
     assert all(finding.text and finding.remedy for finding in judged)
 
@@ -76,7 +76,7 @@ def test_a_reason_with_a_bar_is_kept() -> None:
 
 
 def test_srun_as_launcher_needs_pmix() -> None:
-    site = Site(config=CONFIG, mpi=("none", "pmi2"), groups=GROUPS)
-    (finding,) = judge(site, "srun")
+    site = SlurmSite(config=CONFIG, mpi=("none", "pmi2"), groups=GROUPS)
+    (finding,) = judge_site(site, "srun")
     assert (finding.id, finding.severity) == ("slurm.no-pmix", "error")
     assert finding.remedy.startswith("--launcher mpirun")

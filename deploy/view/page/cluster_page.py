@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...bench.links import Links
-from ...check import unfit
 from ...check.finding import Finding
-from ...check.measurements import Examination, Examined
+from ...check.judge import unfit
+from ...check.measurements import Measured, Measurements
 from ...check.report import COLUMNS, cells, folded, summary, verdict
 from ...console.text import count
 from ...hosts.hostfile import Host
@@ -49,7 +49,7 @@ MOST_IN_MATRIX = 64
 
 def cluster_page(  # noqa: PLR0917  # what a check knows
     hosts: Sequence[Host],
-    examination: Examination,
+    measurements: Measurements,
     findings: Sequence[Finding],
     launcher: str,
     made: str,
@@ -58,17 +58,17 @@ def cluster_page(  # noqa: PLR0917  # what a check knows
     """The page of a check. `links`: what the benchmark of links measured last, also between other hosts."""
     measured = [found.among([host.name for host in hosts]) for found in links]
     bad = unfit(findings)
-    shown = [host.name for host in hosts if host.name in examination.hosts]
+    shown = [host.name for host in hosts if host.name in measurements.hosts]
     matrix = shown if 1 < len(shown) <= MOST_IN_MATRIX else []
     return ClusterPage(
         title=summary(hosts, findings),
         tone="bad" if bad else "good",
         launcher=launcher,
         columns=COLUMNS,
-        hosts=tuple(_row(host, examination.hosts.get(host.name), findings) for host in hosts),
+        hosts=tuple(_row(host, measurements.hosts.get(host.name), findings) for host in hosts),
         findings=tuple(folded(findings)),
         reached=tuple(
-            (name, tuple(_way(examination.hosts[name], other) for other in matrix)) for name in matrix
+            (name, tuple(_way(measurements.hosts[name], other) for other in matrix)) for name in matrix
         ),
         names=tuple(matrix),
         links=tuple(section(found) for found in measured if found.links),
@@ -76,13 +76,13 @@ def cluster_page(  # noqa: PLR0917  # what a check knows
     )
 
 
-def _row(host: Host, measured: Examined | None, findings: Sequence[Finding]) -> HostRow:
+def _row(host: Host, measured: Measured | None, findings: Sequence[Finding]) -> HostRow:
     severities = {finding.severity for finding in findings if finding.host == host.name}
     tone = "bad" if "error" in severities else "warning" if severities else "good"
     return HostRow(cells(host, measured), verdict(host.name, findings), tone)
 
 
-def _way(measured: Examined, other: str) -> str:
+def _way(measured: Measured, other: str) -> str:
     """How a host reaches another one."""
     reached = measured.reached.get(other)
     if reached is None:

@@ -13,7 +13,7 @@ from ..connect.requests.hosts import HEALTH, OPEN_PORT, REACH, Reached
 from ..connect.requests.request import Answer, Request
 from ..errors import HostError, MusterError
 from ..hosts.rendezvous import no_port, peers
-from .measurements import Clock, Examination, Examined
+from .measurements import Clock, Measured, Measurements
 from .network import rank_addresses
 
 # nvidia-smi, a name server and a slow disk may each take some seconds.
@@ -26,17 +26,17 @@ Tell = Callable[[int, int], None]
 """Gets the answers so far, and how many shall come."""
 
 
-def examine(cluster: Cluster, tell: Tell = lambda done, total: None) -> Examination:
-    """Connect and examine every host that answers. The cluster stays connected."""
+def measure(cluster: Cluster, tell: Tell = lambda done, total: None) -> Measurements:
+    """Connect to every host, and measure those that answer. The cluster stays connected."""
     asked = _Asked(cluster, tell)
     asked.connect()
     health = asked.all(HEALTH, HEALTH_SECONDS)
     ports = asked.ports()
     clocks = asked.clocks()
     reached = asked.reach(ports)
-    return Examination(
+    return Measurements(
         hosts={
-            host.name: Examined(
+            host.name: Measured(
                 facts=cluster.facts[host.name],
                 health=health[host.name],
                 clock=clocks[host.name],
