@@ -15,7 +15,7 @@ MOST_OUTPUT = 1 << 20
 DRAIN_SECONDS = 1.0  # processes that the command left behind may hold its output open
 
 
-class Commands:
+class CommandRunner:
     """Starts commands as they are, without a shell, and reports how each command ended."""
 
     def __init__(self, send: Callable[..., None]) -> None:
@@ -24,7 +24,7 @@ class Commands:
     def do_run(self, request: Frame, payload: bytes) -> Frame:
         """Start a command in the user's home. `limit`: the most seconds that it may take, or None."""
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        run = _Run(self._send, request["limit"])
+        run = _RunningCommand(self._send, request["limit"])
         try:
             run.start(request["argv"])
         except OSError as error:
@@ -32,7 +32,7 @@ class Commands:
         return {}
 
 
-class _Run:
+class _RunningCommand:
     def __init__(self, send: Callable[..., None], seconds: float | None) -> None:
         self._send, self._seconds = send, seconds
         self._output, self._cut = bytearray(), 0

@@ -13,7 +13,7 @@ from types import ModuleType
 MAIN = "muster.deploy.agent.main"
 
 
-class Sent:
+class SentModules:
     """Finds and loads modules from their sources. A module is compiled when it is imported; most are not."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
@@ -46,6 +46,6 @@ class Sent:
 
 def start(sources: Mapping[str, str]) -> None:
     """Run the agent until its stdin closes."""
-    sys.meta_path.insert(0, Sent(sources))
+    sys.meta_path.insert(0, SentModules(sources))
     __import__(MAIN)
     sys.modules[MAIN].main()

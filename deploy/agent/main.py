@@ -164,7 +164,7 @@ class Parts:
 
     def close(self) -> None:
         """Close the parts that have something to end or to remove; the job first."""
-        for _, part in sorted(self._loaded.items(), key=lambda item: item[0] != "Work"):
+        for _, part in sorted(self._loaded.items(), key=lambda item: item[0] != "JobSupervisor"):
             if hasattr(part, "close"):
                 part.close()
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+PAGE = os.sysconf("SC_PAGE_SIZE")
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")  # of processor time, in proc(5)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
@@ -30,38 +31,69 @@ def die_with_agent() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class Stat(NamedTuple):
-    """A process as in proc(5): state, parent, processor time with that of children it has waited for.
-
-    The state is S where only the first thread has ended.
-    """
+class ProcessStat(NamedTuple):
+    """A process as in proc(5). Its counters grow as long as `start`, in ticks since boot, is the same."""
 
     state: str
+    """S where only the first thread has ended."""
     parent: int
+    faults: int
+    """Pages that it has waited for the disk for."""
     ticks: int
+    """Of processor time."""
+    child_ticks: int
+    """Of children that it has waited for."""
+    threads: int
+    start: int
+    memory: int
+    """Resident bytes."""
 
 
-def process_table() -> dict[int, Stat]:
-    """Every process of this host of which a thread lives.
+def read_stat(pid: int | str) -> ProcessStat | None:
+    """A process of which a thread lives; None for any other.
 
     A killed process is a zombie when its first thread has ended, and keeps its ports until its last one has.
     """
-    table: dict[int, Stat] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with (
-                contextlib.suppress(OSError),
-                open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as file,
-            ):
-                fields = file.read().rpartition(")")[2].split()  # the name may hold anything
-                ended = fields[0] in ("Z", "X")
-                if not ended or int(fields[17]) > 1:  # num_threads counts the one that has ended
-                    state = "S" if ended else fields[0]
-                    table[int(entry)] = Stat(state, int(fields[1]), sum(map(int, fields[11:15])))
-    return table
+    fields = peek(f"/proc/{pid}/stat", 1024).rpartition(")")[2].split()  # the name may hold anything
+    if len(fields) < 22:
+        return None
+    threads, ended = int(fields[17]), fields[0] in ("Z", "X")
+    if ended and threads <= 1:  # the one that has ended counts
+        return None
+    user, system, child_user, child_system = map(int, fields[11:15])
+    return ProcessStat(
+        state="S" if ended else fields[0],
+        parent=int(fields[1]),
+        faults=int(fields[9]),
+        ticks=user + system,
+        child_ticks=child_user + child_system,
+        threads=threads,
+        start=int(fields[19]),
+        memory=int(fields[21]) * PAGE,
+    )
 
 
-def below(pid: int, table: Mapping[int, Stat]) -> list[int]:
+def peek(path: str, most: int = 1 << 16) -> str:
+    """The beginning of a file of /proc or /sys, or nothing where it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, most).decode("ascii", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def process_table() -> dict[int, ProcessStat]:
+    """Every process of this host of which a thread lives."""
+    pids = filter(str.isdigit, os.listdir("/proc"))
+    return {int(pid): stat for pid in pids if (stat := read_stat(pid))}
+
+
+def below(pid: int, table: Mapping[int, ProcessStat]) -> list[int]:
     """Every process of the table below this one, parents first."""
     children: dict[int, list[int]] = {}
     for child, stat in sorted(table.items()):

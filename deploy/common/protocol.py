@@ -28,15 +28,15 @@ class Part(NamedTuple):
 
 EARLY = (
     Part("agent.main", "Agent", "", {"": "time load modules"}),
-    Part("agent.host.facts", "Facts", "", {"cannot examine the host": "facts"}),
-    Part("agent.host.meter", "Sampling", "", {"": "sample"}),
+    Part("agent.host.facts", "FactsHandler", "", {"cannot examine the host": "facts"}),
+    Part("agent.host.meter", "SampleHandler", "", {"": "sample"}),
     Part(
         *("agent.host.rendezvous", "RendezvousPort", ""),
         {"": "open_port free_port port_thief reach"},
     ),
     Part("common.store", "Store", "store", {"cannot keep the job's files": "missing store"}),
     Part(
-        *("agent.job.supervisor", "Work", "home send"),
+        *("agent.job.supervisor", "JobSupervisor", "home send"),
         {
             "cannot make the job's folder": "prepare",
             "cannot start the launcher": "start",
@@ -47,7 +47,7 @@ EARLY = (
         },
     ),
     Part(
-        *("common.runs", "Jobs", "jobs"),
+        *("common.runs", "JobFolders", "jobs"),
         {
             "cannot read the job's run": "jobs output files read",
             "cannot keep the job's record": "record",
@@ -55,13 +55,13 @@ EARLY = (
         },
     ),
     Part("agent.job.detach", "Detaching", "home send", {"cannot start the job's driver": "detach"}),
-    Part("agent.job.stacks", "Stacks", "home", {"cannot read where the ranks are": "stacks why"}),
-    Part("agent.commands", "Commands", "send", {"": "run"}),
+    Part("agent.job.evidence", "RankEvidence", "home", {"cannot read where the ranks are": "stacks why"}),
+    Part("agent.commands", "CommandRunner", "send", {"": "run"}),
     Part("common.files", "Files", "", {"cannot read the file": "file part", "": "entries"}),
 )
 """The parts that travel at the agent's start."""
 LATE = (
-    Part("agent.host.health", "Health", "", {"cannot examine the host": "health"}),
+    Part("agent.host.health", "HealthHandler", "", {"cannot examine the host": "health"}),
     Part("agent.host.drafts", "Drafts", "", {"cannot write the file": "draft append verify settle"}),
     Part(
         *("agent.job.consoles", "Consoles", "home"),

@@ -49,12 +49,12 @@ _JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
 ANSWER_SECONDS = 5.0
 
 
-class Jobs:
+class JobFolders:
     """The jobs below one folder. `inside`: the path of the run in a job's folder."""
 
     def __init__(self, root: Path, inside: str = "run") -> None:
         self.root, self.inside = root, inside
-        self._outputs: dict[str, Output] = {}
+        self._outputs: dict[str, RunOutput] = {}
 
     def run(self, job: str) -> Path:
         """The folder of a job's run."""
@@ -80,7 +80,7 @@ class Jobs:
         """
         job = request["job"]
         if job not in self._outputs:
-            self._outputs[job] = Output(self.run(job) / "logs")
+            self._outputs[job] = RunOutput(self.run(job) / "logs")
             self._outputs[job].skip(request.get("start", 0))
         output = self._outputs[job]
         if request.get("skip"):
@@ -113,7 +113,7 @@ class Jobs:
             return {"payload": file.read(request["most"])}
 
 
-class Output:
+class RunOutput:
     """Reads the logs of a run in the order in which they were written."""
 
     def __init__(self, logs: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..common.durable import sync_file_system
 from ..common.rank_logs import RankLog
-from ..common.runs import Jobs
+from ..common.runs import JobFolders
 from ..connect.fanout import on_every
 from ..connect.requests.jobs import END_DRIVER, FILES, JOBS, OUTPUT, READ, JobState
 from ..connect.requests.request import Answer, Request
@@ -49,7 +49,7 @@ class Here:
     host = ""
 
     def __init__(self, runs: Path) -> None:
-        jobs = Jobs(runs, inside=".")
+        jobs = JobFolders(runs, inside=".")
         self._answers: Mapping[Request[Any], Callable[[dict[str, Any], bytes], dict[str, Any]]] = {
             JOBS: jobs.do_jobs,
             OUTPUT: jobs.do_output,

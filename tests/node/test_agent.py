@@ -22,11 +22,11 @@ from muster.deploy.agent.container import keeper
 from muster.deploy.agent.job import supervisor
 from muster.deploy.agent.job.local_socket import LocalSocket
 from muster.deploy.agent.job.ranks import Ranks
-from muster.deploy.agent.job.supervisor import Work
+from muster.deploy.agent.job.supervisor import JobSupervisor
 from muster.deploy.common import limits as limits_of_hosts
 from muster.deploy.common.clock import now, steady
 from muster.deploy.common.limits import LONGEST_TMPDIR
-from muster.deploy.common.runs import Jobs
+from muster.deploy.common.runs import JobFolders
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.inbox import Inbox
@@ -230,7 +230,7 @@ def test_who_may_ask_this_host_can_have_the_driver_told_to_stop(host: Host) -> N
     run = host.folder / "run"
     run.mkdir()
     (run / "job.json").write_text('{"driver": {"pid": 1, "start": 0}}')
-    jobs = Jobs(host.folder.parent)
+    jobs = JobFolders(host.folder.parent)
     assert jobs.do_end_driver({"job": "job", "by": "somebody"}, b"") == {"told": True}
     assert host.next_event(StopAsked).by == "somebody"
     host.channel.close()
@@ -269,7 +269,7 @@ def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, **limits: object) -> 
     """What a job's start says where a limit is another."""
     for name, value in limits.items():
         monkeypatch.setattr(limits_of_hosts, name, value)
-    work = Work(folder, lambda frame: None)
+    work = JobSupervisor(folder, lambda frame: None)
     with pytest.raises(ValueError, match="; ") as error:  # what to do comes after it
         work.do_prepare({"folder": str(folder / "jobs" / "job"), "host": "here"}, b"")
     return str(error.value)
@@ -305,7 +305,7 @@ def test_a_umask_that_closes_folders_to_their_owner_stops_no_job(tmp_path: Path)
 def test_a_command_that_cannot_be_ended_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "end_descendants", lambda: [41, 42])  # stuck in the kernel
     told: list[dict[str, object]] = []
-    run = commands._Run(lambda frame, output: told.append(frame), 0.01)
+    run = commands._RunningCommand(lambda frame, output: told.append(frame), 0.01)
     pump = threading.Thread(target=lambda: None)
     pump.start()
     over = threading.Thread(target=run._finish, args=(pump,), daemon=True)
@@ -317,7 +317,7 @@ def test_a_command_that_cannot_be_ended_is_given_up(monkeypatch: pytest.MonkeyPa
 def test_a_driver_that_speaks_while_the_agent_works_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     ended: list[int] = []
-    work = Work.__new__(Work)
+    work = JobSupervisor.__new__(JobSupervisor)
     work._heard = time.monotonic()
 
     def pause(seconds: float) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.agent.job import evidence, supervisor
 from muster.deploy.agent.job import ranks as ranks_here
-from muster.deploy.agent.job import stacks, supervisor
+from muster.deploy.agent.job.evidence import take_stacks
 from muster.deploy.agent.job.ranks import Ranks, memory_limit
-from muster.deploy.agent.job.stacks import take_stacks
 from tests.waiting import wait_until
 
 PY_SPY = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or "py-spy"
@@ -104,7 +104,7 @@ def test_the_counter_of_the_own_group_counts_before_that_of_the_machine(
 
 
 def test_a_stack_is_read_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "PY_SPY_SECONDS", 60.0)  # a busy machine may take more than a host should
+    monkeypatch.setattr(evidence, "PY_SPY_SECONDS", 60.0)  # a busy machine may take more than a host should
     program = "import time\ndef nap():\n    print('here', flush=True)\n    time.sleep(60)\nnap()"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout
@@ -122,7 +122,7 @@ def test_why_there_is_no_stack_is_said() -> None:
 def test_the_outputs_of_a_job_are_counted_and_not_endlessly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = supervisor.Work(tmp_path, lambda frame: None)
+    work = supervisor.JobSupervisor(tmp_path, lambda frame: None)
     work.job = {"folder": str(tmp_path)}
     assert work.do_outputs({}, b"") == {"files": 0, "bytes": 0, "more": False}
     (tmp_path / "out" / "deep").mkdir(parents=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job.stacks import Stacks, take_stacks
+from muster.deploy.agent.job.evidence import RankEvidence, take_stacks
 from muster.deploy.common.durable import put_in_place
 from muster.deploy.common.paths import MusterPaths
 from muster.deploy.common.store import Store
@@ -47,7 +47,7 @@ def test_a_py_spy_that_was_damaged_is_never_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda *words, **more: None)  # this host has none of its own
-    stacks = Stacks(tmp_path)
+    stacks = RankEvidence(tmp_path)
     store = Store(Path(MusterPaths(str(tmp_path)).store))
     program = b"#!/bin/sh\nexit 0\n"
     digest = hashlib.sha256(program).hexdigest()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from docs.scripts.json_fields import DOCUMENTS
-from muster.deploy.common.runs import RESERVES, Jobs
+from muster.deploy.common.runs import RESERVES, JobFolders
 from muster.deploy.connect.requests.hosts import PORT_THIEF, PortThief
 from muster.deploy.connect.requests.launch import FETCH, OUTPUTS, Outputs
 from muster.deploy.connect.requests.request import Nothing, Payload, Request
@@ -325,7 +325,7 @@ def test_room_for_the_result_is_kept_until_the_end(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "j")
     folder.begin(PLAN)
     assert sum((folder.path / name).stat().st_size for name in RESERVES) >= 1 << 18
-    files = Jobs(tmp_path, inside=".").do_files({"job": "j"}, b"")["files"]
+    files = JobFolders(tmp_path, inside=".").do_files({"job": "j"}, b"")["files"]
     assert not {*RESERVES} & {name for name, _ in files}
     folder.finish(DONE, "DONE")
     assert not any((folder.path / name).exists() for name in RESERVES)

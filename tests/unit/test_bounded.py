@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.runs import MOST_BYTES, Output, describe
+from muster.deploy.common.runs import MOST_BYTES, RunOutput, describe
 from muster.deploy.jobs import bounded
 from muster.deploy.jobs.bounded import LONGEST_LINE, MOST_TEXT, PIECE, Room, TooLargeError
 from muster.deploy.view.page import records
@@ -268,8 +268,8 @@ def test_an_order_of_logs_without_lines_or_with_huge_sizes_is_read_with_a_bound(
     (tmp_path / "rank-0000@n.out").write_bytes(b"")
     os.truncate(tmp_path / "rank-0000@n.out", MOST_BYTES + 9)
     (tmp_path / "order").write_bytes(f"{1 << 40} rank-0000@n.out\n".encode())
-    assert [len(text) for _, text in Output(tmp_path).take()[0]] == [MOST_BYTES]
+    assert [len(text) for _, text in RunOutput(tmp_path).take()[0]] == [MOST_BYTES]
     (tmp_path / "order").write_bytes(b"-1 rank-0000@n.out\n")
-    assert [text for _, text in Output(tmp_path).take()[0]] == [""]
+    assert [text for _, text in RunOutput(tmp_path).take()[0]] == [""]
     (tmp_path / "order").write_bytes(b"0" * LONGEST_LINE + b"1 rank-0000@n.out\n")
-    assert Output(tmp_path).take() == ([], False)
+    assert RunOutput(tmp_path).take() == ([], False)

@@ -17,6 +17,7 @@ from muster.deploy.agent.host.meter import HostMeter, Rates
 from muster.deploy.agent.job import rank_meter
 from muster.deploy.agent.job.rank_meter import RankMeter
 from muster.deploy.agent.job.sampler import Sampler, TrainingMeter, last_step
+from muster.deploy.agent.processes import ProcessStat
 from muster.deploy.common.clock import steady
 from muster.deploy.common.samples import of_json
 from tests.waiting import wait_until
@@ -176,10 +177,11 @@ def test_a_rank_that_has_ended_is_left_out() -> None:
 
 
 def test_a_process_that_is_only_found_late_does_not_look_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = rank_meter.Process("R", start=100, seconds=500.0, threads=1, memory=1, read=9, written=9)
+    counts = {"faults": 0, "ticks": 50_000, "child_ticks": 0, "threads": 1, "start": 100, "memory": 1}
+    old = rank_meter.ProcessUse(ProcessStat("R", parent=1, **counts), read=9, written=9)
     meter = RankMeter()
     monkeypatch.setattr(meter._trees, "look", lambda wrappers: {7: [8]})
-    monkeypatch.setattr(rank_meter, "read_process", lambda pid: old)
+    monkeypatch.setattr(rank_meter, "read_use", lambda pid: old)
     meter._seen[0] = (100.0, {})
     assert meter.read({0: 7}, 102.0)[0]["cpu"] == 0.0
 

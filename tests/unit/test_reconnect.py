@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.runs import Jobs
+from muster.deploy.common.runs import JobFolders
 from muster.deploy.connect.pipe import LostError, SilentError
 from muster.deploy.connect.requests.jobs import OUTPUT
 from muster.deploy.connect.requests.request import Request
@@ -28,7 +28,7 @@ class Host:
 
     def __init__(self, runs: Path, *breaks: tuple[int, bool]) -> None:
         self._runs, self._breaks = runs, dict(breaks)
-        self._jobs, self._asked = Jobs(runs, inside="."), 0
+        self._jobs, self._asked = JobFolders(runs, inside="."), 0
         self.refusals: list[MusterError] = []
         self.lie: MusterError | None = None
 
@@ -47,7 +47,7 @@ class Host:
     def reopen(self) -> Host:
         if self.refusals:
             raise self.refusals.pop(0)
-        self._jobs = Jobs(self._runs, inside=".")
+        self._jobs = JobFolders(self._runs, inside=".")
         return self
 
 

@@ -32,7 +32,7 @@ PYTHON = (
 )
 
 
-class Engine(NamedTuple):
+class ContainerEngine(NamedTuple):
     """An engine of this host: docker, podman or apptainer, and its command."""
 
     name: str
@@ -129,7 +129,7 @@ class Engine(NamedTuple):
                 self.ask("rm", "--force", identity)
 
 
-def choose(wanted: str, reference: str) -> tuple[Engine, Frame | None]:
+def choose(wanted: str, reference: str) -> tuple[ContainerEngine, Frame | None]:
     """The wanted engine, or the first that answers, and the image if the engine has it.
 
     OSError if no engine answers.
@@ -150,13 +150,13 @@ def choose(wanted: str, reference: str) -> tuple[Engine, Frame | None]:
     raise OSError(f"{lack}; install one of them there")
 
 
-def engine_called(name: str) -> Engine | None:
+def engine_called(name: str) -> ContainerEngine | None:
     """The engine with this name. A `docker` that is podman in disguise is podman."""
     names = ["apptainer", "singularity"] if name == "apptainer" else [name]
     program = next((found for other in names if (found := shutil.which(other))), None)
     if program is None:
         return None
-    return Engine("podman" if name == "docker" and _is_podman(program) else name, program)
+    return ContainerEngine("podman" if name == "docker" and _is_podman(program) else name, program)
 
 
 def gpus_by() -> str:

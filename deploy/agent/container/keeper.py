@@ -54,7 +54,7 @@ class Lifeline:
         over.set()
 
 
-class Commands:
+class ContainerCommands:
     """Starts commands, waits for them and for what they left, and tells who asked how they ended."""
 
     def __init__(self, lifeline: Lifeline) -> None:
@@ -185,7 +185,7 @@ def main() -> None:
     listener.bind(os.path.join(os.environ["MUSTER_AGENT"], "enter"))
     listener.listen(512)
     lifeline = Lifeline()
-    commands = Commands(lifeline)
+    commands = ContainerCommands(lifeline)
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda got, frame: over.set())

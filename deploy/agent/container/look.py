@@ -16,7 +16,7 @@ from ...common.durable import read_sealed, write_sealed
 from ...common.folders import identity_of_folder, make_private
 from ...common.frames import Frame
 from ...common.paths import MusterPaths
-from .engines import Engine, choose, devices, gpus_by
+from .engines import ContainerEngine, choose, devices, gpus_by
 
 
 class Containers:
@@ -48,7 +48,7 @@ class Containers:
             **_host(),
         }
 
-    def _surveyed(self, engine: Engine, image: str, reference: str, program: str) -> Frame:
+    def _surveyed(self, engine: ContainerEngine, image: str, reference: str, program: str) -> Frame:
         """What was found in an image: it is looked at once, as its id stands for everything in it."""
         about = [*engine, image, program, os.environ.get("DOCKER_HOST", ""), os.getuid()]
         record = self._known / f"{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:20]}.json"
@@ -92,6 +92,6 @@ def _host() -> Frame:
     }
 
 
-def _sweep(engine: Engine, home: str) -> None:
+def _sweep(engine: ContainerEngine, home: str) -> None:
     with contextlib.suppress(OSError):
         engine.sweep(home)

@@ -17,7 +17,7 @@ from ...common.frames import Frame
 from ...common.os_errors import explain
 
 
-class Facts:
+class FactsHandler:
     """An agent's part in describing its host."""
 
     def do_facts(self, request: Frame, payload: bytes) -> Frame:

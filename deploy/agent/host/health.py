@@ -20,6 +20,7 @@ from ...common.frames import Frame
 from ...common.limits import is_noexec, open_files
 from ...common.paths import MusterPaths
 from ...common.users import own_name
+from ..processes import read_stat
 from .facts import distribution_version
 from .gpus import survey
 
@@ -28,7 +29,7 @@ RESOLVE_SECONDS = 5.0
 IMAGE = Path("/usr/share/muster/image.json")  # docker/prove.py writes it
 
 
-class Health:
+class HealthHandler:
     """An agent's part in a check."""
 
     def do_health(self, request: Frame, payload: bytes) -> Frame:
@@ -190,6 +191,5 @@ def living_agent(folder: str) -> int | None:
 
 
 def _is_stopped(pid: int) -> bool:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b") ")[2].startswith(b"T")
-    return False
+    stat = read_stat(pid)
+    return stat is not None and stat.state == "T"

@@ -11,6 +11,7 @@ import os
 import time
 
 from ...common.frames import Frame
+from ..processes import peek
 
 SECTOR = 512  # bytes in /proc/diskstats, whatever the disk has
 # Interfaces that show the traffic of others again, and disks that lie on others.
@@ -18,20 +19,6 @@ VIRTUAL_NETS = ("lo", "docker", "br-", "virbr", "veth", "cni", "podman", "bond",
 VIRTUAL_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 SENSORS = 8  # the most that are read; some firmware takes milliseconds for each
 SENSOR_SECONDS = 10.0
-
-
-def text(path: str, most: int = 1 << 16) -> str:
-    """The beginning of a file, or nothing where it cannot be read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return ""
-    try:
-        return os.read(descriptor, most).decode("ascii", "replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
 
 
 class Rates:
@@ -73,8 +60,8 @@ class HostMeter:
 
     def _processors(self, at: float) -> Frame:
         """The share that is busy, where waiting for a disk is not, nor what a hypervisor took away."""
-        load = text(f"{self._root}/proc/loadavg", 64).split()
-        ticks = [int(word) for word in text(f"{self._root}/proc/stat", 512).split("\n")[0].split()[1:9]]
+        load = peek(f"{self._root}/proc/loadavg", 64).split()
+        ticks = [int(word) for word in peek(f"{self._root}/proc/stat", 512).split("\n")[0].split()[1:9]]
         busy = self._rates.of("busy", sum(ticks) - sum(ticks[3:5]) - sum(ticks[7:8]), at)
         whole = self._rates.of("ticks", sum(ticks), at)
         return {
@@ -85,7 +72,7 @@ class HostMeter:
 
     def _memory(self) -> Frame:
         known = {}
-        for line in text(f"{self._root}/proc/meminfo", 4096).split("\n"):
+        for line in peek(f"{self._root}/proc/meminfo", 4096).split("\n"):
             name, _, rest = line.partition(":")
             if name in {"MemTotal", "MemAvailable", "SwapTotal", "SwapFree"}:
                 known[name] = int(rest.split()[0]) << 10
@@ -97,7 +84,7 @@ class HostMeter:
 
     def _network(self, at: float) -> Frame:
         came = went = 0
-        for line in text(f"{self._root}/proc/net/dev").split("\n")[2:]:
+        for line in peek(f"{self._root}/proc/net/dev").split("\n")[2:]:
             name, _, rest = line.strip().partition(":")
             counts = rest.split()
             if len(counts) > 8 and not name.startswith(VIRTUAL_NETS) and "." not in name:  # eth0.7: a VLAN
@@ -109,7 +96,7 @@ class HostMeter:
 
     def _disk(self, at: float) -> Frame:
         read = written = 0
-        for line in text(f"{self._root}/proc/diskstats").split("\n"):
+        for line in peek(f"{self._root}/proc/diskstats").split("\n"):
             words = line.split()
             if len(words) > 9 and words[2] in self._disks:
                 read, written = read + int(words[5]), written + int(words[9])
@@ -133,13 +120,13 @@ class HostMeter:
     def _find_sensors(self) -> list[str]:
         zones = [f"{zone}/temp" for zone in self._folders("/sys/class/thermal", "thermal_zone")]
         chips = [f"{chip}/temp1_input" for chip in self._folders("/sys/class/hwmon", "hwmon")]
-        return [path for path in zones + chips if text(path, 32).strip().lstrip("-").isdigit()][:SENSORS]
+        return [path for path in zones + chips if peek(path, 32).strip().lstrip("-").isdigit()][:SENSORS]
 
     def _hottest(self, at: float) -> float | None:
         """Degrees Celsius of the hottest sensor; it changes slowly, so it is not read each time."""
         when, degrees = self._temperature
         if self._sensors and at - when >= SENSOR_SECONDS:
-            read = [text(path, 32).strip() for path in self._sensors]
+            read = [peek(path, 32).strip() for path in self._sensors]
             known = [int(word) / 1000 for word in read if word.lstrip("-").isdigit()]
             self._temperature = (at, max(known, default=None))
             degrees = self._temperature[1]
@@ -154,7 +141,7 @@ class HostMeter:
         return []
 
 
-class Sampling:
+class SampleHandler:
     """An agent's part in watching a host without a job: one reading for each request."""
 
     def __init__(self) -> None:

@@ -1,33 +1,154 @@
-"""What this host knows of its ranks when somebody asks why the job stands still.
+"""Where the ranks of this host are, and what the host can show of a job that stands still.
 
-Of each rank: its process as proc(5) has it, its Python stack, the collectives that it has recorded, and how
-it ended if it is gone. The driver draws the conclusion (deploy/why).
+py-spy reads the Python stack of a rank from outside while the rank runs. The evidence of a hang adds the
+process of each rank in proc(5), the collectives that it has recorded, and its end if it has ended. The driver
+draws the conclusion (deploy/why).
+
+Where Yama restricts ptrace(2) to a process's ancestors, a rank also allows its agent, and what the agent
+starts, to read it (rank.py, PR_SET_PTRACER).
 """
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
-from ...common.frames import Frame
-from ..processes import SECONDS_PER_TICK
-from . import stacks
+from ...common.durable import keep_if_intact
+from ...common.frames import Frame, read_frame, write_frame
+from ...common.paths import MusterPaths
+from ...common.store import Store
+from ..processes import SECONDS_PER_TICK, ProcessStat, peek, read_stat
 from .ranks import Ranks
 from .records import MOST_ENTRIES, read_ring, read_stack, read_trace
 
+PY_SPY_SECONDS = 8.0
 AT_ONCE = 8
+OVER = "_on_shutdown"  # of in_rank/muster_over.py
+ANSWER_SECONDS = 20.0
 MOST_OF_HOST = 12_000  # entries of all ranks: an answer has room for 8 MiB and half a million values
 UNRECORDED = "the job was launched without --record"
+
+
+class RankEvidence:
+    """Answers for every job of this host: the job's agent is asked, even if it is this agent itself."""
+
+    def __init__(self, home: Path) -> None:
+        self._paths = MusterPaths(str(home))
+        self._store = Store(Path(self._paths.store))
+
+    def do_stacks(self, request: Frame, payload: bytes) -> Frame:
+        """The stack of each rank here; none if the job is not, or no longer, on this host."""
+        return self._ask(request, "stacks", "stacks")
+
+    def do_why(self, request: Frame, payload: bytes) -> Frame:
+        """The evidence of each rank here; none if the job is not, or no longer, on this host."""
+        return self._ask(request, "why", "ranks")
+
+    def _ask(self, request: Frame, hello: str, answer: str) -> Frame:
+        tool = self._py_spy(request.get("digest"))
+        record = Path(self._paths.job(request["job"]).agent(request["host"]))
+        try:
+            return {answer: _ask_agent(record.read_text(), {"hello": hello, "tool": tool})[answer]}
+        except (FileNotFoundError, ConnectionRefusedError):
+            return {answer: {}}
+
+    def _py_spy(self, digest: str | None) -> str:
+        """The host's own py-spy, else the py-spy that the driver has sent."""
+        places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        installed = shutil.which("py-spy", path=os.pathsep.join(places))
+        if installed or not digest:
+            return installed or "py-spy"
+        tools = Path(self._paths.tools, digest)
+        if not keep_if_intact(tools / "py-spy", digest):
+            self._store.check_out([["py-spy", True, digest, None]], tools)
+        return str(tools / "py-spy")
+
+
+def _ask_agent(folder: str, hello: Frame) -> Frame:
+    """Ask the agent that listens in a folder; where Yama restricts that, only it may read its ranks."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(ANSWER_SECONDS)
+        connection.connect(os.path.join(folder, "agent"))
+        stream = connection.makefile("rwb")
+        write_frame(stream, hello)
+        received = read_frame(stream)
+    if received is None:
+        raise OSError("the job's agent gave no answer")
+    return received[0]
+
+
+def take_stacks(tool: str, programs: Mapping[int, tuple[int, str]], *, code: str = "") -> Frame:
+    """For each rank its frames, innermost first, or why there are none.
+
+    With `code`, the folder of the user's files, each frame also says whether it is of such a file.
+    """
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        taken = {rank: pool.submit(_take, tool, *program, code) for rank, program in programs.items()}
+    return {str(rank): stack.result() for rank, stack in taken.items()}
+
+
+def _take(tool: str, pid: int, state: str, code: str) -> Frame:
+    # py-spy pauses a process to read it; it would wait for a process that is stopped, or in the kernel.
+    paused = () if state in "RS" else ("--nonblocking",)
+    try:
+        done = subprocess.run(
+            [tool, "dump", "--json", *paused, "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PY_SPY_SECONDS,
+            check=False,
+        )
+        if done.stdout:
+            return {"frames": _main_thread(pid, json.loads(done.stdout), code)}
+    except subprocess.TimeoutExpired:
+        return {"error": f"py-spy could not read it within {PY_SPY_SECONDS:.0f} s"}
+    except (OSError, ValueError, KeyError) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    messages = done.stderr.decode(errors="replace").strip().splitlines()
+    return {"error": messages[0] if messages else "py-spy printed nothing"}
+
+
+def _main_thread(pid: int, threads: list[dict[str, Any]], code: str) -> list[list[Any]]:
+    """(function, file, line) of the main thread: its thread id is the process id.
+
+    Where the program is over, a thread of it that is in the user's files: it keeps the process alive.
+    """
+    main = next((thread for thread in threads if thread["os_thread_id"] == pid), threads[0])
+    if code and any(frame["name"].endswith(OVER) for frame in main["frames"]):
+        others = (thread for thread in threads if thread is not main and _is_in(thread, code))
+        main = next(others, main)
+    return [_frame(frame, code) for frame in main["frames"]]
+
+
+def _is_in(thread: dict[str, Any], code: str) -> bool:
+    return any(_frame(frame, code)[-1] for frame in thread["frames"])
+
+
+def _frame(frame: dict[str, Any], code: str) -> list[Any]:
+    shown = [frame["name"], frame["short_filename"] or frame["filename"], frame["line"]]
+    if not code:
+        return shown
+    return [*shown, frame["filename"].startswith(code) or not os.path.isabs(frame["filename"])]
+
+
+# -- evidence of a hang --
 
 
 def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) -> Frame:
     """The evidence of each rank, by its number. `folder`: the agent's; `code`: where the user's files are."""
     programs = ranks.programs()
-    before = {rank: (_cpu(pid), _faults(pid), time.monotonic()) for rank, (pid, _) in programs.items()}
-    taken = stacks.take_stacks(tool, programs, code=code)
+    before = {rank: (read_stat(pid), time.monotonic()) for rank, (pid, _) in programs.items()}
+    taken = take_stacks(tool, programs, code=code)
     known = sorted({*programs, *ranks.ends})
     most = max(8, min(MOST_ENTRIES, MOST_OF_HOST // max(1, len(known))))
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -55,50 +176,23 @@ def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) 
     return evidence
 
 
-def _process(pid: int, state: str, before: tuple[float, int, float]) -> Frame:
+def _process(pid: int, state: str, before: tuple[ProcessStat | None, float]) -> Frame:
     """A process now, with its use of the processor and the disk's pages since `before`."""
-    cpu, faults, at = before
+    earlier, at = before
+    now = read_stat(pid) or earlier
     seconds = max(time.monotonic() - at, 0.001)
-    memory = _status(pid)
+    busy = faults = 0.0
+    if now and earlier:
+        busy = (now.ticks - earlier.ticks) * SECONDS_PER_TICK / seconds
+        faults = (now.faults - earlier.faults) / seconds
+    swapped = re.search(r"^VmSwap:\s*(\d+)", peek(f"/proc/{pid}/status"), re.MULTILINE)
     return {
         "pid": pid,
         "state": state,
-        "waits_in": _text(f"/proc/{pid}/wchan")[:64],
-        "busy": max(0.0, (_cpu(pid) - cpu) / seconds),
-        "faults": max(0.0, (_faults(pid) - faults) / seconds),
-        "resident": memory.get("VmRSS", 0),
-        "swapped": memory.get("VmSwap", 0),
-        "threads": memory.get("Threads", 0) >> 10,
+        "waits_in": peek(f"/proc/{pid}/wchan", 64),
+        "busy": busy,
+        "faults": faults,
+        "resident": now.memory if now else 0,
+        "swapped": int(swapped[1]) << 10 if swapped else 0,
+        "threads": now.threads if now else 0,
     }
-
-
-def _fields(pid: int) -> list[str]:
-    return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-
-
-def _cpu(pid: int) -> float:
-    """Seconds of processor time of a process."""
-    fields = _fields(pid)
-    return sum(map(int, fields[11:13])) * SECONDS_PER_TICK if fields else 0.0
-
-
-def _faults(pid: int) -> int:
-    """Pages that a process had to wait for the disk for (majflt)."""
-    fields = _fields(pid)
-    return int(fields[9]) if fields else 0
-
-
-def _status(pid: int) -> Mapping[str, int]:
-    """The numbers of /proc/PID/status, those in kB as bytes."""
-    numbers = {}
-    for line in _text(f"/proc/{pid}/status").splitlines():
-        name, _, value = line.partition(":")
-        if value.strip().split(" ")[0].isdecimal():
-            numbers[name] = int(value.split()[0]) << 10
-    return numbers
-
-
-def _text(path: str) -> str:
-    with contextlib.suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
-        return file.read(1 << 14)
-    return ""

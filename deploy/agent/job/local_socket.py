@@ -104,7 +104,7 @@ class LocalSocket:
         self._send({"event": "shell", "number": number, "host": hello["host"], "command": hello["command"]})
 
     def _stacks(self, hello: Frame, stream: Any) -> None:
-        from .stacks import take_stacks  # noqa: PLC0415  # few jobs are ever asked
+        from .evidence import take_stacks  # noqa: PLC0415  # few jobs are ever asked
 
         write_frame(stream, {"stacks": take_stacks(hello["tool"], self.ranks.programs())})
 

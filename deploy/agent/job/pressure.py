@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ...common.frames import Frame
-from ..host.meter import text
+from ..processes import peek
 
 V1, V2 = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"), "/sys/fs/cgroup"
 NANO = 1e-9
@@ -62,7 +62,7 @@ def _between(before: Counters, now: Counters) -> Frame:
 
 def counters(pid: int, root: str = "") -> Counters | None:
     """What is counted by now; None where the kernel counts nothing, or the process is gone."""
-    words = [*map(int, text(f"{root}/proc/{pid}/schedstat", 128).split())]
+    words = [*map(int, peek(f"{root}/proc/{pid}/schedstat", 128).split())]
     if len(words) < 2:
         return None
     return Counters(time.monotonic(), words[0] * NANO, words[1] * NANO, dict(_quotas(pid, root)))
@@ -70,12 +70,12 @@ def counters(pid: int, root: str = "") -> Counters | None:
 
 def _quotas(pid: int, root: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """The cgroups of a process that have a quota: itself and those above, as far as they can be seen."""
-    for line in text(f"{root}/proc/{pid}/cgroup").split("\n"):
+    for line in peek(f"{root}/proc/{pid}/cgroup").split("\n"):
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         mounts = [V2] if controllers == "" else [*V1] if "cpu" in controllers.split(",") else []
         for mount in mounts if path else []:
             for group in _above(path):  # a container sees its own cgroup as the root of the mount
-                counted = _counted(text(f"{root}{mount}{group}/cpu.stat", 1024))
+                counted = _counted(peek(f"{root}{mount}{group}/cpu.stat", 1024))
                 if counted:
                     yield f"{mount}{group}", counted
 
@@ -115,7 +115,7 @@ def unsent_share(root: str = "", uid: int | None = None) -> float:
     for reading in range(READINGS):
         if reading and not root:
             time.sleep(PAUSE)
-        tables = [text(f"{root}/proc/net/{name}", _MOST) for name in ("tcp", "tcp6")]
+        tables = [peek(f"{root}/proc/net/{name}", _MOST) for name in ("tcp", "tcp6")]
         waited += any(_waits(line.split(), owner) for table in tables for line in table.split("\n")[1:])
     return waited / READINGS
 

@@ -75,7 +75,7 @@ def find_agent() -> None:
         os.environ["MUSTER_AGENT"] = os.environ["TMPDIR"] = file.read()
 
 
-class Agent:
+class AgentConnection:
     """The connection to this host's agent; this rank ends with it."""
 
     def __init__(self, hello: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ def prepare_child(agent: int) -> None:
     libc.prctl(PR_SET_PTRACER, agent, 0, 0, 0)  # fails without Yama, where it is not needed
 
 
-def feed(parts: SimpleQueue[bytes], program: BinaryIO, agent: Agent) -> None:
+def feed(parts: SimpleQueue[bytes], program: BinaryIO, agent: AgentConnection) -> None:
     """Write each part to the program's standard input, and report when the program has taken it."""
     with contextlib.suppress(OSError):  # the program reads no more, or has ended
         while part := parts.get():
@@ -140,7 +140,7 @@ def run(argv: list[str]) -> int:
     ranks = place(os.environ)
     if "MUSTER_STEP" in os.environ:
         find_agent()
-    agent = Agent({"hello": "rank", "pid": os.getpid(), **ranks})
+    agent = AgentConnection({"hello": "rank", "pid": os.getpid(), **ranks})
     label = os.path.join(os.path.realpath(agent.job["folder"]), "logs", agent.job["log"])
     reads = ranks["rank"] == 0 and agent.job.get("stdin", False)
     tails: dict[str, collections.deque[str]] = {
@@ -207,7 +207,7 @@ def over_at(pid: int, ended: float) -> float:
 
 
 def finish(
-    agent: Agent,
+    agent: AgentConnection,
     label: str,
     code: int,
     tail: list[str],
@@ -232,7 +232,7 @@ def finish(
     return code
 
 
-def end_with_agent(agent: Agent, child: subprocess.Popen[bytes], parts: SimpleQueue[bytes]) -> None:
+def end_with_agent(agent: AgentConnection, child: subprocess.Popen[bytes], parts: SimpleQueue[bytes]) -> None:
     """End the program when the agent is gone; until then pass on its standard input."""
     agent.listen(parts.put)
     child.kill()

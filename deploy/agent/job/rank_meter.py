@@ -8,30 +8,21 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...common.frames import Frame
-from ..host.meter import text
-from ..processes import SECONDS_PER_TICK, below, process_table
+from ..processes import SECONDS_PER_TICK, ProcessStat, below, peek, process_table, read_stat
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
 # The table of all processes is read so seldom that it costs no more than this share of a core.
 TABLE_SHARE = 0.001
 
 
-class Process(NamedTuple):
-    """One process in proc(5): its counters grow as long as `start`, in ticks since boot, is the same."""
+class ProcessUse(NamedTuple):
+    """A process, and the bytes that it has read and written."""
 
-    state: str
-    start: int
-    seconds: float
-    threads: int
-    memory: int
+    stat: ProcessStat
     read: int
     written: int
 
 
-NOTHING = Process("", 0, 0.0, 0, 0, 0, 0)
-
-
-class Trees:
+class ProcessTrees:
     """Which processes are below a rank's wrapper. The kernel tells each one's children, where it can."""
 
     def __init__(self) -> None:
@@ -56,8 +47,8 @@ class RankMeter:
     """Reads the ranks of this host again and again."""
 
     def __init__(self) -> None:
-        self._trees = Trees()
-        self._seen: dict[int, tuple[float, dict[int, Process]]] = {}
+        self._trees = ProcessTrees()
+        self._seen: dict[int, tuple[float, dict[int, ProcessUse]]] = {}
         """When each rank was read last, and its processes then."""
 
     def read(self, wrappers: Mapping[int, int], at: float) -> list[Frame]:
@@ -68,14 +59,13 @@ class RankMeter:
         trees = self._trees.look([*wrappers.values()])
         ranks = []
         for rank, wrapper in sorted(wrappers.items()):
-            known = ((pid, read_process(pid)) for pid in trees.get(wrapper, []))
-            processes = {pid: process for pid, process in known if process}
+            processes = {pid: use for pid in trees.get(wrapper, []) if (use := read_use(pid))}
             if processes:
                 ranks.append({"rank": rank, **self._rates(rank, processes, at), **_sums(wrapper, processes)})
         self._seen = {rank: seen for rank, seen in self._seen.items() if rank in wrappers}
         return ranks
 
-    def _rates(self, rank: int, processes: dict[int, Process], at: float) -> Frame:
+    def _rates(self, rank: int, processes: dict[int, ProcessUse], at: float) -> Frame:
         """What all processes used since the last reading, in each second; nothing at the first reading."""
         before, earlier = self._seen.get(rank, (at, {}))
         self._seen[rank] = (at, processes)
@@ -84,43 +74,36 @@ class RankMeter:
         cpu = read = written = 0.0
         for pid, process in processes.items():
             last = earlier.get(pid)
-            if last is None or last.start != process.start:
-                if process.start * SECONDS_PER_TICK < before:  # it is not new, only found late
+            if last is None or last.stat.start != process.stat.start:
+                if process.stat.start * SECONDS_PER_TICK < before:  # it is not new, only found late
                     continue
-                last = NOTHING
-            cpu += process.seconds - last.seconds
-            read += process.read - last.read
-            written += process.written - last.written
+                last = None
+            cpu += (process.stat.ticks - (last.stat.ticks if last else 0)) * SECONDS_PER_TICK
+            read += process.read - (last.read if last else 0)
+            written += process.written - (last.written if last else 0)
         seconds = at - before
         rates = {"cpu": cpu / seconds, "read": read / seconds, "written": written / seconds}
         return {name: max(0.0, round(rate, 3)) for name, rate in rates.items()}
 
 
-def _sums(wrapper: int, processes: Mapping[int, Process]) -> Frame:
+def _sums(wrapper: int, processes: Mapping[int, ProcessUse]) -> Frame:
     program = next(iter(processes.values()))  # the wrapper's first child
-    around = read_process(wrapper)
+    around = read_stat(wrapper)
     return {
-        "memory": sum(process.memory for process in processes.values()),
-        "threads": sum(process.threads for process in processes.values()),
-        "state": "T" if around and around.state == "T" else program.state,
+        "memory": sum(process.stat.memory for process in processes.values()),
+        "threads": sum(process.stat.threads for process in processes.values()),
+        "state": "T" if around and around.state == "T" else program.stat.state,
     }
 
 
-def read_process(pid: int) -> Process | None:
+def read_use(pid: int) -> ProcessUse | None:
     """A process; None for one that has ended."""
-    fields = text(f"/proc/{pid}/stat", 1024).rpartition(")")[2].split()  # the name may hold anything
-    if len(fields) < 22 or fields[0] in {"Z", "X"}:
+    stat = read_stat(pid)
+    if stat is None:
         return None
-    counts = dict(line.partition(": ")[::2] for line in text(f"/proc/{pid}/io", 256).split("\n") if line)
-    return Process(
-        state=fields[0],
-        start=int(fields[19]),
-        seconds=(int(fields[11]) + int(fields[12])) * SECONDS_PER_TICK,
-        threads=int(fields[17]),
-        memory=int(fields[21]) * PAGE,
-        read=int(counts.get("rchar", 0)),
-        written=int(counts.get("wchar", 0)),
-    )
+    lines = peek(f"/proc/{pid}/io", 256).splitlines()
+    counts = dict(line.partition(": ")[::2] for line in lines)
+    return ProcessUse(stat, int(counts.get("rchar", 0)), int(counts.get("wchar", 0)))
 
 
 def _children(wrapper: int) -> list[int]:
@@ -128,6 +111,6 @@ def _children(wrapper: int) -> list[int]:
     pids: list[int] = []
     level = [wrapper]
     while level:
-        level = [int(word) for pid in level for word in text(f"/proc/{pid}/task/{pid}/children").split()]
+        level = [int(word) for pid in level for word in peek(f"/proc/{pid}/task/{pid}/children").split()]
         pids += level
     return pids

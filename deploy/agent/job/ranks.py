@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 
 from ...common.frames import Frame
-from ..processes import SECONDS_PER_TICK, Stat, below, process_table
+from ..processes import SECONDS_PER_TICK, ProcessStat, below, process_table
 
 # Linux writes "no limit" as the largest number of pages that it can count.
 NO_LIMIT = 1 << 60
@@ -69,13 +69,16 @@ class Ranks:
         """For each rank: seconds of processor time of all its processes, and S, R, D or T."""
         table = process_table()
         return {
-            str(rank): {"cpu": sum(stat.ticks for stat in stats) * SECONDS_PER_TICK, "state": _state(stats)}
+            str(rank): {
+                "cpu": sum(stat.ticks + stat.child_ticks for stat in stats) * SECONDS_PER_TICK,
+                "state": _state(stats),
+            }
             for rank, wrapper in list(self._wrappers.items())
             if (stats := [table[pid] for pid in [wrapper, *below(wrapper, table)] if pid in table])
         }
 
 
-def _state(stats: list[Stat]) -> str:
+def _state(stats: list[ProcessStat]) -> str:
     """Stopped, if the wrapper or its program (its first child) is; else the program's own."""
     states = [stat.state for stat in stats[:2]]
     return STOPPED if STOPPED in states else states[-1]

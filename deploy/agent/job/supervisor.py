@@ -49,7 +49,7 @@ SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/connect/listener.py
 STDIN = 0
 
 
-class Work:
+class JobSupervisor:
     """What a launch does here, from `prepare` on."""
 
     def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
