@@ -25,7 +25,7 @@ Positive = Annotated[float, Between(0, 1e15)]
 
 
 @dataclass(frozen=True)
-class Figures:
+class CallFigures:
     """Microseconds of a call, GB/s, and wrong elements; None if they were not checked."""
 
     time_us: Positive
@@ -44,8 +44,8 @@ class Row:
     type: Word
     redop: Word
     root: Annotated[int, Between(-1, 1 << 20)]
-    out_of_place: Figures
-    in_place: Figures
+    out_of_place: CallFigures
+    in_place: CallFigures
 
 
 @dataclass(frozen=True)

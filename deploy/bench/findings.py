@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from ..check.finding import Finding
 from .hosts import SlowHost
 from .hosts import describe as describe_host
+from .links import Slow
 from .links_text import describe
-from .outliers import Slow
 
 _LOOK = "cable, switch port, driver, MTU and other traffic; muster bench links measures them in full"
 

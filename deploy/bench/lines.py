@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from ..decode import MALFORMED, AtMost, Between, Like, from_json
 
-Rank = Annotated[int, Between(0, 1 << 20)]
+RankNumber = Annotated[int, Between(0, 1 << 20)]
 Seconds = Annotated[float, Between(1e-9, 1e6)]
 Rate = Annotated[float, Between(1e-9, 1e18)]
 """Of something in a second."""
@@ -34,7 +34,7 @@ class About:
 class LinkLine:
     """What a rank says about its link to rank `to`."""
 
-    to: Rank
+    to: RankNumber
     latency_s: Seconds
     bytes_per_s: Rate
 

@@ -1,8 +1,13 @@
-"""The links between hosts as values: what was measured, and where it comes from. Pure."""
+"""The links between hosts as values, and which of them are slow. Pure.
+
+A link is slow against the others of its row and column, or against an earlier run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -18,7 +23,7 @@ Name = Annotated[str, AtMost(255)]
 
 
 @dataclass(frozen=True)
-class Link:
+class HostLink:
     """A link in one direction. `latency_s`: half of a round trip that began at `source`."""
 
     source: Name
@@ -36,7 +41,7 @@ class Links:
     backend: Word
     device: Word
     hosts: Annotated[tuple[Name, ...], AtMost(MOST_HOSTS)]
-    links: Annotated[tuple[Link, ...], AtMost(MOST_HOSTS * MOST_HOSTS)]
+    links: Annotated[tuple[HostLink, ...], AtMost(MOST_HOSTS * MOST_HOSTS)]
 
     def of(self, quantity: Quantity) -> dict[Pair, float]:
         """Bandwidth in bytes per second, or latency in seconds, by pair."""
@@ -73,7 +78,7 @@ def read(
     about, problem = values(printed.get(0, ""), "links", About, 1)
     if not about:
         raise MusterError(problem or "rank 0 did not say what was measured", host=hosts[0])
-    links: list[Link] = []
+    links: list[HostLink] = []
     problems: dict[str, str] = {}
     for rank, host in enumerate(hosts):
         lines, problem = values(printed.get(rank, ""), "link", LinkLine, len(hosts) - 1)
@@ -83,8 +88,122 @@ def read(
         if problem:
             problems[host] = problem
         links += [
-            Link(host, hosts[line.to], line.latency_s, line.bytes_per_s)
+            HostLink(host, hosts[line.to], line.latency_s, line.bytes_per_s)
             for line in lines
             if line.to in others
         ]
     return Links(job, made, about[0].backend, about[0].device, tuple(hosts), tuple(links)), problems
+
+
+SLOW: Mapping[Quantity, float] = {"bandwidth": 0.7, "latency": 0.5}
+"""A link is slow below this part of the speed of others: 0.5 is twice their latency."""
+SLOWER: Mapping[Quantity, float] = {"bandwidth": 0.8, "latency": 0.67}
+"""The same, of the speed in an earlier run."""
+MOST_OF = 0.75
+"""A host is slow itself if this part of its links is."""
+
+Where = Literal["link", "from", "to", "host"]
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A link, or all links from a host, to it, or both.
+
+    `value` and `usual` are in bytes per second or seconds; of several links they are medians. `usual` is the
+    median of the other links of the row and of the column, whichever is nearer, or what an earlier run had.
+    """
+
+    quantity: Quantity
+    where: Where
+    source: str
+    target: str
+    value: float
+    usual: float
+
+
+def outliers(links: Links, quantity: Quantity) -> tuple[Slow, ...]:
+    """What is slow beside the other links of the same run. Nothing, if there are fewer than three hosts."""
+    run = _Speeds(links, quantity)
+    hosts = [slow for name in links.hosts if (slow := run.slow_host(name))]
+    return (*hosts, *run.slow_links())
+
+
+def slower(now: Links, before: Links, quantity: Quantity) -> tuple[Slow, ...]:
+    """The links that an earlier run measured too, and that are slower now."""
+    new, old, limit = now.of(quantity), before.of(quantity), SLOWER[quantity]
+    return tuple(
+        Slow(quantity, "link", *pair, value, old[pair])
+        for pair, value in new.items()
+        if pair in old and _speed(value, quantity) < limit * _speed(old[pair], quantity)
+    )
+
+
+def _speed(value: float, quantity: Quantity) -> float:
+    """The greater, the faster; and back."""
+    return value if quantity == "bandwidth" or not value else 1 / value
+
+
+class _Speeds:
+    """The figures of a run, in rows and columns."""
+
+    def __init__(self, links: Links, quantity: Quantity) -> None:
+        self._quantity, self._limit = quantity, SLOW[quantity]
+        self._measured = links.of(quantity)
+        self._speeds = {pair: _speed(value, quantity) for pair, value in self._measured.items()}
+        self._rows: dict[str, list[Pair]] = {}
+        self._columns: dict[str, list[Pair]] = {}
+        for pair in self._speeds:
+            self._rows.setdefault(pair[0], []).append(pair)
+            self._columns.setdefault(pair[1], []).append(pair)
+        self._all = sorted(self._speeds.values())
+
+    def slow_links(self) -> Iterator[Slow]:
+        """The links that are slow beside both the others of their row and the others of their column."""
+        rows, columns = (
+            {name: self._ordered(pairs) for name, pairs in lines.items()}
+            for lines in (self._rows, self._columns)
+        )
+        for pair, speed in self._speeds.items():
+            if speed >= self._limit * min(rows[pair[0]][-1], columns[pair[1]][-1]):
+                continue  # no median is above the fastest: this spares most links of a healthy cluster
+            others = (median_of_rest(line, [speed]) for line in (rows[pair[0]], columns[pair[1]]))
+            usual = min(others)
+            if speed < self._limit * usual:
+                value = self._measured[pair]
+                yield Slow(self._quantity, "link", *pair, value, _speed(usual, self._quantity))
+
+    def slow_host(self, name: str) -> Slow | None:
+        """The host, if most links from it or to it are slow beside those between all other hosts."""
+        ways: dict[Where, list[Pair]] = {
+            "from": self._rows.get(name, []),
+            "to": self._columns.get(name, []),
+        }
+        usual = median_of_rest(self._all, self._ordered([*ways["from"], *ways["to"]]))
+        slow: list[Where] = [
+            where
+            for where, pairs in ways.items()
+            if pairs
+            and sum(self._speeds[pair] < self._limit * usual for pair in pairs) >= MOST_OF * len(pairs)
+        ]
+        if not slow:
+            return None
+        where: Where = "host" if len(slow) == 2 else slow[0]
+        value = statistics.median(self._measured[pair] for way in slow for pair in ways[way])
+        source, target = ("" if where == "to" else name), ("" if where == "from" else name)
+        return Slow(self._quantity, where, source, target, value, _speed(usual, self._quantity))
+
+    def _ordered(self, pairs: Sequence[Pair]) -> list[float]:
+        return sorted(self._speeds[pair] for pair in pairs)
+
+
+def median_of_rest(ordered: Sequence[float], removed: Sequence[float]) -> float:
+    """The median of ordered numbers without some of them, which are ordered too; 0 if none are left."""
+    left = len(ordered) - len(removed)
+    if left < 1:
+        return 0.0
+    lower, upper = (left - 1) // 2, left // 2
+    place = -1
+    for value in removed:
+        place = max(place + 1, bisect_left(ordered, value))
+        lower, upper = lower + (place <= lower), upper + (place <= upper)
+    return (ordered[lower] + ordered[upper]) / 2

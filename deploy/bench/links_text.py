@@ -10,8 +10,7 @@ from typing import Any
 from ..console.terminal import harmless
 from ..console.text import count, number, table
 from ..errors import lines_of
-from .links import Links, Quantity
-from .outliers import Slow
+from .links import Links, Quantity, Slow
 
 MOST_COLUMNS = 16
 """Hosts of a matrix in a terminal; of more hosts, the rows are summed up."""

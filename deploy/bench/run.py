@@ -24,7 +24,7 @@ MOST_PRINTED = 16 << 20
 
 
 @dataclass(frozen=True)
-class Ran:
+class BenchmarkRun:
     """A benchmark that is over: its result, its folder, and for each rank its host and what it printed."""
 
     result: LaunchResult
@@ -70,7 +70,7 @@ def run(  # noqa: PLR0917  # what a benchmark's job has
     observers: Sequence[Observer],
     blame: Blame,
     record: HostsRecord | None = None,
-) -> Ran:
+) -> BenchmarkRun:
     """Run the job to its end. Its folder in `runs` is like that of any other job.
 
     `record`: how later commands reach its hosts.
@@ -83,7 +83,7 @@ def run(  # noqa: PLR0917  # what a benchmark's job has
     places = [(host.host.name, place.rank) for host in result.plan.hosts for place in host.ranks]
     places.sort(key=lambda place: place[1])
     printed = {rank: _head_of(folder.log_of(rank, host, "out")) for host, rank in places}
-    return Ran(result, folder, tuple(host for host, _ in places), printed)
+    return BenchmarkRun(result, folder, tuple(host for host, _ in places), printed)
 
 
 def _head_of(path: Path) -> str:

@@ -12,16 +12,14 @@ from pathlib import Path
 from ..bench import collectives as sweep
 from ..bench import hosts as by_host
 from ..bench import kept, links_text
-from ..bench.links import Links, Quantity
+from ..bench.links import Links, Quantity, Slow, outliers, slower
 from ..bench.links import read as read_links
-from ..bench.outliers import Slow, outliers, slower
-from ..bench.run import Ran, one_rank_each
+from ..bench.run import BenchmarkRun, one_rank_each
 from ..console.terminal import harmless_lines
 from ..errors import MusterError, UnfitError, UsageError
 from ..plan.placement import place
 from ..view.page.links_page import links_page
-from ..view.page.render import render
-from ..view.page.write import write_page
+from ..view.page.render import render, write_page
 from .bench_job import (
     HOSTS,
     LINKS,
@@ -221,7 +219,7 @@ class BenchCollectives(BenchOptions):
         }
 
 
-def _swept(ran: Ran) -> str:
+def _swept(ran: BenchmarkRun) -> str:
     """What rank 0 has printed, as JSON; else the end of the job says why it did not come so far."""
     try:
         return dumps(sweep.as_json(ran.job, ran.hosts[0], ran.printed), indent=2) + "\n"

@@ -13,10 +13,9 @@ from typing import Any, TextIO
 from ..bench import hosts as by_host
 from ..bench import links_text
 from ..bench.findings import failed, of_hosts, of_links
-from ..bench.links import Links
+from ..bench.links import Links, outliers
 from ..bench.links import read as read_links
-from ..bench.outliers import outliers
-from ..bench.run import Ran, job_of, one_rank_each
+from ..bench.run import BenchmarkRun, job_of, one_rank_each
 from ..bench.run import run as run_to_end
 from ..check.finding import Finding
 from ..console.screen import Screen
@@ -127,7 +126,9 @@ def job_on(
     return replace(job, network=network(options.network), python=options.python, pythons=inventory.pythons)
 
 
-def run_job(job: Job, inventory: Inventory, runs: Path, *, out: bool = False, table: bool = False) -> Ran:
+def run_job(
+    job: Job, inventory: Inventory, runs: Path, *, out: bool = False, table: bool = False
+) -> BenchmarkRun:
     """Run a benchmark's job to its end, with its folder and page. It may have failed.
 
     The driver's own lines go to standard error, so that standard output has the result alone; with `out`,
@@ -149,7 +150,7 @@ def run_job(job: Job, inventory: Inventory, runs: Path, *, out: bool = False, ta
     return ran
 
 
-def require_done(ran: Ran) -> None:
+def require_done(ran: BenchmarkRun) -> None:
     """Print the verdict of a benchmark that failed, and exit as a launch does."""
     if ran.result.exit_status:
         sys.stderr.write(harmless_lines(f"{verdict(ran.result, ran.folder, PAGE)}\n"))
@@ -180,7 +181,7 @@ def benched(
     found: tuple[Links, ...] = ()
     values: dict[str, Any] = {}
 
-    def ran(tool: str) -> Ran | None:
+    def ran(tool: str) -> BenchmarkRun | None:
         options = BenchOptions(launcher=launcher, python=python)
         job = job_on(inventory, one_rank_each(hosts), tool, SHORT[tool], options)
         done = run_job(job, inventory, runs)

@@ -117,10 +117,9 @@ class Checkup:
 
     def write_page(self, page: Path, hosts_file: Path) -> None:
         """Write the page of a check, with the links that were measured now, or else last."""
-        from ..bench import kept  # noqa: PLC0415  # only a page needs these modules
+        from ..bench import kept  # noqa: PLC0415  # 100 ms, only for a page
         from ..view.page.cluster_page import cluster_page  # noqa: PLC0415
-        from ..view.page.render import render  # noqa: PLC0415
-        from ..view.page.write import write_page  # noqa: PLC0415
+        from ..view.page.render import render, write_page  # noqa: PLC0415
 
         made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         links = self.measured.links if self.measured else kept.newest_links(kept.folder_beside(hosts_file))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from json import dumps
 
 from ..console.terminal import harmless, harmless_lines
-from ..debug.answers import gather
-from ..debug.talk import open_talk, talk
+from ..debug.consoles import gather, open_talk, talk
 from .command import Exit, flag
 from .running import exit_if_silent, running
 from .shared import JSON, RunningJobOptions, require_rank

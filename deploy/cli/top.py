@@ -20,10 +20,9 @@ from ..hosts import hostfile
 from ..jobs.control import Known, state_of
 from ..jobs.reconnect import reconnecting
 from ..launch.stacks import gather
-from ..view.top.figures import as_json
-from ..view.top.history import History
-from ..view.top.screen import everything
-from ..view.top.sources import HostSource, JobSource, Source
+from ..view.top.history import TopHistory
+from ..view.top.screen import as_json, everything
+from ..view.top.sources import HostSource, JobSource, RecordSource
 from .command import flag
 from .job_lookup import Found, look, require_logs
 from .running import job_hosts
@@ -59,7 +58,7 @@ class Top(RunningJobOptions):
                 source, history = stack.enter_context(_hosts(self))
             else:
                 known, found = stack.enter_context(_job(self))
-                source, history = JobSource(reconnecting(known)), History()
+                source, history = JobSource(reconnecting(known)), TopHistory()
                 read_stacks = partial(_stacks, known, found, self)
             if self.once or self.json:
                 _fill(source, history)
@@ -70,7 +69,7 @@ class Top(RunningJobOptions):
             _live(source, history, read_stacks)
 
 
-def _live(source: Source, history: History, read_stacks: Callable[[], str] | None) -> None:
+def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], str] | None) -> None:
     """Draw until the user ends it. Only now textual is loaded: it takes a third of a second."""
     if not (sys.stdout.isatty() and sys.stderr.isatty() and sys.stdin.isatty()):
         raise UsageError("top needs a terminal; top --once prints what it knows, top --json for programs")
@@ -103,15 +102,15 @@ def _job(options: Top) -> Iterator[tuple[Known, Found]]:
 
 
 @contextlib.contextmanager
-def _hosts(options: Top) -> Iterator[tuple[Source, History]]:
+def _hosts(options: Top) -> Iterator[tuple[RecordSource, TopHistory]]:
     path = Path(options.hosts)
     chosen = hostfile.select(hostfile.load(path), options.include, options.exclude)
     with contextlib.closing(Cluster(chosen, opener(path, options.python), facts=False)) as cluster:
         errors = cluster.connect()
-        yield HostSource(cluster, errors), History(host.name for host in chosen)
+        yield HostSource(cluster, errors), TopHistory(host.name for host in chosen)
 
 
-def _fill(source: Source, history: History) -> None:
+def _fill(source: RecordSource, history: TopHistory) -> None:
     """Take in what there is, and wait a little for hosts that have no rates yet."""
     look, until = source.begin, time.monotonic() + FIRST_SECONDS
     while True:

@@ -15,12 +15,11 @@ from ..errors import UsageError
 from ..jobs import control as jobs
 from ..jobs.control import Known
 from ..jobs.snapshot import snapshot
-from ..view.compare import text
+from ..view.compare import results
 from ..view.compare.differences import differences, unrecorded
-from ..view.compare.figures import outcome
+from ..view.compare.results import outcome
 from ..view.page.records import Records, read
-from ..view.page.render import render
-from ..view.page.write import NAME, write_page, write_report
+from ..view.page.render import NAME, render, write_page, write_report
 from ..view.tensorboard import write_tensorboard
 from .command import flag
 from .job_lookup import one, require_logs
@@ -70,11 +69,15 @@ class Compare(RecordOptions):
         found, came = differences(records), outcome(records)
         if self.html:
             page = render(
-                "compare.html", found=found, came=came, unrecorded=unrecorded(records), compared=text.COMPARED
+                "compare.html",
+                found=found,
+                came=came,
+                unrecorded=unrecorded(records),
+                compared=results.COMPARED,
             )
             write_page(page, Path(self.html))
-        as_json = dumps(text.as_json(records, found, came), indent=2) + "\n"
-        sys.stdout.write(as_json if self.json else text.as_text(records, found, came))
+        as_json = dumps(results.as_json(records, found, came), indent=2) + "\n"
+        sys.stdout.write(as_json if self.json else results.as_text(records, found, came))
 
 
 def _records(job: str, options: RecordOptions, copies: Path) -> Records:

@@ -10,9 +10,8 @@ from json import dumps
 from ..console.terminal import harmless_lines
 from ..errors import UnfitError
 from ..launch import stacks
-from ..why.gather import gather, with_silent
-from ..why.gather_pace import gather_stragglers
-from ..why.slow import lines
+from ..why.gather import gather, gather_stragglers, with_silent
+from ..why.stragglers import lines
 from ..why.verdict import explain
 from .command import Exit, flag
 from .running import exit_if_silent, no_rank, running

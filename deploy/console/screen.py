@@ -48,7 +48,7 @@ class Screen:
         self.terminal = stream.isatty()
         self.coloured = self.terminal and "NO_COLOR" not in os.environ
         self._progress = ""
-        self._waiting: list[Line] = []
+        self._waiting: list[PrintedLine] = []
         self._characters = 0
         self._lock = threading.RLock()
         self._left_out = 0
@@ -78,7 +78,7 @@ class Screen:
                 if line.endswith("\r"):
                     self._progress = f"[{rank} {host}] {shown}" if shown.strip() else ""
                 else:
-                    self._waiting.append(Line(rank, host, shown))
+                    self._waiting.append(PrintedLine(rank, host, shown))
                     self._characters += len(shown)
             full = len(self._waiting) > MOST_WAITING or self._characters > MOST_CHARACTERS
             if not self.terminal or full or not self._waiting:
@@ -138,7 +138,7 @@ class Screen:
             self._waiting, self._characters = [], 0
             self._print("".join(map(self._as_text, groups)))
 
-    def _as_text(self, group: list[Line]) -> str:
+    def _as_text(self, group: list[PrintedLine]) -> str:
         first = group[0]
         label = (
             f"[{first.rank} {first.host}]"
@@ -175,7 +175,7 @@ class Screen:
                     os.dup2(nowhere.fileno(), self.stream.fileno())
 
 
-class Line(NamedTuple):
+class PrintedLine(NamedTuple):
     """A line that a rank printed."""
 
     rank: int
@@ -183,12 +183,12 @@ class Line(NamedTuple):
     text: str
 
 
-def together(lines: Iterable[Line]) -> list[list[Line]]:
+def together(lines: Iterable[PrintedLine]) -> list[list[PrintedLine]]:
     """Group equal lines of different ranks. The lines of each rank keep their order.
 
     The oldest line comes first, together with the ranks whose next line is the same.
     """
-    queues: dict[int, deque[tuple[int, Line]]] = {}
+    queues: dict[int, deque[tuple[int, PrintedLine]]] = {}
     for number, line in enumerate(lines):
         queues.setdefault(line.rank, deque()).append((number, line))
     groups = []

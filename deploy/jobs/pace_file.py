@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..why.lateness import Pace, RankPace
-from ..why.slow import Straggler
+from ..why.stragglers import Straggler
 
 NAME = "pace.jsonl"
 MOST_RANKS = 256

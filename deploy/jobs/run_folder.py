@@ -25,7 +25,7 @@ from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import LaunchSpec
 from ..why.lateness import Pace
-from ..why.slow import Straggler
+from ..why.stragglers import Straggler
 from . import pace_file
 from .job import MAX_LOG
 from .log_shares import LogShares

@@ -13,7 +13,7 @@ from ..launch import early
 from ..launch.blame import LAUNCHER_SIGNALS
 from ..launch.result import Failure, LaunchResult
 from ..plan.launch_plan import HostPlan
-from ..why import slow
+from ..why import stragglers
 from .run_folder import RunFolder
 
 TAIL_LINES = 20
@@ -39,7 +39,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         lines += [f"        after {seconds:.1f} s of {what}"] if plan.hosts else []
         if others := _others(result, failure):
             lines.append(f"        ended with it: {others}")
-    lines += [f"        slow: {line}" for line in slow.lines(result.late, result.ended, ended=True)]
+    lines += [f"        slow: {line}" for line in stragglers.lines(result.late, result.ended, ended=True)]
     left = ((host, f"{number} processes could not be ended") for host, number in result.left.items())
     lines += [f"        {line}" for line in lines_of(left)]
     lines += [f"        note: {note}" for note in result.notes]

@@ -17,12 +17,10 @@ from ..common.samples import HostSample
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..why.causes import Surroundings, mean_unsent
-from ..why.gather import gather
-from ..why.gather_pace import Gathered, gather_pace
+from ..why.gather import GatheredPace, gather, gather_pace
 from ..why.lateness import Pace
 from ..why.positions import Rank
-from ..why.slow import Straggler, stragglers
-from ..why.summary import LATELY, Summary
+from ..why.stragglers import LATELY, Straggler, Summary, stragglers
 from .state import State
 
 FIRST_SECONDS, LOOK_SECONDS, POLL_SECONDS = 5.0, 10.0, 0.5
@@ -108,7 +106,7 @@ class Pacing:
 @dataclass(frozen=True)
 class _Look:
     at: float
-    gathered: Gathered
+    gathered: GatheredPace
     late: list[Straggler]
     pause: float
     """Seconds to the next look at least."""

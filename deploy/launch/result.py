@@ -13,7 +13,7 @@ from ..plan.placement import Place
 from ..timings import TimedPart
 
 if TYPE_CHECKING:
-    from ..why.slow import Straggler
+    from ..why.stragglers import Straggler
     from ..why.verdict import Verdict
 
 Kind = Literal[

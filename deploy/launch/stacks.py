@@ -1,6 +1,6 @@
 """The current stacks of all ranks of a job, with equal stacks folded.
 
-py-spy reads them on the hosts (deploy/why/py_spy.py).
+py-spy reads them on the hosts (deploy/why/gather.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Stacks:
 
 def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
     """Ask all hosts at once for the stacks of a job."""
-    from ..why.py_spy import own_py_spy  # noqa: PLC0415  # few jobs are ever asked
+    from ..why.gather import own_py_spy  # noqa: PLC0415  # few jobs are ever asked
 
     tool = own_py_spy()
     asked = on_every(channels, lambda host: _ask(job, channels[host], tool))
@@ -86,7 +86,7 @@ def of_evidence(ranks: Sequence[Rank], problems: Mapping[str, str]) -> Stacks:
 
 
 def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:
-    from ..why.py_spy import send_py_spy  # noqa: PLC0415
+    from ..why.gather import send_py_spy  # noqa: PLC0415
 
     digest = send_py_spy(channel, tool, STACKS_SECONDS)
     answer = channel.ask(STACKS, job=job, host=channel.host, digest=digest, seconds=STACKS_SECONDS)

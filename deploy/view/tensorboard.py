@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..errors import UsageError
 from .page.metrics import AXES, axis_of
-from .page.records import Record, Records, number_of
+from .page.records import Records, RunRecord, number_of
 
 MISSING = "--tensorboard needs the package tensorboard beside Muster: pip install tensorboard"
 MOST_RUNS = 300
@@ -48,7 +48,7 @@ def scalars(records: Records) -> Iterator[Scalar]:
                 yield Scalar(host, tag, round(at - first), at, value)
 
 
-def _of_lines(name: str, lines: tuple[Record, ...]) -> Iterator[Scalar]:
+def _of_lines(name: str, lines: tuple[RunRecord, ...]) -> Iterator[Scalar]:
     axis = axis_of(lines)
     for place, line in enumerate(lines):
         step = number_of(line.get(axis)) if axis != "line" else float(place)
@@ -60,7 +60,7 @@ def _of_lines(name: str, lines: tuple[Record, ...]) -> Iterator[Scalar]:
                 yield Scalar(run, f"{name}/{key}", round(step if axis != "time" else place), at, number)
 
 
-def _of_sample(sample: Record) -> Iterator[tuple[str, float]]:
+def _of_sample(sample: RunRecord) -> Iterator[tuple[str, float]]:
     for key, value in sample.items():
         if key in {"at", "attempt"}:
             continue

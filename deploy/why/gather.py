@@ -1,15 +1,54 @@
-"""Asks the hosts of a job for the evidence of their ranks."""
+"""Asks the hosts of a job for the evidence of their ranks, and when these came to collectives."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
+import shutil
+import sys
+import tarfile
+import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from ..common.samples import HostSample, of_line
+from ..connect.arrivals import Arrivals, Pressure
 from ..connect.channel import Channel
 from ..connect.evidence import Evidence
 from ..connect.fanout import on_every
-from ..connect.requests.why import WHY
+from ..connect.requests.launch import MISSING, SAMPLE, STORE
+from ..connect.requests.why import ARRIVALS, WHY
+from .causes import Surroundings, mean_unsent
+from .lateness import Pace, pace
+from .meetings import Arriving, HostClock
 from .positions import Rank
-from .py_spy import own_py_spy, send_py_spy
+from .stragglers import Straggler, stragglers
+
+
+def own_py_spy() -> bytes | None:
+    """The py-spy of this environment, if this machine runs Linux as the hosts do."""
+    path = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    return Path(path).read_bytes() if path and sys.platform == "linux" else None
+
+
+def send_py_spy(channel: Channel, tool: bytes | None, seconds: float) -> str | None:
+    """Send it to a host that lacks it; returns its digest. A host that has py-spy itself uses that."""
+    digest = hashlib.sha256(tool).hexdigest() if tool else None
+    if digest and tool and channel.ask(MISSING, digests=[digest], verify=True, seconds=seconds).missing:
+        channel.ask(STORE, _archive(digest, tool), seconds=seconds)
+    return digest
+
+
+def _archive(digest: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
+        member = tarfile.TarInfo(digest)
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
 
 # An agent gives each py-spy 8 s, and torch's server 4 s.
 WHY_SECONDS = 15.0
@@ -18,7 +57,7 @@ WHY_SECONDS = 15.0
 def gather(job: str, channels: Mapping[str, Channel]) -> tuple[list[Rank], dict[str, str]]:
     """The ranks of a job in their order, and why a host gave no evidence. All hosts are asked at once."""
     tool = own_py_spy()
-    asked = on_every(channels, lambda host: _ask(job, channels[host], tool))
+    asked = on_every(channels, lambda host: _ask_evidence(job, channels[host], tool))
     ranks = [
         Rank(int(number), host, evidence)
         for host, found in asked.results.items()
@@ -37,6 +76,85 @@ def with_silent(ranks: Sequence[Rank], places: Mapping[int, str], silent: Collec
     return sorted([*ranks, *lacking], key=lambda rank: rank.number)
 
 
-def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Evidence]:
+def _ask_evidence(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Evidence]:
     digest = send_py_spy(channel, tool, WHY_SECONDS)
     return channel.ask(WHY, job=job, host=channel.host, digest=digest, seconds=WHY_SECONDS).ranks
+
+
+ARRIVALS_SECONDS = 10.0
+RATES_SECONDS = 1.0
+"""Between two readings of what only grows."""
+LOOKS = 12
+"""How often the stacks are read to see where a late rank is, and the others are not."""
+
+
+@dataclass(frozen=True)
+class GatheredPace:
+    """The pace of a job, and what kept its ranks from running.
+
+    `cost`: seconds of processor time that it took, of the host where it took most.
+    """
+
+    pace: Pace | None
+    pressures: Mapping[int, Pressure] = field(default_factory=dict)
+    unsent: Mapping[str, float] = field(default_factory=dict)
+    cost: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Here:
+    ranks: Mapping[str, Arrivals]
+    clock: HostClock
+    unsent: float
+    cost: float
+
+
+def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
+    """Ask all hosts at once. A host that gives no answer is left out."""
+    asked = on_every(channels, lambda host: _ask_arrivals(job, channels[host]))
+    arriving = [
+        Arriving(int(number), host, arrivals)
+        for host, here in asked.results.items()
+        for number, arrivals in here.ranks.items()
+    ]
+    arriving.sort(key=lambda rank: rank.number)
+    return GatheredPace(
+        pace(arriving, {host: here.clock for host, here in asked.results.items()}),
+        {rank.number: rank.arrivals.pressure for rank in arriving if rank.arrivals.pressure},
+        {host: here.unsent for host, here in asked.results.items()},
+        max((here.cost for here in asked.results.values()), default=0.0),
+    )
+
+
+def _ask_arrivals(job: str, channel: Channel) -> _Here:
+    here = channel.ask(ARRIVALS, job=job, host=channel.host, seconds=ARRIVALS_SECONDS)
+    ahead, wrong = channel.measure_clock() if here.ranks else (0.0, 0.0)
+    return _Here(here.ranks, HostClock(ahead, wrong), here.unsent, here.cost)
+
+
+def gather_stragglers(job: str, channels: Mapping[str, Channel]) -> list[Straggler]:
+    """The ranks that are late twice, with what their hosts, processors and stacks show in the meantime."""
+    first = gather_pace(job, channels).pace
+    if first is None or not first.late:
+        return []
+    gather_samples(channels)
+    time.sleep(RATES_SECONDS)  # before the looks, which use the processors too
+    samples, found = gather_samples(channels), gather_pace(job, channels)
+    if found.pace is None or not found.pace.late:
+        return []
+    looks, unsent = [], [found.unsent]
+    for _ in range(LOOKS):
+        looks.append(gather(job, channels)[0])
+        unsent.append(gather_pace(job, channels).unsent)
+    known = Surroundings(found.pressures, samples, looks, mean_unsent(unsent))
+    return stragglers(found.pace, known)
+
+
+def gather_samples(channels: Mapping[str, Channel]) -> dict[str, HostSample]:
+    """What each host does, of those that say it."""
+    asked = on_every(channels, lambda host: channels[host].ask(SAMPLE).sample)
+    samples = {}
+    for host, text in asked.results.items():
+        with contextlib.suppress(ValueError):
+            samples[host] = of_line(text)
+    return samples

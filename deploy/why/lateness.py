@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import median
 
 from ..connect.arrivals import Site
-from .meetings import Arriving, Clock, Meetings, groups, join, told_apart
+from .meetings import Arriving, HostClock, Meetings, groups, join, told_apart
 
 STEPS = 30
 """The steps that are judged: the last of those that are known."""
@@ -71,7 +71,7 @@ class Pace:
         return sorted((rank for rank in self.ranks if rank.is_late), key=lambda rank: -rank.late)
 
 
-def pace(ranks: Sequence[Arriving], clocks: Mapping[str, Clock]) -> Pace | None:
+def pace(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Pace | None:
     """The pace of the group with the latest rank, or with most ranks; None where nothing can be compared."""
     ranks = told_apart(ranks)
     paces = [
@@ -151,7 +151,7 @@ def _median_without(ordered: Sequence[float], value: float) -> float:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _Steps:
     """Meetings cut into steps of `size`; the last one is whole."""
 
     meetings: Meetings
@@ -181,7 +181,7 @@ class _Cut:
 
 def _by_steps(meetings: Meetings, new: Sequence[Sequence[float]], size: int, *, regular: bool) -> Pace | None:
     """Add up what is new over steps of `size` collectives; None if these are too few."""
-    cut = _Cut(meetings, size)
+    cut = _Steps(meetings, size)
     if len(cut.starts) < LEAST_STEPS:
         return None
     excess, seconds = cut.excess(new), cut.seconds()
@@ -241,7 +241,7 @@ class _RankSteps:
         return first
 
 
-def _located(found: RankPace, measured: _RankSteps, cut: _Cut, new: Sequence[float]) -> RankPace:
+def _located(found: RankPace, measured: _RankSteps, cut: _Steps, new: Sequence[float]) -> RankPace:
     """The pace of a rank that is late, with the collective to which it comes late, and from which on."""
     meetings, starts = cut.meetings, cut.starts
     by_site: dict[Site, float] = {}

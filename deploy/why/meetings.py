@@ -8,7 +8,7 @@ from statistics import median
 
 from ..connect.arrivals import Arrivals, Site, Track
 from ..connect.evidence import SETUP
-from .names import names_apart
+from .positions import names_apart
 
 UNCERTAINTIES = 3.0
 """Lateness below this multiple of the clock uncertainty is ignored."""
@@ -17,7 +17,7 @@ LEAST_SECONDS = 0.0005
 
 
 @dataclass(frozen=True)
-class Clock:
+class HostClock:
     """How far the time of day of a host is ahead of the driver's, and how wrong that may be. Seconds."""
 
     ahead: float = 0.0
@@ -69,7 +69,7 @@ def groups(ranks: Sequence[Arriving]) -> list[str]:
     )
 
 
-def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, Clock]) -> Meetings | None:
+def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Meetings | None:
     """What all ranks of a group have in common; None if that is one rank."""
     kind = _kind(group, ranks)
     tracks = [(rank, track) for rank in ranks if (track := _track(rank, group, kind))]
@@ -80,7 +80,7 @@ def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, Clock]) -> 
     first, of_first = tracks[0]
     known = dict(zip(of_first.seqs, of_first.sites, strict=False))
     sites = tuple(_site(first, known.get(seq, -1)) for seq in seqs)
-    ahead = [clocks.get(rank.host, Clock()).ahead for rank, _ in tracks]
+    ahead = [clocks.get(rank.host, HostClock()).ahead for rank, _ in tracks]
     at = tuple(tuple(row[seq] - ahead[place] for seq in seqs) for place, row in enumerate(rows))
     members = tuple(rank for rank, _ in tracks)
     return Meetings(group, members, tuple(seqs), sites, at, _guards(members, clocks))
@@ -105,10 +105,10 @@ def _site(rank: Arriving, place: int) -> Site:
     return sites[place] if 0 <= place < len(sites) else Site("", "", 0, True)
 
 
-def _guards(ranks: Sequence[Arriving], clocks: Mapping[str, Clock]) -> tuple[float, ...]:
+def _guards(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> tuple[float, ...]:
     """Ranks of one host have the same clock; between hosts, both clocks may be wrong."""
     hosts = {rank.host for rank in ranks}
-    wrong = {host: clocks.get(host, Clock()).uncertainty for host in hosts}
+    wrong = {host: clocks.get(host, HostClock()).uncertainty for host in hosts}
     if len(hosts) == 1:
         return tuple(LEAST_SECONDS for _ in ranks)
     usual = {host: median(wrong[other] for other in hosts - {host}) for host in hosts}

@@ -1,13 +1,31 @@
-"""How far each rank has come in each group, joined from what calls, backends and torch have counted."""
+"""How far each rank has come in each group, joined from the counts of calls, backends and torch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..connect.evidence import SETUP, Entry, Evidence
-from .names import UNSAID, names_apart
+
+UNSAID = "?"  # muster_ring.UNSAID
+
+
+def names_apart(said: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
+    """A name of its own for each group that has its name in common with a group of other ranks.
+
+    `said`: the name of each group with its ranks. `split_group` of torch 2.6 calls all its parts the same.
+    """
+    by_name: dict[str, set[str]] = {}
+    for name, ranks in said:
+        by_name.setdefault(name, set()).add(ranks)
+    return {
+        (name, ranks): f"{name} of ranks {ranks}"
+        for name, lists in by_name.items()
+        if len(lists) > 1
+        for ranks in lists - {"", UNSAID}
+    }
+
 
 _BACKENDS = ("torch", "work")
 _CLOCK = 0.001  # seconds: both times are of the same clock, written one after the other

@@ -32,7 +32,7 @@ from muster.deploy.jobs import control as jobs
 from muster.deploy.jobs import hosts_record
 from muster.deploy.jobs.control import Here
 from muster.deploy.jobs.hosts_record import HostsRecord
-from muster.deploy.why.gather_pace import gather_pace
+from muster.deploy.why.gather import gather_pace
 from tests.attacks.liar import LIES
 from tests.launching import FAB, make_project
 from tests.load import hold

@@ -16,9 +16,9 @@ from pathlib import Path
 from muster.deploy.connect.cluster import Cluster, expect_ranks
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.hosts import hostfile
-from muster.deploy.why.gather_pace import gather_pace, gather_stragglers
+from muster.deploy.why.gather import gather_pace, gather_stragglers
 from muster.deploy.why.lateness import Pace
-from muster.deploy.why.slow import Straggler
+from muster.deploy.why.stragglers import Straggler
 from tests.launching import Project
 from tests.stragglers.table import PROGRAM, Phase
 from tests.waiting import read_until

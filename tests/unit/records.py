@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from muster.deploy.common.samples import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.connect.requests.jobs import Driver, JobState
-from muster.deploy.view.top.history import History, Printed, Record
+from muster.deploy.view.top.history import PrintedText, TopHistory, TopRecord
 
 START = 1_763_800_000.0
 EVERY = 2.0
@@ -52,19 +52,19 @@ def host_sample(number: int, turn: int, ranks_each: int = 2, gpus: int = 0) -> H
     )
 
 
-def records(hosts: int, turns: int = 10, **options: int) -> Iterator[Record]:
+def records(hosts: int, turns: int = 10, **options: int) -> Iterator[TopRecord]:
     """The records of a healthy job."""
     for turn in range(turns):
         for number in range(hosts):
             yield host_sample(number, turn, **options)
     for rank in range(hosts * options.get("ranks_each", 2)):
         host = f"node{rank // options.get('ranks_each', 2)}"
-        yield Printed(rank, host, f"epoch 1 step 109 loss 2.25\nrank {rank} has had 109 batches\n")
+        yield PrintedText(rank, host, f"epoch 1 step 109 loss 2.25\nrank {rank} has had 109 batches\n")
 
 
-def history(hosts: int, turns: int = 10, **options: int) -> History:
+def history(hosts: int, turns: int = 10, **options: int) -> TopHistory:
     """What is known when the last of these records was heard, at 100 s of the reader's clock."""
-    known = History()
+    known = TopHistory()
     known.take(job(hosts, hosts * options.get("ranks_each", 2)), 100.0)
     for record in records(hosts, turns, **options):
         known.take(record, 100.0)

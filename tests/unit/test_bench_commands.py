@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.bench.links import Links
-from muster.deploy.bench.run import Ran
+from muster.deploy.bench.run import BenchmarkRun
 from muster.deploy.cli import bench, bench_job, program
 from muster.deploy.cli import inventory as inventories
 from muster.deploy.cli.inventory import Inventory, of_file
@@ -32,14 +32,14 @@ class Launches:
         self.jobs: list[Job] = []
         self._printed, self._status = printed, status
 
-    def __call__(self, job: Job, *_: object, **__: object) -> Ran:
+    def __call__(self, job: Job, *_: object, **__: object) -> BenchmarkRun:
         self.jobs.append(job)
         tool = (job.spec.program.module or "").rpartition(".")[2]
         failure = SimpleNamespace(host="node2", headline="rank 1 on node2: boom") if self._status else None
         plan = SimpleNamespace(spec=job.spec)
         result: Any = SimpleNamespace(exit_status=self._status, failure=failure, plan=plan)
         folder: Any = SimpleNamespace(path=Path("runs/JOB"))
-        return Ran(result, folder, tuple(host.name for host in job.hosts), {**self._printed[tool]})
+        return BenchmarkRun(result, folder, tuple(host.name for host in job.hosts), {**self._printed[tool]})
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ LOST = [("node1", "no login"), ("node3", "silent")]
 def test_a_benchmark_that_cannot_begin_is_a_warning_of_a_check(
     place: Path, monkeypatch: pytest.MonkeyPatch, error: MusterError, found: list[tuple[str, str]]
 ) -> None:
-    def refuse(*_: object) -> Ran:
+    def refuse(*_: object) -> BenchmarkRun:
         raise error
 
     monkeypatch.setattr(bench_job, "run_job", refuse)

@@ -11,16 +11,14 @@ import pytest
 
 from muster.deploy.bench import kept
 from muster.deploy.bench.findings import of_links
-from muster.deploy.bench.links import Link, Links, Pair, read
+from muster.deploy.bench.links import HostLink, Links, Pair, median_of_rest, outliers, read, slower
 from muster.deploy.bench.links_text import as_text
-from muster.deploy.bench.outliers import median_of_rest, outliers, slower
 from muster.deploy.check import report
 from muster.deploy.check.measurements import Measurements
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.view.page.cluster_page import cluster_page
-from muster.deploy.view.page.heat import heat_map
-from muster.deploy.view.page.links_page import links_page
+from muster.deploy.view.page.links_page import heat_map, links_page
 from muster.deploy.view.page.render import render
 
 FAST, SLOW = 1.2e9, 12e6  # bytes per second
@@ -33,7 +31,7 @@ def run(
     """Links between node1 ... nodeN, even but for some pairs; a little noise, the same in each test."""
     hosts = tuple(f"node{number}" for number in range(1, count + 1))
     links = tuple(
-        Link(
+        HostLink(
             source=a,
             target=b,
             latency_s=(latency or {}).get((a, b), LATENCY * (1 + number % 7 / 40)),
@@ -243,7 +241,7 @@ def test_of_many_hosts_each_row_is_summed_up() -> None:
 
 
 def test_a_host_name_cannot_write_control_characters() -> None:
-    links = Links("job", "now", "gloo", "cpu", ("a\x1b[2J", "b"), (Link("a\x1b[2J", "b", 1e-5, FAST),))
+    links = Links("job", "now", "gloo", "cpu", ("a\x1b[2J", "b"), (HostLink("a\x1b[2J", "b", 1e-5, FAST),))
     assert "\x1b" not in as_text(links, (), None, problems={"b\x1b": "\x1b[2J"})
 
 
@@ -263,7 +261,7 @@ def test_the_page_names_slow_links_and_escapes_names() -> None:
     assert "node1 -&gt; node2: 96 Mbit/s" in page
     assert page.count("<figure") == 2
     assert "<script" not in page
-    odd = Links("job", "<b>", "gloo", "cpu", ("<i>", "b"), (Link("<i>", "b", 1e-5, FAST),))
+    odd = Links("job", "<b>", "gloo", "cpu", ("<i>", "b"), (HostLink("<i>", "b", 1e-5, FAST),))
     assert "<i>" not in render("links.html", page=links_page([odd]))
 
 

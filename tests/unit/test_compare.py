@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.view.compare import text
+from muster.deploy.view.compare import results as text
 from muster.deploy.view.compare.differences import differences, options_of, unrecorded
-from muster.deploy.view.compare.figures import outcome
+from muster.deploy.view.compare.results import outcome
 from muster.deploy.view.page.records import Records, read
 from muster.deploy.view.page.render import render
 from tests.unit.runs import HOSTILE, write_run

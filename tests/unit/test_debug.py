@@ -10,8 +10,7 @@ import pytest
 
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.requests.consoles import Answer, Answers, Opened, Said
-from muster.deploy.debug.answers import NO_CONSOLE, Gathered, gather
-from muster.deploy.debug.talk import open_talk, talk
+from muster.deploy.debug.consoles import NO_CONSOLE, RankAnswers, gather, open_talk, talk
 from muster.deploy.errors import MusterError, UsageError
 
 
@@ -42,7 +41,7 @@ def of(hosts: Mapping[str, Host]) -> dict[str, Channel]:
     return {name: cast("Channel", host) for name, host in hosts.items()}
 
 
-def asked(*hosts: object, places: str, wanted: Sequence[int] = range(3), silent: str = "") -> Gathered:
+def asked(*hosts: object, places: str, wanted: Sequence[int] = range(3), silent: str = "") -> RankAnswers:
     """What the ranks say. `places`: the number of each rank's host, one after the other."""
     played = {f"node{number}": Host(answer) for number, answer in enumerate(hosts, 1)}
     unreached = {"node9": silent} if silent else {}

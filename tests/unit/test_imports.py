@@ -28,7 +28,7 @@ GATHERERS = {
     *("deploy.plan.source_tree", "deploy.plan.git", "deploy.check.measure"),
     *("deploy.console.screen", "deploy.console.progress"),
     *("deploy.view.top.app", "deploy.view.top.sources"),
-    "deploy.why.gather_pace",
+    "deploy.why.gather",
 }
 TRAIN = (
     *("__main__", "tools", "main", "loop", "trainer", "config"),

@@ -8,20 +8,20 @@ import pytest
 
 from muster.deploy.connect.arrivals import Site
 from muster.deploy.why.lateness import Pace, pace
-from muster.deploy.why.meetings import Arriving, Clock
+from muster.deploy.why.meetings import Arriving, HostClock
 from tests.unit.paces import BEGAN, BUCKETS, GRADIENTS, LOSS, Run
 
 SEEDS = range(6)
-NO_CLOCKS: dict[str, Clock] = {}
+NO_CLOCKS: dict[str, HostClock] = {}
 
 
-def paced(run: Run, clocks: dict[str, Clock] = NO_CLOCKS) -> Pace:
+def paced(run: Run, clocks: dict[str, HostClock] = NO_CLOCKS) -> Pace:
     found = pace(run.arriving(), clocks)
     assert found is not None
     return found
 
 
-def late(run: Run, clocks: dict[str, Clock] = NO_CLOCKS) -> list[int]:
+def late(run: Run, clocks: dict[str, HostClock] = NO_CLOCKS) -> list[int]:
     return [rank.rank for rank in paced(run, clocks).late]
 
 
@@ -89,7 +89,11 @@ def test_all_ranks_of_a_slow_host_are_named() -> None:
 
 
 def test_clocks_that_are_wrong_by_what_was_measured_change_nothing() -> None:
-    clocks = {"node1": Clock(40.0, 0.001), "node2": Clock(-3.0, 0.001), "node3": Clock(0.5, 0.001)}
+    clocks = {
+        "node1": HostClock(40.0, 0.001),
+        "node2": HostClock(-3.0, 0.001),
+        "node3": HostClock(0.5, 0.001),
+    }
     ahead = {host: clock.ahead for host, clock in clocks.items()}
     assert not late(Run(ahead=ahead), clocks)
     assert late(Run(slower=lambda rank, step, part: 0.03 * (rank == 2), ahead=ahead), clocks) == [2]
@@ -97,17 +101,17 @@ def test_clocks_that_are_wrong_by_what_was_measured_change_nothing() -> None:
 
 def test_an_error_of_the_clocks_within_their_uncertainty_is_no_lateness() -> None:
     for wrong in (0.02, -0.02, 0.05):
-        clocks = {f"node{number}": Clock(0.0, 0.02) for number in (1, 2, 3)}
+        clocks = {f"node{number}": HostClock(0.0, 0.02) for number in (1, 2, 3)}
         assert not late(Run(ahead={"node2": wrong}), clocks)
 
 
 def test_a_lateness_beyond_the_uncertainty_of_the_clocks_is_named_all_the_same() -> None:
-    clocks = {f"node{number}": Clock(0.0, 0.02) for number in (1, 2, 3)}
+    clocks = {f"node{number}": HostClock(0.0, 0.02) for number in (1, 2, 3)}
     assert late(Run(slower=lambda rank, step, part: 0.2 * (rank == 1)), clocks) == [1]
 
 
 def test_ranks_of_one_host_need_no_clock() -> None:
-    clocks = {"node1": Clock(0.0, 10.0)}
+    clocks = {"node1": HostClock(0.0, 10.0)}
     run = Run(3, slower=lambda rank, step, part: 0.03 * (rank == 1), per_host=3, ahead={"node1": 7.0})
     assert late(run, clocks) == [1]
 

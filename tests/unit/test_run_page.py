@@ -16,15 +16,13 @@ from muster.deploy.cli.ending import end_with_page
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs import pace_file
 from muster.deploy.view.page.course import course
-from muster.deploy.view.page.metrics import step_times
-from muster.deploy.view.page.pace import own_times
+from muster.deploy.view.page.metrics import own_times, step_times
 from muster.deploy.view.page.records import Records, read
-from muster.deploy.view.page.render import _environment, render
+from muster.deploy.view.page.render import _environment, render, write_report
 from muster.deploy.view.page.run_page import run_page
-from muster.deploy.view.page.write import write_report
 from muster.deploy.why.causes import Surroundings
 from muster.deploy.why.lateness import pace
-from muster.deploy.why.slow import stragglers
+from muster.deploy.why.stragglers import stragglers
 from tests.unit.paces import Run
 from tests.unit.runs import BEGAN, write_run
 
@@ -282,7 +280,7 @@ def test_a_page_that_cannot_be_made_is_a_note(
     def broken(*ignored: object) -> None:
         raise errors.pop()
 
-    monkeypatch.setattr("muster.deploy.view.page.write.write_report", broken)
+    monkeypatch.setattr("muster.deploy.view.page.render.write_report", broken)
     while errors:
         end_with_page(folder)
         assert "note: no page of 20261120-120000-abcd: " in capsys.readouterr().err

@@ -12,7 +12,7 @@ from muster.deploy.connect.requests.launch import MISSING, STORE, Missing
 from muster.deploy.connect.requests.request import Nothing, Request
 from muster.deploy.console.fold import fold
 from muster.deploy.launch.stacks import Stacks, gather
-from muster.deploy.why import py_spy
+from muster.deploy.why import gather as evidence
 
 WAITS = [
     ["all_reduce", "torch/distributed.py", 10],
@@ -41,7 +41,7 @@ class FakeChannel:
 
 
 def test_equal_stacks_are_one_and_the_odd_one_is_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(py_spy, "own_py_spy", lambda: b"py-spy")
+    monkeypatch.setattr(evidence, "own_py_spy", lambda: b"py-spy")
     hosts: Any = {
         "node1": FakeChannel("node1", {str(rank): {"frames": WAITS} for rank in (0, 1, 2, 3)}),
         "node2": FakeChannel("node2", {"4": {"frames": OPENS}, "5": {"frames": WAITS}}, has_tool=False),
@@ -80,7 +80,7 @@ def test_what_most_share_comes_first() -> None:
 
 
 def test_a_rank_that_cannot_be_read_is_not_called_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(py_spy, "own_py_spy", lambda: None)
+    monkeypatch.setattr(evidence, "own_py_spy", lambda: None)
     waiting = {str(rank): {"frames": WAITS} for rank in (0, 1, 2)}
     unread = {"3": {"error": "Permission denied (os error 13)"}}
     hosts: Any = {"node1": FakeChannel("node1", {**waiting, **unread})}

@@ -18,8 +18,7 @@ from muster.deploy.jobs import pace_file
 from muster.deploy.why.causes import Surroundings, mean_unsent
 from muster.deploy.why.lateness import Pace, pace
 from muster.deploy.why.positions import Rank
-from muster.deploy.why.slow import Straggler, lines, stragglers
-from muster.deploy.why.summary import Summary
+from muster.deploy.why.stragglers import Straggler, Summary, lines, stragglers
 from tests.unit.paces import BEGAN, Run
 
 QUIET = Pressure(busy=0.3, queued=0.01, throttled=0.0)

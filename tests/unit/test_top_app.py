@@ -14,7 +14,7 @@ import pytest
 from muster.deploy.errors import MusterError
 from muster.deploy.view.top import app as app_module
 from muster.deploy.view.top.app import Table, Top
-from muster.deploy.view.top.history import History, Record, Unreached
+from muster.deploy.view.top.history import TopHistory, TopRecord, Unreached
 from tests.unit.records import START, job, records
 
 pytestmark = pytest.mark.slow  # several processes a test
@@ -29,12 +29,12 @@ class Recorded:
     def __init__(self, hosts: int, **options: int) -> None:
         self.given = [job(hosts, hosts * options.get("ranks_each", 2)), *records(hosts, **options)]
         self.error: MusterError | None = None
-        self.later: list[Record] = []
+        self.later: list[TopRecord] = []
 
-    def begin(self) -> Iterator[Record]:
+    def begin(self) -> Iterator[TopRecord]:
         yield from self.given
 
-    def look(self) -> Iterator[Record]:
+    def look(self) -> Iterator[TopRecord]:
         if self.error:
             raise self.error
         later, self.later = self.later, []
@@ -45,7 +45,7 @@ def try_out(source: Recorded, session: Session, stacks: Callable[[], str] | None
     """Run a session in a terminal of 80 x 24; it begins when the first records are drawn."""
 
     async def run() -> None:
-        app = Top(source, History(), stacks)
+        app = Top(source, TopHistory(), stacks)
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: len(table(app).lines) > 1)
             await session(pilot, app)

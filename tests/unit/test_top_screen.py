@@ -10,19 +10,17 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.common.samples import GpuSample, HostSample, RankSample
-from muster.deploy.view.top.figures import as_json
-from muster.deploy.view.top.history import History, Printed, Unreached
+from muster.deploy.view.top.history import PrintedText, TopHistory, Unreached
 from muster.deploy.view.top.judge import Judge
-from muster.deploy.view.top.lines import SORTS, Line, View
-from muster.deploy.view.top.marks import bar, short_percent, short_size, spark
-from muster.deploy.view.top.screen import NO_SAMPLES, body, everything, head
+from muster.deploy.view.top.lines import SORTS, ScreenLine, View, bar, short_percent, short_size, spark
+from muster.deploy.view.top.screen import NO_SAMPLES, as_json, body, everything, head
 from tests.unit.records import START, history, host_sample, job
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NOW = 101.0
 
 
-def troubled() -> History:
+def troubled() -> TopHistory:
     """A job with a host that died, one that cannot be asked, a rank behind and one that is stopped."""
     known = history(4, gpus=2)
     for turn in range(10, 16):
@@ -30,16 +28,16 @@ def troubled() -> History:
             known.take(host_sample(number, turn, gpus=2), NOW)
     stopped = dataclasses.replace(host_sample(3, 16, gpus=2), ranks=(RankSample(6, 0.0, 1 << 30, 3, "T"),))
     known.take(stopped, NOW)
-    known.take(Printed(1, "node0", "epoch 1 step 102 loss 2.5\n"), NOW)
+    known.take(PrintedText(1, "node0", "epoch 1 step 102 loss 2.5\n"), NOW)
     known.take(Unreached("node1", "Connection refused"), NOW)
     return known
 
 
-def shown(lines: list[Line]) -> list[str]:
+def shown(lines: list[ScreenLine]) -> list[str]:
     return [str(line) for line in lines]
 
 
-def keys(known: History, view: View) -> list[str]:
+def keys(known: TopHistory, view: View) -> list[str]:
     return [line.key for line in body(known, view, NOW)[1:]]
 
 
@@ -47,7 +45,7 @@ def keys(known: History, view: View) -> list[str]:
     ("name", "known"),
     [("top-healthy", history(3)), ("top-gpus", history(2, gpus=8)), ("top-troubled", troubled())],
 )
-def test_the_whole_screen_is_as_recorded(name: str, known: History) -> None:
+def test_the_whole_screen_is_as_recorded(name: str, known: TopHistory) -> None:
     """MUSTER_GOLDEN=1 writes the files anew."""
     text = everything(known, NOW, START + 20)
     path = GOLDEN / f"{name}.txt"
@@ -105,7 +103,7 @@ def test_a_rank_in_full_has_its_log() -> None:
 
 def test_what_a_host_says_cannot_drive_the_terminal() -> None:
     known = history(1)
-    known.take(Printed(0, "node0", "\x1b[2J\x9b31mred\n"), NOW)
+    known.take(PrintedText(0, "node0", "\x1b[2J\x9b31mred\n"), NOW)
     known.take(HostSample(START + 30, "no\x1bde", gpus=(GpuSample(0, "\x1b]0;x\x07"),)), NOW)
     text = everything(known, NOW, START) + str(body(known, View(chosen="no\x1bde"), NOW))
     assert not {"\x1b", "\x9b", "\x07"} & {*text}
@@ -114,7 +112,7 @@ def test_what_a_host_says_cannot_drive_the_terminal() -> None:
 # -- judgement --
 
 
-def noted(known: History, host: str, now: float = NOW) -> str:
+def noted(known: TopHistory, host: str, now: float = NOW) -> str:
     note = Judge(known, now).host(known.hosts[host])
     return note.text if note else ""
 
@@ -137,7 +135,7 @@ def test_hosts_that_all_die_with_their_driver_are_called_silent_too() -> None:
 
 
 def test_hosts_that_are_sampled_seldom_are_not_called_silent() -> None:
-    known = History()
+    known = TopHistory()
     for turn in range(3):
         known.take(HostSample(START + 20.0 * turn, "node0", cpu=0.5), 20.0 * turn)
     assert noted(known, "node0", 58.0) == ""
@@ -206,7 +204,7 @@ def test_marks_show_shares_and_sizes() -> None:
 
 
 def test_a_job_without_samples_says_why_once_it_should_have_some() -> None:
-    known = History()
+    known = TopHistory()
     known.take(job(2, 4), 100.0)
     assert NO_SAMPLES not in str(head(known, 100.0, START - 59))
     assert str(head(known, 100.0, START)[1]) == NO_SAMPLES

@@ -20,7 +20,7 @@ from muster.deploy.jobs import pace_file
 from muster.deploy.jobs.control import Here, known_to
 from muster.deploy.jobs.sample_file import NAME, SampleFile
 from muster.deploy.view.top import sources
-from muster.deploy.view.top.history import History, Paced, Printed, Unreached
+from muster.deploy.view.top.history import Paced, PrintedText, TopHistory, Unreached
 from muster.deploy.view.top.judge import Judge
 from muster.deploy.view.top.sources import HostSource, JobSource, paced_of
 from muster.deploy.why.lateness import pace
@@ -77,7 +77,7 @@ def test_a_sample_or_a_line_of_a_rank_is_of_the_host_that_the_plan_gives_it(tmp_
     with pytest.raises(MusterError, match="a record of rank 1 on node0, where the plan does not have it"):
         assert [*run.source().begin()]
     (run.folder / "job.json").write_text(json.dumps({**record, "placed": [2, 2]}))
-    assert [one.rank for one in run.source().begin() if isinstance(one, Printed)] == [1]
+    assert [one.rank for one in run.source().begin() if isinstance(one, PrintedText)] == [1]
     run.samples.add(replace(host_sample(0, 0), host="node1"))
     with pytest.raises(MusterError, match="a record of rank 0 on node1, where the plan does not have it"):
         assert [*run.source().begin()]
@@ -90,11 +90,11 @@ def test_a_job_gives_what_was_before_and_then_what_is_new(tmp_path: Path) -> Non
     source = run.source()
     state, *before = source.begin()
     assert getattr(state, "job", "") == JOB
-    assert before == [host_sample(0, 0), Printed(2, "node1", "step 1\nstep 2\n", old=True)]
+    assert before == [host_sample(0, 0), PrintedText(2, "node1", "step 1\nstep 2\n", old=True)]
     assert [*source.look()][1:] == []
     run.samples.add(host_sample(1, 1))
     run.say(0, "step 3\n")
-    assert [*source.look()][1:] == [host_sample(1, 1), Printed(0, "node0", "step 3\n")]
+    assert [*source.look()][1:] == [host_sample(1, 1), PrintedText(0, "node0", "step 3\n")]
 
 
 def test_a_run_of_an_older_version_has_no_samples_and_is_shown_all_the_same(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_run_of_an_older_version_has_no_samples_and_is_shown_all_the_same(tmp_
     (run.folder / NAME).unlink()
     run.say(0, "hello\n")
     source = run.source()
-    assert [*source.begin()][1:] == [Printed(0, "node0", "hello\n", old=True)]
+    assert [*source.begin()][1:] == [PrintedText(0, "node0", "hello\n", old=True)]
     assert len([*source.look()]) == 1
 
 
@@ -112,9 +112,9 @@ def test_ranks_that_print_more_than_can_be_shown_are_passed_over(tmp_path: Path)
     assert [*source.begin()]
     for _ in range(40):
         run.say(1, "x" * (1 << 18) + "\n")
-    texts = [record for record in source.look() if isinstance(record, Printed)]
+    texts = [record for record in source.look() if isinstance(record, PrintedText)]
     assert 0 < len(texts) < 40
-    assert [record for record in source.look() if isinstance(record, Printed)] == []
+    assert [record for record in source.look() if isinstance(record, PrintedText)] == []
 
 
 class Answers:
@@ -186,7 +186,7 @@ def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> No
     path = run.folder / pace_file.NAME
     path.write_text("no JSON\n" + look)
     source = run.source()
-    history = History()
+    history = TopHistory()
     for record in [*source.begin(), host_sample(0, 0), host_sample(1, 0), *source.look()]:
         history.take(record, heard=1.0)
     assert history.ranks[2].late == pytest.approx(0.05, abs=0.01)

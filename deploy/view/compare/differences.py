@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...console.fold import fold, fold_names
-from ..page.records import Record, Records
+from ..page.records import Records, RunRecord
 
 MOST_DIFF_LINES = 400
 NOTHING = "-"
@@ -22,7 +22,7 @@ _ELSEWHERE = {*PLAIN, "args", "env", "options", "hosts", "code", "muster", "driv
 
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     """One thing that differs: its value in each run, and for a text its lines as a diff to the first run."""
 
     section: str
@@ -31,7 +31,7 @@ class Difference:
     diff: tuple[str, ...] = ()
 
 
-def differences(runs: Sequence[Records]) -> list[Difference]:
+def differences(runs: Sequence[Records]) -> list[RunDifference]:
     """Everything that differs between the launches of these runs, code first."""
     found = list(_code(runs))
     described = [_described(run.launches[0] if run.launches else {}) for run in runs]
@@ -39,7 +39,7 @@ def differences(runs: Sequence[Records]) -> list[Difference]:
     for section, name in sorted(keys, key=lambda key: _ORDER.index(key[0])):
         values = tuple(of_run.get((section, name), NOTHING) for of_run in described)
         if len({*values}) > 1:
-            found.append(Difference(section, name, values))
+            found.append(RunDifference(section, name, values))
     return found
 
 
@@ -51,7 +51,7 @@ def unrecorded(runs: Sequence[Records]) -> list[str]:
     return [run.name for run in runs if not run.launches]
 
 
-def _described(launch: Record) -> dict[tuple[str, str], str]:
+def _described(launch: RunRecord) -> dict[tuple[str, str], str]:
     """Everything that a launch was given, as texts by section and name."""
     described = {("launch", name): _plain(launch[name]) for name in PLAIN if name in launch}
     arguments = launch.get("args")
@@ -97,7 +97,7 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and len(word) > 1 and not word[1:2].isdigit() and word[1:2] != "."
 
 
-def _of_hosts(hosts: Sequence[Record]) -> Iterator[tuple[tuple[str, str], str]]:
+def _of_hosts(hosts: Sequence[RunRecord]) -> Iterator[tuple[tuple[str, str], str]]:
     """Their names and ranks, and each property, by host where hosts differ."""
     yield ("hosts", "names"), fold_names(str(host.get("name")) for host in hosts)
     ranks = [(str(host.get("name")), _plain(_length(host.get("ranks")))) for host in hosts]
@@ -129,7 +129,7 @@ def _plain(value: object) -> str:
     return str(value) if isinstance(value, (str, int)) else json.dumps(value, sort_keys=True)
 
 
-def _code(runs: Sequence[Records]) -> Iterator[Difference]:
+def _code(runs: Sequence[Records]) -> Iterator[RunDifference]:
     """Files that differ by their contents, with the changed lines where the texts were kept."""
     files = [_files(run) for run in runs]
     if not all(files):
@@ -137,7 +137,7 @@ def _code(runs: Sequence[Records]) -> Iterator[Difference]:
     for path in sorted({path for of_run in files for path in of_run}):
         digests = [of_run.get(path) for of_run in files]
         if len({*digests}) > 1:
-            yield Difference("code", path, tuple(_versions(digests)), tuple(_diff(path, digests, runs)))
+            yield RunDifference("code", path, tuple(_versions(digests)), tuple(_diff(path, digests, runs)))
 
 
 def _files(run: Records) -> Mapping[str, str]:

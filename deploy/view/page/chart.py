@@ -18,7 +18,7 @@ SERIES = 6
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """A series of a chart: its path, and the figures of the table behind it."""
 
     name: str
@@ -38,7 +38,7 @@ class Chart:
 
     title: str
     x_name: str
-    lines: tuple[Line, ...]
+    lines: tuple[Series, ...]
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
 
@@ -91,10 +91,10 @@ class _Scale:
         return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
 
-def _line(name: str, colour: int, points: Sequence[Point], scale: _Scale) -> Line:
+def _line(name: str, colour: int, points: Sequence[Point], scale: _Scale) -> Series:
     drawn = [(scale.x(x), scale.y(y)) for x, y in thinned(points, MOST_POINTS)]
     values = [y for _, y in points]
-    return Line(
+    return Series(
         name=name,
         colour=colour,
         path=path_of(drawn),

@@ -12,7 +12,7 @@ from ...check.measurements import Measured, Measurements
 from ...check.report import COLUMNS, cells, folded, summary, verdict
 from ...console.text import count
 from ...hosts.hostfile import Host
-from .links_page import Run, section
+from .links_page import LinksSection, section
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ClusterPage:
     reached: tuple[tuple[str, tuple[str, ...]], ...]
     """For each host, how it reaches each other host: an interface, `refused`, or `-` for not tried."""
     names: tuple[str, ...]
-    links: tuple[Run, ...]
+    links: tuple[LinksSection, ...]
     """The heat maps of the links between these hosts, where they have been measured."""
     made: str
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ...console.text import describe_code
-from .records import Record, Records, number_of
+from .records import Records, RunRecord, number_of
 
-Outcome = Literal["done", "failed", "ended with it", "cut off", "running", "never started"]
+RankOutcome = Literal["done", "failed", "ended with it", "cut off", "running", "never started"]
 
 
 @dataclass
@@ -23,7 +23,7 @@ class RankCourse:
     last_printed: float | None = None
     ended: float | None = None
     code: int | None = None
-    outcome: Outcome = "never started"
+    outcome: RankOutcome = "never started"
 
 
 @dataclass
@@ -35,11 +35,11 @@ class Attempt:
     ended: float
     running: bool
     ranks: dict[int, RankCourse] = field(default_factory=dict)
-    failure: Failed | None = None
+    failure: FirstFailure | None = None
 
 
 @dataclass(frozen=True)
-class Failed:
+class FirstFailure:
     """The first failure of an attempt."""
 
     at: float
@@ -57,7 +57,7 @@ class Failed:
 def course(records: Records, now: float) -> list[Attempt]:
     """Every attempt of a job. Of a job without events, what its results say."""
     results = _results(records.result)
-    by_attempt: dict[int, list[Record]] = {}
+    by_attempt: dict[int, list[RunRecord]] = {}
     for event in records.events:
         by_attempt.setdefault(event["attempt"], []).append(event)
     numbers = sorted(by_attempt.keys() | results.keys())
@@ -73,14 +73,14 @@ def course(records: Records, now: float) -> list[Attempt]:
     ]
 
 
-def _results(result: Record) -> dict[int, Record]:
+def _results(result: RunRecord) -> dict[int, RunRecord]:
     """The result of each attempt by its number."""
     earlier = result.get("earlier_attempts")
     every = [*(earlier if isinstance(earlier, list) else ()), result]
     return {one["attempt"]: one for one in every if isinstance(one, dict) and type(one.get("attempt")) is int}
 
 
-def _places(launches: Sequence[Record], attempt: int) -> Iterator[tuple[int, str]]:
+def _places(launches: Sequence[RunRecord], attempt: int) -> Iterator[tuple[int, str]]:
     for launch in launches:
         if launch.get("attempt") == attempt:
             for host in _records(launch.get("hosts")):
@@ -90,12 +90,12 @@ def _places(launches: Sequence[Record], attempt: int) -> Iterator[tuple[int, str
                         yield rank, str(host.get("name"))
 
 
-def _records(value: object) -> Iterator[Record]:
+def _records(value: object) -> Iterator[RunRecord]:
     yield from (item for item in value if isinstance(item, dict)) if isinstance(value, list) else ()
 
 
 def _attempt(
-    events: Sequence[Record], result: Record, places: Iterable[tuple[int, str]], now: float | None
+    events: Sequence[RunRecord], result: RunRecord, places: Iterable[tuple[int, str]], now: float | None
 ) -> Attempt:
     times = [_time(event["at"]) for event in events]
     ended = number_of(result.get("ended")) or now or max(times, default=0.0)
@@ -118,7 +118,7 @@ def _attempt(
     return attempt
 
 
-def _take(attempt: Attempt, event: Record) -> None:
+def _take(attempt: Attempt, event: RunRecord) -> None:
     kind, rank, at = event.get("type"), event.get("rank"), _time(event["at"])
     if not isinstance(rank, int) or kind not in {
         "rank.started",
@@ -138,7 +138,7 @@ def _take(attempt: Attempt, event: Record) -> None:
             row.ended, row.code = at, event["code"] if isinstance(event.get("code"), int) else None
 
 
-def _take_result(attempt: Attempt, rank: Record) -> None:
+def _take_result(attempt: Attempt, rank: RunRecord) -> None:
     """What a result says about a rank; its events say more."""
     number = rank.get("rank")
     if isinstance(number, int):
@@ -147,11 +147,11 @@ def _take_result(attempt: Attempt, rank: Record) -> None:
             row.ended, row.code = ended, rank["code"] if isinstance(rank.get("code"), int) else None
 
 
-def _failure(first: object, events: Sequence[Record]) -> Failed | None:
+def _failure(first: object, events: Sequence[RunRecord]) -> FirstFailure | None:
     """The failure that the result names; of a running attempt, the first one that was reported."""
     if isinstance(first, Mapping) and number_of(first.get("time")) is not None:
         rank = first.get("rank")
-        return Failed(
+        return FirstFailure(
             _time(first["time"]),
             str(first.get("host") or ""),
             rank if isinstance(rank, int) else None,
@@ -166,7 +166,7 @@ def _failure(first: object, events: Sequence[Record]) -> Failed | None:
         return None
     event = min(told, key=lambda event: _time(event["at"]))
     rank = event.get("rank")
-    return Failed(
+    return FirstFailure(
         _time(event["at"]),
         str(event.get("host") or ""),
         rank if isinstance(rank, int) else None,
@@ -174,7 +174,7 @@ def _failure(first: object, events: Sequence[Record]) -> Failed | None:
     )
 
 
-def _outcome(row: RankCourse, attempt: Attempt) -> Outcome:
+def _outcome(row: RankCourse, attempt: Attempt) -> RankOutcome:
     if row.ended is not None:
         if row.code == 0:
             return "done"

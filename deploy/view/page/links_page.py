@@ -1,21 +1,141 @@
-"""The page of a benchmark of links as a value: heat maps, and what is slow. Pure."""
+"""The page of a benchmark of links as a value: heat maps, and the slow links. Pure.
+
+A heat map has a square for each pair of hosts, in the units of an SVG's view box. The colour shows how fast
+a link is beside the median of all, so that bandwidth and latency have one scale. Squares of one colour are
+one path, in which neighbours of a row are one rectangle: 256 hosts have 65,280 pairs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from ...bench.links import Links
-from ...bench.links_text import QUANTITIES, describe
-from ...bench.outliers import outliers
-from ...console.text import count
-from .heat import NAMES, HeatMap, heat_map
+from ...bench.links import Links, Quantity, outliers
+from ...bench.links_text import QUANTITIES, describe, unit_of
+from ...console.text import count, number
+
+STEPS = (0.25, 0.5, 0.7, 0.9, 1.1, 1.5)
+"""Where one colour ends and the next begins: parts of the median speed."""
+NAMES = (
+    *("below a quarter", "below half", "below 70 %", "below 90 %"),
+    *("the median", "above 110 %", "above 150 %"),
+)
+SQUARE, LARGE, LABELS, TOP = 18, 46, 110, 26
+MOST_LABELS = 64
+"""Hosts of a map whose rows have names; the map of more hosts has the names of some."""
+MOST_FIGURES = 12
+"""Hosts of a map with a figure in each square."""
+
+
+@dataclass(frozen=True)
+class Shade:
+    """All squares of one colour, 0 (slow) to 6 (fast)."""
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text of the map, at a place in the view box."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """The map of one quantity. `summary`: the map in a sentence, for a screen reader."""
+
+    title: str
+    width: float
+    height: float
+    shades: tuple[Shade, ...]
+    rows: tuple[Label, ...]
+    columns: tuple[Label, ...]
+    figures: tuple[Label, ...]
+    summary: str
+
+
+def heat_map(links: Links, quantity: Quantity) -> HeatMap | None:
+    """The map of bandwidth or latency; None if no link was measured."""
+    if not links.links:
+        return None
+    hosts, few = links.hosts, len(links.hosts) <= MOST_FIGURES
+    every = -(-len(hosts) // MOST_LABELS)
+    shown = [(number, name) for number, name in enumerate(hosts) if number % every == 0]
+    size = LARGE if few else SQUARE
+    return HeatMap(
+        title=f"{quantity}, {unit_of(links, quantity)[0]}",
+        width=LABELS + size * len(hosts),
+        height=TOP + size * len(hosts),
+        shades=_shades(_grid(links, quantity), size),
+        rows=tuple(Label(LABELS - 6, _middle(TOP, size, n) + 3.5, name) for n, name in shown),
+        columns=tuple(Label(_middle(LABELS, size, n), TOP - 8, name) for n, name in shown) if few else (),
+        figures=tuple(_figures(links, quantity, size)) if few else (),
+        summary=_summary(links, quantity),
+    )
+
+
+def _middle(start: float, size: int, index: int) -> float:
+    return start + size * (index + 0.5)
+
+
+def _grid(links: Links, quantity: Quantity) -> list[list[int]]:
+    """The colour of each square, row by row; -1 where nothing was measured."""
+    measured = links.of(quantity)
+    median = statistics.median(measured.values())
+
+    def shade(pair: tuple[str, str]) -> int:
+        value = measured.get(pair)
+        if value is None:
+            return -1
+        return bisect_right(STEPS, value / median if quantity == "bandwidth" else median / value)
+
+    return [[shade((a, b)) for b in links.hosts] for a in links.hosts]
+
+
+def _shades(grid: Sequence[Sequence[int]], size: int) -> tuple[Shade, ...]:
+    paths: dict[int, list[str]] = {}
+    for index, row in enumerate(grid):
+        start, top = LABELS, TOP + index * size
+        for step, run in groupby(row):
+            wide = len([*run]) * size
+            if step >= 0:
+                paths.setdefault(step, []).append(f"M{start} {top}h{wide}v{size}h-{wide}z")
+            start += wide
+    return tuple(Shade(step, "".join(paths[step])) for step in sorted(paths))
+
+
+def _figures(links: Links, quantity: Quantity, size: int) -> Iterator[Label]:
+    places = {name: number for number, name in enumerate(links.hosts)}
+    _, scale = unit_of(links, quantity)
+    for (a, b), value in links.of(quantity).items():
+        x, y = _middle(LABELS, size, places[b]), _middle(TOP, size, places[a])
+        yield Label(x, y + 3.5, number(value * scale, 3))
+
+
+def _summary(links: Links, quantity: Quantity) -> str:
+    unit, scale = unit_of(links, quantity)
+    values = {pair: value * scale for pair, value in links.of(quantity).items()}
+    (low, least), (high, most) = (pick(values.items(), key=lambda item: item[1]) for pick in (min, max))
+    median = statistics.median(values.values())
+    return (
+        f"{quantity} of {len(values)} links between {len(links.hosts)} hosts: "
+        f"median {number(median, 3)} {unit}, "
+        f"from {number(least, 3)} ({low[0]} to {low[1]}) to {number(most, 3)} ({high[0]} to {high[1]})"
+    )
+
 
 MOST_NAMED = 40
 
 
 @dataclass(frozen=True)
-class Run:
+class LinksSection:
     """One benchmark of links, as a section of a page."""
 
     title: str
@@ -33,16 +153,16 @@ class LinksPage:
 
     title: str
     tone: str
-    runs: tuple[Run, ...]
+    runs: tuple[LinksSection, ...]
 
 
-def section(links: Links) -> Run:
+def section(links: Links) -> LinksSection:
     """The section of one benchmark."""
     slow = [describe(each) for quantity in QUANTITIES for each in outliers(links, quantity)]
     maps = [made for quantity in QUANTITIES if (made := heat_map(links, quantity))]
     title = f"{links.backend} on {links.device}, {count(len(links.hosts), 'host')}"
     more = max(0, len(slow) - MOST_NAMED)
-    return Run(title, f"{links.made}, job {links.job}", tuple(maps), tuple(slow[:MOST_NAMED]), more)
+    return LinksSection(title, f"{links.made}, job {links.job}", tuple(maps), tuple(slow[:MOST_NAMED]), more)
 
 
 def links_page(found: Sequence[Links]) -> LinksPage:

@@ -1,13 +1,16 @@
-"""Curves of everything that a program measured, and the times of its steps. Pure."""
+"""Curves of everything that a program measured, the times of its steps, and which ranks were late. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
+from ...decode import MALFORMED, from_json
+from ...why.stragglers import Straggler, lines
 from .chart import Chart, Point, chart
-from .records import Record, number_of
+from .records import Records, RunRecord, number_of
 
 AXES = ("step", "epoch", "iteration", "time")
 """What may be the horizontal axis, the first that the records have."""
@@ -27,7 +30,7 @@ class RankSteps:
     slow: bool
 
 
-def axis_of(records: Sequence[Record]) -> str:
+def axis_of(records: Sequence[RunRecord]) -> str:
     """The name of the horizontal axis: a key that every record has, or the number of the line."""
     for name in AXES:
         if records and all(number_of(record.get(name)) is not None for record in records):
@@ -35,7 +38,7 @@ def axis_of(records: Sequence[Record]) -> str:
     return "line"
 
 
-def points_of(records: Sequence[Record], key: str, axis: str) -> list[Point]:
+def points_of(records: Sequence[RunRecord], key: str, axis: str) -> list[Point]:
     """The values of a key over the axis, in the order of the axis."""
     began = number_of(records[0].get("time")) or 0.0 if records and axis == "time" else 0.0
     points = [
@@ -46,7 +49,7 @@ def points_of(records: Sequence[Record], key: str, axis: str) -> list[Point]:
     return sorted(points, key=lambda point: point[0])
 
 
-def keys_of(records: Sequence[Record]) -> list[str]:
+def keys_of(records: Sequence[RunRecord]) -> list[str]:
     """Every key with a number, in the order of their first appearance."""
     axis = axis_of(records)
     keys = dict.fromkeys(
@@ -55,7 +58,7 @@ def keys_of(records: Sequence[Record]) -> list[str]:
     return [key for key in keys if key not in {*AXES[:3], "time", "rank", axis}]
 
 
-def curves(records: Sequence[Record]) -> tuple[list[Chart], int]:
+def curves(records: Sequence[RunRecord]) -> tuple[list[Chart], int]:
     """A chart for each key with numbers, and how many more keys there were than are drawn."""
     axis = axis_of(records)
     by_rank = _by_rank(records)
@@ -69,7 +72,7 @@ def curves(records: Sequence[Record]) -> tuple[list[Chart], int]:
     return charts, max(0, len(keys) - MOST_CHARTS)
 
 
-def step_times(records: Sequence[Record]) -> list[RankSteps]:
+def step_times(records: Sequence[RunRecord]) -> list[RankSteps]:
     """The times of the steps of each rank, for records that say their rank."""
     times = {
         rank: [value for record in of_rank if (value := number_of(record.get("step_seconds"))) is not None]
@@ -85,9 +88,56 @@ def step_times(records: Sequence[Record]) -> list[RankSteps]:
     ]
 
 
-def _by_rank(records: Sequence[Record]) -> Mapping[int, list[Record]]:
-    ranks: dict[int, list[Record]] = {}
+def _by_rank(records: Sequence[RunRecord]) -> Mapping[int, list[RunRecord]]:
+    ranks: dict[int, list[RunRecord]] = {}
     for record in records:
         if isinstance(rank := record.get("rank"), int):
             ranks.setdefault(rank, []).append(record)
     return ranks
+
+
+MOST_STEPS = 1 << 20
+
+
+def own_times(pace: Sequence[RunRecord]) -> list[RankSteps]:
+    """How long each rank works on a step, without what it waits for others; of the last attempt."""
+    numbers = [number_of(record.get("attempt")) or 0.0 for record in pace]
+    last = max(numbers, default=0.0)
+    looks = [record for record, number in zip(pace, numbers, strict=True) if number == last]
+    times: dict[int, list[float]] = {}
+    steps: dict[int, int] = {}
+    late: dict[int, int] = {}
+    for look in looks:
+        for rank, entry in _ranks(look):
+            own = number_of(entry.get("own_seconds"))
+            if own is not None:
+                times.setdefault(rank, []).append(own)
+                steps[rank] = steps.get(rank, 0) + int(number_of(look.get("steps")) or 0)
+                late[rank] = late.get(rank, 0) + (entry.get("late") is True)
+    return [
+        RankSteps(rank, steps[rank], median(values), max(values), 2 * late[rank] > len(values))
+        for rank, values in sorted(times.items())
+    ]
+
+
+def _ranks(look: RunRecord) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    ranks = look.get("ranks")
+    for entry in ranks if isinstance(ranks, list) else []:
+        if isinstance(entry, dict) and type(entry.get("rank")) is int:
+            yield entry["rank"], entry
+
+
+def slow_lines(records: Records, at: float) -> list[str]:
+    """What the verdict says of late ranks; of a job that still runs, what the last look has found."""
+    if records.result:
+        ended = number_of(records.result.get("ended"))
+        return lines(_stragglers(records.result), ended or at, ended=True)
+    return lines(_stragglers(records.pace[-1]), at) if records.pace else []
+
+
+def _stragglers(record: RunRecord) -> list[Straggler]:
+    try:
+        found = from_json(tuple[Straggler, ...], record.get("late") or [])
+    except MALFORMED:
+        return []
+    return [one for one in found if 0 <= one.often <= 1 and 0 <= one.steps <= MOST_STEPS]

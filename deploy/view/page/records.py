@@ -26,7 +26,7 @@ from ...jobs.bounded import (
     value_of,
 )
 
-Record = Mapping[str, Any]
+RunRecord = Mapping[str, Any]
 MOST_LINES = 200_000
 """Lines of a file of metrics or events that are read; the rest of a larger file is left out, and said so."""
 MOST_SAMPLES = 50_000
@@ -58,19 +58,19 @@ class Records:
     """What a run's folder has. Nothing in it is trusted: texts come from hosts."""
 
     name: str
-    state: Record
+    state: RunRecord
     """What `fab status` says: job.json with state, ended, why. Empty for a folder without job.json."""
-    result: Record
-    launches: tuple[Record, ...]
+    result: RunRecord
+    launches: tuple[RunRecord, ...]
     """What was launched, an entry for each attempt."""
     plan: str
     verdict: str
-    events: tuple[Record, ...]
-    metrics: tuple[Record, ...]
-    steps: tuple[Record, ...]
-    pace: tuple[Record, ...]
+    events: tuple[RunRecord, ...]
+    metrics: tuple[RunRecord, ...]
+    steps: tuple[RunRecord, ...]
+    pace: tuple[RunRecord, ...]
     """How the ranks of a recorded job went through their steps, a line for each look."""
-    samples: tuple[Record, ...]
+    samples: tuple[RunRecord, ...]
     tails: tuple[Tail, ...]
     texts: Mapping[str, str] = field(default_factory=dict)
     """Texts of source files by their SHA-256."""
@@ -109,7 +109,7 @@ def read(folder: Path) -> Records:
     )
 
 
-def _state(folder: Path, notes: list[str]) -> Record:
+def _state(folder: Path, notes: list[str]) -> RunRecord:
     try:
         state = describe(folder)
     except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -120,7 +120,7 @@ def _state(folder: Path, notes: list[str]) -> Record:
     return state
 
 
-def _is_event(record: Record) -> bool:
+def _is_event(record: RunRecord) -> bool:
     return (
         number_of(record.get("at")) is not None
         and isinstance(record.get("type"), str)
@@ -138,7 +138,7 @@ def _text(path: Path, notes: list[str]) -> str:
     return ""
 
 
-def _object(path: Path, room: Room, notes: list[str]) -> Record:
+def _object(path: Path, room: Room, notes: list[str]) -> RunRecord:
     try:
         content = content_of(path)
         if not room.take(memory_of(content)):
@@ -161,7 +161,7 @@ def _texts(path: Path, notes: list[str]) -> Mapping[str, str]:
     return {str(digest): str(text) for digest, text in loaded.items()} if isinstance(loaded, dict) else {}
 
 
-def _lines(path: Path, room: Room, notes: list[str]) -> Iterator[Record]:
+def _lines(path: Path, room: Room, notes: list[str]) -> Iterator[RunRecord]:
     try:
         with path.open("rb") as file:
             yield from _decoded(lines_of(pieces_of(file)), path.name, room, notes)
@@ -171,7 +171,7 @@ def _lines(path: Path, room: Room, notes: list[str]) -> Iterator[Record]:
         notes.append(f"{path.name} cannot be read: {error.strerror}")
 
 
-def _decoded(lines: Iterable[bytes], name: str, room: Room, notes: list[str]) -> Iterator[Record]:
+def _decoded(lines: Iterable[bytes], name: str, room: Room, notes: list[str]) -> Iterator[RunRecord]:
     """The JSON objects of a file. Other lines are counted: the last may be half written."""
     bad = 0
     for number, line in enumerate(lines):
@@ -193,7 +193,7 @@ def _decoded(lines: Iterable[bytes], name: str, room: Room, notes: list[str]) ->
         notes.append(f"{name}: {bad} {'line is' if bad == 1 else 'lines are'} no JSON object")
 
 
-def _samples(path: Path, notes: list[str]) -> Iterator[Record]:
+def _samples(path: Path, notes: list[str]) -> Iterator[RunRecord]:
     """Samples, evenly thinned out where there are too many. A running or killed driver leaves a cut file."""
     if not path.is_file():
         return

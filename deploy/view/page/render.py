@@ -1,6 +1,6 @@
-"""Makes HTML of values, by the templates beside this file. One file, which asks nobody for anything.
+"""Makes HTML of values, by the templates beside this file, and writes it. One file that loads nothing.
 
-Every text is escaped: it may come from a host. The page's policy forbids scripts and all that is elsewhere.
+Every text is escaped: it may come from a host. The page's policy forbids scripts and external resources.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from ...errors import MusterError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+from ...common.durable import write_atomically
+from .records import read
+from .run_page import run_page
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -27,7 +30,7 @@ def render(template: str, **values: Any) -> str:
 @cache
 def _environment() -> Environment:
     try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  # only pages need it
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415  # optional, 17 ms
     except ImportError:
         raise MusterError("a page needs jinja2, which is not installed here: pip install jinja2") from None
     environment = Environment(
@@ -46,3 +49,18 @@ def _environment() -> Environment:
 def _clean(text: str) -> str:
     """The text without control characters, which HTML forbids; line ends stay."""
     return "\n".join(map(harmless, text.split("\n")))
+
+
+NAME = "report.html"
+
+
+def write_page(html: str, path: Path) -> None:
+    """Write a page for its user alone. OSError names the file."""
+    write_atomically(path, html.encode(errors="replace"), durable=False)  # it can be made again
+
+
+def write_report(folder: Path, path: Path | None = None) -> Path:
+    """Write the page of the run in a folder; returns its path."""
+    target = path or folder / NAME
+    write_page(render("run.html", page=run_page(read(folder))), target)
+    return target

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...console.text import percent, size
 from .chart import path_of
-from .records import Record, number_of
+from .records import RunRecord, number_of
 
 SPARK_WIDTH, SPARK_HEIGHT = 110, 22
 POINTS_IN_ALL = 24_000
@@ -37,7 +37,7 @@ class Resources:
 @dataclass(frozen=True)
 class _Kind:
     name: str
-    value: Callable[[Record], float | None]
+    value: Callable[[RunRecord], float | None]
     text: Callable[[float], str]
     top: float | None = None
     """The upper end of the scale; None for the peak of all hosts."""
@@ -52,20 +52,20 @@ class _Times:
     points: int
 
 
-def _field(name: str) -> Callable[[Record], float | None]:
+def _field(name: str) -> Callable[[RunRecord], float | None]:
     return lambda sample: number_of(sample.get(name))
 
 
-def _share_of(used: str, total: str) -> Callable[[Record], float | None]:
-    def share(sample: Record) -> float | None:
+def _share_of(used: str, total: str) -> Callable[[RunRecord], float | None]:
+    def share(sample: RunRecord) -> float | None:
         part, whole = number_of(sample.get(used)), number_of(sample.get(total))
         return part / whole if part is not None and whole else None
 
     return share
 
 
-def _of_gpus(name: str, join: Callable[[list[float]], float]) -> Callable[[Record], float | None]:
-    def value(sample: Record) -> float | None:
+def _of_gpus(name: str, join: Callable[[list[float]], float]) -> Callable[[RunRecord], float | None]:
+    def value(sample: RunRecord) -> float | None:
         gpus = sample.get("gpus")
         values = (
             [number_of(gpu.get(name)) for gpu in gpus if isinstance(gpu, dict)]
@@ -99,9 +99,9 @@ OPTIONAL = {"swap", "/dev/shm", "disk read", "temperature"}  # noqa: S108
 """Columns that are left out where every value is 0."""
 
 
-def resources(samples: Sequence[Record], hosts: Sequence[str]) -> Resources | None:
+def resources(samples: Sequence[RunRecord], hosts: Sequence[str]) -> Resources | None:
     """The table of all hosts that were sampled, in the job's order; None without samples."""
-    by_host: dict[str, list[tuple[float, Record]]] = {}
+    by_host: dict[str, list[tuple[float, RunRecord]]] = {}
     for sample in samples:
         at, host = number_of(sample.get("at")), sample.get("host")
         if at is not None and isinstance(host, str):
@@ -131,7 +131,7 @@ def resources(samples: Sequence[Record], hosts: Sequence[str]) -> Resources | No
     return Resources(tuple(kind.name for kind, _, _ in columns), rows, points)
 
 
-def _measured(samples: Sequence[tuple[float, Record]], kind: _Kind) -> list[tuple[float, float]]:
+def _measured(samples: Sequence[tuple[float, RunRecord]], kind: _Kind) -> list[tuple[float, float]]:
     return [
         (at, value)
         for at, sample in samples

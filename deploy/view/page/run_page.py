@@ -13,9 +13,8 @@ from ...console.text import count, duration
 from ...jobs.launched import hidden_values
 from .chart import Chart
 from .course import Attempt, RankCourse, course, how
-from .metrics import RankSteps, curves, step_times
-from .pace import own_times, slow_lines
-from .records import Record, Records, Tail, number_of
+from .metrics import RankSteps, curves, own_times, slow_lines, step_times
+from .records import Records, RunRecord, Tail, number_of
 from .resources import Resources, resources
 from .timeline import Timeline, timeline
 
@@ -37,7 +36,7 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Output:
+class RankOutput:
     """The last lines of a rank."""
 
     rank: int
@@ -75,7 +74,7 @@ class RunPage:
     versions: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     options: tuple[tuple[str, str], ...]
     plan: str
-    outputs: tuple[Output, ...]
+    outputs: tuple[RankOutput, ...]
     notes: tuple[str, ...]
     made: str
 
@@ -127,13 +126,13 @@ def _headline(records: Records, state: str) -> str:
     )
 
 
-def _tail(result: Record) -> tuple[str, ...]:
+def _tail(result: RunRecord) -> tuple[str, ...]:
     first = result.get("first_failure")
     lines = _list(first.get("tail")) if isinstance(first, dict) else []
     return tuple(str(line).rstrip()[:LONGEST_LINE] for line in lines[-30:])
 
 
-def _why(result: Record) -> tuple[str, ...]:
+def _why(result: RunRecord) -> tuple[str, ...]:
     why = result.get("why")
     if not isinstance(why, dict):
         return ()
@@ -142,7 +141,7 @@ def _why(result: Record) -> tuple[str, ...]:
 
 
 def _facts(
-    records: Records, launch: Record, attempts: Sequence[Attempt], made: float
+    records: Records, launch: RunRecord, attempts: Sequence[Attempt], made: float
 ) -> Sequence[tuple[str, str]]:
     state = records.state
     started = number_of(state.get("started"))
@@ -181,7 +180,7 @@ def _curves(records: Records) -> Sequence[Curves]:
     return [Curves(name, tuple(charts), more) for name, charts, more in made if charts]
 
 
-def _versions(launch: Record) -> Sequence[tuple[str, tuple[tuple[str, str], ...]]]:
+def _versions(launch: RunRecord) -> Sequence[tuple[str, tuple[tuple[str, str], ...]]]:
     """Equal hosts together, with what each has."""
     hosts = [host for host in _list(launch.get("hosts")) if isinstance(host, dict)]
     described = [
@@ -201,7 +200,7 @@ def _plan(plan: str) -> str:
     return f"{shown[:LONGEST_PLAN]}\n… the rest is in plan.txt of the run's folder"
 
 
-def _outputs(tails: Sequence[Tail], last: dict[int, RankCourse]) -> Sequence[Output]:
+def _outputs(tails: Sequence[Tail], last: dict[int, RankCourse]) -> Sequence[RankOutput]:
     """The last lines of every rank, those that failed first; fewer lines of each where there are many."""
     ranks = max(1, len({tail.rank for tail in tails}))
     lines = max(3, min(30, LOG_CHARACTERS // (ranks * 160)))
@@ -214,7 +213,7 @@ def _outputs(tails: Sequence[Tail], last: dict[int, RankCourse]) -> Sequence[Out
         room = LOG_CHARACTERS // max(1, len(tails)) * (4 if failed else 1)
         while len(kept) > 1 and sum(map(len, kept)) > room:
             kept = kept[1:]
-        outputs.append(Output(tail.rank, tail.host, tail.stream, outcome, failed, kept))
+        outputs.append(RankOutput(tail.rank, tail.host, tail.stream, outcome, failed, kept))
     return sorted(outputs, key=lambda output: (not output.failed, output.rank, output.stream == "out"))
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from ...console.text import duration
 from .chart import ticks
-from .course import Attempt, Failed, Outcome, RankCourse, how
+from .course import Attempt, FirstFailure, RankCourse, RankOutcome, how
 
-Place = Callable[[float], float]
+Scale = Callable[[float], float]
 
 WIDTH, LEFT, RIGHT, TOP, FOOT = 1000, 120, 26, 30, 24
 MOST_ROWS = 512
 MOST_TITLES = 1500
 """Bars with a text of their own under the pointer: more would make the page large. The table has all."""
-CLASSES: dict[Outcome, str] = {
+CLASSES: dict[RankOutcome, str] = {
     "done": "done",
     "failed": "failed",
     "ended with it": "with",
@@ -53,7 +53,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Mark:
+class FailureMark:
     """The first failure of an attempt; `y` is the row of its rank or host, None for neither."""
 
     x: float
@@ -73,7 +73,7 @@ class Timeline:
     height: float
     bands: tuple[Band, ...]
     bars: tuple[Bar, ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[FailureMark, ...]
     labels: tuple[tuple[float, str, bool], ...]
     """Each with whether its row failed first."""
     hosts: tuple[tuple[float, float], ...]
@@ -139,7 +139,7 @@ def _rows(attempts: Sequence[Attempt]) -> list[tuple[str, int]]:
     return [(host, rank) for host, ranks in hosts.items() for rank in sorted(ranks)]
 
 
-def _bar(row: RankCourse, attempt: Attempt, y: float, step: float, place: Place) -> Bar:
+def _bar(row: RankCourse, attempt: Attempt, y: float, step: float, place: Scale) -> Bar:
     started = row.started if row.started is not None else row.printed
     end = row.ended if row.ended is not None else attempt.ended
     last = row.last_printed if row.last_printed is not None else started
@@ -170,15 +170,15 @@ def _without_titles(bars: Sequence[Bar]) -> Sequence[Bar]:
     return [replace(bar, title="") for bar in bars]
 
 
-def _band(attempt: Attempt, number: int, place: Place) -> Band:
+def _band(attempt: Attempt, number: int, place: Scale) -> Band:
     left = place(attempt.began)
     name = "first attempt" if attempt.number == 0 else f"restart {attempt.number}"
     return Band(left, round(place(attempt.ended) - left, 1), name, odd=number % 2 == 1)
 
 
 def _mark(
-    attempt: Attempt, failure: Failed, places: dict[tuple[str, int], float], step: float, place: Place
-) -> Mark:
+    attempt: Attempt, failure: FirstFailure, places: dict[tuple[str, int], float], step: float, place: Scale
+) -> FailureMark:
     of_host = [y for (host, _), y in places.items() if host == failure.host]
     y: float | None = None
     height = step
@@ -189,7 +189,7 @@ def _mark(
     at, left = place(failure.at), place(attempt.began)
     anchor = "end" if at > WIDTH * 0.6 else "start"
     width = round(place(attempt.ended) - left, 1)
-    return Mark(at, left, width, y, height, failure.headline[:90], anchor)
+    return FailureMark(at, left, width, y, height, failure.headline[:90], anchor)
 
 
 def _failed(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:

@@ -23,9 +23,9 @@ from textual.widgets import Footer, Input, Static
 from ...console.terminal import harmless_lines
 from ...errors import MusterError
 from . import screen
-from .history import History, Record
-from .lines import SORTS, Line, Span, View
-from .sources import Source
+from .history import TopHistory, TopRecord
+from .lines import SORTS, ScreenLine, Span, View
+from .sources import RecordSource
 
 LOOK_SECONDS = 1.0
 STYLES = {
@@ -47,7 +47,7 @@ class Table(ScrollView, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines: list[Line] = []
+        self.lines: list[ScreenLine] = []
         self.cursor = 0
 
     @property
@@ -55,7 +55,7 @@ class Table(ScrollView, can_focus=True):
         """What the line under the cursor is about."""
         return self.lines[self.cursor].key if self.cursor < len(self.lines) else ""
 
-    def show(self, lines: list[Line]) -> None:
+    def show(self, lines: list[ScreenLine]) -> None:
         """Show other lines; the cursor stays with what it was about."""
         key = self.key
         self.lines = lines
@@ -121,14 +121,16 @@ class Top(App[None]):
         Binding("end", "move(1000000)", show=False),
     ]
 
-    def __init__(self, source: Source, history: History, take_stacks: TakeStacks | None = None) -> None:
+    def __init__(
+        self, source: RecordSource, history: TopHistory, take_stacks: TakeStacks | None = None
+    ) -> None:
         super().__init__()
         self.source, self.history, self.take_stacks = source, history, take_stacks
         self.view = View()
         self.problem = ""
         """Why the last look failed."""
         self._ended = threading.Event()
-        self._instead: list[Line] = []
+        self._instead: list[ScreenLine] = []
         """What is shown in place of the table: stacks."""
 
     def compose(self) -> ComposeResult:
@@ -163,7 +165,7 @@ class Top(App[None]):
             self.call_from_thread(self.take, records)
             self._ended.wait(LOOK_SECONDS)
 
-    def take(self, records: list[Record]) -> None:
+    def take(self, records: list[TopRecord]) -> None:
         """Take in records, and draw."""
         now = time.monotonic()
         for record in records:
@@ -175,7 +177,7 @@ class Top(App[None]):
         now = time.monotonic()
         head = screen.head(self.history, now, time.time())
         if self.problem:
-            head = [*head, Line((Span(harmless_lines(self.problem), "bad"),))]
+            head = [*head, ScreenLine((Span(harmless_lines(self.problem), "bad"),))]
         self.query_one("#head", Static).update(_drawn(head))
         self.query_one(Table).show(self._instead or screen.body(self.history, self.view, now))
 
@@ -234,10 +236,10 @@ class Top(App[None]):
         except MusterError as error:
             text = str(error)
         lines = harmless_lines(text or "no rank is running").split("\n")
-        self.call_from_thread(self._show_text, [Line((Span(line),)) for line in lines])
+        self.call_from_thread(self._show_text, [ScreenLine((Span(line),)) for line in lines])
 
-    def _show_text(self, lines: list[Line]) -> None:
-        self._instead = [Line((Span("where every rank is; Escape goes back", "dim"),)), *lines]
+    def _show_text(self, lines: list[ScreenLine]) -> None:
+        self._instead = [ScreenLine((Span("where every rank is; Escape goes back", "dim"),)), *lines]
         self.draw()
 
     def _change(self, **what: object) -> None:
@@ -246,6 +248,6 @@ class Top(App[None]):
         self.draw()
 
 
-def _drawn(lines: list[Line]) -> Text:
+def _drawn(lines: list[ScreenLine]) -> Text:
     spans = (((span.text, STYLES[span.style]) for span in line.spans) for line in lines)
     return Text("\n").join(Text.assemble(*line) for line in spans)

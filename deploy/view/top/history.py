@@ -17,7 +17,7 @@ _LOSS = re.compile(r"\bloss\b\W{0,3}(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)", re.IGNOREC
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintedText:
     """What a rank has printed: whole lines. `old`: before anybody watched."""
 
     rank: int
@@ -46,7 +46,7 @@ class Paced:
     late: Mapping[int, float]
 
 
-Record = HostSample | Printed | Unreached | Paced | JobState
+TopRecord = HostSample | PrintedText | Unreached | Paced | JobState
 
 
 @dataclass
@@ -87,7 +87,7 @@ class RankTrack:
         return self.samples[-1] if self.samples else None
 
 
-class History:
+class TopHistory:
     """The records of one job, or of hosts without a job."""
 
     def __init__(self, hosts: Iterable[str] = ()) -> None:
@@ -99,11 +99,11 @@ class History:
         self._newest = 0.0
         self._heard = 0.0
 
-    def take(self, record: Record, heard: float) -> None:
+    def take(self, record: TopRecord, heard: float) -> None:
         """Note a record. `heard`: when it came, in seconds of the reader's own clock."""
         if isinstance(record, HostSample):
             self._sample(record, heard)
-        elif isinstance(record, Printed):
+        elif isinstance(record, PrintedText):
             self._printed(record, heard)
         elif isinstance(record, Paced):
             self._paced(record)
@@ -157,7 +157,7 @@ class History:
         used = self.job.hosts if self.job else ()
         self.hosts = {name: track for name, track in self.hosts.items() if not used or name in used}
 
-    def _printed(self, printed: Printed, heard: float) -> None:
+    def _printed(self, printed: PrintedText, heard: float) -> None:
         rank = self.ranks.setdefault(printed.rank, RankTrack(printed.rank, printed.host))
         lines = [line.strip()[:LONGEST_LINE] for line in printed.text.replace("\r", "\n").split("\n")]
         if not (said := [line for line in lines if line]):

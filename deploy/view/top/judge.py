@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...common.samples import HostSample
 from ...console.text import duration
 from ...why.causes import HOT_CPU, HOT_GPU
-from .history import History, HostTrack, RankTrack
+from .history import HostTrack, RankTrack, TopHistory
 
 # A host that sends every 2 seconds is missed after 8; with 1 second between two looks, within 10.
 SILENT_SECONDS, SILENT_GAPS = 8.0, 2.5
@@ -28,7 +28,7 @@ class Note(NamedTuple):
 class Judge:
     """Judges each host and rank beside the others, at a time of the reader's clock."""
 
-    def __init__(self, history: History, now: float) -> None:
+    def __init__(self, history: TopHistory, now: float) -> None:
         self._history, self._now = history, now
         shares = [share for track in history.hosts.values() if (share := gpu_share(track.last)) is not None]
         self._usual_gpu = median(shares) if len(shares) > 2 else 0.0

@@ -1,4 +1,4 @@
-"""Lines of the screen: rows of spans, each a text and the name of a style; who draws decides its look."""
+"""Lines of the screen: spans of text with the name of a style; bars, sparklines, short numbers. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Span(NamedTuple):
     style: str = "plain"
 
 
-class Line(NamedTuple):
+class ScreenLine(NamedTuple):
     """A line of the screen. `key`: the host or `rank N` that it is about; empty for others."""
 
     spans: tuple[Span, ...]
@@ -57,3 +57,43 @@ def style_of(note: Note | None, usual: str = "plain") -> str:
 def has(wanted: str, text: str, note: Note | None) -> bool:
     """Whether a text, or the note beside it, has what the filter wants."""
     return wanted.lower() in f"{text} {note.text if note else ''}".lower()
+
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+LEVELS = "▁▂▃▄▅▆▇█"
+UNITS = ("", "K", "M", "G", "T", "P")
+
+
+def bar(share: float | None, width: int) -> str:
+    """A bar of so many characters for a share from 0 to 1; blank for None."""
+    if share is None:
+        return " " * width
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    whole, part = divmod(eighths, 8)
+    return (EIGHTHS[8] * whole + (EIGHTHS[part] if part else "")).ljust(width)
+
+
+def spark(values: Sequence[float | None], width: int, most: float) -> str:
+    """The last values as a line of levels from 0 to `most`; a blank for None."""
+    scale = most or 1.0
+    marks = [
+        " " if value is None else LEVELS[min(7, max(0, int(value / scale * 8)))] for value in values[-width:]
+    ]
+    return "".join(marks).rjust(width)
+
+
+def short_size(number: float | None) -> str:
+    """At most four characters for a number of bytes: `512`, `1.5K`, `70G`; empty for None."""
+    if number is None:
+        return ""
+    value = float(number)
+    for unit in UNITS:
+        if value < 1000 or unit == UNITS[-1]:
+            break
+        value /= 1024
+    return f"{value:.1f}{unit}" if unit and value < 9.95 else f"{value:.0f}{unit}"
+
+
+def short_percent(share: float | None) -> str:
+    """` 83%`; blank for None."""
+    return "    " if share is None else f"{round(100 * share):3d}%"

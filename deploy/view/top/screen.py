@@ -1,23 +1,24 @@
-"""The screen of `muster top` as a pure function of what is known, and of what the user wants to see."""
+"""The screen of `muster top`, and what `--json` prints, as pure functions of the records so far."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
+from ...common.samples import HostSample, RankSample, TrainingSample
 from ...connect.requests.jobs import JobState
 from ...console.terminal import harmless
 from ...console.text import count, duration
-from .history import History
-from .host_lines import host_in_full, host_table
-from .judge import Judge
-from .lines import Line, Span, View
-from .rank_lines import rank_in_full, rank_table
+from .history import HostTrack, RankTrack, TopHistory
+from .judge import Judge, Note
+from .lines import ScreenLine, Span, View
+from .tables import host_in_full, host_table, rank_in_full, rank_table
 
 PATIENCE = 30.0  # seconds until a job has a sample: it connects, sends the code, and starts its ranks
 NO_SAMPLES = "no samples: --sample-every 0, an older version, or a damaged file"
 
 
-def head(history: History, now: float, clock: float) -> list[Line]:
+def head(history: TopHistory, now: float, clock: float) -> list[ScreenLine]:
     """The lines above the table. `now`: of the reader's clock; `clock`: seconds since 1970."""
     job, hosts = history.job, len(history.hosts)
     if job is None:
@@ -28,13 +29,13 @@ def head(history: History, now: float, clock: float) -> list[Line]:
         what = f"{count(job.ranks, 'rank')} on {count(len(job.hosts), 'host')}"
         first = f"{job.job}  {job.state}{again}  {job.launcher}, {what}, {_clock(went)}"
     style = "bad" if job and job.state in {"failed", "lost"} else "title"
-    lines = [Line((Span(harmless(first), style),))]
+    lines = [ScreenLine((Span(harmless(first), style),))]
     if job and job.why:
-        lines.append(Line((Span(harmless(job.why), "bad"),)))
+        lines.append(ScreenLine((Span(harmless(job.why), "bad"),)))
     if job and not any(track.last for track in history.hosts.values()) and _should_have(job, clock):
-        lines.append(Line((Span(NO_SAMPLES, "dim"),)))
+        lines.append(ScreenLine((Span(NO_SAMPLES, "dim"),)))
     words = [Span(_training(history)), *_trouble(history, now)]
-    return [*lines, Line(tuple(words))] if any(span.text for span in words) else lines
+    return [*lines, ScreenLine(tuple(words))] if any(span.text for span in words) else lines
 
 
 def _should_have(job: JobState, clock: float) -> bool:
@@ -42,7 +43,7 @@ def _should_have(job: JobState, clock: float) -> bool:
     return not job.running or clock - job.started > PATIENCE
 
 
-def body(history: History, view: View, now: float) -> list[Line]:
+def body(history: TopHistory, view: View, now: float) -> list[ScreenLine]:
     """The table, or what is chosen in full; the first line names the columns."""
     judge = Judge(history, now)
     if view.chosen.startswith("rank ") and (rank := history.ranks.get(int(view.chosen[5:]))):
@@ -52,14 +53,14 @@ def body(history: History, view: View, now: float) -> list[Line]:
     return rank_table(history, view, judge) if view.ranks else host_table(history, view, judge)
 
 
-def everything(history: History, now: float, clock: float) -> str:
+def everything(history: TopHistory, now: float, clock: float) -> str:
     """All of it as plain text, for `--once`."""
     hosts, ranks = body(history, View(), now), body(history, View(ranks=True), now)
     parts = [head(history, now, clock), hosts, ranks if history.ranks else []]
     return "\n\n".join("\n".join(map(str, part)) for part in parts if part) + "\n"
 
 
-def _training(history: History) -> str:
+def _training(history: TopHistory) -> str:
     """`step 120, 0.21 s a step, loss 0.35`, as rank 0 wrote it to steps.jsonl, or printed it."""
     training, first = history.training, history.ranks.get(0)
     step = training.step if training else first.step if first else None
@@ -72,7 +73,7 @@ def _training(history: History) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _trouble(history: History, now: float) -> Sequence[Span]:
+def _trouble(history: TopHistory, now: float) -> Sequence[Span]:
     """How many hosts and ranks need somebody."""
     judge = Judge(history, now)
     hosts = sum(bool(note and note.bad) for note in map(judge.host, history.hosts.values()))
@@ -84,3 +85,83 @@ def _trouble(history: History, now: float) -> Sequence[Span]:
 def _clock(went: float) -> str:
     hours, rest = divmod(int(went), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+
+
+@dataclass(frozen=True)
+class HostFigures:
+    """A host now."""
+
+    name: str
+    silent: float | None
+    note: str | None
+    bad: bool
+    sample: HostSample | None
+
+
+@dataclass(frozen=True)
+class RankFigures:
+    """A rank now."""
+
+    rank: int
+    host: str
+    running: bool
+    step: int | None
+    loss: float | None
+    last_line: str | None
+    own_seconds: float | None
+    """Of a step, without waiting for others; of a job that records."""
+    note: str | None
+    bad: bool
+    sample: RankSample | None
+
+
+@dataclass(frozen=True)
+class TopFigures:
+    """All hosts and ranks, and the training as its steps.jsonl has it."""
+
+    job: str | None
+    state: str | None
+    attempt: int | None
+    training: TrainingSample | None
+    hosts: tuple[HostFigures, ...]
+    ranks: tuple[RankFigures, ...]
+
+
+def as_json(history: TopHistory, now: float) -> dict[str, object]:
+    """Plain values. `now`: of the clock by which the records were heard."""
+    judge, job = Judge(history, now), history.job
+    figures = TopFigures(
+        job=job.job if job else None,
+        state=job.state if job else None,
+        attempt=job.attempt if job else None,
+        training=history.training,
+        hosts=tuple(_host(history, track, judge.host(track), now) for track in history.hosts.values()),
+        ranks=tuple(_rank(track, judge.rank(track)) for _, track in sorted(history.ranks.items())),
+    )
+    return asdict(figures)
+
+
+def _host(history: TopHistory, track: HostTrack, note: Note | None, now: float) -> HostFigures:
+    silent = history.silence(track.name, now)
+    return HostFigures(
+        name=track.name,
+        silent=round(silent, 1) if silent is not None else None,
+        note=note.text if note else None,
+        bad=note.bad if note else False,
+        sample=track.last,
+    )
+
+
+def _rank(track: RankTrack, note: Note | None) -> RankFigures:
+    return RankFigures(
+        rank=track.rank,
+        host=track.host,
+        running=track.running,
+        step=track.step,
+        loss=track.loss,
+        last_line=track.lines[-1] if track.lines else None,
+        own_seconds=track.own,
+        note=note.text if note else None,
+        bad=note.bad if note else False,
+        sample=track.last,
+    )

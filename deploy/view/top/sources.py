@@ -26,7 +26,7 @@ from ...jobs.control import Known, line_of, state_of
 from ...jobs.pace_file import NAME as PACE
 from ...jobs.reconnect import TRY_SECONDS
 from ...jobs.sample_file import NAME, SampleReader
-from .history import Paced, Printed, Record, Unreached
+from .history import Paced, PrintedText, TopRecord, Unreached
 
 PART = 1 << 20
 BACK = 1 << 21  # bytes of samples from before: some minutes of 256 hosts
@@ -35,14 +35,14 @@ ROUNDS = 8  # of output at one look: what ranks print faster than that is passed
 LONGEST_PACE = 1 << 16  # bytes of a line of pace.jsonl
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """Gives records. Both methods wait for hosts, so a thread of their own calls them."""
 
-    def begin(self) -> Iterator[Record]:
+    def begin(self) -> Iterator[TopRecord]:
         """What was before."""
         ...
 
-    def look(self) -> Iterator[Record]:
+    def look(self) -> Iterator[TopRecord]:
         """What is new since the last call."""
         ...
 
@@ -55,7 +55,7 @@ class JobSource:
         self._reader, self._start = SampleReader(), 0
         self._pace_start, self._pace_rest = 0, b""
 
-    def begin(self) -> Iterator[Record]:
+    def begin(self) -> Iterator[TopRecord]:
         """Its state, its last samples, and the last line of each rank."""
         yield self._known.state
         # Before the logs are read: a line may be seen twice then, but none is missed.
@@ -69,7 +69,7 @@ class JobSource:
             text = self._read(name, max(0, files[name] - TAIL), TAIL).decode(errors="replace")
             yield from self._printed(name, text, old=True)
 
-    def look(self) -> Iterator[Record]:
+    def look(self) -> Iterator[TopRecord]:
         """The state first, as it may begin another attempt; then new samples and lines."""
         self._state = state_of(self._known)
         yield self._state
@@ -92,11 +92,11 @@ class JobSource:
                     self._state.require_own(entry.rank, sample.host, sample.attempt)
                 yield sample
 
-    def _printed(self, name: str, text: str, *, old: bool = False) -> Iterator[Printed]:
+    def _printed(self, name: str, text: str, *, old: bool = False) -> Iterator[PrintedText]:
         if _attempt_of(name) is not None:
             line = line_of(self._state, PurePosixPath(name).name, text)
             if line.rank is not None:
-                yield Printed(line.rank, line.host, text, old=old)
+                yield PrintedText(line.rank, line.host, text, old=old)
 
     def _pace(self) -> Iterator[Paced]:
         """The newest look at when ranks came to collectives, if there is a new one."""
@@ -148,13 +148,13 @@ class HostSource:
         self._until: dict[str, float] = {}
         """The hosts whose connection is lost, and until when it is tried again."""
 
-    def begin(self) -> Iterator[Record]:
+    def begin(self) -> Iterator[TopRecord]:
         """The hosts that cannot be reached; the others are asked, for a first reading."""
         for name, error in self._errors.items():
             yield Unreached(name, error.reason)
         self._ask()
 
-    def look(self) -> Iterator[Record]:
+    def look(self) -> Iterator[TopRecord]:
         """The sample of each host that has answered since the last call, and each that is lost."""
         self._cluster.look_at_clocks()
         lost: dict[str, MusterError] = {
@@ -193,7 +193,7 @@ class HostSource:
                 self._asked[name] = channel.post(SAMPLE)
 
 
-def _answered(name: str, future: Future[HostSampled]) -> Iterator[Record]:
+def _answered(name: str, future: Future[HostSampled]) -> Iterator[TopRecord]:
     try:
         sample = samples.of_line(future.result(0).sample)
     except MusterError as error:

@@ -1,18 +1,19 @@
-"""Asks every rank of a job for the value of an expression; ranks with equal answers are shown together."""
+"""Looks into running ranks: an expression on all of them, or a console on one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..connect.channel import Channel
 from ..connect.fanout import ask_every
-from ..connect.requests.consoles import EVAL, Answer
+from ..connect.requests.consoles import EVAL, OPEN, SAY, Answer
 from ..console.fold import fold
 from ..console.terminal import harmless_lines
 from ..console.text import span
-from ..errors import UsageError
+from ..errors import MusterError, UsageError
 
 # Connecting to the ranks, and what an agent waits beyond the time that a rank has.
 GRACE_SECONDS = 20.0
@@ -20,7 +21,7 @@ NO_CONSOLE = "no answer: it has ended, or has not begun"
 
 
 @dataclass(frozen=True)
-class Gathered:
+class RankAnswers:
     """The answer of each rank, and why a host gave none."""
 
     answers: Mapping[int, Answer]
@@ -67,7 +68,7 @@ def gather(  # what is asked of whom
     *,
     seconds: float,
     silent: Mapping[str, str],
-) -> Gathered:
+) -> RankAnswers:
     """Ask the hosts of the wanted ranks at once; each rank has so many seconds.
 
     `silent`: why hosts of the job could not be reached.
@@ -88,7 +89,7 @@ def gather(  # what is asked of whom
         rank: said.get(rank, Answer(error=NO_CONSOLE)) for rank in wanted if places[rank] in asked.results
     }
     unreached = {host: reason for host, reason in silent.items() if host in there}
-    return Gathered(found, {**unreached, **{host: error.reason for host, error in asked.errors.items()}})
+    return RankAnswers(found, {**unreached, **{host: error.reason for host, error in asked.errors.items()}})
 
 
 def require_record(job: str, recorded: list[bool]) -> None:
@@ -98,3 +99,45 @@ def require_record(job: str, recorded: list[bool]) -> None:
             f"{job} was launched without --record, so its ranks cannot be asked; "
             "muster stacks and muster why work without it"
         )
+
+
+OPEN_SECONDS = 20.0
+HEAR_SECONDS = 2.0  # an agent answers so often, also while its rank is silent
+SAY_SECONDS = 30.0
+
+
+def open_talk(
+    job: str, channels: Mapping[str, Channel], places: Mapping[int, str], rank: int, *, hold: bool
+) -> Channel:
+    """Begin a talk with a rank; returns the channel to its host, the only one that hears of it.
+
+    `MusterError` if the rank is not running there.
+    """
+    host = places[rank]
+    if host not in channels:
+        raise MusterError(f"{job}: rank {rank} is on {host}, which gives no answer")
+    channel = channels[host]
+    opened = channel.ask(OPEN, seconds=OPEN_SECONDS, job=job, host=host, rank=rank, hold=hold)
+    require_record(job, [opened.recorded])
+    if not opened.here:
+        raise MusterError(f"{job}: rank {rank} is not running on {host}")
+    return channel
+
+
+def talk(channel: Channel, write: Callable[[str], object], read: Callable[[str], str]) -> None:
+    """Pass on what the rank writes, and each line that it asks for, until one of both sides leaves.
+
+    `read`: takes the prompt and returns the line; EOFError if the person leaves.
+    """
+    words: dict[str, Any] = {}
+    while True:
+        said = channel.ask(SAY, seconds=SAY_SECONDS + HEAR_SECONDS, **words, hear=HEAR_SECONDS)
+        write(said.text)
+        if said.over:
+            return
+        words = {}
+        if said.ask is not None:
+            with contextlib.suppress(EOFError):
+                words = {"line": read(said.ask)}
+            if not words:
+                return

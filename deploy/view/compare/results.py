@@ -1,15 +1,18 @@
-"""What came of each run: throughput with its spread, last values, and curves over each other. Pure."""
+"""The results of each run: throughput with its spread, last values and curves, as text and as JSON. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
+from typing import Any
 
-from ...console.text import duration, number
+from ...console.terminal import harmless
+from ...console.text import duration, number, table
 from ..page.chart import SERIES, Chart, chart
 from ..page.metrics import axis_of, keys_of, points_of
-from ..page.records import Record, Records, number_of
+from ..page.records import Records, RunRecord, number_of
+from .differences import RunDifference, unrecorded
 
 RATES = ("tokens_per_second", "samples_per_second", "step_seconds")
 WARM_UP = 0.1
@@ -18,7 +21,7 @@ MOST_CHARTS = 24
 
 
 @dataclass(frozen=True)
-class Rate:
+class StepRate:
     """A rate of a run over its steps: the median, and the tenth and ninetieth percentile."""
 
     name: str
@@ -36,7 +39,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Figures:
+class RunFigures:
     """The figures of one run."""
 
     job: str
@@ -44,28 +47,28 @@ class Figures:
     state: str
     took: str
     ranks: str
-    rates: tuple[Rate | None, ...]
+    rates: tuple[StepRate | None, ...]
     last: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Comparison:
     """What came of all runs: the names of the columns of rates and last values, and a row for each run."""
 
     rates: tuple[str, ...]
     last: tuple[str, ...]
-    rows: tuple[Figures, ...]
+    rows: tuple[RunFigures, ...]
     charts: tuple[Chart, ...]
 
 
-def outcome(runs: Sequence[Records]) -> Outcome:
+def outcome(runs: Sequence[Records]) -> Comparison:
     """The figures and the curves of these runs."""
     every = [[_rate(run, name, None) for run in runs] for name in RATES]
     names = [name for name, rates in zip(RATES, every, strict=True) if any(rates)]
     metrics = [run.metrics or run.steps for run in runs]
     keys = list(dict.fromkeys(key for lines in metrics for key in keys_of(lines)))
     keys = [key for key in keys if key not in RATES and not key.endswith("_seconds")]
-    return Outcome(
+    return Comparison(
         rates=tuple(names),
         last=tuple(keys[:8]),
         rows=tuple(_figures(run, place, runs[0], names, keys[:8]) for place, run in enumerate(runs)),
@@ -73,10 +76,12 @@ def outcome(runs: Sequence[Records]) -> Outcome:
     )
 
 
-def _figures(run: Records, place: int, first: Records, rates: Sequence[str], keys: Sequence[str]) -> Figures:
+def _figures(
+    run: Records, place: int, first: Records, rates: Sequence[str], keys: Sequence[str]
+) -> RunFigures:
     started, ended = number_of(run.state.get("started")), number_of(run.state.get("ended"))
     lines = run.metrics or run.steps
-    return Figures(
+    return RunFigures(
         job=run.name,
         colour=place % SERIES,
         state=str(run.state.get("state") or "unknown"),
@@ -87,7 +92,7 @@ def _figures(run: Records, place: int, first: Records, rates: Sequence[str], key
     )
 
 
-def _rate(run: Records, name: str, first: Rate | None) -> Rate | None:
+def _rate(run: Records, name: str, first: StepRate | None) -> StepRate | None:
     values = [value for line in run.steps or run.metrics if (value := number_of(line.get(name))) is not None]
     values = sorted(values[int(len(values) * WARM_UP) :])
     if not values:
@@ -95,10 +100,10 @@ def _rate(run: Records, name: str, first: Rate | None) -> Rate | None:
     middle = median(values)
     change = middle / first.middle - 1 if first and first.middle else None
     last = len(values) - 1
-    return Rate(name, middle, values[round(last * 0.1)], values[round(last * 0.9)], change)
+    return StepRate(name, middle, values[round(last * 0.1)], values[round(last * 0.9)], change)
 
 
-def _last(lines: Sequence[Record], key: str) -> str:
+def _last(lines: Sequence[RunRecord], key: str) -> str:
     values = [value for line in lines if (value := number_of(line.get(key))) is not None]
     return number(values[-1]) if values else "-"
 
@@ -114,3 +119,54 @@ def _charts(runs: Sequence[Records]) -> Sequence[Chart]:
             ]
             charts.append(chart(key, axis_of(next(of_run for of_run in lines if of_run)), series))
     return [drawn for drawn in charts if drawn is not None][:MOST_CHARTS]
+
+
+COMPARED = "code, arguments, environment, launch, versions, hosts and options"
+
+
+def as_text(runs: Sequence[Records], found: Sequence[RunDifference], came: Comparison) -> str:
+    """What differs, then a row of figures for each run."""
+    lines = (
+        [f"What differs ({COMPARED} are compared):"] if found else [f"Nothing differs: {COMPARED} are equal."]
+    )
+    lines += [f"note: {name} has no record of what was launched" for name in unrecorded(runs)]
+    rows = [("", "", *(run.name for run in runs))]
+    rows += [(difference.section, difference.name, *difference.values) for difference in found]
+    lines += table(rows) if found else []
+    for difference in found:
+        lines += ["", *difference.diff] if difference.diff else []
+    header = ("job", "state", "took", "ranks", *came.rates, *came.last)
+    figures = [header] + [
+        (
+            row.job,
+            row.state,
+            row.took,
+            row.ranks,
+            *(rate.text if rate else "-" for rate in row.rates),
+            *row.last,
+        )
+        for row in came.rows
+    ]
+    note = (
+        ["Rates: median of the steps (tenth to ninetieth percentile), against the first job."]
+        if came.rates
+        else []
+    )
+    return "".join(f"{harmless(line)}\n" for line in [*lines, "", *table(figures), *note])
+
+
+def as_json(runs: Sequence[Records], found: Sequence[RunDifference], came: Comparison) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "jobs": [run.name for run in runs],
+        "differences": [asdict(difference) for difference in found],
+        "figures": [
+            {
+                "job": row.job,
+                "state": row.state,
+                "rates": {rate.name: asdict(rate) for rate in row.rates if rate},
+                "last": dict(zip(came.last, row.last, strict=True)),
+            }
+            for row in came.rows
+        ],
+    }
