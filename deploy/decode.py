@@ -14,7 +14,8 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from threading import Lock
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 MALFORMED = (KeyError, TypeError, ValueError, OverflowError)  # for an integer that is too large for a float
 """What `from_json` raises. Its text says where in the value the mismatch is, and quotes little of it."""
@@ -23,6 +24,51 @@ _short = Repr()
 _short.maxstring = _short.maxother = 60
 
 _Decoder = Callable[[Any], Any]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as message
+
+    __all__ = ["message"]  # or mypy takes it for no name of this module
+else:
+
+    def message(*, frozen: bool) -> Callable[[type], type]:
+        """A dataclass whose methods are made at its first use: 0.02 ms at import in place of 0.25.
+
+        There is one for each of some 80 requests and reports, and a command uses few of them.
+        """
+
+        def mark(kind: type) -> type:
+            unmade = _Unmade(kind, frozen)
+
+            def new(kind: type, /, *_: object, **__: object) -> object:
+                unmade.make()
+                return object.__new__(kind)
+
+            kind.__dataclass_fields__, kind.__new__ = unmade, new
+            return kind
+
+        return mark
+
+
+class _Unmade:
+    """In place of the fields of a dataclass, until somebody asks for them."""
+
+    _making = Lock()  # many threads may read answers
+
+    def __init__(self, kind: type[Any], frozen: bool) -> None:
+        self._kind, self._frozen, self._made = kind, frozen, False
+
+    def make(self) -> None:
+        """Make the methods, once."""
+        if not self._made:
+            with self._making:
+                if not self._made:
+                    dataclass(frozen=self._frozen)(self._kind)
+                    self._made = True
+
+    def __get__(self, instance: object, kind: type[Any]) -> Any:
+        self.make()
+        return vars(self._kind)["__dataclass_fields__"]
 
 
 @dataclass(frozen=True)

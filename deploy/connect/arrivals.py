@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
 
-from ..decode import AtMost, Between, Like
+from ..decode import AtMost, Between, Like, message
 from ..hosts.bounds import Bytes, Count, Name, Seconds
 
 MOST_ARRIVALS = 256  # of a rank in a group: what its ring holds
@@ -22,7 +22,7 @@ class Site(NamedTuple):
     waits: bool
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Track:
     """The last collectives of a group that a rank has begun: three lists of the same length, in order.
 
@@ -41,7 +41,7 @@ class Track:
     """Its members, as of a `GroupCount`."""
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Pressure:
     """What kept the main thread of a rank from a processor since it was last asked for: shares of the time.
 
@@ -54,7 +54,7 @@ class Pressure:
     throttled: _Share | None = None
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Arrivals:
     """The collectives of a rank."""
 
@@ -63,7 +63,7 @@ class Arrivals:
     pressure: Pressure | None = None
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class ArrivalsHere:
     """The collectives of each rank of a host.
 

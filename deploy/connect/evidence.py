@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
 
-from ..decode import AtMost, Between, Like
+from ..decode import AtMost, Between, Like, message
 from ..hosts.bounds import Bytes, Code, Count, Name, Number, Path, Seconds, Words
 
 _Where = Annotated[str, AtMost(256)]
@@ -25,7 +25,7 @@ class Line(NamedTuple):
     own: bool
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Process:
     """A rank's process: its state in proc(5), the kernel's function that it waits in, cores that it uses.
 
@@ -42,7 +42,7 @@ class Process:
     threads: Count = 0
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class End:
     """How a rank that is gone has ended."""
 
@@ -50,7 +50,7 @@ class End:
     out_of_memory: bool = False
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class GroupCount:
     """How many collectives of a group a rank has begun.
 
@@ -63,7 +63,7 @@ class GroupCount:
     count: Count
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Entry:
     """A collective or message that a rank has begun. Times are of its host's clock.
 
@@ -91,7 +91,7 @@ class Entry:
     tag: Number = 0
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Evidence:
     """All that a host knows of a rank. `missing`: why it has no record."""
 
@@ -108,7 +108,7 @@ class Evidence:
     end: End | None = None
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class EvidenceHere:
     """The evidence of each rank of a host."""
 

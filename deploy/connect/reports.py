@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
 
 from ..common import samples
 from ..common.frames import Frame
 from ..common.samples import HostSample
-from ..decode import MALFORMED, AtMost, Between, Like
+from ..decode import MALFORMED, AtMost, Between, Like, message
 from ..errors import HostError
 from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Words
 from ..hosts.environments import Environment
@@ -20,14 +20,14 @@ from ..hosts.environments import Environment
 _RankName = Annotated[str, Like(r"\d{1,7}")]
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class OutOfMemory:
     """The kernel killed a process for lack of memory; `limit`: of its cgroup, in bytes."""
 
     limit: Bytes | None
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class RankStart:
     """A rank has started."""
 
@@ -36,7 +36,7 @@ class RankStart:
     world_size: Rank
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Output:
     """What a rank printed: whole lines, or at the end of its output what is left."""
 
@@ -45,7 +45,7 @@ class Output:
     text: Printed
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class LogEnded:
     """The log of a rank on its own host ends early; `why`: the reason, such as a full disk."""
 
@@ -53,7 +53,7 @@ class LogEnded:
     why: Words
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class InputTaken:
     """A rank has read the last part of its standard input; `still_read`: it may read more."""
 
@@ -61,7 +61,7 @@ class InputTaken:
     still_read: bool
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class RankEnd:
     """A rank has ended, at a time of its host's clock."""
 
@@ -74,7 +74,7 @@ class RankEnd:
     """MPI told it that it is the only rank, though the job has more."""
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class ProgramOver:
     """The program of a rank is over, at a time of its host's clock, but its process has not ended yet."""
 
@@ -89,7 +89,7 @@ class ProgramOver:
     ended: bool = False
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Pulse:
     """What a rank is doing: seconds of processor time of all its processes, and its state in proc(5)."""
 
@@ -97,14 +97,14 @@ class Pulse:
     state: Annotated[str, AtMost(1)]
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Pulses:
     """The pulse of each rank of a host."""
 
     ranks: Annotated[Mapping[_RankName, Pulse], AtMost(1 << 16)]
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Sampled:
     """What a host and its ranks did; None for a malformed one: the host loses this sample alone."""
 
@@ -119,14 +119,14 @@ class Sampled:
             return cls(None)
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class LauncherLine:
     """What mpirun or torchrun printed."""
 
     text: Printed
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class CommandEnd:
     """The launcher's command on a host has ended."""
 
@@ -135,7 +135,7 @@ class CommandEnd:
     out_of_memory: OutOfMemory | None = None
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Shell:
     """mpirun on the reporting host wants a command run on another host."""
 
@@ -144,7 +144,7 @@ class Shell:
     command: Words
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class ShellEnd:
     """Such a command has ended, on the reporting host."""
 
@@ -152,7 +152,7 @@ class ShellEnd:
     time: Seconds
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class DaemonEnd:
     """Open MPI's daemon on a host was killed."""
 
@@ -161,14 +161,14 @@ class DaemonEnd:
     time: Seconds
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class StopAsked:
     """`fab stop` was called on a machine that is not the driver's. `by`: who called it."""
 
     by: Name
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Detached:
     """The driver of a detached job has started the ranks (`title`), or why it could not."""
 
@@ -178,7 +178,7 @@ class Detached:
     exit_status: Annotated[int, Between(0, 255)] = 1
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Ran:
     """A command of `fab run` has ended. `cut`: bytes of its output that are left out.
 
@@ -192,7 +192,7 @@ class Ran:
     output: bytes = b""
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class FileHave:
     """So many bytes of a file are on a host."""
 
@@ -200,7 +200,7 @@ class FileHave:
     have: Bytes
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class FileGot:
     """A file is on a host; `error`: why its content is not where it belongs.
 
@@ -212,7 +212,7 @@ class FileGot:
     wrong: bool = False
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class FileStuck:
     """No other host could give this host the rest of a file, or it was damaged on the way."""
 
@@ -221,7 +221,7 @@ class FileStuck:
     text: Words
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class ImageLoaded:
     """The engine of a host has an image, or why it does not."""
 
@@ -231,7 +231,7 @@ class ImageLoaded:
     error: Words = ""
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class DataRead:
     """So many bytes of a data set's source are read or fetched."""
 
@@ -239,7 +239,7 @@ class DataRead:
     total: Bytes
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class EnvironmentMade:
     """A host has made an environment, in so many seconds, or why it could not."""
 
@@ -248,7 +248,7 @@ class EnvironmentMade:
     error: Words = ""
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Sent:
     """Not from a host: so much of a file the driver has sent to it; `error`: why it gets nothing more."""
 
@@ -257,7 +257,7 @@ class Sent:
     error: str = ""
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Lost:
     """Not from a host: the connection to it has ended, for this reason."""
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
-from ...decode import AtMost, Like
+from ...decode import AtMost, Like, message
 from ...hosts.bounds import Name, Words
 from .request import Request
 
 _Text = Annotated[str, AtMost(1 << 17)]
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Answer:
     """A rank's answer: the value as text, or an error. `at`: where its program was."""
 
@@ -22,7 +21,7 @@ class Answer:
     error: Words = ""
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Answers:
     """The answer of each rank of a host. `recorded`: whether the job was launched with `--record`."""
 
@@ -30,7 +29,7 @@ class Answers:
     ranks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Answer], AtMost(1 << 12)]
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Opened:
     """Whether a rank is on this host, so that a talk with it has begun."""
 
@@ -38,7 +37,7 @@ class Opened:
     here: bool
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Said:
     """What a rank has written; `ask`: the prompt of the line that it asks for. `over`: it has left."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
-from ...decode import AtMost, Between
+from ...decode import AtMost, Between, message
 from ...hosts.bounds import (
     MOST_HOSTS,
     Address,
@@ -27,7 +27,7 @@ from ...hosts.gpus import MOST_GPUS, Gpu, GpuHost
 from .request import Nothing, Pids, Request
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Time:
     """The host's time of day, and its steady clock that nobody sets (deploy/common/clock.py)."""
 
@@ -35,7 +35,7 @@ class Time:
     steady: Seconds
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class OpenPort:
     """A port of the host where others may try to reach it, or why the host has none."""
 
@@ -43,7 +43,7 @@ class OpenPort:
     refused: Words | None = None
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class PortThief:
     """The user who listens at the job's port after the job's end, if anybody does."""
 
@@ -51,7 +51,7 @@ class PortThief:
     user: Name | None = None
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Reached:
     """How a host reaches another: by address its own interface, or why the address is not reached."""
 
@@ -61,14 +61,14 @@ class Reached:
     refused: Annotated[Mapping[AddressOrName, Words], AtMost(4096)] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class HostsReached:
     """How a host reaches others."""
 
     reached: Annotated[Mapping[Name, Reached], AtMost(MOST_HOSTS)]
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Folder:
     """A place where jobs write: bytes free there, and the error of a test write.
 
@@ -82,7 +82,7 @@ class Folder:
     noexec: bool = False
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class JobProcesses:
     """Processes of one job on a host; `kept`: its agent lives, so the job is running and not left over.
 
@@ -95,7 +95,7 @@ class JobProcesses:
     stopped: Pid | None = None
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Health:
     """One host, as its agent measured it. Sizes in bytes; a limit of -1 is none."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
 from ...common.files import PART
-from ...decode import AtMost, Like
+from ...decode import AtMost, Like, message
 from ...errors import MusterError
 from ...hosts.bounds import MOST_HOSTS, Bytes, Count, Name, Number, Path, Pid, Rank, Seconds, Words
 from .request import MOST_ENTRIES, Nothing, Payload, Request
@@ -17,7 +16,7 @@ _JobId = Annotated[str, Like(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")]
 """It becomes a path on the driver."""
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Driver:
     """The process that drives a job."""
 
@@ -25,7 +24,7 @@ class Driver:
     pid: Pid
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class JobState:
     """A job as its folder tells of it; `ended` and `exit_status` are None as long as there is no result."""
 
@@ -70,14 +69,14 @@ class JobState:
         return self.state in {"waiting", "running"}
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Jobs:
     """The jobs of a place."""
 
     jobs: Annotated[tuple[JobState, ...], AtMost(1 << 14)]
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Printed:
     """What ranks printed, each text with the name of its log, and whether there is more.
 
@@ -89,14 +88,14 @@ class Printed:
     at: Bytes
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Told:
     """Whether the driver of a job could be told."""
 
     told: bool
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class RunFiles:
     """The files of a run with their sizes, in bytes."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from ...decode import AtMost, Like
+from ...decode import AtMost, Like, message
 from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Words
 from .request import MOST_ENTRIES, Nothing, Payload, Pids, Request
 
@@ -15,35 +14,35 @@ FETCHED = 1 << 22
 their host counts as silent (deploy/connect/channel.py)."""
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class HostSampled:
     """What a host measured of itself just now, as JSON that deploy/common/samples.py checks."""
 
     sample: Words
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Missing:
     """The contents that a host does not have."""
 
     missing: Annotated[tuple[Digest, ...], AtMost(MOST_ENTRIES)]
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Prepared:
     """The contents that were damaged in the host's store; nothing is prepared until they are sent again."""
 
     damaged: Annotated[tuple[Digest, ...], AtMost(MOST_ENTRIES)] = ()
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Stopped:
     """The processes that could not be ended."""
 
     left: Pids
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Outputs:
     """The files that a job has left on a host, and their bytes; `more`: there are more than were counted."""
 
@@ -60,7 +59,7 @@ class Frames(NamedTuple):
     line: Number | None
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Stack:
     """Where a rank is, innermost first, or why that cannot be told."""
 
@@ -68,7 +67,7 @@ class Stack:
     error: Words = ""
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class StacksHere:
     """The stack of each rank of a host."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 from ...common.frames import Frame
-from ...decode import MALFORMED, AtMost, from_json
+from ...decode import MALFORMED, AtMost, from_json, message
 from ...hosts.bounds import Pid
 
 Answer = TypeVar("Answer")
@@ -19,12 +19,12 @@ MOST_ENTRIES = 1 << 18  # files of a folder or a run, contents of a tree
 Pids = Annotated[tuple[Pid, ...], AtMost(1 << 16)]
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Nothing:
     """The request is done, and has no other answer."""
 
 
-@dataclass(frozen=True)
+@message(frozen=True)
 class Payload:
     """Bytes of a file; none at its end."""
 
