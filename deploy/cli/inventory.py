@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..connect.cluster import Cluster
 from ..connect.opener import Access, access_beside
 from ..connect.pipe import OpenPipe, Pipe
 from ..console.terminal import harmless
@@ -24,6 +23,7 @@ from ..jobs.hosts_record import HostsRecord
 from .shared import HERE, HOSTS_FILE, HostOptions, SlurmOptions
 
 if TYPE_CHECKING:  # most commands launch nothing
+    from ..connect.cluster import Cluster
     from ..launch.result import LaunchResult
 
 _INSTEAD = {
@@ -76,6 +76,8 @@ def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:
         return inventory.hosts
     rule, facts = slot_rule(slots), {}
     if not isinstance(rule, int):
+        from ..connect.cluster import Cluster  # noqa: PLC0415  # 25 ms, which a launch has while it logs in
+
         with Cluster(inventory.hosts, inventory.open_pipe) as cluster:
             facts = cluster.facts
     hosts, errors = counted_slots(inventory.hosts, facts, rule)
@@ -95,6 +97,8 @@ def later() -> Inventory:
 
 def cluster_of(options: HostOptions) -> Cluster:
     """The hosts of a hosts file, to be asked without their facts."""
+    from ..connect.cluster import Cluster  # noqa: PLC0415  # as above
+
     inventory = of_file(options)
     return Cluster(inventory.hosts, inventory.open_pipe, facts=False)
 
