@@ -24,7 +24,7 @@ from muster.deploy.agent.job.sampler import Sampler
 from muster.deploy.common.frames import Frame
 from muster.deploy.connect.report_frames import of_frame
 from muster.deploy.connect.reports import Event, Sampled
-from muster.deploy.jobs.sample_file import NAME, SampleFile
+from muster.deploy.jobs.sample_file import SAMPLES, SampleFile
 
 EVERY = 2.0
 VARIANTS = 5  # of the sample of each host: no two in a row are equal
@@ -70,7 +70,7 @@ def driver(hosts: int, seconds: float) -> str:
     ]
     rounds = int(seconds / EVERY)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, NAME)
+        path = Path(folder, SAMPLES)
         file = SampleFile(str(path), hosts)
         began = used()
         for turn in range(rounds):

@@ -110,22 +110,22 @@ def deliver_here() -> None:
     from muster.deploy.hosts import hostfile  # noqa: PLC0415  # only this process needs them
     from muster.deploy.jobs.programs import tools  # noqa: PLC0415
     from muster.deploy.launch.deliver import deliver  # noqa: PLC0415
-    from muster.deploy.plan.placement import place  # noqa: PLC0415
+    from muster.deploy.plan.launcher import place_ranks  # noqa: PLC0415
     from muster.deploy.plan.planner import plan  # noqa: PLC0415
-    from muster.deploy.plan.source_tree import Tree, scan  # noqa: PLC0415
+    from muster.deploy.plan.source_tree import scan  # noqa: PLC0415
     from muster.deploy.plan.spec import LaunchSpec  # noqa: PLC0415
 
     code = Path("code").resolve()
     tree = scan(code)
     spec = LaunchSpec(
         job=request.new_job(),
+        tree=tree,
         program=request.program(tree, code, script=tree.files[0].path, module="", args=""),
     )
     hosts_file = Path("hosts.txt")
     with Cluster(hostfile.load(hosts_file), opener(hosts_file, "")) as cluster:
-        empty = Tree(code, ".", ())
-        placement = place(cluster.hosts, spec)
-        deliver(plan(spec, placement, cluster.survey(), tree, empty, tools=tools()), cluster)
+        placement = place_ranks(cluster.hosts, spec)
+        deliver(plan(spec, placement, cluster.survey(), tools=tools()), cluster)
 
 
 def report(costs: Mapping[int, Mapping[str, Mapping[str, Sequence[Cost]]]], rounds: int) -> str:

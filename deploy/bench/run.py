@@ -9,16 +9,12 @@ from pathlib import Path
 from ..connect.pipe import OpenPipe
 from ..hosts.hostfile import Host
 from ..jobs.hosts_record import HostsRecord, keep
-from ..jobs.job import Job
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts, Blame, Observer
 from ..launch.result import LaunchResult
-from ..plan.launcher import LauncherName
-from ..plan.source_tree import Tree, of_package
-from ..plan.spec import LaunchSpec, Program
+from ..plan.spec import LaunchSpec
 
 TOOLS = "muster.train.tools"
-START_SECONDS = 60.0
 MOST_PRINTED = 16 << 20
 """Bytes of a rank's output that are read; the programs print less, also with thousands of hosts."""
 
@@ -43,28 +39,8 @@ def one_rank_each(hosts: Sequence[Host]) -> tuple[Host, ...]:
     return tuple(replace(host, slots=1, slots_by_default=False) for host in hosts)
 
 
-def job_of(  # noqa: PLR0917  # what a benchmark's job has
-    name: str,
-    tool: str,
-    args: Sequence[str],
-    hosts: Sequence[Host],
-    train: Path,
-    launcher: LauncherName,
-    backend: str,
-) -> Job:
-    """The job of a tool on these hosts. It takes no working tree along, only muster.train."""
-    program = Program(module=f"{TOOLS}.{tool}", args=tuple(args))
-    return Job(
-        spec=LaunchSpec(job=name, program=program, launcher=launcher, backend=backend),
-        hosts=tuple(hosts),
-        tree=Tree(train, ".", ()),
-        library=of_package(train),
-        start_timeout=START_SECONDS,
-    )
-
-
 def run(  # noqa: PLR0917  # what a benchmark's job has
-    job: Job,
+    spec: LaunchSpec,
     open_pipe: OpenPipe,
     runs: Path,
     observers: Sequence[Observer],
@@ -75,9 +51,9 @@ def run(  # noqa: PLR0917  # what a benchmark's job has
 
     `record`: how later commands reach its hosts.
     """
-    folder = RunFolder(runs, job.spec.job, max_log=job.max_log)
+    folder = RunFolder(runs, spec.job, max_log=spec.max_log)
     attempts = Attempts(
-        job, open_pipe, folder, (folder, *observers), lambda plan: keep(record, folder.path), blame=blame
+        spec, open_pipe, folder, (folder, *observers), lambda plan: keep(record, folder.path), blame=blame
     )
     result = attempts.run()
     places = [(host.host.name, place.rank) for host in result.plan.hosts for place in host.ranks]

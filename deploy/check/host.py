@@ -10,7 +10,8 @@ from ..console.text import count, size
 from ..hosts.gpus import GpuReport
 from ..hosts.hostfile import Host
 from ..image.compatibility import driver_runs, oldest_driver
-from ..plan.launcher import LauncherName, launcher_of
+from ..plan.launcher import launcher_of
+from ..plan.spec import LauncherName
 from ..plan.torchrun import unfit_for_torch
 from .finding import GIB, MIB, Finding, error, of_error, warning
 from .gpus import Needs, of_gpus

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from ..console.text import count
 from ..hosts.hostfile import Host
 from ..image.versions import Track, targets
-from ..plan.launcher import LauncherName, launcher_of
+from ..plan.launcher import launcher_of
+from ..plan.spec import LauncherName
 from .finding import Finding, Severity, error, have, minor, of_error, warning
 from .host import of_host, own_name
 from .measurements import Clock, Measured, Measurements

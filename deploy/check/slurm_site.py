@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..plan.launcher import LauncherName
+from ..plan.spec import LauncherName
 from .finding import Finding, error, warning
 
 OVERLAP = (20, 11)

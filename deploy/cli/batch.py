@@ -18,26 +18,28 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs.detach import detach
 from ..jobs.hosts_record import HostsRecord, kept_if_taken
-from ..jobs.job import Job
+from ..plan.spec import LaunchSpec
 from ..slurm.batch import batch_of, submit
 from .shared import HOSTS_FILE
 
 LOGIN_DRIVER = "muster.deploy.slurm.login_main"
 
 
-def hand_to_slurm(job: Job, words: Sequence[str], runs: Path, screen: Screen, *, dry: bool) -> None:
+def submit_to_slurm(
+    spec: LaunchSpec, slurm_options: Sequence[str], runs: Path, screen: Screen, *, dry: bool
+) -> None:
     """Submit the job, or print what would be submitted."""
-    batch, name = batch_of(job, words, runs), job.spec.job
+    batch, name = batch_of(spec, slurm_options, runs), spec.job
     if dry:
         sys.stdout.write(harmless_lines(str(batch)))
         return
-    number = submit(job, batch, os.environ)
+    number = submit(spec, batch, os.environ)
     screen.say(f"job {name} is Slurm's job {number}; its folder is {batch.folder}")
     screen.say(f"detached; its driver runs on the first host: muster attach {name}, muster stop {name}")
 
 
-def hand_to_login(
-    job: Job, words: Sequence[str], login: str, runs: Path, screen: Screen, *, dry: bool
+def start_on_login_node(
+    spec: LaunchSpec, slurm_options: Sequence[str], login: str, runs: Path, screen: Screen, *, dry: bool
 ) -> None:
     """Start the driver on a login node, which asks Slurm for the hosts."""
     if dry:
@@ -45,14 +47,14 @@ def hand_to_login(
             "--dry-run does not work with --slurm-login: Slurm has not given hosts yet. "
             "On the login node, use --slurm ... --detach --dry-run"
         )
-    node, name = _login_node(login), job.spec.job
-    job = dataclasses.replace(job, slurm=tuple(words))
-    access = access_beside(Path(HOSTS_FILE), job.python)
+    node, name = _login_node(login), spec.job
+    spec = dataclasses.replace(spec, slurm=tuple(slurm_options))
+    access = access_beside(Path(HOSTS_FILE), spec.python)
     with (
         kept_if_taken(runs, name, HostsRecord((node,), access, detached=True)),
         Cluster([node], access.open) as cluster,
     ):
-        screen.say(harmless(detach(job, cluster, LOGIN_DRIVER)))
+        screen.say(harmless(detach(spec, cluster, LOGIN_DRIVER)))
     screen.say(f"detached; its driver is on {node.name}: muster attach {name}, muster stop {name}")
 
 

@@ -17,7 +17,7 @@ from ..bench.links import read as read_links
 from ..bench.run import BenchmarkRun, one_rank_each
 from ..console.terminal import harmless_lines
 from ..errors import MusterError, UnfitError, UsageError
-from ..plan.placement import place
+from ..plan.launcher import place_ranks
 from ..view.page.links_page import links_page
 from ..view.page.render import render, write_page
 from .bench_job import (
@@ -29,10 +29,10 @@ from .bench_job import (
     BenchOptions,
     KeptOptions,
     hosts_for,
-    job_on,
     made,
     require_done,
-    run_job,
+    run_benchmark,
+    spec_of,
 )
 from .command import Exit, flag
 from .options import per_host, size
@@ -57,8 +57,8 @@ class BenchLinks(KeptOptions):
             if len(hosts) < 2:
                 source = "--slurm" if inventory.allocation else self.hosts
                 raise UsageError(f"{source}: a link needs two hosts, here is one")
-            ran = run_job(
-                job_on(inventory, hosts, LINKS, _short_or_in_turn(self, LINKS), self),
+            ran = run_benchmark(
+                spec_of(inventory, hosts, LINKS, _short_or_in_turn(self, LINKS), self),
                 inventory,
                 Path(self.runs),
                 out=not self.json,
@@ -98,8 +98,8 @@ class BenchHosts(KeptOptions):
         _require_baseline(self.baseline, by_host.Speeds)
         with hosts_for(self) as inventory:
             args = _short_or_in_turn(self, HOSTS) + ([f"--folder={self.folder}"] if self.folder else [])
-            job = job_on(inventory, one_rank_each(inventory.hosts), HOSTS, args, self)
-            ran = run_job(job, inventory, Path(self.runs), out=not self.json)
+            spec = spec_of(inventory, one_rank_each(inventory.hosts), HOSTS, args, self)
+            ran = run_benchmark(spec, inventory, Path(self.runs), out=not self.json)
         require_done(ran)
         found, problems = by_host.read(ran.job, made(), ran.hosts, ran.printed)
         before, path = kept.compare(found, "hosts", Path(self.hosts), self.baseline, keep_this=self.keep)
@@ -182,10 +182,10 @@ class BenchCollectives(BenchOptions):
         args = [f"--{name}={value}" for name, value in self._arguments().items()]
         with hosts_for(self) as inventory:
             listed = per_host(inventory.hosts, self.per_host)
-            job = job_on(inventory, listed, SWEEP, [*args, *(["--json"] if self.json else [])], self)
-            job = replace(job, spec=replace(job.spec, np=self.np or None))
-            require_rank(self.root, sum(place(listed, job.spec).counts.values()), "--root")
-            ran = run_job(job, inventory, Path(self.runs), table=not self.json)
+            spec = spec_of(inventory, listed, SWEEP, [*args, *(["--json"] if self.json else [])], self)
+            spec = replace(spec, np=self.np or None)
+            require_rank(self.root, sum(place_ranks(listed, spec).counts.values()), "--root")
+            ran = run_benchmark(spec, inventory, Path(self.runs), table=not self.json)
         if self.json and ran.printed.get(0):
             sys.stdout.write(_swept(ran))
         require_done(ran)

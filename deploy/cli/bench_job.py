@@ -15,16 +15,17 @@ from ..bench import links_text
 from ..bench.findings import failed, of_hosts, of_links
 from ..bench.links import Links, outliers
 from ..bench.links import read as read_links
-from ..bench.run import BenchmarkRun, job_of, one_rank_each
+from ..bench.run import TOOLS, BenchmarkRun, one_rank_each
 from ..bench.run import run as run_to_end
 from ..check.finding import Finding
 from ..console.screen import Screen
 from ..console.terminal import harmless_lines
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
-from ..jobs.job import Job
 from ..jobs.verdict import verdict
-from ..plan.launcher import LAUNCHERS, LauncherName
+from ..plan.program import Program
+from ..plan.source_tree import Tree, of_package
+from ..plan.spec import LAUNCHERS, LauncherName, LaunchSpec
 from .command import Exit, flag
 from .ending import PAGE, end_with_page
 from .inventory import Inventory, inventory_of, require_one_source, slurm_of
@@ -117,17 +118,27 @@ def hosts_for(options: BenchOptions) -> Iterator[Inventory]:
         yield inventory
 
 
-def job_on(
+def spec_of(
     inventory: Inventory, hosts: Sequence[Host], tool: str, args: Sequence[str], options: BenchOptions
-) -> Job:
-    """The job of a benchmark's tool on these hosts."""
-    job = job_of(new_job(), tool, args, hosts, TRAIN, options.launcher, options.backend)
-    job = replace(job, spec=replace(job.spec, allocation=inventory.allocation))
-    return replace(job, network=network(options.network), python=options.python, pythons=inventory.pythons)
+) -> LaunchSpec:
+    """The request of a benchmark's tool on these hosts. It takes no working tree along, only muster.train."""
+    return LaunchSpec(
+        job=new_job(),
+        program=Program(module=f"{TOOLS}.{tool}", args=tuple(args)),
+        tree=Tree(TRAIN, ".", ()),
+        library=of_package(TRAIN),
+        hosts=tuple(hosts),
+        launcher=options.launcher,
+        allocation=inventory.allocation,
+        python=options.python,
+        pythons=inventory.pythons,
+        network=network(options.network),
+        backend=options.backend,
+    )
 
 
-def run_job(
-    job: Job, inventory: Inventory, runs: Path, *, out: bool = False, table: bool = False
+def run_benchmark(
+    spec: LaunchSpec, inventory: Inventory, runs: Path, *, out: bool = False, table: bool = False
 ) -> BenchmarkRun:
     """Run a benchmark's job to its end, with its folder and page. It may have failed.
 
@@ -137,12 +148,12 @@ def run_job(
     screen = Screen(sys.stdout if out else sys.stderr, frozenset())
     try:
         ran = run_to_end(
-            job,
+            spec,
             inventory.open_pipe,
             runs,
             (screen, *([FirstRank(sys.stdout)] if table else [])),
             inventory.blame,
-            inventory.record(job.hosts),
+            inventory.record(spec.hosts),
         )
     finally:
         screen.close()
@@ -183,8 +194,8 @@ def benched(
 
     def ran(tool: str) -> BenchmarkRun | None:
         options = BenchOptions(launcher=launcher, python=python)
-        job = job_on(inventory, one_rank_each(hosts), tool, SHORT[tool], options)
-        done = run_job(job, inventory, runs)
+        spec = spec_of(inventory, one_rank_each(hosts), tool, SHORT[tool], options)
+        done = run_benchmark(spec, inventory, runs)
         if failure := done.result.failure:
             findings.append(failed(failure.host or "", f"{failure.headline} ({done.folder.path})"))
             return None

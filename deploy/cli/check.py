@@ -26,9 +26,8 @@ from ..errors import UnfitError, UsageError
 from ..hosts.hostfile import Host
 from ..hosts.slots import SlotRule, counted_slots, slot_rule
 from ..image.versions import load
-from ..plan.launcher import LAUNCHERS, LauncherName
-from ..plan.placement import place
-from ..plan.spec import LaunchSpec, Program
+from ..plan.launcher import place_ranks
+from ..plan.spec import LAUNCHERS, LauncherName, LaunchSpec
 from .command import Exit, flag
 from .inventory import Inventory, inventory_of, require_one_source, salloc_words
 from .shared import HERE, JSON, RUNS_FOLDER, SLOTS, WHERE, SlurmOptions
@@ -132,7 +131,7 @@ def examined(
 ) -> Checkup:
     """Measure the hosts and judge them. `rule`: of `--slots`; `site`: what is wrong with their Slurm site."""
     hosts = inventory.hosts
-    place(hosts, LaunchSpec(job="", program=Program(), launcher=launcher, allocation=inventory.allocation))
+    place_ranks(hosts, LaunchSpec(job="", launcher=launcher, allocation=inventory.allocation))
     # The answers of many hosts come over some seconds: show how many have come.
     with (
         contextlib.closing(Cluster(hosts, inventory.open_pipe)) as cluster,

@@ -23,7 +23,7 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs import control as jobs
 from ..jobs import hosts_record
-from ..jobs.control import Here, Known, Place
+from ..jobs.control import JobRecords, LocalRuns, LocatedJob
 from ..jobs.hosts_record import HostsRecord
 from ..slurm.mark import any_mark
 from .shared import HOSTS_FILE, RecordOptions
@@ -44,7 +44,7 @@ class Found(NamedTuple):
 
     job: str
     """The id that was looked for, or its end."""
-    known: list[Known]
+    known: list[LocatedJob]
     silent: dict[str, str]
     asked: list[Asked]
 
@@ -57,13 +57,13 @@ class Found(NamedTuple):
         """The same, without these hosts, which the command itself names."""
         return lines_of((host or "here", why) for host, why in self.silent.items() if host not in hosts)
 
-    def named(self, job: str) -> Known:
+    def named(self, job: str) -> LocatedJob:
         """The job with this id, or whose id ends so. `UnfitError` if a silent host may have it."""
         if self.silent and not any(entry.state.job.endswith(job) for entry in self.known):
             raise UnfitError((host or "here", reason) for host, reason in self.silent.items())
         return jobs.only(self.known, job, LOOKED)
 
-    def newest(self, *, running: bool) -> Known:
+    def newest(self, *, running: bool) -> LocatedJob:
         """The newest job, or the newest that runs. `UnfitError` if there is none but a host is silent."""
         if self.silent and not any(entry.state.running or not running for entry in self.known):
             raise UnfitError((host or "here", reason) for host, reason in self.silent.items())
@@ -78,13 +78,13 @@ def look(job: str, options: RecordOptions) -> Iterator[Found]:
     """
     with contextlib.ExitStack() as stack:
         asked, silent = list[Asked](), dict[str, MusterError]()
-        known = jobs.known_to([_here(Path(options.runs))], on_error=silent.__setitem__)
+        known = jobs.jobs_at([_here(Path(options.runs))], on_error=silent.__setitem__)
         is_here = any(job and entry.state.job.endswith(job) for entry in known)
         for chosen, access in () if is_here else _ways(job, options):
             cluster = Cluster(chosen, access.open, facts=False)
             stack.callback(cluster.close)
             errors = cluster.connect()
-            more = jobs.known_to([*cluster.channels.values()], on_error=errors.__setitem__)
+            more = jobs.jobs_at([*cluster.channels.values()], on_error=errors.__setitem__)
             cluster.leave_out(errors)
             silent |= errors
             asked.append(Asked(access, cluster))
@@ -92,13 +92,13 @@ def look(job: str, options: RecordOptions) -> Iterator[Found]:
         yield Found(job, known, {host: error.reason for host, error in silent.items()}, asked)
 
 
-def _here(runs: Path) -> Place:
+def _here(runs: Path) -> JobRecords:
     """The runs of this machine; Slurm is asked where one of them is its batch job."""
     if not any_mark(runs):
-        return Here(runs)
+        return LocalRuns(runs)
     from ..slurm.batch_runs import BatchRuns  # noqa: PLC0415  # most runs are none
 
-    return BatchRuns(runs, Here(runs))
+    return BatchRuns(runs, LocalRuns(runs))
 
 
 def _ways(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], Access]]:
@@ -156,7 +156,7 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def one(job: str, options: RecordOptions, *, default: Default | None = None) -> Iterator[Known]:
+def one(job: str, options: RecordOptions, *, default: Default | None = None) -> Iterator[LocatedJob]:
     """The job with this id, or whose id ends so, while the hosts that know it are connected.
 
     `default`: which job it is without an id, the newest or the newest that runs; it is named on stderr.
@@ -181,9 +181,9 @@ def say_which(job: str, silent: Iterable[str]) -> None:
         _say(line)
 
 
-def require_logs(known: Known) -> None:
+def require_logs(known: LocatedJob) -> None:
     """Refuse a job whose driver runs in a terminal elsewhere: its head knows its state, but not its logs."""
     state = known.state
-    if known.place.host and not state.detached:
+    if known.records.host and not state.detached:
         where = f"{state.driver.host}, in {state.driver_folder}"
         raise UsageError(f"{state.job} belongs to a terminal; what it prints is on {harmless(where)}")

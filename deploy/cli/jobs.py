@@ -18,7 +18,8 @@ from ..errors import UnfitError, UsageError
 from ..jobs import control as jobs
 from ..jobs import table as job_table
 from ..jobs.bounded import TooLargeError, content_of
-from ..jobs.control import Known, Line
+from ..jobs.control import LocatedJob, LogLine
+from ..jobs.fetch import fetch
 from ..jobs.reconnect import reconnecting
 from .command import Exit, flag
 from .ending import PAGE, end_with_page
@@ -141,7 +142,7 @@ def _pattern(grep: str) -> re.Pattern[str]:
         raise UsageError(f"--grep {grep}: {error}") from None
 
 
-def _show(screen: Screen, line: Line, wanted: re.Pattern[str] | None = None) -> None:
+def _show(screen: Screen, line: LogLine, wanted: re.Pattern[str] | None = None) -> None:
     """Print a rank's output as a launch does. The launcher's own output stays in its log."""
     text = line.text
     if wanted and wanted.pattern:
@@ -161,10 +162,10 @@ def _require_shown(screen: Screen) -> None:
         raise screen.error
 
 
-def _end(known: Known, runs: Path, screen: Screen) -> None:
+def _end(known: LocatedJob, runs: Path, screen: Screen) -> None:
     """Bring the folder of a job that is over, print its verdict, and exit with its status."""
     state: JobState = jobs.state_of(known)
-    folder = jobs.fetch(known, runs)
+    folder = fetch(known, runs)
     if state.exit_status is None:
         raise Exit(f"LOST    {harmless(state.why)}\n        logs: {folder}/logs", LOST_STATUS)
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..connect.ahead import ahead
 from ..console.screen import Screen
-from ..plan.placement import place
+from ..plan.launcher import place_ranks
 from ..timings import Timings
 from . import launch_request as request
 from . import options as parse
@@ -37,50 +37,42 @@ class Launch(LaunchOptions):
 
 
 def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
-    """Read the request, connect to its hosts, and carry it out."""
+    """Read the request, connect to its hosts, and handle it."""
     clock = Timings()
     clock.note("Python and the command line", 0.0)
     options = request.with_allocation(options)
     request.refuse(options)
-    words = request.words_for_slurm(options)
-    packages = request.packages_of(options)
+    slurm_options = request.options_for_slurm(options)
+    wanted = request.packages_of(options)
     shown = sys.stderr if options.events == "-" else sys.stdout
     screen = Screen(shown, parse.ranks(options.rank), may_drop=True)
     spec = request.spec_of(options, screen.columns)
     # Mistakes are reported before the job waits for Slurm's hosts; other hosts are connected meanwhile.
-    early = request.work_of(options, clock) if options.slurm not in {"", HERE} else None
-    if words:
+    waits = options.slurm not in {"", HERE}
+    if waits:
+        spec = request.with_code(spec, options, clock)
+    if slurm_options:
         inventory = later()
     else:
         inventory = stack.enter_context(inventory_of(options, options.start_timeout or None))
     hosts = parse.per_host(with_slots(inventory, options.slots), options.per_host)
-    spec = replace(spec, allocation=inventory.allocation)
-    placement = place(hosts, spec) if hosts else None
+    spec = replace(spec, hosts=hosts, allocation=inventory.allocation, pythons=inventory.pythons)
+    placement = place_ranks(hosts, spec) if hosts else None
     used = placement.hosts if placement else ()
     parse.require_ranks(options.rank, sum(placement.counts.values()) if placement else options.np)
     open_pipe = ahead(hosts[:1] if options.detach else used, inventory.open_pipe, clock)
-    work = early or request.work_of(options, clock)
-    from . import carrying  # noqa: PLC0415  # loaded by now
+    if not waits:
+        spec = request.with_code(spec, options, clock)
+    fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)
+    from .launching import PreparedLaunch  # noqa: PLC0415  # loaded by now
 
-    spec = replace(spec, program=work.program, record=work.recorded)
-    fewest = options.min_hosts if words else parse.min_hosts(options.min_hosts, used)
-    job = carrying.job_of(
-        options,
-        spec,
-        hosts,
-        tree=work.tree,
-        library=work.library,
-        pythons=inventory.pythons,
-        min_hosts=fewest,
-    )
-    carrying.carry(
-        job,
-        options,
-        screen,
-        clock,
+    PreparedLaunch(
+        spec=replace(spec, min_hosts=fewest),
+        options=options,
         inventory=replace(inventory, open_pipe=open_pipe),
         placement=placement,
-        words=words or (),
-        asked=packages,
-        dry=options.dry_run,
-    )
+        screen=screen,
+        timings=clock,
+        slurm_options=slurm_options or (),
+        wanted=wanted,
+    ).handle()

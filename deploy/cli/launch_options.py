@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..plan.launcher import LAUNCHERS, LauncherName
+from ..plan.spec import LAUNCHERS, LauncherName
 from .command import flag
 from .options import BACKENDS
 from .shared import (

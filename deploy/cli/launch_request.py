@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from ..envs.wanted import Wanted, wanted
 from ..errors import UsageError
 from ..hosts.slots import slot_rule
-from ..plan.launcher import LAUNCHERS
-from ..plan.source_tree import Tree, of_package, scan
-from ..plan.spec import LaunchSpec, Program
+from ..plan.source_tree import of_package, scan
+from ..plan.spec import LAUNCHERS, START_SECONDS, LaunchSpec
 from ..timings import Timings
 from . import options as parse
 from .inventory import batch_words, require_one_source, slurm_of
@@ -37,15 +35,13 @@ def refuse(options: LaunchOptions) -> None:
     if (options.script or options.module) and options.hosts == HOSTS_FILE and not options.slurm:
         program = options.script or f"-m {options.module}"
         parse.require_hosts_before(program, options.args, Path.cwd())
-    parse.network(options.network)
-    parse.size("--max-log", options.max_log)
     if options.slots:
         slot_rule(options.slots)
     if options.np:  # else the hosts say how many ranks there are
         parse.require_ranks(options.rank, options.np)
 
 
-def words_for_slurm(options: LaunchOptions) -> list[str] | None:
+def options_for_slurm(options: LaunchOptions) -> list[str] | None:
     """The options for Slurm of a launch whose driver Slurm's side has; None for any other launch."""
     # Hosts of a batch job are known only when it starts.
     needing = ("include", "exclude", "per_host", "slots", "requirements")
@@ -65,37 +61,36 @@ def packages_of(options: LaunchOptions) -> Wanted | None:
 
 
 def spec_of(options: LaunchOptions, columns: int | None) -> LaunchSpec:
-    """The specification, without its program and hosts. `columns`: of the terminal that shows the ranks."""
+    """The request without its code and hosts. `columns`: of the terminal that shows the ranks."""
     container = parse.container(
         options.image, options.engine, options.mount, requirements=options.requirements
     )
     restarts = options.max_restarts > 0
     return LaunchSpec(
         job=parse.new_job(),
-        program=Program(),
         launcher=parse.one_of("--launcher", options.launcher, LAUNCHERS),
+        slurm_timeout=float(options.start_timeout),
         np=options.np or None,
+        python=options.python,
+        network=parse.network(options.network),
         backend=parse.one_of("--backend", options.backend, parse.BACKENDS),
         env=parse.environment(options.env, os.environ),
         hidden=parse.taken_from_here(options.env),
         columns=None if options.is_away else columns,
-        may_restart=restarts,
         stdin=not (options.is_away or restarts) and parse.feeds(parse.STDIN),
+        start_timeout=float(options.start_timeout or START_SECONDS),
+        stall_timeout=float(options.stall_timeout),
+        may_restart=restarts,
+        max_restarts=options.max_restarts,
+        max_log=parse.size("--max-log", options.max_log),
+        sample_every=float(options.sample_every),
+        notify=options.notify,
         **container,
     )
 
 
-class Work(NamedTuple):
-    """What goes to the hosts."""
-
-    program: Program
-    recorded: bool
-    tree: Tree
-    library: Tree
-
-
-def work_of(options: LaunchOptions, clock: Timings) -> Work:
-    """Read the working tree, and load what carries a launch out; logins that run meanwhile take longer.
+def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings) -> LaunchSpec:
+    """Add the program and the tree, and load what runs a launch; logins that run meanwhile take longer.
 
     `UsageError` for a program, `--notify` or `--metrics` that is wrong on any host.
     """
@@ -109,12 +104,12 @@ def work_of(options: LaunchOptions, clock: Timings) -> Work:
             no_record=options.no_record,
             stalls=options.stall_timeout > 0,
         )
-        work = Work(program, recorded, tree, of_package(TRAIN))
+        spec = replace(spec, program=program, record=recorded, tree=tree, library=of_package(TRAIN))
     with clock.part("imports meanwhile"):
         from ..jobs.notify import require_notify  # noqa: PLC0415
-        from . import carrying  # noqa: F401, PLC0415
+        from . import launching  # noqa: F401, PLC0415
         from .scrape import address_of  # noqa: PLC0415
     require_notify(options.notify, here=not options.is_away)
     if options.metrics:
         address_of(options.metrics)
-    return work
+    return spec

@@ -11,7 +11,7 @@ from typing import TextIO
 from ..common.os_errors import explain
 from ..console.terminal import harmless
 from ..errors import UsageError
-from ..launch.job_events import JobEvent, Tell
+from ..launch.job_events import JobEvent, OnEvent
 
 STDOUT = "-"
 
@@ -37,7 +37,7 @@ class EventCopies:
 
 
 @contextlib.contextmanager
-def copies(events: str) -> Iterator[tuple[Tell, ...]]:
+def copies(events: str) -> Iterator[tuple[OnEvent, ...]]:
     """The listener of `--events`, if it was given; UsageError for a file that cannot be written."""
     if not events:
         yield ()

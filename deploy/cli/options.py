@@ -21,9 +21,9 @@ from ..errors import UsageError
 from ..hosts.bounds import MOST_RANKS
 from ..hosts.containers import ENGINES
 from ..hosts.hostfile import Host
-from ..plan.mpi_use import asks_for_mpi
+from ..plan.program import Program, asks_for_mpi
 from ..plan.source_tree import Tree
-from ..plan.spec import Mount, Program
+from ..plan.spec import Mount
 from .script import script_of
 from .shared import require_rank
 

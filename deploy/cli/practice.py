@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..connect.opener import access_beside
 from ..console.screen import Screen
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..hosts.hostfile import MAX_SLOTS
 from ..image.engine import Engine
-from ..jobs.hosts_record import HostsRecord
-from ..jobs.job import Job
-from ..plan.launcher import LauncherName
+from ..plan.launcher import place_ranks
+from ..plan.program import Program
 from ..plan.source_tree import Tree, of_package, scan
-from ..plan.spec import LaunchSpec, Program
+from ..plan.spec import LauncherName, LaunchSpec
 from ..timings import Timings
 from . import options
-from .carrying import carry_out
 from .command import Command, Exit, flag
+from .inventory import of_file
+from .launch_options import LaunchOptions
+from .launching import PreparedLaunch
 from .shared import HOSTS_ALSO, HOSTS_FILE, MUSTER, NEW_RUN, RUNS_FOLDER, TRAIN
 
 EXAMPLES, COMPOSE = MUSTER / "examples", MUSTER / "compose.yaml"
@@ -91,12 +91,18 @@ class Demo(Command):
             _require_extra(chosen, self.launcher)
             hosts_file, screen = Path(folder, "hosts.txt"), Screen(sys.stdout)
             hosts_file.write_text(f"localhost slots={self.np or chosen.ranks}\n")
-            job = _job(chosen, self.launcher, hosts_file, screen.columns)
-            access = access_beside(hosts_file, "")
-            record = HostsRecord(job.hosts, access)
+            spec = _spec(chosen, self.launcher, hosts_file, screen.columns)
             if chosen.hint:
                 screen.say(chosen.hint)
-            carry_out(job, access.open, Path(self.runs), screen, Timings(), record=record)
+            launch = LaunchOptions(hosts=str(hosts_file), runs=self.runs)
+            PreparedLaunch(
+                spec=spec,
+                options=launch,
+                inventory=of_file(launch),
+                placement=place_ranks(spec.hosts, spec),
+                screen=screen,
+                timings=Timings(),
+            ).handle()
 
 
 def _chosen(np: int, *, fail: bool, hang: bool) -> _Demo:
@@ -107,8 +113,8 @@ def _chosen(np: int, *, fail: bool, hang: bool) -> _Demo:
     return _FAIL if fail else _HANG if hang else _DEMO
 
 
-def _job(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int | None) -> Job:
-    """The job of a demo. No file of the user's current folder belongs to it."""
+def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int | None) -> LaunchSpec:
+    """The request of a demo. No file of the user's current folder belongs to it."""
     tree = Tree(hosts_file.parent, ".", ())
     if chosen.script:
         project = hosts_file.parent / "project"
@@ -116,19 +122,15 @@ def _job(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int |
         shutil.copy(EXAMPLES / chosen.script, project)
         tree = scan(project)
     module = "" if chosen.script else options.DEFAULT_MODULE
-    spec = LaunchSpec(
+    return LaunchSpec(
         job=options.new_job(),
         program=Program(script=chosen.script, module=module),
+        tree=tree,
+        library=of_package(TRAIN),
+        hosts=hostfile.load(hosts_file),
         launcher=launcher,
         columns=columns,
         record=bool(chosen.stall_timeout),
-    )
-    return Job(
-        spec=spec,
-        hosts=hostfile.load(hosts_file),
-        tree=tree,
-        library=of_package(TRAIN),
-        start_timeout=60.0,
         stall_timeout=chosen.stall_timeout,
     )
 

@@ -17,9 +17,9 @@ from ..connect.cluster import Cluster
 from ..connect.opener import opener
 from ..errors import UsageError
 from ..hosts import hostfile
-from ..jobs.control import Known, state_of
+from ..jobs.control import LocatedJob, state_of
 from ..jobs.reconnect import reconnecting
-from ..launch.stacks import gather
+from ..launch.diagnosis import gather_stacks
 from ..view.top.history import TopHistory
 from ..view.top.screen import as_json, everything
 from ..view.top.sources import HostSource, JobSource, RecordSource
@@ -80,15 +80,15 @@ def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], s
     Application(source, history, read_stacks).run()
 
 
-def _stacks(known: Known, found: Found, options: Top) -> str:
+def _stacks(known: LocatedJob, found: Found, options: Top) -> str:
     """The stacks of a job's ranks, over connections of their own."""
     with job_hosts(state_of(known), found, options) as (_, channels, silent):
-        gathered = gather(known.state.job, channels)
+        gathered = gather_stacks(known.state.job, channels)
     return str(replace(gathered, problems={**gathered.problems, **silent}))
 
 
 @contextlib.contextmanager
-def _job(options: Top) -> Iterator[tuple[Known, Found]]:
+def _job(options: Top) -> Iterator[tuple[LocatedJob, Found]]:
     """The job with this id, or the newest that runs."""
     with look(options.job, options) as found:
         running = [entry for entry in found.known if entry.state.running]

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from ..console.terminal import harmless
 from ..errors import UsageError
-from ..jobs import control as jobs
-from ..jobs.control import Known
-from ..jobs.snapshot import snapshot
+from ..jobs.control import LocatedJob
+from ..jobs.fetch import fetch, snapshot
 from ..view.compare import results
 from ..view.compare.differences import differences, unrecorded
 from ..view.compare.results import outcome
@@ -84,20 +83,20 @@ def _records(job: str, options: RecordOptions, copies: Path) -> Records:
     """The records of a job, wherever it is; those of a job that runs elsewhere are copied to this folder."""
     with one(job, options) as known:
         require_logs(known)
-        if not known.place.host:
+        if not known.records.host:
             return read(Path(known.state.folder))
         if not known.state.running:
-            return read(jobs.fetch(known, Path(options.runs)))
+            return read(fetch(known, Path(options.runs)))
         folder = copies / known.state.job
         snapshot(known, folder)
         return read(folder)
 
 
 @contextlib.contextmanager
-def _folder(known: Known, runs: Path) -> Iterator[tuple[Path, Path]]:
+def _folder(known: LocatedJob, runs: Path) -> Iterator[tuple[Path, Path]]:
     """The folder with the records of a job, wherever it is, and where its page belongs."""
-    if not known.place.host or not known.state.running:
-        folder = jobs.fetch(known, runs) if known.place.host else Path(known.state.folder)
+    if not known.records.host or not known.state.running:
+        folder = fetch(known, runs) if known.records.host else Path(known.state.folder)
         yield folder, folder / NAME
         return
     with tempfile.TemporaryDirectory(prefix="muster-report-") as copies:

@@ -9,7 +9,7 @@ from json import dumps
 
 from ..console.terminal import harmless_lines
 from ..errors import UnfitError
-from ..launch import stacks
+from ..launch.diagnosis import gather_stacks
 from ..why.gather import gather, gather_stragglers, with_silent
 from ..why.stragglers import lines
 from ..why.verdict import explain
@@ -28,7 +28,7 @@ class Stacks(RunningJobOptions):
     def run(self) -> None:
         """Read the stacks of all ranks, and print them."""
         with running(self, (self.include, self.exclude)) as (state, channels, silent):
-            gathered = stacks.gather(state.job, channels)
+            gathered = gather_stacks(state.job, channels)
         sys.stdout.write(harmless_lines(str(gathered)))
         exit_if_silent(silent)
         if gathered.problems:

@@ -12,13 +12,13 @@ from ..connect.silence import FROZEN
 from ..errors import MusterError, UnfitError
 from ..launch.deliver import DELIVERY_SECONDS, Contents
 from ..plan.source_tree import Tree, of_package
-from .job import Job
+from ..plan.spec import LaunchSpec
 
 PYTHON = (3, 10)
 OWN_HOSTS = "muster.deploy.jobs.detached_main"
 
 
-def detach(job: Job, cluster: Cluster, driver: str = OWN_HOSTS) -> str:
+def detach(spec: LaunchSpec, cluster: Cluster, driver: str = OWN_HOSTS) -> str:
     """Start the job on its head, the only host of `cluster`; returns its title once the ranks are started.
 
     `driver`: its module, another one where the hosts are not the job's own.
@@ -29,13 +29,11 @@ def detach(job: Job, cluster: Cluster, driver: str = OWN_HOSTS) -> str:
     head = cluster.hosts[0].name
     _require_python(head, cluster.facts[head].python)
     code = own_code()
-    for tree in (job.tree, job.library, code):
+    for tree in (spec.tree, spec.library, code):
         contents = Contents(tree)
         contents.ask(cluster.channels[head], verify=True)  # the driver there has no other source for them
         contents.send(cluster.channels[head])
-    cluster.channels[head].ask(
-        DETACH, name=job.spec.job, code=code.listing(), job=job.as_json(), driver=driver
-    )
+    cluster.channels[head].ask(DETACH, name=spec.job, code=code.listing(), job=spec.as_json(), driver=driver)
     return _first_word(cluster)
 
 

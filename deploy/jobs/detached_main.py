@@ -1,8 +1,8 @@
 """The driver of a detached job, a process on the job's head: `deploy/agent/job/detach.py` starts it.
 
-It is the same driver as in `fab launch`, but reaches the hosts in another way: the agent of the head is its
-child process, and it connects to the other hosts with OpenSSH's client. It needs only the standard library.
-Its run folder is in the job's folder, so that everyone who can log in can ask about the job.
+It is the same driver as in `muster launch`, but reaches the hosts in another way: the agent of the head is
+its child process, and it connects to the other hosts with OpenSSH's client. It needs only the standard
+library. Its run folder is in the job's folder, so that everyone who can log in can ask about the job.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .. import interrupts
+from ..common.durable import read_intact
 from ..common.paths import MusterPaths
+from ..common.store import Store
 from ..common.users import home
 from ..connect.pipe import OpenPipe, Pipe
 from ..connect.transports.local import LocalPipe
@@ -30,126 +33,161 @@ from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
 from ..launch.result import TERMINATED
 from ..plan.launch_plan import LaunchPlan
-from .job import Job
+from ..plan.source_tree import Tree, TreeFile
+from ..plan.spec import LaunchSpec
 from .notify import notify
 from .run_folder import RunFolder
 from .runner import Attempts, Blame
-from .stored import stored
-from .unstarted import end_unstarted, why_unstarted
+from .verdict import end_unstarted, why_unstarted
 
 END_SECONDS = 20.0
 """The bound of its end after a second signal: that a job is ended and recorded on all hosts."""
 
 
+@dataclass(frozen=True)
+class StoredTree(Tree):
+    """A tree whose contents are in a store of this machine, by their digests.
+
+    The machine of the launch may be unreachable, or its tree may have changed since.
+    """
+
+    store: Path = Path()
+
+    def source(self, file: TreeFile) -> Path:
+        """Where the content of a file is."""
+        return Store(self.store).path(file.digest)
+
+    def _content(self, file: TreeFile) -> bytes:
+        content = read_intact(self.source(file), file.digest)
+        if content is None:
+            raise MusterError(
+                f"{file.path}: lost or damaged in {self.store} since the job was launched; launch it again"
+            )
+        return content
+
+
+def stored(tree: Tree, store: Path) -> StoredTree:
+    """The same files, read from the store in this folder."""
+    return StoredTree(**{field.name: getattr(tree, field.name) for field in fields(Tree)}, store=store)
+
+
 class Hosts(NamedTuple):
     """The hosts of a job, and the way to them."""
 
-    job: Job
+    spec: LaunchSpec
     open_pipe: OpenPipe
     blame: Blame = lambda result: result
 
 
-Take = Callable[[Job, RunFolder, Callable[[str], None]], AbstractContextManager[Hosts]]
-"""Gives the hosts of a job. The function that it gets tells whoever hands the job over that it waits."""
+TakeHosts = Callable[[LaunchSpec, RunFolder, Callable[[str], None]], AbstractContextManager[Hosts]]
+"""Gives the hosts of a job. The function that it gets reports to the launching command that the job waits."""
 
 
-def main(folder_name: str, take: Take | None = None) -> None:
+def main(folder_name: str, take_hosts: TakeHosts | None = None) -> None:
     """Drive the job given on stdin, in a process that outlives its launcher."""
-    job = Job.of_json(json.load(sys.stdin))
+    spec = LaunchSpec.of_json(json.load(sys.stdin))
     if os.fork():
         os._exit(0)
     end_at_sigterm_alone()
     store = Path(MusterPaths.of_home(home()).store)
-    job = dataclasses.replace(job, tree=stored(job.tree, store), library=stored(job.library, store))
-    drive(job, Path(folder_name), take)
+    spec = dataclasses.replace(spec, tree=stored(spec.tree, store), library=stored(spec.library, store))
+    drive(spec, Path(folder_name), take_hosts)
 
 
-def drive(job: Job, folder: Path, take: Take | None = None) -> None:
+def drive(spec: LaunchSpec, folder: Path, take_hosts: TakeHosts | None = None) -> None:
     """Run the job to its verdict, in its folder.
 
     If the launching command is gone before the first report, the job is not started.
     """
-    run = RunFolder(folder, "run", detached=True, max_log=job.max_log)
-    word = _FirstWord()
+    run = RunFolder(folder, "run", detached=True, max_log=spec.max_log)
+    report = _StartReport()
     try:
-        with (take or _own_hosts)(job, run, word.waits) as hosts:
-            result = _attempts(hosts, run, word).run()
+        with (take_hosts or _own_hosts)(spec, run, report.waits) as hosts:
+            result = _attempts(hosts, run, report).run()
     except (MusterError, KeyboardInterrupt) as error:
-        if word.said and run.waits:
-            _tell(notify(job.notify, end_unstarted(run.path, *why_unstarted(error, run.path))))
+        if report.is_sent and run.waits:
+            _warn(notify(spec.notify, end_unstarted(run.path, *why_unstarted(error, run.path))))
             return
-        if word.said:  # a job that has started leaves checkpoints and logs, which belong to the user
+        if report.is_sent:  # a job that has started leaves checkpoints and logs, which belong to the user
             raise
         shutil.rmtree(folder, ignore_errors=True)
-        word.refused(error)
+        report.refused(error)
     else:
-        _tell(notify(job.notify, result))
+        _warn(notify(spec.notify, result))
 
 
-def _attempts(hosts: Hosts, run: RunFolder, word: _FirstWord) -> Attempts:
-    job = hosts.job
+def _attempts(hosts: Hosts, run: RunFolder, report: _StartReport) -> Attempts:
+    spec = hosts.spec
 
     def on_wait(line: str) -> None:
-        run.wait(job.spec, line)
-        word.waits(f"job {job.spec.job}: {line}")
+        run.wait(spec, line)
+        report.waits(f"job {spec.job}: {line}")
 
-    packages = Present(job.spec.environment, job.spec.packages) if job.spec.environment else None
-    given: dict[str, Any] = {"blame": hosts.blame, "packages": packages, "on_wait": on_wait}
-    return Attempts(job, hosts.open_pipe, run, (run,), word.started, **given)
+    packages = Present(spec.environment, spec.packages) if spec.environment else None
+    return Attempts(
+        spec,
+        hosts.open_pipe,
+        run,
+        (run,),
+        report.started,
+        blame=hosts.blame,
+        packages=packages,
+        on_wait=on_wait,
+    )
 
 
-def _tell(why: str) -> None:
+def _warn(why: str) -> None:
     """Write why --notify failed, if it did, into driver.log."""
     if why:
         sys.stderr.write(f"{why}\n")
 
 
-class _FirstWord:
-    """The only report to the driver that hands the job over: that the job runs, or why it does not."""
+class _StartReport:
+    """The only report to the driver that launched the job: that the job runs, or why it does not."""
 
     def __init__(self) -> None:
-        self.said = False
+        self.is_sent = False
 
     def waits(self, text: str) -> None:
         """Report that the job waits for its hosts."""
-        if not self.said:
-            self._say(title=text)
+        if not self.is_sent:
+            self._send(title=text)
 
     def started(self, plan: LaunchPlan) -> None:
         """Report that the job starts now."""
-        if not self.said:
-            self._say(title=plan.title)
+        if not self.is_sent:
+            self._send(title=plan.title)
 
     def refused(self, error: BaseException) -> None:
         """Report why the job does not start."""
         reasons = error.reasons if isinstance(error, UnfitError) else ()
         status = error.exit_status if isinstance(error, MusterError) else TERMINATED
         with contextlib.suppress(MusterError):
-            self._say(error=str(error) or "stopped before it started", unfit=reasons, exit_status=status)
+            self._send(error=str(error) or "stopped before it started", unfit=reasons, exit_status=status)
 
-    def _say(self, **word: object) -> None:
-        """`MusterError` if the driver that waits for this word has ended."""
+    def _send(self, **report: object) -> None:
+        """`MusterError` if the driver that waits for this report has ended."""
         try:
-            os.write(sys.stdout.fileno(), json.dumps(word).encode() + b"\n")
+            os.write(sys.stdout.fileno(), json.dumps(report).encode() + b"\n")
         except BrokenPipeError:
             raise MusterError("the driver that launched this job ended before the job started") from None
-        self.said = True
+        self.is_sent = True
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # driver.log, from here on
 
 
 @contextlib.contextmanager
-def _own_hosts(job: Job, run: RunFolder, waits: Callable[[str], None]) -> Iterator[Hosts]:
+def _own_hosts(spec: LaunchSpec, run: RunFolder, waits: Callable[[str], None]) -> Iterator[Hosts]:
     """The hosts that the job names, at once."""
-    yield Hosts(job, _opener(job))
+    yield Hosts(spec, _opener(spec))
 
 
-def _opener(job: Job) -> OpenPipe:
-    head = job.hosts[0].name
+def _opener(spec: LaunchSpec) -> OpenPipe:
+    head = spec.hosts[0].name
 
     def open_pipe(host: Host) -> Pipe:
         if host.name == head:
             return LocalPipe(None)  # the host's agent has started this driver with the job's Python
-        return OpenSshPipe(host, job.python or job.pythons.get(host.name, "python3"), head=head)
+        return OpenSshPipe(host, spec.python or spec.pythons.get(host.name, "python3"), head=head)
 
     return open_pipe
 

@@ -44,18 +44,18 @@ def missing_module(result: LaunchResult) -> str:
 
 
 def _explain_module(name: str, plan: LaunchPlan) -> str:
-    sent = [PurePosixPath(file.path) for file in plan.tree.files]
+    sent = [PurePosixPath(file.path) for file in plan.spec.tree.files]
     wanted = (PurePosixPath(f"{name}.py"), PurePosixPath(name, "__init__.py"))
     folders = [str(_before(path, tail)) for path in sent for tail in wanted if _ends_with(path, tail)]
     if folders:
-        nearest = os.path.relpath(min(folders, key=len), plan.tree.within)
+        nearest = os.path.relpath(min(folders, key=len), plan.spec.tree.within)
         there = shlex.quote(nearest)
         return f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={there}"
-    program = PurePosixPath(plan.tree.within, plan.spec.program.script or "").parent
-    places = (program, PurePosixPath(plan.tree.within), PurePosixPath("."))
+    program = PurePosixPath(plan.spec.tree.within, plan.spec.program.script or "").parent
+    places = (program, PurePosixPath(plan.spec.tree.within), PurePosixPath("."))
     for listing in (place / name for place in places for name in _REQUIREMENTS):
         if listing in sent and not plan.spec.environment:
-            path = os.path.relpath(listing, plan.tree.within)
+            path = os.path.relpath(listing, plan.spec.tree.within)
             return (
                 f"the hosts have no {name}; launch with --requirements {shlex.quote(path)} if that lists it"
             )
@@ -92,9 +92,9 @@ def _explain(name: str, plan: LaunchPlan) -> str:
     inner = _in_tree(name, plan)
     if not inner:
         return ""
-    travelled = {file.path for file in plan.tree.files}
+    travelled = {file.path for file in plan.spec.tree.files}
     for path in (inner, str(PurePosixPath(inner).parent)):
-        here = _is_here(plan.tree.root, path)
+        here = _is_here(plan.spec.tree.root, path)
         if here and not any(sent == path or sent.startswith(f"{path}/") for sent in travelled):
             return (
                 f"the {here} {harmless(path)} is here, but did not travel: a launch leaves out what git "
@@ -110,9 +110,9 @@ def _in_tree(name: str, plan: LaunchPlan) -> str:
     for host in plan.hosts:
         code = PurePosixPath(host.folder, "code")
         if PurePosixPath(name).is_relative_to(code):
-            name = str(PurePosixPath(plan.tree.root, PurePosixPath(name).relative_to(code)))
+            name = str(PurePosixPath(plan.spec.tree.root, PurePosixPath(name).relative_to(code)))
             break
-    path = os.path.relpath(Path(plan.tree.root, plan.tree.within, name), plan.tree.root)
+    path = os.path.relpath(Path(plan.spec.tree.root, plan.spec.tree.within, name), plan.spec.tree.root)
     return "" if path == ".." or path.startswith("../") else os.path.normpath(path)
 
 

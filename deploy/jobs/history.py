@@ -1,7 +1,4 @@
-"""The history of a job: what happens, told in the order in which the driver learns it.
-
-A watcher of each attempt: it adds to what `execute` tells when each rank printed first and last.
-"""
+"""Watches an attempt: its events in the order in which the driver learns them, and its first lines."""
 
 from __future__ import annotations
 
@@ -10,18 +7,40 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..common.clock import now
-from ..launch.job_events import LONGEST_TEXT, EventType, JobEvent, Tell, of_failure
+from ..launch.job_events import LONGEST_TEXT, EventType, JobEvent, OnEvent, of_failure
 from ..launch.result import LaunchResult
 from ..plan.launch_plan import LaunchPlan
+from ..timings import Timings
+
+
+class FirstLines:
+    """Notes when the first rank and when the last rank printed its first line."""
+
+    def __init__(self, timings: Timings, ranks: int) -> None:
+        self._timings, self._missing, self._began = timings, {*range(ranks)}, timings.now()
+        self._ranks = ranks
+
+    def output(self, rank: int, host: str, stream: str, text: str) -> None:
+        """What a rank printed."""
+        if rank in self._missing:
+            self._missing.discard(rank)
+            if len(self._missing) == self._ranks - 1:
+                self._timings.note("first rank's first line", self._began)
+            if not self._missing:
+                self._timings.note("last rank's first line", self._began)
+
+    def launcher(self, host: str, text: str) -> None:
+        """Ignored: the line is not of a rank."""
+
 
 MOST_FAILURES = 64
 """Failures of an attempt that become events. Only the first counts, and a host may send any number."""
 
 
-class History:
+class JobHistory:
     """Completes the events of a job and passes them on to every listener."""
 
-    def __init__(self, job: str, listeners: Sequence[Tell]) -> None:
+    def __init__(self, job: str, listeners: Sequence[OnEvent]) -> None:
         self._job, self._listeners = job, listeners
         self._attempt, self._over = 0, False
         self._printed: dict[int, float] = {}
@@ -36,7 +55,7 @@ class History:
         self._pass_on(self._event("attempt.started", hosts=names, ranks=len(plan.ranks), text=plan.title))
 
     def tell(self, event: JobEvent) -> None:
-        """Something that `execute` has learned."""
+        """Something that the loop has learned."""
         if event.exit_status is not None:
             key = (event.type, event.host, event.rank)
             if key in self._failures or len(self._failures) >= MOST_FAILURES:

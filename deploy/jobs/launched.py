@@ -18,7 +18,6 @@ from ..hosts.facts import Facts
 from ..plan.launch_plan import LaunchPlan
 from ..plan.source_tree import Tree
 from ..plan.spec import is_secret
-from .job import Job
 
 HIDDEN = "***"
 # Texts are kept so that two runs can be compared line by line. Larger files differ by their hash alone.
@@ -35,7 +34,7 @@ def hidden_values(text: str) -> str:
     return _SECRET_OPTION.sub(rf"\1\2{HIDDEN}", text)
 
 
-def launched(job: Job, plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
+def launched(plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
     """The content of launch.json: everything that may make two runs differ."""
     program, spec = plan.spec.program, plan.spec
     return {
@@ -51,11 +50,11 @@ def launched(job: Job, plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str
         **({"image": spec.image} if spec.image else {}),
         "env": {name: HIDDEN if is_secret(name, spec.hidden) else value for name, value in spec.env},
         "options": {
-            "start-timeout": job.start_timeout,
-            "stall-timeout": job.stall_timeout,
-            "max-restarts": job.max_restarts,
-            "min-hosts": job.min_hosts,
-            "network": job.network,
+            "start-timeout": spec.start_timeout,
+            "stall-timeout": spec.stall_timeout,
+            "max-restarts": spec.max_restarts,
+            "min-hosts": spec.min_hosts,
+            "network": spec.network,
         },
         "hosts": [
             {
@@ -66,8 +65,8 @@ def launched(job: Job, plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str
             for host in plan.hosts
         ],
         "code": {
-            "root": str(plan.tree.root),
-            "files": {file.path: file.link or file.digest for file in plan.tree.files},
+            "root": str(plan.spec.tree.root),
+            "files": {file.path: file.link or file.digest for file in plan.spec.tree.files},
         },
     }
 

@@ -18,7 +18,7 @@ LAST_BYTES = 1 << 13
 
 
 @dataclass
-class _Cut:
+class _CutLog:
     """A log that is cut. `last`: the newest of what is left out."""
 
     host: str
@@ -34,7 +34,7 @@ class LogShares:
         """The bytes that all logs together may take; 0 for no limit."""
         self._share = 0
         self._left: dict[str, int] = {}
-        self._cut: dict[str, _Cut] = {}
+        self._cut: dict[str, _CutLog] = {}
 
     def share_out(self, plan: LaunchPlan, used: int) -> None:
         """Give each rank of an attempt, and the launcher of each host, its share of what is left."""
@@ -54,7 +54,7 @@ class LogShares:
             return content
         note = b""
         if cut is None:
-            cut = self._cut[log] = _Cut(host)
+            cut = self._cut[log] = _CutLog(host)
             where = f"{host} has all of it"
             note = f"\n[cut here, {where}: --max-log {self.most} is {self._share} for each rank]\n".encode()
         cut.left_out += len(content)

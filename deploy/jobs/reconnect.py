@@ -11,18 +11,18 @@ from ..connect.pipe import LostError, why_lost
 from ..connect.requests.jobs import OUTPUT
 from ..connect.requests.request import Answer, Request
 from ..errors import MusterError
-from .control import Known
+from .control import LocatedJob
 
 TRY_SECONDS, PAUSE_SECONDS = 60.0, 2.0
 FINAL = frozenset({"host.protocol-error", "python.failed", "ssh.shell-noisy", "ssh.shell-reads"})
 """Losses that another connection would not change."""
 
 
-def reconnecting(known: Known, tell: Callable[[str], object] = lambda line: None) -> Known:
+def reconnecting(located: LocatedJob, tell: Callable[[str], object] = lambda line: None) -> LocatedJob:
     """The job at a place that is connected to again; at this machine it is as it was."""
-    if not isinstance(known.place, Channel):
-        return known
-    return known._replace(place=Reconnecting(known, known.place, tell))
+    if not isinstance(located.records, Channel):
+        return located
+    return located._replace(records=Reconnecting(located, located.records, tell))
 
 
 class Reconnecting:
@@ -31,9 +31,9 @@ class Reconnecting:
     `tell`: gets a line when the connection is lost, and when it is there again.
     """
 
-    def __init__(self, known: Known, channel: Channel, tell: Callable[[str], object]) -> None:
+    def __init__(self, located: LocatedJob, channel: Channel, tell: Callable[[str], object]) -> None:
         self.host = channel.host
-        self._known, self._channel, self._tell = known, channel, tell
+        self._located, self._channel, self._tell = located, channel, tell
         self._at = 0
         """How much of the output was read. A new agent begins there."""
 
@@ -72,8 +72,8 @@ class Reconnecting:
                 why = failed.reason
             else:
                 return
-        job = self._known.state.job
-        left = "the job keeps running on its hosts; " if self._known.state.running else ""
+        job = self._located.state.job
+        left = "the job keeps running on its hosts; " if self._located.state.running else ""
         raise LostError(
             f"no connection for {TRY_SECONDS:.0f} s: {why}",
             f"{left}see it again with: muster {'attach' if left else 'logs'} {job}",

@@ -23,14 +23,11 @@ from ..errors import MusterError, UsageError
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan
-from ..plan.spec import LaunchSpec
+from ..plan.spec import MAX_LOG, LaunchSpec
 from ..why.lateness import Pace
 from ..why.stragglers import Straggler
-from . import pace_file
-from .job import MAX_LOG
 from .log_shares import LogShares
-from .sample_file import NAME as SAMPLES
-from .sample_file import SampleFile
+from .sample_file import PACE, SAMPLES, SampleFile, pace_line
 
 # Reserved at the start, so that verdict and result can be written even if the disk is full at the end, or has
 # no inode left: two files for two files.
@@ -162,8 +159,8 @@ class RunFolder:
         """Append the pace of the ranks; like samples, it is extra."""
         if not self._full:
             with contextlib.suppress(OSError):
-                text = pace_file.line(at, self._attempt, pace, late)
-                _write_all(self._file(self.path / pace_file.NAME), text.encode())
+                text = pace_line(at, self._attempt, pace, late)
+                _write_all(self._file(self.path / PACE), text.encode())
 
     def say(self, text: str) -> None:
         """Append a line of the driver itself; before there is a folder, keep it until then."""

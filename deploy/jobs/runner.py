@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..common.clock import now
 from ..connect.channel import Channel
@@ -19,26 +19,23 @@ from ..console.text import count
 from ..envs.present import Packages
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host
-from ..launch.containers import Images
-from ..launch.deliver import Contents, deliver, prepare_for
+from ..launch.cause import explain_port_conflict
+from ..launch.deliver import Contents, LaunchImages, deliver, prepare_for
 from ..launch.events import Watcher
-from ..launch.execute import execute
-from ..launch.job_events import JobEvent, Tell
-from ..launch.outputs import outputs
+from ..launch.job_events import JobEvent, OnEvent
+from ..launch.loop import LaunchLoop
+from ..launch.rank_io import StdinFeeder, outputs
 from ..launch.result import Failure, LaunchResult, interruption
-from ..launch.stdin import Input
-from ..launch.stolen_port import blame_thief
-from ..plan.contained import found_inside
+from ..plan.container import found_inside
 from ..plan.launch_plan import LaunchPlan
-from ..plan.placement import Placement, place
+from ..plan.launcher import place_ranks
+from ..plan.placement import Placement
 from ..plan.planner import plan
 from ..plan.spec import LaunchSpec
 from ..timings import Timings
 from . import restart_policy as restart
-from .first_lines import FirstLines
 from .hints import left_behind, missing_module, refused_option
-from .history import History
-from .job import Job
+from .history import FirstLines, JobHistory
 from .launched import launched, texts
 from .metrics import Metrics
 from .programs import tools
@@ -56,28 +53,32 @@ class Observer(Watcher, Protocol):
 
 
 def make_plan(  # noqa: PLR0917  # what an attempt has
-    job: Job,
     spec: LaunchSpec,
     placement: Placement,
     cluster: Cluster,
     timings: Timings,
     packages: Packages | None = None,
-    images: Images | None = None,
+    images: LaunchImages | None = None,
+    *,
+    pull: bool = True,
 ) -> LaunchPlan:
-    """The plan of one attempt, on hosts that are connected. `packages` are brought before."""
+    """The plan of one attempt, on hosts that are connected. `packages` are brought before.
+
+    `images`: if the hosts were asked before. `pull`: hosts that lack the image fetch it.
+    """
     if packages:
         with timings.part("packages"):
             cluster.facts.update(packages.furnish(cluster))
     containers = None
-    if images:
+    if spec.image:
         with timings.part("image"):
-            containers = images.furnish(cluster)
+            containers = (images or LaunchImages(spec, lambda line: None)).require(cluster, pull=pull)
     facts = cluster.survey()
     with timings.part("plan"):
         if packages:
             spec = dataclasses.replace(spec, environment=packages.key, packages=packages.described)
         texts = tools(inside=containers is not None)
-        made = plan(spec, placement, facts, job.tree, job.library, tools=texts, containers=containers)
+        made = plan(spec, placement, facts, tools=texts, containers=containers)
     if containers:  # the records of the run say what the ranks have
         cluster.facts.update(found_inside(spec, facts.hosts, containers))
     return made
@@ -87,20 +88,12 @@ Blame = Callable[[LaunchResult], LaunchResult]
 """Gives a result the cause that only the source of the hosts knows."""
 
 
-def spec_of(job: Job, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
-    """The spec of an attempt of this driver. With fewer hosts there may be fewer ranks than in its first."""
-    ranks = job.spec.np
-    if ranks and attempt:
-        ranks = min(ranks, sum(host.slots for host in hosts))
-    return dataclasses.replace(job.spec, np=ranks, attempt=job.spec.attempt + attempt)
-
-
 class Attempts:
     """Runs the attempts of a job, shows its progress and keeps its records."""
 
     def __init__(
         self,
-        job: Job,
+        spec: LaunchSpec,
         open_pipe: OpenPipe,
         folder: RunFolder,
         observers: Sequence[Observer],
@@ -109,7 +102,7 @@ class Attempts:
         timings: Timings | None = None,
         stdin: int | None = None,
         blame: Blame = lambda result: result,
-        listeners: Sequence[Tell] = (),
+        listeners: Sequence[OnEvent] = (),
         packages: Packages | None = None,
         on_wait: Callable[[str], None] = lambda line: None,
         placement: Placement | None = None,
@@ -120,14 +113,14 @@ class Attempts:
         """
         self._timings = timings or Timings()
         self._packages, self._placement = packages, placement
-        self.job, self.folder, self.observers = job, folder, observers
+        self.spec, self.folder, self.observers = spec, folder, observers
         self._open_pipe, self._on_start, self._blame = open_pipe, on_start, blame
         self._on_wait = on_wait
-        self._history = History(job.spec.job, (folder.event, *listeners))
-        self._stdin = Input(stdin) if job.spec.stdin and stdin is not None else None
+        self._history = JobHistory(spec.job, (folder.event, *listeners))
+        self._stdin = StdinFeeder(stdin) if spec.stdin and stdin is not None else None
         # The part of the input that rank 0 has read cannot be read again by a second attempt.
         other_ports = 0 if self._stdin else restart.OTHER_PORTS
-        self._policy = Policy(job.max_restarts, job.min_hosts, other_ports)
+        self._policy = Policy(spec.max_restarts, spec.min_hosts, other_ports)
         self._results: list[LaunchResult] = []
         self._announced: LaunchPlan | None = None
         self._again = False
@@ -138,7 +131,7 @@ class Attempts:
 
         Once an attempt was announced as started, there is always a result.
         """
-        hosts: tuple[Host, ...] = self.job.hosts
+        hosts: tuple[Host, ...] = self.spec.hosts
         try:
             while hosts:
                 hosts = self._attempt(hosts, len(self._results))
@@ -154,16 +147,16 @@ class Attempts:
     def _attempt(self, hosts: tuple[Host, ...], attempt: int) -> tuple[Host, ...]:
         """Make an attempt; returns the hosts of the next one, or none if there is no next one."""
         try:
-            spec = spec_of(self.job, hosts, attempt)
-            placement = (None if attempt else self._placement) or place(hosts, spec)
+            spec = self.spec.for_attempt(hosts, attempt)
+            placement = (None if attempt else self._placement) or place_ranks(hosts, spec)
             timings = Timings() if attempt else self._timings
-            contents = (Contents(self.job.tree), Contents(self.job.library))
-            images = Images(self.job.spec, self._wait, pull=True) if self.job.spec.image else None
-            furnishing = images or self._packages
-            greet = partial(prepare_for, contents, ask=furnishing.ask if furnishing else None)
-            given: dict[str, Any] = {"timings": timings, "greet": greet, "network": self.job.network}
-            with Cluster(placement.hosts, self._open_pipe, **given) as cluster:
-                the_plan = make_plan(self.job, spec, placement, cluster, timings, self._packages, images)
+            contents = (Contents(spec.tree), Contents(spec.library))
+            images = LaunchImages(spec, self._wait) if spec.image else None
+            asks_more = images or self._packages
+            greet = partial(prepare_for, contents, ask=asks_more.ask if asks_more else None)
+            hosts_used, open_pipe, network = placement.hosts, self._open_pipe, spec.network
+            with Cluster(hosts_used, open_pipe, timings=timings, greet=greet, network=network) as cluster:
+                the_plan = make_plan(spec, placement, cluster, timings, self._packages, images)
                 with timings.part("delivery"):
                     deliver(the_plan, cluster, contents)
                 self._execute(the_plan, cluster, timings)
@@ -191,25 +184,24 @@ class Attempts:
         self._on_start(the_plan)
         self._announced = the_plan
         self._history.began(the_plan)
-        code = None if self._results else texts(the_plan.tree)
-        self.folder.keep_launched(launched(self.job, the_plan, cluster.facts), code)
+        code = None if self._results else texts(the_plan.spec.tree)
+        self.folder.keep_launched(launched(the_plan, cluster.facts), code)
         for line in (the_plan.title, *(f"note: {note}" for note in the_plan.notes)):
             self._say(line)
-        limits = {"start_timeout": self.job.start_timeout, "stall_timeout": self.job.stall_timeout}
-        watchers: tuple[Watcher, ...] = (
-            FirstLines(timings, len(the_plan.ranks)),
-            self._history,
-            *self.observers,
-        )
-        limits["sample_every"] = self.job.sample_every
-        keep, keep_pace, tell = self.folder.sampled, self.folder.paced, self._tell
-        result = execute(
-            the_plan, cluster, watchers, timings=timings, stdin=self._stdin, keep=keep,
-            keep_pace=keep_pace, tell=tell, detached=self.folder.detached, **limits,
-        )  # fmt: skip
+        result = LaunchLoop(
+            the_plan,
+            cluster,
+            (FirstLines(timings, len(the_plan.ranks)), self._history, *self.observers),
+            timings=timings,
+            stdin=self._stdin,
+            on_event=self._on_event,
+            on_sample=self.folder.sampled,
+            on_pace=self.folder.paced,
+            detached=self.folder.detached,
+        ).run()
         self._again = False
         self._results.append(result)  # the rest is extra: no error or interrupt may cost the verdict
-        result = self._explained(self._blame(blame_thief(result, head)), cluster)
+        result = self._explained(self._blame(explain_port_conflict(result, head)), cluster)
         result = dataclasses.replace(self.folder.ended(result), timings=timings.parts())
         self._results[-1] = result
         self._history.ended(result)
@@ -230,7 +222,7 @@ class Attempts:
         if not self.folder.detached:
             with contextlib.suppress(MusterError):
                 text = json.dumps(content, indent=2) + "\n"
-                written = head.post(RECORD, job=self.job.spec.job, name=name, text=text)
+                written = head.post(RECORD, job=self.spec.job, name=name, text=text)
                 if wait:
                     head.wait(written, 5)
 
@@ -244,7 +236,7 @@ class Attempts:
         return decision.hosts
 
     def _give_up(self, error: MusterError | KeyboardInterrupt) -> None:
-        """Make a result after an error outside of `execute`: in an announced attempt, or before a restart.
+        """Make a result after an error outside of the loop: in an announced attempt, or before a restart.
 
         An interrupt of a job that is about to start again is the end of that job, and the failure before it
         becomes a note. An interrupt of a job that is over changes nothing.
@@ -276,14 +268,14 @@ class Attempts:
             result = dataclasses.replace(result, notes=(*result.notes, note))
         return result
 
-    def _tell(self, event: JobEvent) -> None:
-        """Keep what `execute` has learned; say what cannot wait for the verdict."""
+    def _on_event(self, event: JobEvent) -> None:
+        """Keep what the loop has learned; say what cannot wait for the verdict."""
         self._history.tell(event)
         if event.type == "rank.lingers":
             self._say(event.text)
 
     def _wait(self, line: str) -> None:
-        """Tell what the job waits for; a job that starts again is known to run."""
+        """Say what the job waits for; a job that starts again is known to run."""
         if not self._announced:
             self._on_wait(line)
         self._say(line)

@@ -1,22 +1,29 @@
-"""The file of a run's samples, `samples.jsonl.gz`: written line by line, readable up to where it is cut.
+"""The files of a run's samples, `samples.jsonl.gz`, and of its pace, `pace.jsonl`.
 
-It is gzip in members of about 1 MiB, so that a reader may also begin in the middle: `gzip -dc` and Python's
-gzip module read all of it. Each line is flushed, so a driver that is killed leaves what it has measured.
+Samples are written line by line, readable up to where they are cut: gzip in members of about 1 MiB, so that a
+reader may also begin in the middle. `gzip -dc` and Python's gzip module read all of it. Each line is flushed,
+so a driver that is killed leaves what it has measured.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..common.samples import HostSample, as_line, of_line
+from ..why.lateness import Pace, RankPace
+from ..why.stragglers import Straggler
 from .bounded import GZIP, LONGEST_LINE, MOST_RATIO
 
-NAME = "samples.jsonl.gz"
+SAMPLES, PACE = "samples.jsonl.gz", "pace.jsonl"
 MOST_FILE = 1 << 28  # bytes: 8 hosts of 8 ranks and 8 GPUs are kept in full for most of a day
 MEMBER = 1 << 20
+MOST_RANKS = 256
+"""Of more ranks, a line of the pace has those that work longest on a step."""
 HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
 """How each member begins: gzip, deflate, no name and no time."""
 
@@ -132,3 +139,29 @@ class SampleReader:
 
 def _packer() -> zlib._Compress:
     return zlib.compressobj(6, zlib.DEFLATED, GZIP)
+
+
+def pace_line(at: float, attempt: int, pace: Pace, late: Sequence[Straggler]) -> str:
+    """A look at a running attempt as a line, with its newline. Times in seconds."""
+    ranks = sorted(sorted(pace.ranks, key=lambda rank: -rank.own)[:MOST_RANKS], key=lambda rank: rank.rank)
+    record = {
+        "at": round(at, 3),
+        "attempt": attempt,
+        "group": pace.group,
+        "steps": pace.steps,
+        "step_seconds": round(pace.step_seconds, 6),
+        "regular": pace.regular,
+        "ranks": [_rank(rank) for rank in ranks],
+        "late": [one.as_json() for one in late],
+    }
+    return json.dumps(record, separators=(",", ":")) + "\n"
+
+
+def _rank(rank: RankPace) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "own_seconds": round(rank.own, 6),
+        "late_seconds": round(rank.late, 6),
+        "late": rank.is_late,
+    }

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from ..common.paths import JobPaths
 from ..console.fold import fold, fold_names
 from ..console.terminal import harmless
 from ..console.text import count, size, span
-from ..errors import lines_of
-from ..launch import early
-from ..launch.blame import LAUNCHER_SIGNALS
-from ..launch.result import Failure, LaunchResult
-from ..plan.launch_plan import HostPlan
+from ..errors import MusterError, lines_of
+from ..launch.cause import LAUNCHER_SIGNALS, early_lines
+from ..launch.result import TERMINATED, Failure, Kind, LaunchResult, stopped_by
+from ..plan.launch_plan import HostPlan, LaunchPlan
+from ..plan.spec import LaunchSpec
 from ..why import stragglers
 from .run_folder import RunFolder
 
@@ -34,7 +37,7 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
         lines = [f"FAILED  {failure.headline if plan.hosts else failure.reason}"]
         if result.why:
             lines += [f"        why: {line}" for line in (result.why.headline, result.why.cause)]
-        lines += [f"        why: {line}" for line in early.lines(result.early, result.started)]
+        lines += [f"        why: {line}" for line in early_lines(result.early, result.started)]
         lines += [f"        | {harmless(line.rstrip())}" for line in failure.tail[-TAIL_LINES:]]
         lines += [f"        after {seconds:.1f} s of {what}"] if plan.hosts else []
         if others := _others(result, failure):
@@ -77,3 +80,26 @@ def _where(failure: Failure | None, folder: RunFolder) -> str:
             if path.is_file() and path.stat().st_size:
                 return str(path)
     return str(folder.logs)
+
+
+def end_unstarted(folder: Path, kind: Kind, reason: str, status: int) -> LaunchResult:
+    """Write the result of a job whose ranks never started; returns it, with a plan without hosts."""
+    record = json.loads((folder / "job.json").read_text())
+    spec = LaunchSpec(**{name: record[name] for name in ("job", "launcher", "attempt")})
+    plan = LaunchPlan(spec, (), "")
+    failure = Failure(kind, reason, status, at=time.time())
+    result = LaunchResult(plan, record["started"], failure.at, failure, {})
+    run = RunFolder(folder.parent, folder.name, detached=True)
+    run.finish(result, verdict(result, run))
+    return result
+
+
+def why_unstarted(error: BaseException, folder: Path) -> tuple[Kind, str, int]:
+    """The kind, reason and exit status of the failure of a job that this error kept from starting."""
+    if isinstance(error, MusterError):
+        return "driver", str(error), error.exit_status or 1
+    try:
+        by = json.loads((folder / "stop.json").read_text())["by"]
+    except (OSError, ValueError, LookupError):
+        return "interrupted", "stopped before it started", TERMINATED
+    return "stopped", stopped_by(by), TERMINATED

@@ -1,24 +1,100 @@
-"""Sends code and files to the hosts. A host gets only the contents that it lacks."""
+"""Gives the hosts what a launch needs: its code and files, and the image of its containers.
+
+A host gets only the contents that it lacks.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple
 from functools import lru_cache
+from pathlib import Path
 
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
-from ..connect.requests.containers import CONTAINER_START
+from ..connect.pipe import LostError
+from ..connect.requests.containers import CONTAINER, CONTAINER_START
 from ..connect.requests.hosts import FREE_PORT, LOAD
 from ..connect.requests.launch import MISSING, PREPARE, STORE, Missing, Prepared
 from ..connect.requests.request import Nothing
-from ..errors import MusterError
+from ..errors import MusterError, UnfitError
+from ..hosts.containers import ContainerThere, EngineName, require_same, what_brings
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
+from ..plan.spec import LaunchSpec
+
+# A host that lacks the image fetches it: as long as it reports that it is busy, it has time.
+LOOK_SECONDS, PULL_SECONDS = 300.0, 6 * 3600.0
+# What engines say where a registry wants a login; Docker's own says it of unknown names too.
+_REFUSED = re.compile(r"(?i)no basic auth credentials|unauthorized|denied|authentication required")
+_SURVEY = Path(__file__).parents[1] / "agent" / "container" / "survey.py"
+
+
+class LaunchImages:
+    """The image that a launch names, on each host. `say` gets a line for hosts that fetch it."""
+
+    def __init__(self, spec: LaunchSpec, say: Callable[[str], None]) -> None:
+        self._image, self._engine, self._say = spec.image, spec.engine, say
+        self._survey = _SURVEY.read_bytes()
+        self._asked: dict[str, Future[ContainerThere]] = {}
+
+    def ask(self, channel: Channel) -> None:
+        """Ask a host for the image while other hosts are still connecting."""
+        self._asked[channel.host] = self._post(channel, pull=False)
+
+    def require(self, cluster: Cluster, *, pull: bool) -> Mapping[str, ContainerThere]:
+        """The image of every host; `UnfitError` where it is missing or another. `pull`: fetch it."""
+        channels = cluster.channels
+        for host in channels.keys() - self._asked.keys():
+            self.ask(channels[host])
+
+        def look(host: str) -> ContainerThere:
+            return channels[host].wait(self._asked.pop(host), LOOK_SECONDS)
+
+        there = on_every(channels, look, interrupted=cluster.close).require_all()
+        if lacking := [host for host, known in there.items() if not known.id]:
+            if not pull or there[lacking[0]].engine == "apptainer":
+                raise UnfitError((host, self._lacks(there[host])) for host in lacking)
+            self._say(f"{', '.join(lacking)}: fetching {self._image}")
+            fetched = on_every(
+                lacking,
+                lambda host: self._fetch(channels[host], there[host].engine),
+                interrupted=cluster.close,
+            )
+            there |= fetched.require_all()
+        require_same(self._image, there)
+        return there
+
+    def _fetch(self, channel: Channel, engine: EngineName) -> ContainerThere:
+        try:
+            return channel.wait(self._post(channel, pull=True), PULL_SECONDS)
+        except LostError:
+            raise
+        except MusterError as error:
+            login = (
+                f"log in to its registry there ({engine} login), or " if _REFUSED.search(error.reason) else ""
+            )
+            bring = what_brings(self._image, engine)
+            raise MusterError(
+                f"{error.reason}; {login}bring it from here: {bring}", host=channel.host
+            ) from None
+
+    def _post(self, channel: Channel, *, pull: bool) -> Future[ContainerThere]:
+        return channel.post(CONTAINER, self._survey, image=self._image, engine=self._engine, pull=pull)
+
+    def _lacks(self, there: ContainerThere) -> str:
+        if there.engine == "apptainer":
+            return f"there is no {self._image}; bring it: {what_brings(self._image, there.engine)}"
+        return (
+            f"{there.engine} has no image {self._image}; a launch lets the host fetch it, a dry run "
+            f"does not; or bring it from here: {what_brings(self._image, there.engine)}"
+        )
+
 
 DELIVERY_SECONDS, MISSING_SECONDS, CONTAINER_SECONDS = 600.0, 30.0, 150.0
 # The time that a host has to make a job's folder from its store, and the extra time for each file and MiB.
@@ -32,7 +108,7 @@ def deliver(plan: LaunchPlan, cluster: Cluster, contents: Sequence[Contents] = (
 
     `contents`: the contents of the plan's trees, if the hosts were asked before which of them they lack.
     """
-    contents = contents or (Contents(plan.tree), Contents(plan.library))
+    contents = contents or (Contents(plan.spec.tree), Contents(plan.spec.library))
     by_name = {host.host.name: host for host in plan.hosts}
 
     def act(name: str) -> None:
@@ -107,7 +183,7 @@ class Contents:
 def _deliver(plan: LaunchPlan, host: HostPlan, channel: Channel, contents: Sequence[Contents]) -> None:
     for tree in contents:
         tree.send(channel)
-    seconds = preparation_seconds(plan.tree, plan.library)
+    seconds = preparation_seconds(plan.spec.tree, plan.spec.library)
     prepared = _post_prepare(plan, host, channel)
     freed = channel.post(FREE_PORT)  # answered in order, so both take a single round trip
     started = _start_container(host, channel)
@@ -143,11 +219,11 @@ def _post_prepare(plan: LaunchPlan, host: HostPlan, channel: Channel) -> Future[
         attempt=plan.spec.attempt,
         stdin=plan.spec.stdin,
         environment=plan.spec.environment,
-        code=plan.tree.listing(),
-        library=plan.library.listing(),
+        code=plan.spec.tree.listing(),
+        library=plan.spec.library.listing(),
         files=[astuple(file) for file in host.files],
         # Inside of a container they lead to what is mounted there.
-        links=plan.tree.links_out() if host.container is None else [],
+        links=plan.spec.tree.links_out() if host.container is None else [],
     )
 
 

@@ -32,11 +32,10 @@ from ..console.terminal import harmless
 from ..console.text import describe_code, status_of
 from ..plan.openmpi import starts_daemon
 from . import result
-from .lingering import Lingering
+from .rank_io import StdinFeeder
 from .result import TERMINATED, Failure, alone, describe_out_of_memory, stopped
-from .state import State, UntrueReport
-from .stdin import Input
-from .watchdogs import Stall
+from .state import ImpossibleReport, LaunchState, Lingering
+from .watchdogs import StallWatchdog
 
 # When the launcher has ended, reports of ranks on other hosts may still be under way.
 LATE_SECONDS = 2.0
@@ -56,16 +55,16 @@ class Watcher(Protocol):
         ...
 
 
-class Reports:
+class ReportHandlers:
     """Handles the events of all hosts, one at a time."""
 
     def __init__(
         self,
-        state: State,
+        state: LaunchState,
         cluster: Cluster,
         watchers: Sequence[Watcher],
-        stall: Stall,
-        stdin: Input | None = None,
+        stall: StallWatchdog,
+        stdin: StdinFeeder | None = None,
     ) -> None:
         self.state, self.cluster, self.watchers, self.stall = state, cluster, watchers, stall
         self.stdin = stdin
@@ -94,9 +93,9 @@ class Reports:
         """Handle an event. A report that cannot be true is a failure of its host."""
         try:
             if type(report) not in self._handlers:
-                raise UntrueReport("a report that has no place in a launch")
+                raise ImpossibleReport("a report that has no place in a launch")
             self._handlers[type(report)](host, report)
-        except UntrueReport as error:
+        except ImpossibleReport as error:
             reason = f"protocol error: {error}; {DISTRUST}"
             self.state.fail(Failure("host", reason, 3, host=host, at=now()))
 
@@ -126,7 +125,7 @@ class Reports:
     def _input_taken(self, host: str, report: InputTaken) -> None:
         self.state.require_own(host, report.rank)
         if report.rank or not self.stdin or not self.stdin.taken(still_read=report.still_read):
-            raise UntrueReport("that a rank took input which it was not sent")
+            raise ImpossibleReport("that a rank took input which it was not sent")
 
     def _output(self, host: str, report: Output) -> None:
         rank, text = report.rank, report.text
@@ -172,7 +171,7 @@ class Reports:
     def _command_end(self, host: str, report: CommandEnd) -> None:
         codes = self.state.launcher_codes
         if host not in self.state.commands:
-            raise UntrueReport("the end of a launcher that was not started there")
+            raise ImpossibleReport("the end of a launcher that was not started there")
         codes[host] = report.code
         if report.code < 0:  # it was killed: failures of ranks are now a consequence
             why = f": {why}" if (why := _why(report.out_of_memory)) else ""
@@ -185,7 +184,7 @@ class Reports:
         """mpirun on the head asks for its daemon on a host of the job: once, and for nothing else."""
         plan, daemons = self.state.plan, self.state.daemons
         if plan.spec.launcher != "mpirun" or host != plan.hosts[0].host.name:
-            raise UntrueReport("only mpirun on the head starts anything elsewhere")
+            raise ImpossibleReport("only mpirun on the head starts anything elsewhere")
         target, reason = self.cluster.channels.get(report.host), ""
         if target is None:
             reason = f"mpirun asked for {report.host}, which is not a host of this job"
@@ -203,7 +202,7 @@ class Reports:
 
     def _shell_end(self, host: str, report: ShellEnd) -> None:
         if host not in self.state.daemons:
-            raise UntrueReport("the end of a daemon that nobody asked it for")
+            raise ImpossibleReport("the end of a daemon that nobody asked it for")
         if report.code != 0:
             self._daemon_end(host, DaemonEnd("mpirun's daemon", report.code, report.time))
         self.state.phases[host] = "mpirun's daemon up"  # the daemon goes on after the shell that started it

@@ -81,11 +81,11 @@ class JobEvent:
         return json.dumps(asdict(self)) + "\n"
 
 
-Tell = Callable[[JobEvent], None]
+OnEvent = Callable[[JobEvent], None]
 
 
 def ignore(event: JobEvent) -> None:
-    """Tell nobody."""
+    """Drop an event."""
 
 
 def of_failure(failure: Failure, plan: LaunchPlan) -> JobEvent:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..connect.requests.launch import Outputs
 from ..console.text import describe_code, status_of
 from ..plan.launch_plan import LaunchPlan
-from ..plan.placement import Place
+from ..plan.placement import PlacedRank
 from ..timings import TimedPart
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def describe_out_of_memory(limit: int | None) -> str:
 class RankEnd:
     """How one rank ended: its exit code (negative for a signal), when, and its last lines."""
 
-    place: Place
+    place: PlacedRank
     code: int
     at: float
     tail: tuple[str, ...] = ()
@@ -143,13 +143,13 @@ class LaunchResult:
     late: tuple[Straggler, ...] = ()
     """The ranks of a recorded job that the others waited for, the latest first."""
     early: tuple[RankEnd, ...] = ()
-    """The ranks that ended well before the failure, where it is one of ranks that miss a peer (early.py)."""
+    """The ranks that ended well before the failure, where it is one of ranks that miss a peer (cause.py)."""
     launcher_said: bool = False
     """Whether mpirun or torchrun printed anything."""
     timings: tuple[TimedPart, ...] = ()
     """Where the time of its start went."""
     warned: bool = False
-    """Whether a signal was passed on to its ranks (notice.py): then it does not start again."""
+    """Whether a signal was passed on to its ranks (rank_io.py): then it does not start again."""
 
     @property
     def exit_status(self) -> int:
@@ -188,7 +188,7 @@ class LaunchResult:
             "earlier_attempts": [attempt.as_json() for attempt in earlier],
         }
 
-    def _rank_json(self, place: Place) -> dict[str, Any]:
+    def _rank_json(self, place: PlacedRank) -> dict[str, Any]:
         end = self.ends.get(place.rank)
         return {
             "rank": place.rank,

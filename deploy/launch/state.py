@@ -1,33 +1,117 @@
-"""The state of a running launch, and its failures so far."""
+"""The state of a running launch: what is due, how far each rank is, and its failures so far."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from ..common.clock import now
+from ..connect.reports import ProgramOver
+from ..console.terminal import harmless
 from ..console.text import span
 from ..errors import MusterError
 from ..plan import openmpi
 from ..plan.launch_plan import LaunchPlan
-from .job_events import EventType, JobEvent, Tell, ignore, of_failure
-from .lingering import LATE_SECONDS, SHOWN_SECONDS, Lingering
+from ..plan.placement import PlacedRank
+from .job_events import EventType, JobEvent, OnEvent, ignore, of_failure
 from .result import Failure, RankEnd
-from .timers import Deadlines
+
+Action = Callable[[], None]
+
+
+class Deadlines:
+    """Actions and the times when they are due. An action that is set already keeps its time."""
+
+    def __init__(self) -> None:
+        self._due: dict[Action, float] = {}
+
+    def after(self, seconds: float, action: Action) -> None:
+        """Do an action after a number of seconds, unless it is set already."""
+        self._due.setdefault(action, time.monotonic() + seconds)
+
+    def are_due(self) -> bool:
+        """Whether any action is due."""
+        return self.seconds_left() <= 0
+
+    def do_what_is_due(self) -> None:
+        """Do each action that is due, once."""
+        now = time.monotonic()
+        for action in [action for action, due in self._due.items() if due <= now]:
+            del self._due[action]
+            action()
+
+    def seconds_left(self) -> float:
+        """Seconds until the next action is due; an hour if there is no action."""
+        return max(0.0, min(self._due.values(), default=time.monotonic() + 3600.0) - time.monotonic())
+
+
+SHOWN_SECONDS = 3.0
+"""From an exception to the line about it: by then ranks that fail have ended, also on a busy machine."""
+LATE_SECONDS = 10.0
+"""After the time that a rank gives itself, the driver ends it: its interpreter may no longer run."""
+
+
+@dataclass(frozen=True)
+class Lingering:
+    """A rank whose program is over while its process lives: a thread or a child keeps it alive.
+
+    `at`: on the driver's clock.
+    """
+
+    place: PlacedRank
+    at: float
+    report: ProgramOver
+
+    @property
+    def failed(self) -> bool:
+        """Whether an exception ended its program."""
+        return bool(self.report.error)
+
+    @property
+    def sentence(self) -> str:
+        """`rank 1 (node2): ValueError: boom; thread 'writer' in save (a.py:3) keeps its process alive`."""
+        report, alive = self.report, self._alive
+        who, seconds = f"rank {self.place.rank} ({self.place.host})", f"{self.report.ends_in:.0f} s"
+        if not self.failed:
+            return f"{who}: {self.reason}"
+        if report.ended:
+            return f"{who}: its process lived for {seconds} after the exception, and was ended: {alive}"
+        return f"{who}: {self.error}; its process lives, and is ended in {seconds}: {alive}"
+
+    @property
+    def reason(self) -> str:
+        """The same without the rank, for a job that stands still."""
+        return f"its program is over, but its process lives: {self._alive}"
+
+    @property
+    def _alive(self) -> str:
+        return harmless(", ".join(self.report.alive))
+
+    @property
+    def error(self) -> str:
+        """`ValueError: boom`."""
+        return harmless(self.report.error[-1])[:400] if self.report.error else ""
+
+    def as_failure(self) -> Failure:
+        """The exception as the reason of a failed launch."""
+        place, tail = self.place, tuple(f"{line}\n" for line in self.report.error)
+        return Failure("rank", self.error, 1, host=place.host, rank=place.rank, at=self.at, tail=tail)
+
 
 # Failures that arrive within this time are compared by when they happened: victims often report first.
 SETTLE_SECONDS = 0.3
 LAUNCHER_TAIL = 40
 
 
-class UntrueReport(MusterError):
+class ImpossibleReport(MusterError):
     """A report that cannot be true: about another host, or about something that nobody asked for."""
 
 
-class State:
+class LaunchState:
     """One launch from its start to its end."""
 
-    def __init__(self, plan: LaunchPlan, tell: Tell = ignore) -> None:
+    def __init__(self, plan: LaunchPlan, tell: OnEvent = ignore) -> None:
         self.plan, self._tell = plan, tell
         self.deadlines = Deadlines()
         self.places = {place.rank: place for place in plan.ranks}
@@ -50,9 +134,9 @@ class State:
         self.over = False
 
     def require_own(self, host: str, rank: int) -> None:
-        """`UntrueReport` unless this rank was planned for this host."""
+        """`ImpossibleReport` unless this rank was planned for this host."""
         if rank not in self.places or self.places[rank].host != host:
-            raise UntrueReport(f"a report of rank {rank}, which the plan does not have there")
+            raise ImpossibleReport(f"a report of rank {rank}, which the plan does not have there")
 
     def fail(self, failure: Failure) -> None:
         """Note a failure. The launch ends SETTLE_SECONDS later: reports of earlier ones may still come."""
@@ -130,7 +214,7 @@ class State:
         return (*self.notes, *short, *lingering)
 
     def launcher_said(self, text: str) -> None:
-        """Keep the last lines of mpirun or torchrun. Add a note if MPI_Comm_spawn found no free slot."""
+        """OnSample the last lines of mpirun or torchrun. Add a note if MPI_Comm_spawn found no free slot."""
         if openmpi.is_full(text) and openmpi.FULL not in self.notes:
             self.notes.append(openmpi.FULL)
         self.launcher_tail = [*self.launcher_tail[1 - LAUNCHER_TAIL :], text.rstrip("\n")]

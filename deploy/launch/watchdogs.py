@@ -15,7 +15,7 @@ from ..common.clock import now
 from ..connect.reports import Pulses
 from ..console.text import span
 from .result import Failure
-from .state import State
+from .state import LaunchState
 
 # Helper threads wake up now and then, so a rank that uses less than a twentieth of a core is idle.
 IDLE_SHARE = 0.05
@@ -33,10 +33,10 @@ class _Seen:
     since: float = 0.0
 
 
-class Stall:
+class StallWatchdog:
     """Detects stalls from the pulses and the output of the ranks."""
 
-    def __init__(self, state: State, seconds: float) -> None:
+    def __init__(self, state: LaunchState, seconds: float) -> None:
         self.seconds = seconds
         self._state = state
         self._seen: dict[int, _Seen] = {}
@@ -92,10 +92,10 @@ class Stall:
         self._state.fail(Failure("stall", reason, 3, host=host, rank=rank, at=now()))
 
 
-class Start:
+class StartWatchdog:
     """Fails a launch whose ranks have not all started after a time."""
 
-    def __init__(self, state: State, seconds: float) -> None:
+    def __init__(self, state: LaunchState, seconds: float) -> None:
         self._state, self._seconds = state, seconds
         state.deadlines.after(seconds, self._judge)
 

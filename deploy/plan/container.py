@@ -1,4 +1,4 @@
-"""The container of a host: the engine's command that starts it, and who starts the ranks in it. Pure.
+"""Plans whose ranks run in containers: the engine's command, who starts the ranks, what the image has. Pure.
 
 One container for each host and attempt. Its first process is `keeper.py` (deploy/agent/container), which
 starts commands for the agent. It has the host's network, process numbers and shared memory, and folders at
@@ -7,34 +7,20 @@ the same paths, so that agents, launchers and ranks find each other as without a
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..common.paths import JobPaths, MusterPaths
-from ..errors import HostError
-from ..hosts.containers import SHOWN, ContainerThere
+from ..errors import HostError, UnfitError
+from ..hosts.containers import SHOWN, ContainerThere, inside
 from ..hosts.facts import Facts
+from .launch_plan import ContainerPlan, HostPlan, RemoteFile
 from .spec import LaunchSpec, Mount
 
 PRIVATE = "$MUSTER_AGENT"
 """The agent's private folder in the engine's argv: the agent puts in its own (deploy/agent/container)."""
-
-
-@dataclass(frozen=True)
-class ContainerPlan:
-    """The container of a host."""
-
-    image: str
-    """What is started: the image by its id, so that every host starts the same."""
-    argv: tuple[str, ...]
-    """The engine's command; it runs as long as the container."""
-    remove: tuple[str, ...]
-    """The engine's command that ends the container by force; empty where there is nothing but processes."""
-    launcher_inside: bool
-    """Whether the launcher runs in it; else the host's mpirun starts each rank in it."""
-    environment: tuple[tuple[str, str], ...]
-    """Variables of everything in it, besides those of the image and of the ranks."""
 
 
 def plan_container(spec: LaunchSpec, host: str, facts: Facts, there: ContainerThere) -> ContainerPlan:
@@ -170,3 +156,67 @@ def _gpus(spec: LaunchSpec, facts: Facts, there: ContainerThere) -> tuple[str, .
         else "install nvidia-container-toolkit there; or --env CUDA_VISIBLE_DEVICES= without GPUs"
     )
     raise HostError("container.gpus", f"it has GPUs, but {what} for {there.engine}", remedy)
+
+
+def found_inside(
+    spec: LaunchSpec, outside: Mapping[str, Facts], there: Mapping[str, ContainerThere]
+) -> Mapping[str, Facts]:
+    """What the launch finds in the image on each host; `UnfitError` without what starts the ranks."""
+    if not there:
+        return outside
+    known = {
+        name: dataclasses.replace(inside(facts, there[name]), uid=inner_uid(facts, there[name]))
+        for name, facts in outside.items()
+    }
+    if spec.launcher == "torchrun":
+        lacking = [name for name, facts in known.items() if facts.torch is None]
+        why = f"{spec.image} has no torch, of which torchrun is a part"
+    else:
+        lacking = [name for name, facts in known.items() if facts.mpirun is None]
+        why = f"neither {spec.image} nor the host has mpirun; --launcher torchrun needs none"
+    if lacking:
+        raise UnfitError((name, why) for name in lacking)
+    return known
+
+
+def contained(
+    spec: LaunchSpec,
+    plans: Sequence[HostPlan],
+    outside: Mapping[str, Facts],
+    there: Mapping[str, ContainerThere],
+    *,
+    programs: Mapping[str, str],
+) -> tuple[HostPlan, ...]:
+    """The plans of hosts with a container each; `UnfitError` with every host whose GPUs cannot get in."""
+    plans_inside, reasons = [], []
+    for host in plans:
+        name = host.host.name
+        try:
+            container = plan_container(spec, name, outside[name], there[name])
+        except HostError as error:
+            reasons.append((name, error.reason))
+            continue
+        more = _container_files(host, container, outside[name], there[name], programs)
+        files = {file.path: file for file in (*host.files, *more)}  # a later file replaces an earlier one
+        plans_inside.append(dataclasses.replace(host, files=tuple(files.values()), container=container))
+    if reasons:
+        raise UnfitError(reasons)
+    return tuple(plans_inside)
+
+
+def _container_files(
+    host: HostPlan, container: ContainerPlan, facts: Facts, there: ContainerThere, texts: Mapping[str, str]
+) -> Iterator[RemoteFile]:
+    """What a container needs in the job's folder. mpirun outside starts a `muster-rank` that goes inside."""
+    programs = JobPaths(host.folder).programs
+    for name, text in texts.items():
+        yield RemoteFile(f"{programs}/{name}", 0o600, text)
+    if (users := passwd(facts, there)) is not None:
+        yield RemoteFile(f"{programs}/passwd", 0o644, users)
+    if not container.launcher_inside and there.inside:
+        enter = (facts.executable, "-IS", f"{programs}/enter.py")
+        rank = (there.inside.executable, "-IS", f"{programs}/rank.py")
+        rsh = (facts.executable, "-IS", f"{programs}/rsh.py")
+        for name, argv in (("rank", (*enter, *rank)), ("rsh", rsh)):
+            start = f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n'
+            yield RemoteFile(f"{programs}/muster-{name}", 0o700, start)

@@ -1,8 +1,9 @@
-"""The only call of git: it reads a repository, and runs nothing that the repository names.
+"""Which files git says belong to a work tree: its own, those of its submodules, of repositories inside it.
 
-A tree may come from elsewhere with its `.git`, such as an unpacked archive. git would obey the settings in
-there: `core.fsmonitor` and hooks are commands, a missing object is fetched by a command of `remote.*` (file
-and ext transports run one too), `core.worktree` leads to another folder.
+The only call of git reads a repository, and runs nothing that the repository names. A tree may come from
+elsewhere with its `.git`, such as an unpacked archive. git would obey the settings in there:
+`core.fsmonitor` and hooks are commands, a missing object is fetched by a command of `remote.*` (file and ext
+transports run one too), `core.worktree` leads to another folder.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UsageError
+from ..hosts.received_paths import is_dot_git
+from .walk import KEYS, RUNS, walk
 
 # Given on the command line, they come after every file of settings, and after what such a file includes.
 # No setting that ls-files reads names any other command: filters and textconv belong to the content of files.
@@ -78,3 +83,85 @@ def _environment(root: Path) -> dict[str, str]:
         "GIT_TERMINAL_PROMPT": "0",
         "LC_ALL": "C",
     }
+
+
+MOST_DEPTH = 20  # of submodules
+LONGEST_PATH, LONGEST_NAME = 4000, 255  # no file has a longer one
+
+
+@dataclass(frozen=True)
+class GitFiles:
+    """Paths below the root of a work tree. Some may not exist: what git tracks may be deleted by now."""
+
+    tracked: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
+    """Files that git neither tracks nor ignores."""
+    absent: set[str] = field(default_factory=set)
+    """Submodules that are not checked out."""
+
+
+def git_files(root: Path, depth: int = 0) -> GitFiles:
+    """The files of a work tree and of its submodules, whose commits it tracks, as git tells them.
+
+    Another repository in the tree may come from anywhere. It is read without git, with its `.gitignore`.
+    """
+    if depth > MOST_DEPTH:
+        raise UsageError(f"{root}: repositories inside of each other, more than {MOST_DEPTH} deep")
+    found = GitFiles()
+    for name in _inside(root, _names(git(root, "ls-files", "--cached", "-z"))):
+        path = root / name
+        if path.is_symlink() or not path.is_dir():
+            found.tracked.add(name)
+        elif (path / ".git").exists():
+            _add(found, name, git_files(path, depth + 1))
+        else:
+            found.absent.add(name)
+    for name in _inside(root, _names(git(root, "ls-files", "--others", "--exclude-standard", "-z"))):
+        path = root / name
+        if path.is_symlink() or not path.is_dir():
+            found.others.add(name)
+        elif not {RUNS, KEYS} & {*name.split("/")} and not _is_second_work_tree(path):
+            found.others.update(f"{name}/{inner}" for inner in walk(path, gitignore=True))
+    return found
+
+
+def _add(found: GitFiles, folder: str, inner: GitFiles) -> None:
+    found.tracked.update(f"{folder}/{name}" for name in inner.tracked)
+    found.others.update(f"{folder}/{name}" for name in inner.others)
+    found.absent.update(f"{folder}/{name}" for name in inner.absent)
+
+
+def _inside(root: Path, names: Iterable[str]) -> Iterator[str]:
+    """The names that lead to a file of the tree. The index of a repository may hold any, such as `../x`."""
+    linked: dict[str, bool] = {}
+
+    def is_linked(folders: list[str]) -> bool:
+        """Whether a folder on the way is a link: git takes what is below it as deleted."""
+        folder = ""
+        for part in folders:
+            folder += f"{part}/"
+            if folder not in linked:
+                linked[folder] = (root / folder).is_symlink()
+            if linked[folder]:
+                return True
+        return False
+
+    for name in names:
+        parts = name.split("/")
+        if len(name) > LONGEST_PATH or any(len(os.fsencode(part)) > LONGEST_NAME for part in parts):
+            continue
+        if any(part in {"", ".", ".."} or is_dot_git(part) for part in parts):
+            continue
+        if not is_linked(parts[:-1]):
+            yield name
+
+
+def _is_second_work_tree(path: Path) -> bool:
+    """Whether `git worktree add` made a folder: another state of a repository, not a part of this one."""
+    pointer = path / ".git"  # a folder, in a repository of its own
+    return pointer.is_file() and "/worktrees/" in pointer.read_text(errors="replace")
+
+
+def _names(listed: bytes) -> Iterator[str]:
+    """The names in a list; that of a repository inside the tree ends with a slash."""
+    return (os.fsdecode(name).rstrip("/") for name in listed.split(b"\0") if name)

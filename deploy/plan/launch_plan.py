@@ -13,8 +13,7 @@ from pathlib import PurePosixPath
 
 from ..console.text import count, size
 from ..hosts.hostfile import Host
-from .container import ContainerPlan
-from .placement import Place
+from .placement import PlacedRank
 from .source_tree import Tree
 from .spec import LaunchSpec, is_secret
 
@@ -31,11 +30,27 @@ class RemoteFile:
 
 
 @dataclass(frozen=True)
+class ContainerPlan:
+    """The container of a host."""
+
+    image: str
+    """What is started: the image by its id, so that every host starts the same."""
+    argv: tuple[str, ...]
+    """The engine's command; it runs as long as the container."""
+    remove: tuple[str, ...]
+    """The engine's command that ends the container by force; empty where there is nothing but processes."""
+    launcher_inside: bool
+    """Whether the launcher runs in it; else the host's mpirun starts each rank in it."""
+    environment: tuple[tuple[str, str], ...]
+    """Variables of everything in it, besides those of the image and of the ranks."""
+
+
+@dataclass(frozen=True)
 class HostPlan:
     """Everything that happens on a host. Without a `command`, its ranks are started from the head."""
 
     host: Host
-    ranks: tuple[Place, ...]
+    ranks: tuple[PlacedRank, ...]
     folder: str
     cwd: str
     path: tuple[str, ...]
@@ -52,14 +67,11 @@ class LaunchPlan:
     """The whole launch. The first host is the head."""
 
     spec: LaunchSpec
-    tree: Tree
-    library: Tree
-    """Muster's modules that every rank can import. The user's modules come first."""
     hosts: tuple[HostPlan, ...]
     title: str
 
     @cached_property
-    def ranks(self) -> tuple[Place, ...]:
+    def ranks(self) -> tuple[PlacedRank, ...]:
         """Every rank in order."""
         return tuple(place for host in self.hosts for place in host.ranks)
 
@@ -67,7 +79,7 @@ class LaunchPlan:
     def notes(self) -> tuple[str, ...]:
         """What the user should know before the ranks start."""
         program, launcher = self.spec.program, self.spec.launcher
-        notes = [_about_absent(self.tree.absent)] if self.tree.absent else []
+        notes = [_about_absent(self.spec.tree.absent)] if self.spec.tree.absent else []
         if program.mpi and launcher == "torchrun" and len(self.ranks) > 1:
             notes.append(
                 f"{program.mpi} asks for MPI, but torchrun starts no MPI ranks: to MPI each would be alone; "
@@ -80,13 +92,16 @@ class LaunchPlan:
         notes = (f"note: {note}" for note in self.notes)
         stdin = f"stdin: {'this command feeds rank 0' if self.spec.stdin else 'empty'}"
         packages = [f"packages: {self.spec.packages}"] if self.spec.packages else []
-        return "\n".join([self.title, _describe_tree(self), *packages, stdin, *notes, *described]) + "\n"
+        return (
+            "\n".join([self.title, _describe_tree(self.spec.tree), *packages, stdin, *notes, *described])
+            + "\n"
+        )
 
 
-def _describe_tree(plan: LaunchPlan) -> str:
-    links = ", ".join(f"{path} -> {target}" for path, target in plan.tree.links_out())
+def _describe_tree(tree: Tree) -> str:
+    links = ", ".join(f"{path} -> {target}" for path, target in tree.links_out())
     out = f"; every host must have: {links}" if links else ""
-    return f"code: {count(len(plan.tree.files), 'file')}, {size(plan.tree.size)} of {plan.tree.root}{out}"
+    return f"code: {count(len(tree.files), 'file')}, {size(tree.size)} of {tree.root}{out}"
 
 
 def _about_absent(submodules: Sequence[str]) -> str:

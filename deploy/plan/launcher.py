@@ -1,20 +1,18 @@
-"""The launchers, and the interface through which plans and checks use them."""
+"""The launchers, the interface through which plans and checks use them, and the ranks that they place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Literal, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
-from ..errors import HostError, UnfitError
+from ..errors import HostError, UnfitError, UsageError
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
-from .layout import Layout
 from .openmpi import Mpirun
-from .srun import Srun
+from .placement import Layout, PlacedRank, Placement
+from .spec import LauncherName, LaunchSpec
+from .srun import OUTSIDE, Srun
 from .torchrun import Torchrun
-
-LauncherName = Literal["mpirun", "torchrun", "srun"]
-LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun", "srun")
 
 
 class Launcher(Protocol):
@@ -48,10 +46,10 @@ class Launcher(Protocol):
         ...
 
 
-_BY_NAME: Mapping[str, Launcher] = {"mpirun": Mpirun(), "torchrun": Torchrun(), "srun": Srun()}
+_BY_NAME: Mapping[LauncherName, Launcher] = {"mpirun": Mpirun(), "torchrun": Torchrun(), "srun": Srun()}
 
 
-def launcher_of(name: str) -> Launcher:
+def launcher_of(name: LauncherName) -> Launcher:
     """The launcher of a name in LAUNCHERS."""
     return _BY_NAME[name]
 
@@ -62,3 +60,27 @@ def require(hosts: Iterable[Host], facts: Mapping[str, Facts], *, launcher: Laun
     reasons = [(name, error.reason) for name, known in used.items() if (error := launcher.unfit(known))]
     if reasons := reasons or launcher.differences(used):
         raise UnfitError(reasons)
+
+
+def place_ranks(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
+    """Fill the slots of each host in the order of the file, as mpirun's `--map-by slot` does.
+
+    `UsageError` for what no cluster could run: no host is asked for that.
+    """
+    slots = sum(host.slots for host in hosts)
+    if spec.np is not None and not 1 <= spec.np <= slots:
+        raise UsageError(f"--np {spec.np}: the hosts have {slots} slots; raise slots= or lower --np")
+    left, first = slots if spec.np is None else spec.np, 0
+    used, ranks = [], {}
+    for host in hosts:
+        if number := min(host.slots, left - first):
+            used.append(host)
+            ranks[host.name] = tuple(PlacedRank(first + local, local, host.name) for local in range(number))
+            first += number
+    if len(used) > 1 and (local := [host.name for host in used if host.is_local]):
+        raise UsageError(f"{local[0]} means another machine on every host; write its name in the hosts file")
+    if spec.launcher == "srun" and not spec.allocation:
+        raise UsageError(OUTSIDE)
+    placement = Placement(tuple(used), ranks)
+    launcher_of(spec.launcher).check_shape(spec.backend, placement.counts)
+    return placement

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import HostError
 from ..hosts.facts import Facts
-from .layout import Layout
+from .placement import Layout
 
 # 4.1 cuts the domain off host names unless told not to; 5.0 keeps it, but says so only when asked. Above 64
 # hosts daemons start each other, but here only the head may start daemons. In 4.1 this takes a tree that is
@@ -183,7 +183,7 @@ class Mpirun:
             hostfile=layout.hostfile,
             remote_shell="muster-rsh",
             as_root=facts.uid == 0,
-            rank=layout.program,
+            rank=layout.rank_command(mpi=self.uses_mpi),
         )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:

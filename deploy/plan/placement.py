@@ -1,19 +1,20 @@
-"""Which rank runs where."""
+"""Which rank runs where, and what a launcher derives from that."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from ..errors import UsageError
+from ..common.paths import JobPaths
+from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
-from .launcher import launcher_of
+from ..hosts.rendezvous import Rendezvous
 from .spec import LaunchSpec
-from .srun import OUTSIDE
 
 
 @dataclass(frozen=True)
-class Place:
+class PlacedRank:
     """Where one rank runs."""
 
     rank: int
@@ -26,39 +27,55 @@ class Placement:
     """The hosts that get a rank, and the ranks of each. The other hosts are not even connected to."""
 
     hosts: tuple[Host, ...]
-    ranks: Mapping[str, tuple[Place, ...]]
+    ranks: Mapping[str, tuple[PlacedRank, ...]]
     """By the name of the host, in the order of the hosts."""
 
-    @property
+    @cached_property
     def counts(self) -> Mapping[str, int]:
         """The number of ranks on each host."""
-        return {name: len(places) for name, places in self.ranks.items()}
+        return {name: len(ranks) for name, ranks in self.ranks.items()}
 
 
-def place(hosts: Sequence[Host], spec: LaunchSpec) -> Placement:
-    """Fill the slots of each host in the order of the file, as mpirun's `--map-by slot` does.
+@dataclass(frozen=True)
+class Layout:
+    """One attempt on its hosts, as a launcher sees it. The first host is the head."""
 
-    `UsageError` for what no cluster could run: no host is asked for that.
-    """
-    slots = sum(host.slots for host in hosts)
-    if spec.np is not None and not 1 <= spec.np <= slots:
-        raise UsageError(f"--np {spec.np}: the hosts have {slots} slots; raise slots= or lower --np")
-    left, first = slots if spec.np is None else spec.np, 0
-    used, ranks = [], {}
-    for host in hosts:
-        if number := min(host.slots, left - first):
-            used.append(host)
-            ranks[host.name] = tuple(Place(first + local, local, host.name) for local in range(number))
-            first += number
-    placement = Placement(tuple(used), ranks)
-    _check(spec, placement)
-    return placement
+    spec: LaunchSpec
+    placement: Placement
+    facts: Mapping[str, Facts]
+    rendezvous: Rendezvous
 
+    @property
+    def ranks(self) -> Mapping[str, int]:
+        """The number of ranks on each host, in the order of the hosts."""
+        return self.placement.counts
 
-def _check(spec: LaunchSpec, placement: Placement) -> None:
-    hosts = placement.hosts
-    if len(hosts) > 1 and (local := [host.name for host in hosts if host.is_local]):
-        raise UsageError(f"{local[0]} means another machine on every host; write its name in the hosts file")
-    if spec.launcher == "srun" and not spec.allocation:
-        raise UsageError(OUTSIDE)
-    launcher_of(spec.launcher).check_shape(spec.backend, placement.counts)
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """The position of each host in their order."""
+        return {name: index for index, name in enumerate(self.ranks)}
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether every host has the same number of ranks."""
+        return len({*self.ranks.values()}) == 1
+
+    @cached_property
+    def has_interfaces(self) -> bool:
+        """Whether the interface of every host towards the head is known."""
+        return all(self.rendezvous.interfaces.values())
+
+    @property
+    def head(self) -> str:
+        """The first host."""
+        return self.placement.hosts[0].name
+
+    @property
+    def hostfile(self) -> str:
+        """Path of mpirun's hostfile on the head."""
+        return JobPaths.of(self.facts[self.head].home, self.spec.job).hostfile
+
+    def rank_command(self, *, mpi: bool) -> tuple[str, ...]:
+        """What each rank runs: the argv of `muster-rank` and its program. `mpi`: as ranks of MPI."""
+        abort = mpi and all(known.mpi4py for known in self.facts.values())
+        return ("muster-rank", *self.spec.program.argv(abort_with_mpi=abort))

@@ -1,12 +1,11 @@
 """What a launch will do, as a value: every file that will be written and every command that will run.
 
 `plan()` is pure: the same request, hosts and facts give the same plan. `print(plan)` is the dry run and the
-golden file of the tests; `execute` does what it says.
+golden file of the tests; the loop of the launch does what it says.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,12 +18,10 @@ from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.rendezvous import ClusterFacts
 from . import openmpi
-from .contained import contained, found_inside
+from .container import contained, found_inside
 from .launch_plan import HostPlan, LaunchPlan, RemoteFile
 from .launcher import launcher_of, require
-from .layout import Layout
-from .placement import Place, Placement
-from .source_tree import Tree
+from .placement import Layout, Placement
 from .spec import LaunchSpec
 
 DEBIAN = "+debian"
@@ -51,8 +48,6 @@ def plan(
     spec: LaunchSpec,
     placement: Placement,
     facts: ClusterFacts,
-    tree: Tree,
-    library: Tree,
     *,
     tools: Tools,
     containers: Mapping[str, ContainerThere] | None = None,
@@ -64,57 +59,31 @@ def plan(
     used = placement.hosts
     launcher = launcher_of(spec.launcher)
     outside, there = facts.hosts, containers or {}
-    facts = dataclasses.replace(facts, hosts=found_inside(spec, outside, there))
-    require(used, facts.hosts, launcher=launcher)
-    layout = _layout(spec, placement, facts)
+    inside = found_inside(spec, outside, there)
+    require(used, inside, launcher=launcher)
+    layout = Layout(spec, placement, {host.name: inside[host.name] for host in used}, facts.rendezvous)
     # All slots, not only those of the ranks, because MPI_Comm_spawn needs free slots.
     slots = openmpi.hostfile({host.name: host.slots for host in used})
-    plans = tuple(
-        _plan_host(spec, host, placement.ranks[host.name], layout, slots, within=tree.within, tools=tools)
-        for host in used
-    )
+    plans = tuple(_plan_host(host, layout, slots, tools) for host in used)
     if there:
         plans = contained(spec, plans, outside, there, programs=tools.container)
-    title = _title(spec, launcher.title(facts.hosts[layout.head]), layout)
-    return LaunchPlan(spec, tree, library, plans, title)
+    title = _title(launcher.title(inside[layout.head]), layout)
+    return LaunchPlan(spec, plans, title)
 
 
-def _layout(spec: LaunchSpec, placement: Placement, facts: ClusterFacts) -> Layout:
-    used = {host.name: facts.hosts[host.name] for host in placement.hosts}
-    uses_mpi = launcher_of(spec.launcher).uses_mpi
-    program = spec.program.argv(abort_with_mpi=uses_mpi and all(known.mpi4py for known in used.values()))
-    return Layout(
-        job=spec.job,
-        ranks=placement.counts,
-        facts=used,
-        rendezvous=facts.rendezvous,
-        hostfile=JobPaths.of(used[placement.hosts[0].name].home, spec.job).hostfile,
-        allocation=spec.allocation,
-        program=("muster-rank", *program),
-    )
-
-
-def _plan_host(
-    spec: LaunchSpec,
-    host: Host,
-    places: tuple[Place, ...],
-    layout: Layout,
-    slots: str,
-    *,
-    within: str,
-    tools: Tools,
-) -> HostPlan:
+def _plan_host(host: Host, layout: Layout, slots: str, tools: Tools) -> HostPlan:
+    spec = layout.spec
     facts = layout.facts[host.name]
     paths = JobPaths.of(facts.home, spec.job)
     launcher = launcher_of(spec.launcher)
     path = (paths.programs, *_programs(spec, facts))
     return HostPlan(
         host=host,
-        ranks=places,
+        ranks=layout.placement.ranks[host.name],
         folder=paths.folder,
-        cwd=str(PurePosixPath(paths.code, within)),
+        cwd=str(PurePosixPath(paths.code, spec.tree.within)),
         path=path,
-        env=_environment(spec, host.name, layout, paths) | _own_path(spec, path),
+        env=_environment(host.name, layout, paths) | _own_path(spec, path),
         files=(
             *_tools(paths, facts.executable, tools, record=spec.record),
             RemoteFile(paths.hostfile, 0o600, slots),
@@ -130,8 +99,9 @@ def _programs(spec: LaunchSpec, facts: Facts) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(PurePosixPath(place).parent) for place in places))
 
 
-def _environment(spec: LaunchSpec, host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
+def _environment(host: str, layout: Layout, paths: JobPaths) -> dict[str, str]:
     """The environment of every rank of a host. Variables that the user gives come last and win."""
+    spec = layout.spec
     env = {
         "MASTER_ADDR": layout.rendezvous.address,
         "MASTER_PORT": str(layout.rendezvous.port),
@@ -187,7 +157,8 @@ def _tools(paths: JobPaths, python: str, tools: Tools, *, record: bool) -> Itera
 # ---- as text ----------------------------------------------------------------------------------------------
 
 
-def _title(spec: LaunchSpec, launcher: str, layout: Layout) -> str:
+def _title(launcher: str, layout: Layout) -> str:
+    spec = layout.spec
     job = f"job {spec.job}, restart {spec.attempt}" if spec.attempt else f"job {spec.job}"
     ranks, hosts = count(sum(layout.ranks.values()), "rank"), count(len(layout.ranks), "host")
     return (

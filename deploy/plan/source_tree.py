@@ -13,11 +13,9 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import UsageError
 from . import tree_limits
-from .git import git_root
-from .git_files import git_files
+from .git import git_files, git_root
 from .ignore import Ignored
-from .links import links_of
-from .tree_limits import IGNORE_FILE, too_large
+from .tree_limits import IGNORE_FILE, links_of, too_large
 from .walk import JOB, KEYS, RUNS, is_file, walk
 
 SAMPLE_BYTES, INCOMPRESSIBLE = 1 << 12, 0.9

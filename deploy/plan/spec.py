@@ -1,44 +1,28 @@
-"""What a launch is asked to do."""
+"""The request of a launch: from the flags to launch.json it is this one value."""
 
 from __future__ import annotations
 
-from collections.abc import Container
-from dataclasses import dataclass
+import json
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
+from ..decode import from_json
 from ..errors import UsageError
-from .launcher import LauncherName
-from .srun import NO_CONTAINER
+from ..hosts.hostfile import Host
+from .program import Program
+from .source_tree import Tree
+
+LauncherName = Literal["mpirun", "torchrun", "srun"]
+LAUNCHERS: tuple[LauncherName, ...] = ("mpirun", "torchrun", "srun")
+START_SECONDS, SAMPLE_SECONDS = 60.0, 2.0
+MAX_LOG = 8 << 30
+"""Bytes that the logs of a run may take on the driver's disk, unless --max-log gives another number."""
+NO_PROGRAM, NO_FILES = Program(), Tree(Path(), ".", ())
 
 # A value under a name like these is shown as *** in a plan and is written to no file of the driver.
 SECRET = ("TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "_KEY")
-
-
-_REPLACE = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Program:
-    """What every rank runs: a module or a script of the tree, and its arguments."""
-
-    module: str | None = None
-    script: str | None = None
-    args: tuple[str, ...] = ()
-    mpi: str = ""
-    """The place in its source that asks for MPI: `train.py:3`; empty if none was found."""
-    runner: tuple[str, ...] = ()
-    """What runs a script that is no Python program, such as `bash`; empty for Python."""
-
-    def argv(self, *, abort_with_mpi: bool) -> tuple[str, ...]:
-        """The arguments for Python.
-
-        With MPI, an uncaught exception in one rank leaves the others waiting in MPI_Finalize forever;
-        `python -m mpi4py` makes it an MPI_Abort (mpi4py manual, "mpi4py.run").
-        """
-        if self.runner:  # in place of Python, with the same process id
-            return ("-c", _REPLACE, *self.runner, self.script or "", *self.args)
-        runner = ("-m", "mpi4py") if abort_with_mpi else ()
-        target = ("-m", self.module) if self.module else (self.script or "",)
-        return (*runner, *target, *self.args)
 
 
 @dataclass(frozen=True)
@@ -57,23 +41,39 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """What the user asked for."""
+    """What the user asked for, checked, and known before any host is asked. A detached job's head gets it."""
 
     job: str
-    program: Program
+    program: Program = NO_PROGRAM
+    tree: Tree = NO_FILES
+    library: Tree = NO_FILES
+    """What every rank can import besides the tree: `muster.train`. The user's modules come first."""
+
+    # Where
+    hosts: tuple[Host, ...] = ()
+    """All hosts that it may use, in the order of the hosts file. Some may get no rank."""
     launcher: LauncherName = "mpirun"
     allocation: str = ""
     """Slurm's number of the allocation that the hosts belong to; empty for hosts of a hosts file."""
+    slurm: tuple[str, ...] = ()
+    """Options of salloc, for a driver that asks Slurm for the hosts itself."""
+    slurm_timeout: float = 0.0
+    """Seconds that such a driver waits for the hosts; 0 for no limit."""
     np: int | None = None
+    python: str = ""
+    """The Python of the hosts, if the user named one."""
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    """Otherwise, the path of the Python that setup gave a host, by host name. Other hosts use `python3`."""
+    network: str = ""
+    """The data network: a CIDR, or the name of an interface of the head; empty for the first that works."""
+
+    # What its ranks find
     backend: str = "auto"
     env: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()
     """Names in `env` whose values are never shown, even if the name does not look like that of a secret."""
     columns: int | None = None
     """Width of the driver's terminal; None if its output is not a terminal."""
-    attempt: int = 0
-    """The number of earlier starts of this job."""
-    may_restart: bool = False
     environment: str = ""
     """The environment of packages of the ranks, by its name on every host; empty for the hosts' own."""
     packages: str = ""
@@ -89,10 +89,47 @@ class LaunchSpec:
     stdin: bool = False
     """Whether rank 0 reads the driver's standard input. The input of all other ranks is empty."""
 
+    # How it runs, and when it starts again
+    start_timeout: float = START_SECONDS
+    stall_timeout: float = 0.0
+    """Seconds; with 0 the job may stall without limit."""
+    attempt: int = 0
+    """The number of earlier starts of this job."""
+    may_restart: bool = False
+    max_restarts: int = 0
+    min_hosts: int = 1
+    max_log: int = MAX_LOG
+    """Bytes that its logs may take on the disk of its driver; 0 for no limit."""
+    sample_every: float = SAMPLE_SECONDS
+    """Seconds between two samples of each host; 0 for none."""
+    notify: str = ""
+    """A command or a URL that gets the result at the end."""
+
     def __post_init__(self) -> None:
         """Refuse what no hosts could run."""
         if self.launcher == "srun" and self.image:
-            raise UsageError(NO_CONTAINER)
+            raise UsageError(
+                "--launcher srun cannot start ranks in a container (--image); "
+                "use --launcher torchrun or mpirun"
+            )
+
+    def for_attempt(self, hosts: Sequence[Host], attempt: int) -> LaunchSpec:
+        """The request of an attempt of one driver. With fewer hosts there may be fewer ranks than before."""
+        ranks = self.np
+        if ranks and attempt:
+            ranks = min(ranks, sum(host.slots for host in hosts))
+        return replace(self, np=ranks, attempt=self.attempt + attempt)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values. They contain the environment, so never write them to a file or a command line."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        return plain
+
+    @staticmethod
+    def of_json(value: Mapping[str, Any]) -> LaunchSpec:
+        """The request that `as_json` made this of."""
+        spec: LaunchSpec = from_json(LaunchSpec, value)
+        return spec
 
 
 def is_secret(name: str, hidden: Container[str]) -> bool:

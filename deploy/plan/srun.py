@@ -12,14 +12,11 @@ from ..common.paths import JobPaths
 from ..errors import HostError
 from ..hosts.facts import Facts
 from . import openmpi
-from .layout import Layout
+from .placement import Layout
 
 OUTSIDE = (
     '--launcher srun starts the ranks as a step of Slurm: give --slurm "-N 2 -t 60", or start it inside of '
     "an allocation; elsewhere use mpirun or torchrun"
-)
-NO_CONTAINER = (
-    "--launcher srun cannot start ranks in a container (--image); use --launcher torchrun or mpirun"
 )
 
 
@@ -74,9 +71,11 @@ class Srun:
         """The argv of srun for the head; None for other hosts."""
         if host != layout.head:
             return None
-        return command(allocation=layout.allocation, ranks=layout.ranks, rank=layout.program)
+        return command(
+            allocation=layout.spec.allocation, ranks=layout.ranks, rank=layout.rank_command(mpi=self.uses_mpi)
+        )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:
         """Where a rank finds its host's agent (deploy/agent/job/rank.py), and what MPI needs as elsewhere."""
-        folder = JobPaths.of(layout.facts[host].home, layout.job).folder
+        folder = JobPaths.of(layout.facts[host].home, layout.spec.job).folder
         return {"MUSTER_STEP": folder, **openmpi.of_ranks(host, layout)}

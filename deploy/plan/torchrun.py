@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ..errors import HostError, UsageError
 from ..hosts.facts import Facts
 from ..hosts.rendezvous import Rendezvous
-from .layout import Layout
+from .placement import Layout
 
 IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 """With this variable, torchrun computes ranks as if every host had as many as its own. A site may set it."""
@@ -81,12 +81,12 @@ class Torchrun:
         """The argv of torchrun for each host."""
         return command(
             python=layout.facts[host].executable,
-            job=layout.job,
+            job=layout.spec.job,
             hosts=len(layout.ranks),
             host_index=layout.index[host],
             ranks_per_host=layout.ranks[host],
             rendezvous=layout.rendezvous,
-            rank=layout.program,
+            rank=layout.rank_command(mpi=self.uses_mpi),
         )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:

@@ -1,10 +1,20 @@
-"""What of a working tree stays here: what `.musterignore` lists, and a tree that is too large. Pure."""
+"""What of a working tree cannot travel: links that no host can follow, and a tree that is too large.
+
+A link within the tree stays one. An absolute link out of it, such as `data -> /mnt/shared`, is intended.
+It is kept, and each host says whether it has the target (deploy/agent/job/folders.py).
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections import Counter
-from collections.abc import Mapping
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+from ..console.text import count
+from ..errors import UsageError
 
 MAX_BYTES = 1 << 30
 MOST_FILES = (
@@ -43,3 +53,52 @@ def too_large(root: str, sizes: Mapping[str, int], advice: str) -> str:
         held, most = f"{more}{total >> 20} MiB of files", f"{MAX_BYTES >> 20} MiB"
     counted = ["so far, of what was counted:"] if many or len(sizes) > ENOUGH_FILES else []
     return "\n".join([f"{root} holds {held}, and a launch sends at most {most}: {advice}", *counted, *listed])
+
+
+MOST_TOLD = 500
+REMEDY = (
+    f"remove them, list them in {IGNORE_FILE}, or bring the data with muster data push; an absolute link is "
+    "kept, if every host has its target (docs/how-to/own-project.md#links)"
+)
+
+
+def links_of(root: Path, names: Iterable[str], modes: Mapping[str, int]) -> dict[str, str]:
+    """The target of each link, in a form that is valid on every host; `UsageError` lists all that have none.
+
+    `modes`: what lstat says of each name.
+    """
+    top = root.resolve()
+    targets: dict[str, str] = {}
+    refused: list[str] = []
+    for name in names:
+        if stat.S_ISLNK(modes.get(name, 0)):
+            try:
+                targets[name] = _target(top, root / name, name)
+            except ValueError as error:
+                refused.append(f"    {root / name}: links to {error}")
+    if refused:
+        more = [f"    and {len(refused) - MOST_TOLD} more"] if len(refused) > MOST_TOLD else []
+        what = f"{count(len(refused), 'link')} of the tree that no host can follow"
+        raise UsageError("\n".join([f"{what}; {REMEDY}", *refused[:MOST_TOLD], *more]))
+    return targets
+
+
+def _target(top: Path, path: Path, name: str) -> str:
+    """The target of a link; ValueError says why it has none on a host."""
+    link = path.readlink()
+    target, reached = str(link), Path(os.path.realpath(path))
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass  # it may be there on the hosts
+    except OSError as error:
+        if reached.is_relative_to(top):  # elsewhere, the hosts may reach what this machine does not
+            why = "which leads back to itself" if error.errno == errno.ELOOP else f"but {error.strerror}"
+            raise ValueError(f"{target}, {why}") from None
+    leaves = os.path.normpath(PurePosixPath(name).parent / link).split("/")[0] == ".."
+    if reached.is_relative_to(top):
+        named_outside = leaves or link.is_absolute()
+        return os.path.relpath(reached, path.parent.resolve()) if named_outside else target
+    if leaves and not link.is_absolute():
+        raise ValueError(f"{target}, outside the tree; no other host has that")
+    return target

@@ -26,9 +26,8 @@ from ..common.store import Store
 from ..connect.bootstrap import quoted
 from ..errors import MusterError, UsageError
 from ..jobs.detach import own_code
-from ..jobs.job import Job
 from ..plan.source_tree import Tree
-from ..plan.spec import is_secret
+from ..plan.spec import LaunchSpec, is_secret
 from .mark import write_mark
 from .programs import SECONDS, ask, complaint, missing
 from .steps import from_home
@@ -84,12 +83,12 @@ class Batch(NamedTuple):
         return f"{shlex.join(self.command)}\n\n{self.script}"
 
 
-def batch_of(job: Job, words: Sequence[str], runs: Path) -> Batch:
+def batch_of(spec: LaunchSpec, words: Sequence[str], runs: Path) -> Batch:
     """The batch job of a launch whose folder goes into `runs`."""
-    return Batch((runs / job.spec.job).resolve(), tuple(words), job.python or "python3")
+    return Batch((runs / spec.job).resolve(), tuple(words), spec.python or "python3")
 
 
-def submit(job: Job, batch: Batch, environ: Mapping[str, str]) -> str:
+def submit(spec: LaunchSpec, batch: Batch, environ: Mapping[str, str]) -> str:
     """Make the run's folder and hand the job to Slurm; returns Slurm's number of it.
 
     `UsageError` quotes sbatch where it refuses. Then there is no folder either.
@@ -103,8 +102,8 @@ def submit(job: Job, batch: Batch, environ: Mapping[str, str]) -> str:
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, batch.folder, ignore_errors=True)
         try:
-            _prepare(job, batch)
-            number = _hand_over(batch, {**environ, **secrets(job)})
+            _prepare(spec, batch)
+            number = _hand_over(batch, {**environ, **secrets(spec)})
         except OSError as error:
             raise MusterError(f"cannot make the run's folder: {explain(error)}") from None
         undo.pop_all()
@@ -127,43 +126,41 @@ def _hand_over(batch: Batch, environ: Mapping[str, str]) -> str:
     return number
 
 
-def secrets(job: Job) -> dict[str, str]:
+def secrets(spec: LaunchSpec) -> dict[str, str]:
     """The values that no file may hold. They travel as Slurm carries every variable of sbatch's."""
-    values = {name: value for name, value in job.spec.env if is_secret(name, job.spec.hidden)}
-    return {**values, NOTIFY: job.notify} if job.notify else values
+    values = {name: value for name, value in spec.env if is_secret(name, spec.hidden)}
+    return {**values, NOTIFY: spec.notify} if spec.notify else values
 
 
-def without_secrets(job: Job) -> Job:
+def without_secrets(spec: LaunchSpec) -> LaunchSpec:
     """The job as it is written down."""
-    env = tuple((name, "" if is_secret(name, job.spec.hidden) else value) for name, value in job.spec.env)
-    notify = _ELSEWHERE if job.notify else ""
-    return dataclasses.replace(job, notify=notify, spec=dataclasses.replace(job.spec, env=env))
+    env = tuple((name, "" if is_secret(name, spec.hidden) else value) for name, value in spec.env)
+    notify = _ELSEWHERE if spec.notify else ""
+    return dataclasses.replace(spec, notify=notify, env=env)
 
 
-def with_secrets(job: Job, environ: Mapping[str, str]) -> Job:
+def with_secrets(spec: LaunchSpec, environ: Mapping[str, str]) -> LaunchSpec:
     """The job as it was asked for; `MusterError` if Slurm did not pass on a value."""
-    if lacking := [name for name in secrets(job) if name not in environ]:
+    if lacking := [name for name in secrets(spec) if name not in environ]:
         option = "--notify" if lacking[0] == NOTIFY else f"--env {lacking[0]}"
         raise MusterError(f"{option}: Slurm did not pass it on; leave --export out of --slurm")
-    env = tuple(
-        (name, environ[name] if is_secret(name, job.spec.hidden) else value) for name, value in job.spec.env
-    )
-    notify = environ.get(NOTIFY, "") if job.notify else ""
-    return dataclasses.replace(job, notify=notify, spec=dataclasses.replace(job.spec, env=env))
+    env = tuple((name, environ[name] if is_secret(name, spec.hidden) else value) for name, value in spec.env)
+    notify = environ.get(NOTIFY, "") if spec.notify else ""
+    return dataclasses.replace(spec, notify=notify, env=env)
 
 
-def _prepare(job: Job, batch: Batch) -> None:
+def _prepare(spec: LaunchSpec, batch: Batch) -> None:
     folder = batch.folder / BATCH
     batch.folder.chmod(0o700)
     store, code = Store(folder / "store"), own_code()
-    for tree in (job.tree, job.library, code):
+    for tree in (spec.tree, spec.library, code):
         _keep(tree, store)
     store.check_out([list(row) for row in code.listing()], folder / "driver")
-    texts = {"job.json": json.dumps(without_secrets(job).as_json()), "script": batch.script}
+    texts = {"job.json": json.dumps(without_secrets(spec).as_json()), "script": batch.script}
     for name, text in texts.items():
         write_atomically(folder / name, text.encode(), 0o600)
     record = {
-        **{"job": job.spec.job, "launcher": job.spec.launcher, "hosts": [], "ranks": job.spec.np or 0},
+        **{"job": spec.job, "launcher": spec.launcher, "hosts": [], "ranks": spec.np or 0},
         **{"attempt": 0, "started": time.time(), "detached": True, "driver": identity()},
         "driver_folder": str(batch.folder),
     }

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MusterError
-from ..jobs.detached_main import end_at_sigterm_alone
-from ..jobs.job import Job
+from ..jobs.detached_main import end_at_sigterm_alone, stored
 from ..jobs.notify import notify
 from ..jobs.run_folder import RunFolder
 from ..jobs.runner import Attempts
-from ..jobs.stored import stored
-from ..jobs.unstarted import end_unstarted, why_unstarted
+from ..jobs.verdict import end_unstarted, why_unstarted
 from ..launch.result import LaunchResult
+from ..plan.spec import LaunchSpec
 from . import programs
 from .allocation import Allocation
 from .batch import BATCH, NOTIFY, with_secrets
@@ -54,16 +53,16 @@ def drive(folder: Path, environ: Mapping[str, str]) -> int:
     requeue = mark is not None and mark.requeue
     try:
         given = here(environ)
-        job = with_secrets(Job.of_json(json.loads((folder / BATCH / "job.json").read_text())), environ)
-        run, job = _begin(folder, job, given, requeue=requeue)
-        result = _attempts(job, run, given).run()
+        spec = LaunchSpec.of_json(json.loads((folder / BATCH / "job.json").read_text()))
+        run, spec = _begin(folder, with_secrets(spec, environ), given, requeue=requeue)
+        result = _attempts(spec, run, given).run()
     except (MusterError, KeyboardInterrupt) as error:
         return _refused(folder, error, environ, requeue=requeue)
     again = requeue and _goes_on(result)
     if again and result.warned:
         again = _requeue(given.job)
     if not again:
-        _end(folder, job.notify, result)
+        _end(folder, spec.notify, result)
     return result.exit_status
 
 
@@ -74,25 +73,31 @@ def _end(folder: Path, target: str, result: LaunchResult) -> None:
         sys.stderr.write(f"{why}\n")
 
 
-def _begin(folder: Path, job: Job, given: Allocation, *, requeue: bool) -> tuple[RunFolder, Job]:
+def _begin(
+    folder: Path, spec: LaunchSpec, given: Allocation, *, requeue: bool
+) -> tuple[RunFolder, LaunchSpec]:
     """The run's folder, and the job on the hosts that Slurm has given, as the next attempt."""
     record: dict[str, Any] = json.loads((folder / "job.json").read_text())
     again = (folder / "logs").is_dir()
     for name in ("result.json", "stop.json", "verdict.txt") if again else ():
         (folder / name).unlink(missing_ok=True)
-    run = RunFolder(folder.parent, folder.name, detached=True, max_log=job.max_log, again=again)
+    run = RunFolder(folder.parent, folder.name, detached=True, max_log=spec.max_log, again=again)
     run.record = {"started": record["started"]}
     attempt = record["attempt"] + 1 if again else 0
-    job = on_hosts(job, given)
-    spec = dataclasses.replace(job.spec, attempt=attempt, may_restart=job.spec.may_restart or requeue)
+    spec = on_hosts(spec, given)
     store = folder / BATCH / "store"
-    tree, library = stored(job.tree, store), stored(job.library, store)
-    return run, dataclasses.replace(job, spec=spec, tree=tree, library=library)
+    return run, dataclasses.replace(
+        spec,
+        attempt=attempt,
+        may_restart=spec.may_restart or requeue,
+        tree=stored(spec.tree, store),
+        library=stored(spec.library, store),
+    )
 
 
-def _attempts(job: Job, run: RunFolder, given: Allocation) -> Attempts:
-    open_pipe = steps(job.python, given, look=programs.ending)
-    return Attempts(job, open_pipe, run, (run,), blame=partial(blame_own_end, job=given.job))
+def _attempts(spec: LaunchSpec, run: RunFolder, given: Allocation) -> Attempts:
+    open_pipe = steps(spec.python, given, look=programs.ending)
+    return Attempts(spec, open_pipe, run, (run,), blame=partial(blame_own_end, job=given.job))
 
 
 def _refused(folder: Path, error: BaseException, environ: Mapping[str, str], *, requeue: bool) -> int:

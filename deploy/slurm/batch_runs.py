@@ -18,8 +18,8 @@ from ..common.durable import write_atomically
 from ..connect.requests.jobs import END_DRIVER, Jobs, JobState, Told
 from ..connect.requests.request import Answer, Request
 from ..errors import MusterError
-from ..jobs.control import Here
-from ..jobs.unstarted import end_unstarted
+from ..jobs.control import LocalRuns
+from ..jobs.verdict import end_unstarted
 from ..launch.result import TERMINATED, stopped_by
 from .batch import BATCH
 from .mark import mark_of
@@ -31,11 +31,11 @@ _WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING"
 
 
 class BatchRuns:
-    """Answers as `Here` does."""
+    """Answers as `LocalRuns` does."""
 
     host = ""
 
-    def __init__(self, runs: Path, here: Here) -> None:
+    def __init__(self, runs: Path, here: LocalRuns) -> None:
         self._runs, self._here = runs, here
         self._asked, self._queue = 0.0, dict[str, str]()
 

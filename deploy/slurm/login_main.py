@@ -13,8 +13,8 @@ from functools import partial
 
 from ..jobs import detached_main
 from ..jobs.detached_main import Hosts
-from ..jobs.job import Job
 from ..jobs.run_folder import RunFolder
+from ..plan.spec import LaunchSpec
 from .blame import blame_slurm
 from .grant import granted
 from .site import require_pmix
@@ -27,14 +27,14 @@ def main(folder_name: str) -> None:
 
 
 @contextlib.contextmanager
-def allocated(job: Job, run: RunFolder, waits: Callable[[str], None]) -> Iterator[Hosts]:
+def allocated(spec: LaunchSpec, run: RunFolder, waits: Callable[[str], None]) -> Iterator[Hosts]:
     """The job on an allocation, which is given back at the end."""
 
     def tell(line: str) -> None:
-        run.wait(job.spec, line)
-        waits(f"job {job.spec.job}: {line}")
+        run.wait(spec, line)
+        waits(f"job {spec.job}: {line}")
 
-    if job.spec.launcher == "srun":
+    if spec.launcher == "srun":
         require_pmix()
-    with granted(job.slurm, os.environ, tell, job.slurm_timeout or None) as given:
-        yield Hosts(on_hosts(job, given), steps(job.python, given), partial(blame_slurm, job=given.job))
+    with granted(spec.slurm, os.environ, tell, spec.slurm_timeout or None) as given:
+        yield Hosts(on_hosts(spec, given), steps(spec.python, given), partial(blame_slurm, job=given.job))

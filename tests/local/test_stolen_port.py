@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import getpass
 import os
 import socket
@@ -15,15 +14,14 @@ import pytest
 from muster.deploy.cli.shared import TRAIN
 from muster.deploy.connect.opener import opener_with
 from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.job import Job
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Attempts
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.result import LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.plan.launcher import LauncherName
+from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import of_package, scan
-from muster.deploy.plan.spec import LaunchSpec, Program
+from muster.deploy.plan.spec import LauncherName, LaunchSpec
 from tests.launching import Project
 
 # Under torchrun it is torchrun itself that listens for the ranks.
@@ -68,17 +66,17 @@ def launch(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch
                     thieves.enter_context(socket.create_server(("", port)))
 
             spec = LaunchSpec(
-                job=f"theft-{os.getpid()}", program=Program(script="meets.py"), launcher=launcher
-            )
-            job = Job(
-                spec=dataclasses.replace(spec, np=2),
+                job=f"theft-{os.getpid()}",
+                program=Program(script="meets.py"),
+                launcher=launcher,
+                np=2,
                 hosts=hostfile.parse("localhost slots=2"),
                 tree=scan(project.path),
                 library=of_package(TRAIN),
                 start_timeout=120.0,
             )
             folder, listener = RunFolder(Path(project.path, "runs"), spec.job), Listener()
-            result = Attempts(job, opener_with(None, ""), folder, (folder, listener), steal).run()
+            result = Attempts(spec, opener_with(None, ""), folder, (folder, listener), steal).run()
             return result, [*listener.said, verdict(result, folder)]
 
         yield carry_out

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.common.samples import HostSample
-from muster.deploy.jobs.sample_file import NAME, SampleFile
+from muster.deploy.jobs.sample_file import SAMPLES, SampleFile
 from tests.processes import wait_until_gone
 from tests.unit.runs import BEGAN, JOB, write_run
 from tests.waiting import wait_until
@@ -65,8 +65,8 @@ def test_hosts_and_ranks_are_drawn_keys_are_heard_and_the_terminal_is_left_as_it
     terminal: Terminal, tmp_path: Path
 ) -> None:
     folder = write_run(tmp_path / "runs", fails=True)
-    (folder / NAME).unlink()
-    samples = SampleFile(str(folder / NAME), 2)
+    (folder / SAMPLES).unlink()
+    samples = SampleFile(str(folder / SAMPLES), 2)
     for host in ("node1", "node2"):
         samples.add(HostSample(BEGAN, host, cpus=8, cpu=0.81, memory=1 << 30, memory_total=1 << 32))
     samples.close()

@@ -24,8 +24,9 @@ from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError, UnfitError
 from muster.deploy.hosts.containers import ContainerThere
 from muster.deploy.jobs.programs import AGENT, tools
-from muster.deploy.launch.containers import Images
-from muster.deploy.plan.spec import LaunchSpec, Program
+from muster.deploy.launch.deliver import LaunchImages
+from muster.deploy.plan.program import Program
+from muster.deploy.plan.spec import LaunchSpec
 from tests import fake_docker
 from tests.hosts_here import HostsHere
 from tests.processes import is_alive, wait_until_gone
@@ -134,7 +135,7 @@ def images(tmp_path: Path, image: str, *, pull: bool = True) -> tuple[dict[str, 
     said: list[str] = []
     spec = LaunchSpec(job="x", program=Program(), image=image)
     with HostsHere(tmp_path / "hosts", 2).cluster() as cluster:
-        there = Images(spec, said.append, pull=pull).furnish(cluster)
+        there = LaunchImages(spec, said.append).require(cluster, pull=pull)
     return {host: known.id for host, known in there.items()}, said
 
 

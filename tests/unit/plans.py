@@ -12,10 +12,11 @@ from muster.deploy.hosts.containers import ContainerThere
 from muster.deploy.hosts.facts import Facts
 from muster.deploy.hosts.rendezvous import ClusterFacts, Rendezvous
 from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.plan.placement import place
+from muster.deploy.plan.launcher import place_ranks
 from muster.deploy.plan.planner import Tools, plan
+from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import Tree, TreeFile
-from muster.deploy.plan.spec import LaunchSpec, Program
+from muster.deploy.plan.spec import LaunchSpec
 
 TOOLS = Tools(
     rank="# rank.py\n",
@@ -60,9 +61,11 @@ def make_plan(
     defaults: dict[str, Any] = {
         "job": "20261120-120000-abcd",
         "program": Program(module="train", args=("--epochs", "3")),
+        "tree": TREE,
+        "library": LIBRARY,
     }
     request = LaunchSpec(**{**defaults, **spec})
-    placement = place(hosts, request)
+    placement = place_ranks(hosts, request)
     chosen = placement.hosts
     changes = facts or {}
     by_host = {host.name: dataclasses.replace(NODE, **changes.get(host.name, {})) for host in chosen}
@@ -74,4 +77,4 @@ def make_plan(
     )
     there: Mapping[str, ContainerThere] | None = containers
     known = ClusterFacts(by_host, rendezvous)
-    return plan(request, placement, known, TREE, LIBRARY, tools=TOOLS, containers=there)
+    return plan(request, placement, known, tools=TOOLS, containers=there)

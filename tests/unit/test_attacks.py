@@ -37,8 +37,8 @@ from muster.deploy.decode import MALFORMED
 from muster.deploy.errors import HostError, HostfileError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.jobs.run_folder import RunFolder
+from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
-from muster.deploy.plan.spec import Program
 from tests.launching import make_project
 from tests.unit.plans import NODE, make_plan
 

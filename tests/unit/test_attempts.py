@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,17 +25,16 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.facts import Facts
 from muster.deploy.jobs import restart_policy
 from muster.deploy.jobs import runner as attempts
-from muster.deploy.jobs.job import Job
 from muster.deploy.jobs.metrics import joined
 from muster.deploy.jobs.restart_policy import Policy
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Attempts
-from muster.deploy.jobs.unstarted import end_unstarted
-from muster.deploy.jobs.verdict import verdict
-from muster.deploy.launch import execute as run
+from muster.deploy.jobs.verdict import end_unstarted, verdict
+from muster.deploy.launch import loop as run
 from muster.deploy.launch.result import Failure, LaunchResult
 from muster.deploy.plan.launch_plan import LaunchPlan
-from muster.deploy.plan.spec import LaunchSpec, Program
+from muster.deploy.plan.program import Program
+from muster.deploy.plan.spec import LaunchSpec
 from tests.unit.plans import TREE, make_plan
 from tests.unit.test_execute import Hosts
 
@@ -50,6 +50,11 @@ def uninterrupted(call: Callable[[], LaunchResult]) -> LaunchResult:
         return call()
     except KeyboardInterrupt:
         return pytest.fail("the interrupt got through")
+
+
+def looping(execute: Callable[..., LaunchResult]) -> Callable[..., object]:
+    """A loop of a launch that ends so."""
+    return lambda *given, **options: SimpleNamespace(run=lambda: execute(*given, **options))
 
 
 class Head:
@@ -92,16 +97,18 @@ class Connected:
 def attempts_in(
     folder: RunFolder, stdin: int | None = None, max_restarts: int = 0, image: str = ""
 ) -> Attempts:
-    spec = LaunchSpec(job="j", program=Program(module="train"), stdin=stdin is not None, image=image)
-    job = Job(
-        spec=spec,
+    spec = LaunchSpec(
+        job="j",
+        program=Program(module="train"),
+        stdin=stdin is not None,
+        image=image,
         hosts=hostfile.parse("node[1-2] slots=2"),
         tree=TREE,
         library=TREE,
         start_timeout=1.0,
         max_restarts=max_restarts,
     )
-    return Attempts(job, lambda host: pytest.fail("no way there"), folder, (folder,), stdin=stdin)
+    return Attempts(spec, lambda host: pytest.fail("no way there"), folder, (folder,), stdin=stdin)
 
 
 @pytest.fixture
@@ -119,7 +126,7 @@ def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
                 raise end
             return end
 
-        monkeypatch.setattr(attempts, "execute", execute)
+        monkeypatch.setattr(attempts, "LaunchLoop", looping(execute))
         monkeypatch.setattr(Head, "error", fetch)
         folder = RunFolder(tmp_path, "j", detached=True)
         uninterrupted(attempts_in(folder, max_restarts=max_restarts).run)
@@ -150,7 +157,7 @@ def test_an_interrupt_while_the_end_of_a_job_is_explained_changes_nothing(
     def interrupted(result: LaunchResult, head: Head) -> LaunchResult:
         raise KeyboardInterrupt(2)
 
-    monkeypatch.setattr(attempts, "blame_thief", interrupted)
+    monkeypatch.setattr(attempts, "explain_port_conflict", interrupted)
     assert carry_out(FAILED)["exit_status"] == 5
 
 
@@ -194,7 +201,7 @@ def test_a_stolen_port_costs_another_attempt_unless_rank_0_has_read_input(
         return stolen
 
     carry_out(DONE)  # its stand-ins hold for this test
-    monkeypatch.setattr(attempts, "execute", execute)
+    monkeypatch.setattr(attempts, "LaunchLoop", looping(execute))
     monkeypatch.setattr("muster.deploy.jobs.restart_policy.backoff", lambda attempt: 0.0)
     attempts_in(RunFolder(tmp_path / "other", "j", detached=True), stdin).run()
     assert len(results) == made
@@ -253,10 +260,10 @@ def test_a_job_waits_for_its_image_before_its_first_start_alone(
         return PLAN
 
     monkeypatch.setattr(attempts, "make_plan", make_plan)
-    monkeypatch.setattr(attempts, "execute", lambda *ignored, **limits: next(ends))
+    monkeypatch.setattr(attempts, "LaunchLoop", looping(lambda *_, **__: next(ends)))
     monkeypatch.setattr(restart_policy, "BACKOFF_SECONDS", (0.0,))
     folder, waits = RunFolder(tmp_path / "other", "j", detached=True), list[str]()
-    given = attempts_in(folder, max_restarts=1, image="it").job
+    given = attempts_in(folder, max_restarts=1, image="it").spec
     Attempts(given, lambda host: pytest.fail("no way"), folder, (folder,), on_wait=waits.append).run()
     assert waits == ["node2: fetching it"]
     assert (folder.logs / "driver.log").read_text().count("node2: fetching it") == 2
@@ -267,7 +274,7 @@ def test_a_job_waits_for_its_image_before_its_first_start_alone(
 def test_a_job_whose_result_cannot_be_written_ends_as_its_ranks_did_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: LaunchResult, status: int
 ) -> None:
-    monkeypatch.setattr(attempts, "execute", lambda *ignored, **limits: end)
+    monkeypatch.setattr(attempts, "LaunchLoop", looping(lambda *_, **__: end))
     no_room_for(monkeypatch, "result.json")
     result = attempts_in(folder := RunFolder(tmp_path, "j")).run()
     assert (result.exit_status, result.failure) == (status, end.failure)
@@ -285,7 +292,7 @@ def test_a_run_whose_folder_was_removed_meanwhile_is_done(
         shutil.rmtree(tmp_path / "j")
         return DONE
 
-    monkeypatch.setattr(attempts, "execute", execute)
+    monkeypatch.setattr(attempts, "LaunchLoop", looping(execute))
     result = attempts_in(folder := RunFolder(tmp_path, "j")).run()
     assert (result.exit_status, result.failure) == (0, None)
     assert "every rank ended with 0; the result could not be written here:" in verdict(result, folder)
@@ -335,15 +342,15 @@ def test_an_interrupt_while_a_launch_is_ended_leaves_its_verdict_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hosts, stops = Hosts(PLAN), []
-    whole = run.Run._stop
+    whole = run.LaunchLoop._stop
 
-    def stop(self: run.Run) -> dict[str, int]:
+    def stop(self: run.LaunchLoop) -> dict[str, int]:
         stops.append(whole(self))
         if len(stops) == 1:
             raise KeyboardInterrupt(15)
         return stops[-1]
 
-    monkeypatch.setattr(run.Run, "_stop", stop)
+    monkeypatch.setattr(run.LaunchLoop, "_stop", stop)
     hosts.start_all()
     hosts.end(3, code=5)
     result = uninterrupted(hosts.run)
@@ -382,7 +389,7 @@ def test_the_head_has_the_result_before_its_metrics_are_fetched(
         asked.append(words.get("name", request.word))
         return whole(self, request, payload, **words)
 
-    monkeypatch.setattr(attempts, "execute", lambda *ignored, **limits: DONE)
+    monkeypatch.setattr(attempts, "LaunchLoop", looping(lambda *_, **__: DONE))
     monkeypatch.setattr(Head, "ask", ask)
     attempts_in(RunFolder(tmp_path, "j")).run()
     assert asked.index("result.json") < asked.index(FETCH.word)
@@ -401,10 +408,10 @@ def test_metrics_that_went_with_their_head_are_said_to_be_missing(
         monkeypatch.setattr(Head, "host", "node1" if error else "node2")
         return end
 
-    monkeypatch.setattr(attempts, "execute", execute)
+    monkeypatch.setattr(attempts, "LaunchLoop", looping(execute))
     monkeypatch.setattr("muster.deploy.jobs.restart_policy.backoff", lambda attempt: 0.0)
     job = attempts_in(RunFolder(tmp_path, "j"))
-    job.job = dataclasses.replace(job.job, max_restarts=1)
+    job.spec = dataclasses.replace(job.spec, max_restarts=1)
     job._policy = Policy(1, 1)
     out = "/home/ml/.muster/jobs/20261120-120000-abcd/out"
     rest = f"the rest could not be fetched from node1, where it is in {out}"

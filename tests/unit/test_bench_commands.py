@@ -20,7 +20,7 @@ from muster.deploy.cli import inventory as inventories
 from muster.deploy.cli.inventory import Inventory, of_file
 from muster.deploy.cli.shared import HostOptions, SlurmOptions
 from muster.deploy.errors import MusterError, UnfitError
-from muster.deploy.jobs.job import Job
+from muster.deploy.plan.spec import LaunchSpec
 from tests.unit.test_bench_hosts import text as speeds_of
 from tests.unit.test_bench_links import printed as links_of
 
@@ -29,14 +29,14 @@ class Launches:
     """Stands in for what runs a job: keeps the jobs, and answers what ranks would print."""
 
     def __init__(self, printed: Mapping[str, Mapping[int, str]], status: int = 0) -> None:
-        self.jobs: list[Job] = []
+        self.jobs: list[LaunchSpec] = []
         self._printed, self._status = printed, status
 
-    def __call__(self, job: Job, *_: object, **__: object) -> BenchmarkRun:
+    def __call__(self, job: LaunchSpec, *_: object, **__: object) -> BenchmarkRun:
         self.jobs.append(job)
-        tool = (job.spec.program.module or "").rpartition(".")[2]
+        tool = (job.program.module or "").rpartition(".")[2]
         failure = SimpleNamespace(host="node2", headline="rank 1 on node2: boom") if self._status else None
-        plan = SimpleNamespace(spec=job.spec)
+        plan = SimpleNamespace(spec=job)
         result: Any = SimpleNamespace(exit_status=self._status, failure=failure, plan=plan)
         folder: Any = SimpleNamespace(path=Path("runs/JOB"))
         return BenchmarkRun(result, folder, tuple(host.name for host in job.hosts), {**self._printed[tool]})
@@ -54,7 +54,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, status: int = 0) -> Launches:
         {"links": links_of(3), "sweep": {}, "host_speed": {rank: speeds_of() for rank in range(3)}}, status
     )
     for module in (bench, bench_job):
-        monkeypatch.setattr(module, "run_job", launches)
+        monkeypatch.setattr(module, "run_benchmark", launches)
     return launches
 
 
@@ -69,9 +69,9 @@ def test_links_are_measured_by_one_rank_on_each_host_without_the_working_tree(
     assert run("bench links --launcher torchrun --backend gloo --short") == 0
     (job,) = launches.jobs
     assert [(host.name, host.slots) for host in job.hosts] == [(f"node{n}", 1) for n in (1, 2, 3)]
-    assert (job.spec.launcher, job.spec.backend) == ("torchrun", "gloo")
-    assert job.spec.program.module == "muster.train.tools.links"
-    assert job.spec.program.args == bench_job.SHORT["links"]
+    assert (job.launcher, job.backend) == ("torchrun", "gloo")
+    assert job.program.module == "muster.train.tools.links"
+    assert job.program.args == bench_job.SHORT["links"]
     assert (job.tree.files, bool(job.library.files)) == ((), True)
     assert "later runs are compared with this one" in capsys.readouterr().out
 
@@ -97,7 +97,7 @@ def test_a_host_that_prints_nonsense_ends_the_benchmark_with_3(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launches = Launches({"links": {**links_of(3), 1: "garbage\n"}})
-    monkeypatch.setattr(bench, "run_job", launches)
+    monkeypatch.setattr(bench, "run_benchmark", launches)
     assert run("bench links") == 3
     assert "ERROR   node2: it measured 0 of its 2 links" in capsys.readouterr().out
 
@@ -126,12 +126,12 @@ def test_a_mistake_ends_with_2_before_anything_runs(
 
 def test_options_of_nccl_tests_reach_the_program(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = Launches({"sweep": {}})
-    monkeypatch.setattr(bench, "run_job", launches)
+    monkeypatch.setattr(bench, "run_benchmark", launches)
     assert run("bench collectives reduce_scatter -e 1G --np 5 -o max -c 0") == 0
     (job,) = launches.jobs
-    assert job.spec.np == 5
+    assert job.np == 5
     assert {"--operations=reduce_scatter", f"--maxbytes={1 << 30}", "--op=max", "--check=0"} <= {
-        *job.spec.program.args
+        *job.program.args
     }
 
 
@@ -139,7 +139,7 @@ def test_what_ended_the_job_comes_before_what_it_did_not_print(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launches = Launches({"sweep": {0: "NCCL INFO cudaDriverVersion 12080\n"}}, status=3)
-    monkeypatch.setattr(bench, "run_job", launches)
+    monkeypatch.setattr(bench, "run_benchmark", launches)
     monkeypatch.setattr(bench_job, "verdict", lambda *_: "")
     assert run("bench collectives --json") == 3
 
@@ -155,13 +155,13 @@ def test_hosts_may_be_those_of_slurm(place: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(inventories, "allocated", allocated)
     launches = stand_in(monkeypatch)
     assert run(f"bench {command} --slurm='-N 3'") == 0
-    assert [job.spec.allocation for job in launches.jobs] == ["7"]
+    assert [job.allocation for job in launches.jobs] == ["7"]
 
 
 def test_a_check_gets_what_is_slow_as_warnings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = {2: speeds_of(0.5), 0: speeds_of(), 1: speeds_of()}
     launches = Launches({"links": links_of(3), "host_speed": slow})
-    monkeypatch.setattr(bench_job, "run_job", launches)
+    monkeypatch.setattr(bench_job, "run_benchmark", launches)
     inventory = of_file(HostOptions())
     found = bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert {(finding.id, finding.host, finding.severity) for finding in found.findings} == {
@@ -197,7 +197,7 @@ def test_a_benchmark_that_cannot_begin_is_a_warning_of_a_check(
     def refuse(*_: object) -> BenchmarkRun:
         raise error
 
-    monkeypatch.setattr(bench_job, "run_job", refuse)
+    monkeypatch.setattr(bench_job, "run_benchmark", refuse)
     inventory = of_file(HostOptions())
     benched = bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
     assert {finding.id for finding in benched.findings} == {"bench.failed"}
@@ -208,4 +208,4 @@ def test_a_single_host_has_no_links_to_check(place: Path, monkeypatch: pytest.Mo
     launches = stand_in(monkeypatch)
     inventory = of_file(HostOptions(include="node1"))
     bench_job.benched(inventory, inventory.hosts, "mpirun", "", Path("runs"))
-    assert [job.spec.program.module for job in launches.jobs] == ["muster.train.tools.host_speed"]
+    assert [job.program.module for job in launches.jobs] == ["muster.train.tools.host_speed"]

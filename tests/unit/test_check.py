@@ -19,7 +19,7 @@ from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.gpus import Card, Gpu, GpuHost
 from muster.deploy.hosts.rendezvous import no_port
 from muster.deploy.image.versions import Component, Track
-from muster.deploy.plan.launcher import LauncherName
+from muster.deploy.plan.spec import LauncherName
 from tests.unit.plans import NODE
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,7 @@ import pytest
 from muster.deploy.cli.options import container
 from muster.deploy.errors import UnfitError, UsageError
 from muster.deploy.hosts.containers import ContainerThere, EngineName, Inside, require_same
-from muster.deploy.plan.container import ContainerPlan
-from muster.deploy.plan.launch_plan import HostPlan, LaunchPlan
+from muster.deploy.plan.launch_plan import ContainerPlan, HostPlan, LaunchPlan
 from muster.deploy.plan.spec import Mount
 from tests.unit.plans import make_plan
 

@@ -90,7 +90,7 @@ class Forgetful:
 
 def delivered(folder: Path, *damaged: tuple[str, ...]) -> Forgetful:
     """Deliver the tree of a folder to a host with these answers."""
-    plan = dataclasses.replace(make_plan("node1 slots=2"), tree=scan(folder))
+    plan = make_plan("node1 slots=2", tree=scan(folder))
     host = Forgetful(*damaged)
     cluster = SimpleNamespace(channels={"node1": host}, close=lambda: None)
     deliver(plan, cast(Any, cluster))

@@ -23,29 +23,30 @@ from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from muster.deploy.jobs import detached_main, runner
 from muster.deploy.jobs.detach import own_code
-from muster.deploy.jobs.job import Job
+from muster.deploy.jobs.detached_main import stored
 from muster.deploy.jobs.run_folder import RunFolder
-from muster.deploy.jobs.stored import stored
-from muster.deploy.jobs.unstarted import end_unstarted
+from muster.deploy.jobs.verdict import end_unstarted
 from muster.deploy.plan.launch_plan import LaunchPlan
+from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import Tree, TreeFile, scan
-from muster.deploy.plan.spec import LaunchSpec, Program
+from muster.deploy.plan.spec import LaunchSpec
 from tests.damage import DAMAGE
 from tests.unit.test_attempts import PLAN, Connected
 
 
-def make_job() -> Job:
-    return Job(
-        spec=LaunchSpec(job="j", program=Program(script="a b.py", args=("$x",)), env=(("A", "1\n2"),)),
+def make_job() -> LaunchSpec:
+    return LaunchSpec(
+        job="j",
+        program=Program(script="a b.py", args=("$x",)),
+        env=(("A", "1\n2"),),
         hosts=hostfile.parse("node[1-2] slots=2 user=ml"),
         tree=Tree(Path("/work/a b"), "x", (TreeFile("a", False, "00"), TreeFile("l", False, "", link="a"))),
         library=Tree(Path("/opt/muster"), ".", (TreeFile("train/main.py", False, "01"),), "muster"),
-        start_timeout=60.0,
     )
 
 
 def test_a_job_arrives_as_it_left() -> None:
-    assert Job.of_json(make_job().as_json()) == make_job()
+    assert LaunchSpec.of_json(make_job().as_json()) == make_job()
 
 
 @pytest.mark.parametrize(
@@ -61,13 +62,15 @@ def test_the_driver_on_the_head_goes_on_with_the_pythons_of_the_job(
     )
     monkeypatch.setattr(detached_main, "LocalPipe", lambda python: python)
     monkeypatch.setattr(detached_main, "OpenSshPipe", lambda host, python, *, head: python)
-    ways: list[object] = [detached_main._opener(Job.of_json(job.as_json()))(host) for host in job.hosts]
+    ways: list[object] = [
+        detached_main._opener(LaunchSpec.of_json(job.as_json()))(host) for host in job.hosts
+    ]
     assert ways == started
 
 
 def test_a_job_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="expected one of"):
-        Job.of_json({**make_job().as_json(), "spec": {**make_job().as_json()["spec"], "launcher": "sh"}})
+        LaunchSpec.of_json({**make_job().as_json(), "launcher": "sh"})
 
 
 @pytest.fixture
@@ -90,8 +93,10 @@ def fetching(*given: Any) -> LaunchPlan:
 
 
 @contextmanager
-def in_the_queue(job: Job, run: RunFolder, waits: Callable[[str], None]) -> Iterator[detached_main.Hosts]:
-    run.wait(job.spec, "Slurm's job 7 waits")
+def in_the_queue(
+    job: LaunchSpec, run: RunFolder, waits: Callable[[str], None]
+) -> Iterator[detached_main.Hosts]:
+    run.wait(job, "Slurm's job 7 waits")
     waits("Slurm's job 7 waits")
     raise MusterError("Slurm's job 7 got no hosts: revoked")
     yield
@@ -108,7 +113,7 @@ def drive_with_image(folder: Path, monkeypatch: pytest.MonkeyPatch, take: Any, n
     monkeypatch.setattr(runner, "Cluster", Connected)
     monkeypatch.setattr(runner, "make_plan", fetching)
     job = make_job()
-    detached_main.drive(replace(job, notify=notify, spec=replace(job.spec, image="it")), folder, take)
+    detached_main.drive(replace(job, notify=notify, image="it"), folder, take)
 
 
 @pytest.mark.parametrize(("take", "says", "why"), WAITING.values(), ids=WAITING)
@@ -127,7 +132,7 @@ def test_a_job_that_waits_says_so_at_once_and_tells_of_its_end(
 
 def test_a_reason_that_cannot_be_encoded_costs_no_result(tmp_path: Path) -> None:
     run = RunFolder(tmp_path, "run", detached=True)
-    run.wait(make_job().spec, "node2: fetching it")
+    run.wait(make_job(), "node2: fetching it")
     assert end_unstarted(run.path, "driver", "node2: \udc80 is no name", 1).exit_status == 1
     assert json.loads((run.path / "result.json").read_text())["first_failure"]["reason"][7] == "\udc80"
     assert "node2: ? is no name" in (run.path / "verdict.txt").read_text()

@@ -9,7 +9,7 @@ import pytest
 
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
-from muster.deploy.launch.early import ended_early
+from muster.deploy.launch.cause import ended_early
 from muster.deploy.launch.result import Failure, Kind, LaunchResult, RankEnd
 from tests.unit.plans import make_plan
 

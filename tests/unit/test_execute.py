@@ -23,12 +23,11 @@ from muster.deploy.errors import MusterError
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch import events as reports
-from muster.deploy.launch import execute as run
+from muster.deploy.launch import loop as run
 from muster.deploy.launch import state
-from muster.deploy.launch.blame import first_of
-from muster.deploy.launch.explanation import Explanation
+from muster.deploy.launch.cause import first_of
+from muster.deploy.launch.diagnosis import Explanation, RankStacks
 from muster.deploy.launch.result import Failure, LaunchResult
-from muster.deploy.launch.stacks import Stacks
 from muster.deploy.plan.launch_plan import LaunchPlan
 from muster.deploy.why.verdict import explain
 from tests.unit.plans import make_plan
@@ -106,7 +105,9 @@ class Hosts:
     def run(self, start_timeout: float = 5.0, stall_timeout: float = 0.0) -> LaunchResult:
         channels: Any = self.channels
         cluster: Any = Listener(self.events, channels)
-        return run.Run(self.plan, cluster, (), start_timeout, stall_timeout).run()
+        limits: dict[str, Any] = {"start_timeout": start_timeout, "stall_timeout": stall_timeout}
+        spec = dataclasses.replace(self.plan.spec, **limits)
+        return run.LaunchLoop(dataclasses.replace(self.plan, spec=spec), cluster, ()).run()
 
 
 @pytest.fixture
@@ -266,7 +267,7 @@ def test_a_launcher_that_the_kernel_killed_is_told_apart_too(hosts: Hosts) -> No
 def test_a_stalled_job_is_ended_with_the_stacks_of_its_ranks(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stacks = Stacks({0: ("a",), 1: ("a",), 2: ("a",), 3: ("open (data.py:5)",)}, {})
+    stacks = RankStacks({0: ("a",), 1: ("a",), 2: ("a",), 3: ("open (data.py:5)",)}, {})
     found = Explanation(stacks, explain([], stalled=True))
     monkeypatch.setattr(run, "gather_explanation", lambda *words: found)
     hosts.start_all()

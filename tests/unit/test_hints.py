@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ from muster.deploy.jobs.hints import left_behind, missing_module, refused_option
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.result import Failure, LaunchResult
+from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import Tree, TreeFile
-from muster.deploy.plan.spec import Program
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-3] slots=2")
@@ -34,7 +35,9 @@ def root(tmp_path: Path) -> Path:
 def hint(root: Path, line: str) -> str:
     tree = Tree(root, "here", (TreeFile("here/train.py", False, "ab" * 32),))
     failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=("Traceback\n", line, "\n"))
-    return left_behind(dataclasses.replace(DONE, plan=dataclasses.replace(PLAN, tree=tree), failure=failure))
+    return left_behind(
+        dataclasses.replace(DONE, plan=make_plan("node[1-3] slots=2", tree=tree), failure=failure)
+    )
 
 
 MISSING = "FileNotFoundError: [Errno 2] No such file or directory: "
@@ -79,8 +82,8 @@ def module_hint(
     tree = Tree(Path("/work"), within, tuple(TreeFile(name, False, "ab" * 32) for name in files))
     line = f"ModuleNotFoundError: No module named '{module}'\n"
     failure = Failure("rank", "exit status 1", 1, host="node1", rank=0, tail=("Traceback\n", line))
-    spec = dataclasses.replace(PLAN.spec, program=Program(script=script), environment=environment)
-    plan = dataclasses.replace(PLAN, tree=tree, spec=spec)
+    spec: dict[str, Any] = {"program": Program(script=script), "environment": environment, "tree": tree}
+    plan = make_plan("node[1-3] slots=2", **spec)
     return missing_module(dataclasses.replace(DONE, plan=plan, failure=failure))
 
 

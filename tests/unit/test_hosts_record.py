@@ -13,9 +13,9 @@ from muster.deploy.connect.opener import Access
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.errors import MusterError, UnfitError, UsageError
 from muster.deploy.hosts import hostfile
-from muster.deploy.jobs import control as jobs
 from muster.deploy.jobs import hosts_record
-from muster.deploy.jobs.control import Here, Known
+from muster.deploy.jobs.control import LocalRuns, LocatedJob
+from muster.deploy.jobs.fetch import fetch
 from muster.deploy.jobs.hosts_record import HostsRecord
 from tests.unit.test_job_states import RECORD, Liar, make_run, only
 
@@ -131,9 +131,9 @@ def test_what_comes_from_the_head_joins_the_record_and_never_replaces_it(tmp_pat
     (there / "hosts.json").write_text("a lie")
     state = only(tmp_path / "there").state
     with pytest.raises(MusterError):
-        jobs.fetch(Known(state, Liar({"files": {"files": [["log", 10]]}, "read": {}})), runs)
+        fetch(LocatedJob(state, Liar({"files": {"files": [["log", 10]]}, "read": {}})), runs)
     assert hosts_record.newest_elsewhere(runs) == record
-    folder = jobs.fetch(Known(state, Here(tmp_path / "there")), runs)
+    folder = fetch(LocatedJob(state, LocalRuns(tmp_path / "there")), runs)
     assert (folder / "job.json").exists()
     assert hosts_record.find(runs, JOB) == record
     assert hosts_record.newest_elsewhere(runs) is None

@@ -24,7 +24,8 @@ from muster.deploy.console.screen import Screen
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.jobs import control as jobs
 from muster.deploy.jobs import table as job_table
-from muster.deploy.jobs.control import Here, Known, Line
+from muster.deploy.jobs.control import LocalRuns, LocatedJob, LogLine
+from muster.deploy.jobs.fetch import fetch
 from muster.deploy.slurm.mark import any_mark
 
 RECORD: dict[str, Any] = {
@@ -54,8 +55,8 @@ def make_run(runs: Path, job: str = RECORD["job"], **changes: object) -> Path:
     return run
 
 
-def only(runs: Path, job: str = RECORD["job"]) -> Known:
-    return jobs.only(jobs.known_to([Here(runs)]), job, "here")
+def only(runs: Path, job: str = RECORD["job"]) -> LocatedJob:
+    return jobs.only(jobs.jobs_at([LocalRuns(runs)]), job, "here")
 
 
 def hold(run: Path) -> int:
@@ -83,7 +84,7 @@ def test_a_record_with_odd_parts_hides_no_other_job(tmp_path: Path, odd: dict[st
     (make_run(tmp_path, "20261120-120000-1111") / "result.json").write_text('{"exit_status": 1, "ended": 1}')
     (tmp_path / "20261120-120000-1111" / "logs").rmdir()
     (tmp_path / "20261120-120000-1111" / "logs").symlink_to("logs")  # a circle
-    known = jobs.known_to([Here(tmp_path)])
+    known = jobs.jobs_at([LocalRuns(tmp_path)])
     assert RECORD["job"] in [one.state.job for one in known]
 
 
@@ -141,12 +142,12 @@ def test_a_job_is_named_by_its_id_or_its_end_and_a_wrong_one_lists_what_there_is
 
 def test_without_an_id_it_is_the_newest_job_or_the_newest_that_runs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no job is here; muster status"):
-        jobs.newest(jobs.known_to([Here(tmp_path)]), "here", running=False)
+        jobs.newest(jobs.jobs_at([LocalRuns(tmp_path)]), "here", running=False)
     older, _ = (make_run(tmp_path, job) for job in ("20261121-120000-abcd", "20261121-130000-0001"))
     with pytest.raises(UsageError, match="no job runs here; muster status"):
-        jobs.newest(jobs.known_to([Here(tmp_path)]), "here", running=True)
+        jobs.newest(jobs.jobs_at([LocalRuns(tmp_path)]), "here", running=True)
     driver = hold(older)
-    known = jobs.known_to([Here(tmp_path)])
+    known = jobs.jobs_at([LocalRuns(tmp_path)])
     assert jobs.newest(known, "here", running=True).state.job == "20261121-120000-abcd"
     assert jobs.newest(known, "here", running=False).state.job == "20261121-130000-0001"
     os.close(driver)
@@ -156,7 +157,7 @@ def test_what_is_no_run_is_passed_over(tmp_path: Path) -> None:
     (make_run(tmp_path, "broken") / "job.json").write_text("{")
     (tmp_path / "file").touch()
     (make_run(tmp_path, ".on-its-way.new")).touch()
-    assert jobs.known_to([Here(tmp_path)]) == []
+    assert jobs.jobs_at([LocalRuns(tmp_path)]) == []
 
 
 def test_logs_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_logs_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -
 def test_a_log_of_a_rank_is_of_the_host_that_the_plan_gives_it(tmp_path: Path, log: str, said: str) -> None:
     make_run(tmp_path, placed=[2, 2])
     liar = Liar({"output": {"output": [[log, "a\n"]], "more": False, "at": 0}})
-    known = Known(only(tmp_path).state, liar)
+    known = LocatedJob(only(tmp_path).state, liar)
     with pytest.raises(MusterError, match=said) if said else contextlib.nullcontext():
         assert [line.text for line in jobs.printed(known, rank=None, follow=False)] == ["a\n"]
 
@@ -236,9 +237,9 @@ class Liar:
 
 @pytest.mark.parametrize("name", ["../../.bashrc", "/etc/passwd", "logs/../../x", "a\0b"])
 def test_a_host_cannot_write_elsewhere_than_into_the_run(tmp_path: Path, name: str) -> None:
-    known = Known(only(make_run(tmp_path / "a").parent).state, Liar({"files": {"files": [[name, 0]]}}))
+    known = LocatedJob(only(make_run(tmp_path / "a").parent).state, Liar({"files": {"files": [[name, 0]]}}))
     with pytest.raises(MusterError, match="is no path inside of what was asked for"):
-        jobs.fetch(known, tmp_path / "runs")
+        fetch(known, tmp_path / "runs")
     assert not (tmp_path / "runs" / RECORD["job"]).exists()
 
 
@@ -256,14 +257,14 @@ def test_a_host_names_no_job_by_what_is_no_id(job: str) -> None:
         "last_line": "",
     }
     with pytest.raises(ValueError, match="its answer to jobs: jobs: 0: job: "):
-        jobs.known_to([Liar({"jobs": {"jobs": [{**answer, "folder": "/"}]}})])
+        jobs.jobs_at([Liar({"jobs": {"jobs": [{**answer, "folder": "/"}]}})])
 
 
 def fetch_from(tmp_path: Path, files: object, content: bytes = b"") -> Path:
     liar = Liar({"files": {"files": files}, "read": {}}, content=content)
-    known = Known(only(make_run(tmp_path / "there").parent).state, liar)
+    known = LocatedJob(only(make_run(tmp_path / "there").parent).state, liar)
     try:
-        return jobs.fetch(known, tmp_path / "runs")
+        return fetch(known, tmp_path / "runs")
     finally:
         assert not [path for path in (tmp_path / "runs").iterdir() if path.name.startswith(".")]
 
@@ -326,7 +327,7 @@ def test_a_host_leaves_some_of_this_disk_free(
 ) -> None:
     most = (1 << 20) + 4096
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(total, total - spare - most, spare + most))
-    monkeypatch.setattr(jobs, "CHUNK", most)
+    monkeypatch.setattr("muster.deploy.jobs.fetch.CHUNK", most)
     for name, size in (("a", most + 1), ("b", most + spare)):
         with pytest.raises(MusterError, match="there is room for 1 MiB here"):
             fetch_from(tmp_path / name, [["log", size]])
@@ -355,14 +356,14 @@ def test_two_may_bring_the_same_run_here_at_once(tmp_path: Path) -> None:
     (run / "logs" / "a").write_bytes(b"whole")
     one, runs = only(run.parent), tmp_path / "runs"
 
-    class Slow(Here):
+    class Slow(LocalRuns):
         """Another has brought the run here between the first file and the next."""
 
         host = "node1"
 
         def do_once(self) -> None:
             self.do_once = lambda: None  # type: ignore[method-assign]
-            assert (jobs.fetch(one, runs) / "logs" / "a").read_bytes() == b"whole"
+            assert (fetch(one, runs) / "logs" / "a").read_bytes() == b"whole"
 
         def ask(
             self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
@@ -371,7 +372,7 @@ def test_two_may_bring_the_same_run_here_at_once(tmp_path: Path) -> None:
                 self.do_once()
             return super().ask(request, payload, seconds=seconds, **words)
 
-    fetched = jobs.fetch(Known(one.state, Slow(run.parent)), runs)
+    fetched = fetch(LocatedJob(one.state, Slow(run.parent)), runs)
     assert (fetched / "logs" / "a").read_bytes() == b"whole"
     assert [path.name for path in runs.iterdir()] == [RECORD["job"]]
 
@@ -387,7 +388,7 @@ def test_a_job_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path)
     told = dataclasses.asdict(only(tmp_path).state)
     with pytest.raises(ValueError, match=r"its answer to jobs: jobs: 0: ranks: expected int, got 'many'"):
-        jobs.known_to([Liar({"jobs": {"jobs": [{**told, "ranks": "many"}]}})])
+        jobs.jobs_at([Liar({"jobs": {"jobs": [{**told, "ranks": "many"}]}})])
 
 
 def test_a_record_of_another_version_hides_no_other_job(tmp_path: Path) -> None:
@@ -395,7 +396,7 @@ def test_a_record_of_another_version_hides_no_other_job(tmp_path: Path) -> None:
     for job, record in (("old", {"job": "old"}), ("list", []), ("odd", {**RECORD, "driver": None})):
         (tmp_path / job).mkdir()
         (tmp_path / job / "job.json").write_text(json.dumps(record))
-    assert [known.state.job for known in jobs.known_to([Here(tmp_path)])] == [RECORD["job"]]
+    assert [known.state.job for known in jobs.jobs_at([LocalRuns(tmp_path)])] == [RECORD["job"]]
 
 
 def test_a_host_that_fails_hides_the_jobs_of_no_other(tmp_path: Path) -> None:
@@ -406,7 +407,7 @@ def test_a_host_that_fails_hides_the_jobs_of_no_other(tmp_path: Path) -> None:
             raise MusterError("no answer", host=self.host)
 
     errors: dict[str, MusterError] = {}
-    found = jobs.known_to([Here(tmp_path), Failing({})], on_error=errors.__setitem__)
+    found = jobs.jobs_at([LocalRuns(tmp_path), Failing({})], on_error=errors.__setitem__)
     assert [known.state.job for known in found] == [RECORD["job"]]
     assert {host: error.reason for host, error in errors.items()} == {"node1": "no answer"}
 
@@ -426,7 +427,7 @@ def test_a_screen_that_takes_nothing_ends_what_is_shown_on_it(
     run = make_run(tmp_path / "runs")
     (run / "result.json").write_text(json.dumps({**FAILED, "exit_status": 0}))
     (run / "verdict.txt").write_text("DONE\n")
-    line = Line(0, "node1", "out", "text\n")
+    line = LogLine(0, "node1", "out", "text\n")
     left = iter([line] * lines)
     monkeypatch.setattr(jobs, "printed", lambda *_, **__: left)
     monkeypatch.chdir(tmp_path)

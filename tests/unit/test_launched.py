@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.job import Job
 from muster.deploy.jobs.launched import MOST_OF_FILE, hidden_values, launched, texts
+from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
-from muster.deploy.plan.spec import LaunchSpec, Program
-from tests.unit.plans import NODE, TREE, make_plan
+from tests.unit.plans import NODE, make_plan
 
 
 @pytest.mark.parametrize(
@@ -43,14 +41,7 @@ def test_the_record_has_arguments_environment_versions_and_code_but_no_secret() 
         "hidden": ("PLAIN",),
     }
     plan = make_plan("node[1-2] slots=2", **spec)
-    job = Job(
-        spec=LaunchSpec(job="j", program=plan.spec.program),
-        hosts=hostfile.parse("node1"),
-        tree=TREE,
-        library=TREE,
-        start_timeout=60.0,
-    )
-    record = launched(job, plan, {"node1": NODE})
+    record = launched(plan, {"node1": NODE})
     assert "s3cret" not in json.dumps(record)
     assert record["args"] == ["--lr", "0.1", "--token", "***", "--api-key=***"]
     assert record["env"] == {"LEVEL": "3", "HF_TOKEN": "***", "PLAIN": "***"}

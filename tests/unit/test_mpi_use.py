@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.plan.mpi_use import asks_for_mpi, line_of_mpi
+from muster.deploy.plan.program import Program, asks_for_mpi, line_of_mpi
 from muster.deploy.plan.source_tree import Tree
-from muster.deploy.plan.spec import Program
 from tests.unit.plans import make_plan
 
 ASKS = {

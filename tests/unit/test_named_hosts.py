@@ -14,7 +14,7 @@ from muster.deploy.connect.pipe import LostError
 from muster.deploy.console.screen import Screen
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.control import Line
+from muster.deploy.jobs.control import LogLine
 
 
 def test_where_no_host_can_be_reached_nothing_is_done() -> None:
@@ -33,5 +33,5 @@ def test_a_host_is_named_once() -> None:
 
 def test_what_a_driver_said_in_several_lines_is_shown_in_several_lines() -> None:
     stream = io.StringIO()
-    tasks._show(Screen(stream), Line(None, "", "driver.log", "one\x1b[2J\ntwo\n"))
+    tasks._show(Screen(stream), LogLine(None, "", "driver.log", "one\x1b[2J\ntwo\n"))
     assert stream.getvalue() == "one␛[2J\ntwo\n"

@@ -18,11 +18,11 @@ import pytest
 from muster.deploy.cli.scrape import address_of, scraped
 from muster.deploy.errors import UsageError
 from muster.deploy.jobs import notify as notifying
-from muster.deploy.jobs.history import History
+from muster.deploy.jobs.history import JobHistory
 from muster.deploy.jobs.notify import notify, require_notify
 from muster.deploy.launch.job_events import JobEvent
 from muster.deploy.launch.result import Failure, LaunchResult
-from muster.deploy.plan.spec import Program
+from muster.deploy.plan.program import Program
 from tests.unit.plans import make_plan
 
 PLAN = make_plan(
@@ -162,7 +162,7 @@ def test_a_scrape_has_the_ranks_the_events_and_at_the_end_the_exit_status(
 
     with scraped(str(port)) as scrape:
         assert scrape is not None
-        history = History("j", (scrape.tell,))
+        history = JobHistory("j", (scrape.tell,))
         history.began(PLAN)
         for number in (0, 1):
             history.tell(JobEvent(at=1.0, type="rank.started", job="j", attempt=0, host="node1", rank=number))

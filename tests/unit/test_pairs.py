@@ -9,10 +9,9 @@ from typing import Any
 from muster.deploy.connect.requests.hosts import OPEN_PORT, HostsReached, OpenPort, Reached
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.errors import MusterError
-from muster.deploy.launch.explanation import Explanation, explained
+from muster.deploy.launch.diagnosis import Explanation, RankStacks, explained
 from muster.deploy.launch.pairs import unreached_pairs
 from muster.deploy.launch.result import Failure
-from muster.deploy.launch.stacks import Stacks
 from tests.unit.plans import make_plan
 
 ETH0 = {"node1": "10.0.0.1", "node2": "10.0.0.2", "node3": "10.0.0.3"}
@@ -74,7 +73,7 @@ def test_hosts_that_all_reach_each_other_are_not_named_and_one_that_is_silent_bl
 
 
 def test_a_verdict_names_the_pair_and_no_rank() -> None:
-    stacks = Stacks({0: ("poll",), 1: ("all_reduce",), 2: ("all_reduce",)}, {})
+    stacks = RankStacks({0: ("poll",), 1: ("all_reduce",), 2: ("all_reduce",)}, {})
     stalled = Failure("stall", "no rank has printed anything", 3, at=1.0)
     pairs = ("node2 does not reach node3 at 10.0.0.3 (timed out)",)
     state: Any = SimpleNamespace(name=lambda ranks: f"rank {ranks}")

@@ -15,8 +15,10 @@ from muster.deploy.errors import MusterError, UnfitError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.rendezvous import on_network
 from muster.deploy.plan import openmpi
-from muster.deploy.plan.placement import Place, place
-from muster.deploy.plan.spec import LaunchSpec, Program
+from muster.deploy.plan.launcher import place_ranks
+from muster.deploy.plan.placement import PlacedRank
+from muster.deploy.plan.program import Program
+from muster.deploy.plan.spec import LaunchSpec
 from tests.unit.plans import NODE, OWN_HOME, make_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -59,12 +61,12 @@ def test_a_secret_is_in_the_environment_and_in_no_text() -> None:
 
 def test_ranks_fill_the_slots_of_each_host_in_order() -> None:
     hosts = hostfile.parse("a slots=2\nb slots=1\nc slots=4")
-    placement = place(hosts, LaunchSpec(job="j", program=Program(), np=4))
+    placement = place_ranks(hosts, LaunchSpec(job="j", program=Program(), np=4))
     assert placement.hosts == hosts
     assert placement.ranks == {
-        "a": (Place(0, 0, "a"), Place(1, 1, "a")),
-        "b": (Place(2, 0, "b"),),
-        "c": (Place(3, 0, "c"),),
+        "a": (PlacedRank(0, 0, "a"), PlacedRank(1, 1, "a")),
+        "b": (PlacedRank(2, 0, "b"),),
+        "c": (PlacedRank(3, 0, "c"),),
     }
     assert placement.counts == {"a": 2, "b": 1, "c": 1}
 

@@ -14,8 +14,8 @@ from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.received_paths import inner_path, inner_paths, is_dot_git
-from muster.deploy.jobs.control import Known, fetch
-from muster.deploy.jobs.snapshot import snapshot
+from muster.deploy.jobs.control import LocatedJob
+from muster.deploy.jobs.fetch import fetch, snapshot
 
 SPELLINGS = [
     *(".git", ".GIT", ".gIt", ".git ", ".git.", ".git . .", "git~1", "GIT~1", "git~2", "git~1."),
@@ -82,7 +82,7 @@ class Host:
         return RunFiles(tuple((name, 1) for name in self.names))
 
 
-def run_of(*names: str) -> Known:
+def run_of(*names: str) -> LocatedJob:
     state = JobState(
         *(
             JOB,
@@ -102,7 +102,7 @@ def run_of(*names: str) -> Known:
             "/x",
         )
     )
-    return Known(state, Host(*names))
+    return LocatedJob(state, Host(*names))
 
 
 @pytest.mark.parametrize("name", [".git/config", "logs/.GIT/config", "logs/git~1", "", ".", "../x"])

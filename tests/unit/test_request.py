@@ -11,8 +11,8 @@ from muster.deploy.cli import options as request
 from muster.deploy.common.variables import OF_RANKS, is_foreign
 from muster.deploy.errors import UsageError
 from muster.deploy.hosts import hostfile
+from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
-from muster.deploy.plan.spec import Program
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from muster.deploy.cli.ending import end_with_page
 from muster.deploy.errors import MusterError
-from muster.deploy.jobs import pace_file
+from muster.deploy.jobs.sample_file import pace_line
 from muster.deploy.view.page.course import course
 from muster.deploy.view.page.metrics import own_times, step_times
 from muster.deploy.view.page.records import Records, read
@@ -238,7 +238,7 @@ def _write_pace(folder: Path) -> None:
     found = pace(Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2), per_host=2).arriving(), {})
     assert found
     late = stragglers(found, Surroundings({}, {}))
-    (folder / "pace.jsonl").write_text(pace_file.line(BEGAN, 0, found, late) * 3)
+    (folder / "pace.jsonl").write_text(pace_line(BEGAN, 0, found, late) * 3)
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps({**result, "late": [one.as_json() for one in late]}))
 

@@ -13,10 +13,10 @@ from muster.deploy.connect.report_frames import of_frame
 from muster.deploy.connect.reports import Sampled
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.sample_file import SampleFile
-from muster.deploy.launch import sampling
+from muster.deploy.launch import measurements
 from muster.deploy.launch.job_events import JobEvent
-from muster.deploy.launch.sampling import Sampling
-from muster.deploy.launch.state import State
+from muster.deploy.launch.measurements import SampleCollector
+from muster.deploy.launch.state import LaunchState
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import FakeChannel
 
@@ -35,9 +35,9 @@ class Kept:
         self.time = 1000.0
         self.channels = {name: FakeChannel() for name in ("node1", "node2")}
         cluster: Any = SimpleNamespace(channels=self.channels)
-        self._sampling = Sampling(State(PLAN), cluster, self.samples.append, every)
+        self._sampling = SampleCollector(LaunchState(PLAN), cluster, self.samples.append, every)
         self._sampling.begin()
-        monkeypatch.setattr(sampling, "now", lambda: self.time)
+        monkeypatch.setattr(measurements, "now", lambda: self.time)
 
     @property
     def notes(self) -> list[str]:

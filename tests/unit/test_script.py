@@ -11,8 +11,8 @@ import pytest
 
 from muster.deploy.cli import options
 from muster.deploy.errors import UsageError
+from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
-from muster.deploy.plan.spec import Program
 
 SAYS = "import sys; print('ran', *sys.argv[1:])\n"
 

@@ -23,11 +23,11 @@ from muster.deploy.connect.requests.jobs import JobState
 from muster.deploy.errors import MusterError, UsageError
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.jobs import control
-from muster.deploy.jobs.control import Here, Known
-from muster.deploy.jobs.job import Job
+from muster.deploy.jobs.control import LocalRuns, LocatedJob
 from muster.deploy.launch.result import Failure, LaunchResult, interruption
+from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
-from muster.deploy.plan.spec import LaunchSpec, Program
+from muster.deploy.plan.spec import LaunchSpec
 from muster.deploy.slurm import batch, batch_main, blame, grant, programs, steps
 from muster.deploy.slurm.allocation import Allocation
 from muster.deploy.slurm.batch import Batch, batch_of, submit
@@ -49,16 +49,16 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path) -> LaunchSpec:
     project = tmp_path / "project"
     project.mkdir()
     (project / "train.py").write_text("print('as it was')\n")
     tree = scan(project)
     env = (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "hidden too"))
     program = Program(script="train.py")
-    spec = LaunchSpec(job=NAME, program=program, env=env, hidden=("PIN",))
     library = dataclasses.replace(tree, files=())
-    return Job(spec=spec, hosts=(), tree=tree, library=library, start_timeout=60.0, min_hosts=0)
+    given: dict[str, Any] = {"program": program, "env": env, "hidden": ("PIN",), "min_hosts": 0}
+    return LaunchSpec(job=NAME, tree=tree, library=library, **given)
 
 
 def test_the_users_words_come_after_ours_and_before_the_script() -> None:
@@ -131,13 +131,13 @@ def test_steps_start_the_same_python(
     assert started == [meant]
 
 
-def test_srun_in_an_image_is_refused_before_the_queue(job: Job) -> None:
+def test_srun_in_an_image_is_refused_before_the_queue(job: LaunchSpec) -> None:
     with pytest.raises(UsageError, match="--launcher srun cannot start ranks in a container"):
-        dataclasses.replace(job.spec, launcher="srun", image="it")
+        dataclasses.replace(job, launcher="srun", image="it")
 
 
 def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
-    slurm: Callable[..., None], job: Job, tmp_path: Path
+    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path
 ) -> None:
     slurm(sbatch=f'env > {tmp_path}/env; echo "7;cluster"')
     job = dataclasses.replace(job, notify=URL)
@@ -151,9 +151,9 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
         requeue=True,
     )
     assert given.tree.source(given.tree.files[0]).read_text() == "print('as it was')\n"
-    assert (given.hosts, given.min_hosts, given.spec.allocation) == (TWO.hosts, 2, "7")
-    assert given.spec.env == (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "p"))
-    assert given.spec.may_restart
+    assert (given.hosts, given.min_hosts, given.allocation) == (TWO.hosts, 2, "7")
+    assert given.env == (("A", "1"), ("HF_TOKEN", "s3cret"), ("PIN", "p"))
+    assert given.may_restart
     assert given.notify == URL
     assert run.detached
     written = b"".join(path.read_bytes() for path in made.folder.rglob("*") if path.is_file())
@@ -167,14 +167,14 @@ def test_a_job_that_waits_keeps_the_tree_as_it_was_and_no_secret(
     assert mark == ("7", True)
 
 
-def _kept(made: Batch) -> Job:
-    return Job.of_json(json.loads((made.folder / "batch" / "job.json").read_text()))
+def _kept(made: Batch) -> LaunchSpec:
+    return LaunchSpec.of_json(json.loads((made.folder / "batch" / "job.json").read_text()))
 
 
-def test_a_value_that_slurm_did_not_pass_on_is_named(job: Job) -> None:
+def test_a_value_that_slurm_did_not_pass_on_is_named(job: LaunchSpec) -> None:
     with pytest.raises(MusterError, match=r"--env HF_TOKEN: Slurm did not pass it on; leave --export out"):
         batch.with_secrets(batch.without_secrets(job), {"PIN": ""})
-    job = dataclasses.replace(job, notify=URL, spec=dataclasses.replace(job.spec, env=()))
+    job = dataclasses.replace(job, notify=URL, env=())
     with pytest.raises(MusterError, match=r"--notify: Slurm did not pass it on; leave --export out"):
         batch.with_secrets(batch.without_secrets(job), {})
 
@@ -188,7 +188,7 @@ def test_a_value_that_slurm_did_not_pass_on_is_named(job: Job) -> None:
     ],
 )
 def test_what_sbatch_refuses_is_quoted_and_leaves_no_folder(
-    slurm: Callable[..., None], job: Job, tmp_path: Path, text: str, message: str
+    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path, text: str, message: str
 ) -> None:
     slurm(sbatch=text)
     with pytest.raises(UsageError, match=message):
@@ -197,7 +197,7 @@ def test_what_sbatch_refuses_is_quoted_and_leaves_no_folder(
 
 
 def test_a_job_that_cannot_be_marked_is_taken_back(
-    slurm: Callable[..., None], job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -212,7 +212,7 @@ def test_a_job_that_cannot_be_marked_is_taken_back(
 
 
 def test_a_job_that_sbatch_may_have_handed_over_is_taken_back(
-    slurm: Callable[..., None], job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "SECONDS", 0.05)
     slurm(sbatch="exec sleep 60", scancel=f'echo "$@" >>{tmp_path}/cancelled')
@@ -257,9 +257,9 @@ def make_run(runs: Path, *, requeue: bool = False, result: dict[str, Any] | None
     return folder
 
 
-def known(runs: Path) -> Known:
+def known(runs: Path) -> LocatedJob:
     assert any_mark(runs)
-    (found,) = control.known_to([BatchRuns(runs, Here(runs))])
+    (found,) = control.jobs_at([BatchRuns(runs, LocalRuns(runs))])
     return found
 
 
@@ -392,7 +392,7 @@ def test_a_job_goes_on_when_it_has_saved_or_slurm_took_its_hosts(
 
 
 def test_a_requeued_job_is_the_next_attempt_in_the_same_folder(
-    slurm: Callable[..., None], job: Job, tmp_path: Path
+    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path
 ) -> None:
     slurm(sbatch="echo 7")
     made = batch_of(job, ["--requeue"], tmp_path / "runs")
@@ -401,13 +401,13 @@ def test_a_requeued_job_is_the_next_attempt_in_the_same_folder(
     (made.folder / "result.json").write_text("{}")
     (made.folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
     run, again = batch_main._begin(made.folder, job, TWO, requeue=True)
-    assert again.spec.attempt == 1
+    assert again.attempt == 1
     assert run.kept("metrics.jsonl") == '{"epoch": 1}\n'
     assert not (made.folder / "result.json").exists()
 
 
 def test_a_job_that_cannot_start_says_why_in_its_folder(
-    slurm: Callable[..., None], job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    slurm: Callable[..., None], job: LaunchSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slurm(sbatch="echo 7", scontrol='printf "n1\\n"', squeue="true")
     tell = shlex.join(["tee", str(tmp_path / "told")])
@@ -444,7 +444,7 @@ SAVED = Failure("rank", "exit status 75", 75)
 )
 def test_only_the_end_of_a_job_that_does_not_go_on_is_told_and_cleared_away(
     slurm: Callable[..., None],
-    job: Job,
+    job: LaunchSpec,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     end: LaunchResult | KeyboardInterrupt,

@@ -17,7 +17,7 @@ from muster.deploy.cli.launch_request import spec_of
 from muster.deploy.cli.program import main, run
 from muster.deploy.console.screen import Screen
 from muster.deploy.errors import UsageError
-from muster.deploy.jobs.job import Job
+from muster.deploy.plan.spec import LaunchSpec
 from muster.deploy.slurm import login_main
 from muster.deploy.slurm.allocation import Allocation
 from tests.slurm import put_programs
@@ -77,14 +77,14 @@ def test_a_driver_on_a_login_node_gets_neither_input_nor_terminal_of_this_machin
     asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 would wait forever for the end of an input that nobody feeds."""
-    jobs: list[Job] = []
-    monkeypatch.setattr(batch, "hand_to_login", lambda job, *_, **__: jobs.append(job))
+    jobs: list[LaunchSpec] = []
+    monkeypatch.setattr(batch, "start_on_login_node", lambda job, *_, **__: jobs.append(job))
     monkeypatch.setattr(options, "feeds", lambda stdin: True)
     monkeypatch.setattr(Screen, "columns", 80)
     words = ("--slurm", "-N 2", "--slurm-login", "gate", "--start-timeout", "90", "a.py")
     run(["launch", *words])
     (job,) = jobs
-    assert (job.spec.stdin, job.spec.columns) == (False, None)
+    assert (job.stdin, job.columns) == (False, None)
     assert (job.start_timeout, job.slurm_timeout) == (90.0, 90.0)
 
 
@@ -105,7 +105,7 @@ def test_a_driver_on_a_login_node_waits_for_hosts_as_long_as_the_job_says(
     run: Any = None
     with (
         pytest.raises(UsageError, match="no hosts"),
-        login_main.allocated(Job.of_json(sent.as_json()), run, lambda line: None),
+        login_main.allocated(LaunchSpec.of_json(sent.as_json()), run, lambda line: None),
     ):
         pass
     assert waited == [waits]

@@ -1,4 +1,4 @@
-"""Stacks of many ranks as few."""
+"""RankStacks of many ranks as few."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.requests.launch import MISSING, STORE, Missing
 from muster.deploy.connect.requests.request import Nothing, Request
 from muster.deploy.console.fold import fold
-from muster.deploy.launch.stacks import Stacks, gather
+from muster.deploy.launch.diagnosis import RankStacks, gather_stacks
 from muster.deploy.why import gather as evidence
 
 WAITS = [
@@ -46,7 +46,7 @@ def test_equal_stacks_are_one_and_the_odd_one_is_last(monkeypatch: pytest.Monkey
         "node1": FakeChannel("node1", {str(rank): {"frames": WAITS} for rank in (0, 1, 2, 3)}),
         "node2": FakeChannel("node2", {"4": {"frames": OPENS}, "5": {"frames": WAITS}}, has_tool=False),
     }
-    found = gather("job", hosts)
+    found = gather_stacks("job", hosts)
     assert str(found).splitlines() == [
         "ranks 0-3,5:",
         "    all_reduce (torch/distributed.py:10)",
@@ -64,14 +64,14 @@ def test_a_host_that_gives_none_says_why_and_the_others_are_shown() -> None:
         "node1": FakeChannel("node1", {"0": {"error": "Permission Denied: Try running again"}}),
         "node2": FakeChannel("node2", None),
     }
-    text = str(gather("job", hosts))
+    text = str(gather_stacks("job", hosts))
     assert "ptrace(2) is forbidden there: give the container the capability SYS_PTRACE" in text
     assert "node2: the SSH connection broke" in text
 
 
 def test_where_there_is_no_majority_nobody_is_odd() -> None:
-    assert Stacks({0: ("a",), 1: ("b",)}, {}).odd == []
-    assert Stacks({}, {}).odd == []
+    assert RankStacks({0: ("a",), 1: ("b",)}, {}).odd == []
+    assert RankStacks({}, {}).odd == []
 
 
 def test_what_most_share_comes_first() -> None:
@@ -84,6 +84,6 @@ def test_a_rank_that_cannot_be_read_is_not_called_elsewhere(monkeypatch: pytest.
     waiting = {str(rank): {"frames": WAITS} for rank in (0, 1, 2)}
     unread = {"3": {"error": "Permission denied (os error 13)"}}
     hosts: Any = {"node1": FakeChannel("node1", {**waiting, **unread})}
-    assert gather("job", hosts).odd == []
+    assert gather_stacks("job", hosts).odd == []
     hosts = {"node1": FakeChannel("node1", {**waiting, **unread, "4": {"frames": OPENS}})}
-    assert gather("job", hosts).odd == [4]
+    assert gather_stacks("job", hosts).odd == [4]

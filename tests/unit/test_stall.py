@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from muster.deploy.connect.reports import ProgramOver, Pulse, Pulses
-from muster.deploy.launch.lingering import Lingering
 from muster.deploy.launch.result import Failure, RankEnd
-from muster.deploy.launch.state import State, UntrueReport
-from muster.deploy.launch.watchdogs import Stall
+from muster.deploy.launch.state import ImpossibleReport, LaunchState, Lingering
+from muster.deploy.launch.watchdogs import StallWatchdog
 from tests.unit.plans import make_plan
 
 
@@ -18,9 +17,9 @@ class Job:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         monkeypatch.setattr("muster.deploy.launch.watchdogs.time.monotonic", lambda: self.now)
-        self.state = State(make_plan("node[1-2] slots=2"))
+        self.state = LaunchState(make_plan("node[1-2] slots=2"))
         self.state.started = {0, 1, 2, 3}
-        self.stall = Stall(self.state, 10.0)
+        self.stall = StallWatchdog(self.state, 10.0)
 
     def pass_time(self, seconds: float, *, busy: float = 0.0, states: str = "SSSS") -> None:
         """Pulses every two seconds; `busy`: the share of a core that rank 3 uses, and only it."""
@@ -108,5 +107,5 @@ def test_where_nothing_moves_the_rank_whose_program_is_over_is_named(job: Job) -
 
 
 def test_a_host_speaks_for_its_own_ranks(job: Job) -> None:
-    with pytest.raises(UntrueReport, match="rank 3, which the plan does not have there"):
+    with pytest.raises(ImpossibleReport, match="rank 3, which the plan does not have there"):
         job.stall.pulse("node1", Pulses({"3": Pulse(0.0, "T")}))

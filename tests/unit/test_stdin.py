@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli import options
-from muster.deploy.launch.stdin import PART, Input
+from muster.deploy.launch.rank_io import PART, StdinFeeder
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import Hosts, hosts
 from tests.waiting import PATIENCE
@@ -45,7 +45,7 @@ def test_parts_go_one_at_a_time_and_the_end_is_passed_on(pipe: tuple[int, int]) 
     reader, writer = pipe
     content = bytes(range(256)) * 200  # 50 KiB: the pipe holds it
     os.write(writer, content)
-    given, channel = Input(reader), Sent()
+    given, channel = StdinFeeder(reader), Sent()
     given.begin(0, channel)  # type: ignore[arg-type]
     received = channel.next()
     os.write(writer, b"more")
@@ -62,7 +62,7 @@ def test_parts_go_one_at_a_time_and_the_end_is_passed_on(pipe: tuple[int, int]) 
 def test_what_the_rank_does_not_read_is_not_read_here_either(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     os.write(writer, b"one\n")
-    given, channel = Input(reader), Sent()
+    given, channel = StdinFeeder(reader), Sent()
     given.begin(0, channel)  # type: ignore[arg-type]
     assert channel.next() == b"one\n"
     assert given.taken(still_read=False)

@@ -14,7 +14,7 @@ from muster.deploy.common.samples import GpuSample, HostSample, RankSample
 from muster.deploy.connect.arrivals import Arrivals, Pressure
 from muster.deploy.connect.evidence import Evidence, Line
 from muster.deploy.decode import from_json
-from muster.deploy.jobs import pace_file
+from muster.deploy.jobs.sample_file import MOST_RANKS, pace_line
 from muster.deploy.why.causes import Surroundings, mean_unsent
 from muster.deploy.why.lateness import Pace, pace
 from muster.deploy.why.positions import Rank
@@ -228,9 +228,9 @@ def test_stacks_are_read_until_the_cause_is_known_but_not_for_ever() -> None:
 def test_a_line_of_the_pace_has_the_slowest_of_very_many_ranks() -> None:
     found = pace(Run(300, 10, lambda rank, step, part: 0.05 * (rank == 299)).arriving(), {})
     assert found
-    line = pace_file.line(BEGAN, 0, found, [])
+    line = pace_line(BEGAN, 0, found, [])
     assert '"rank":299,"host":"node300"' in line
-    assert line.count('"own_seconds"') == pace_file.MOST_RANKS
+    assert line.count('"own_seconds"') == MOST_RANKS
 
 
 # -- what the agent reads --

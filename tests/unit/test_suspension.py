@@ -9,7 +9,7 @@ import pytest
 
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import Event, Lost
-from muster.deploy.launch import suspension
+from muster.deploy.launch import cause
 from muster.deploy.launch.result import Failure
 from tests.unit.plans import make_plan
 from tests.unit.test_execute import Hosts
@@ -29,8 +29,8 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
-    monkeypatch.setattr(suspension, "now", lambda: clocks.now)
-    monkeypatch.setattr(suspension, "time", SimpleNamespace(monotonic=lambda: clocks.monotonic))
+    monkeypatch.setattr(cause, "now", lambda: clocks.now)
+    monkeypatch.setattr(cause, "time", SimpleNamespace(monotonic=lambda: clocks.monotonic))
     return clocks
 
 
@@ -50,7 +50,7 @@ def ended(at: float, kind: Any = "launcher") -> Failure:
 def test_a_job_that_hosts_ended_meanwhile_is_not_their_fault(
     clocks: Clocks, machine: bool, says: str
 ) -> None:
-    watch = suspension.Suspension("node1")
+    watch = cause.Suspension("node1")
     clocks.stand_still(21.0, machine=machine)
     watch.look()
     for failure in (ended(1012.3), ended(1021.2, "host"), ended(1030.0, "host")):
@@ -62,8 +62,7 @@ def test_a_job_that_hosts_ended_meanwhile_is_not_their_fault(
 
 
 def test_a_detached_driver_that_stood_still_gets_no_advice_for_a_terminal(clocks: Clocks) -> None:
-    watch = suspension.Suspension("node1")
-    watch.detached = True
+    watch = cause.Suspension("node1", detached=True)
     clocks.stand_still(21.0)
     watch.look()
     explained = watch.explain(ended(1012.3))
@@ -74,7 +73,7 @@ def test_a_detached_driver_that_stood_still_gets_no_advice_for_a_terminal(clocks
 
 
 def test_what_failed_before_hosts_lost_patience_keeps_its_cause(clocks: Clocks) -> None:
-    watch = suspension.Suspension("node1")
+    watch = cause.Suspension("node1")
     clocks.stand_still(21.0)
     watch.look()
     by_itself = Failure("rank", "exit status 3", 3, host="node2", rank=3, at=1015.0)
@@ -83,7 +82,7 @@ def test_what_failed_before_hosts_lost_patience_keeps_its_cause(clocks: Clocks) 
 
 
 def test_a_short_standstill_is_no_reason_for_hosts_to_end_a_job(clocks: Clocks) -> None:
-    watch = suspension.Suspension("node1")
+    watch = cause.Suspension("node1")
     clocks.stand_still(9.0)
     watch.look()
     failure = ended(clocks.now)

@@ -16,9 +16,8 @@ from muster.deploy.common.samples import HostSample
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.requests.launch import HostSampled
 from muster.deploy.errors import MusterError
-from muster.deploy.jobs import pace_file
-from muster.deploy.jobs.control import Here, known_to
-from muster.deploy.jobs.sample_file import NAME, SampleFile
+from muster.deploy.jobs.control import LocalRuns, jobs_at
+from muster.deploy.jobs.sample_file import PACE, SAMPLES, SampleFile, pace_line
 from muster.deploy.view.top import sources
 from muster.deploy.view.top.history import Paced, PrintedText, TopHistory, Unreached
 from muster.deploy.view.top.judge import Judge
@@ -56,7 +55,7 @@ class Run:
         }
         (self.folder / "job.json").write_text(json.dumps(record))
         (self.folder / "lock.driver").touch()
-        self.samples = SampleFile(str(self.folder / NAME), 2)
+        self.samples = SampleFile(str(self.folder / SAMPLES), 2)
 
     def say(self, rank: int, text: str) -> None:
         name = f"rank-{rank:04d}@node{rank // 2}.out"
@@ -65,7 +64,7 @@ class Run:
                 file.write(words)
 
     def source(self) -> JobSource:
-        (known,) = known_to([Here(self.runs)])
+        (known,) = jobs_at([LocalRuns(self.runs)])
         return JobSource(known)
 
 
@@ -99,7 +98,7 @@ def test_a_job_gives_what_was_before_and_then_what_is_new(tmp_path: Path) -> Non
 
 def test_a_run_of_an_older_version_has_no_samples_and_is_shown_all_the_same(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    (run.folder / NAME).unlink()
+    (run.folder / SAMPLES).unlink()
     run.say(0, "hello\n")
     source = run.source()
     assert [*source.begin()][1:] == [PrintedText(0, "node0", "hello\n", old=True)]
@@ -182,8 +181,8 @@ def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> No
     run = Run(tmp_path)
     found = pace(paces.Run(4, slower=lambda rank, step, part: 0.05 * (rank == 2)).arriving(), {})
     assert found
-    look = pace_file.line(1.0, 0, found, [])
-    path = run.folder / pace_file.NAME
+    look = pace_line(1.0, 0, found, [])
+    path = run.folder / PACE
     path.write_text("no JSON\n" + look)
     source = run.source()
     history = TopHistory()

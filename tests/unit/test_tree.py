@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
@@ -159,7 +158,7 @@ def test_a_submodule_that_is_not_checked_out_is_named(tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", str(project), "clone")
     scanned = tree.scan(tmp_path / "clone")
     assert scanned.absent == ("third/library",)
-    plan = dataclasses.replace(make_plan("localhost"), tree=scanned)
+    plan = make_plan("localhost", tree=scanned)
     assert plan.notes == (
         "submodule third/library is not checked out, so no host gets its files; git submodule update --init",
     )
@@ -233,7 +232,7 @@ def test_absolute_links_out_of_the_tree_are_kept_as_they_are(tmp_path: Path, wit
         "through": "data/x",
     }
     assert scanned.links_out() == [("absent", "/nowhere/at/all"), ("data", str(shared))]
-    plan = dataclasses.replace(make_plan("localhost"), tree=scanned)
+    plan = make_plan("localhost", tree=scanned)
     assert f"; every host must have: absent -> /nowhere/at/all, data -> {shared}\n" in str(plan)
 
 

@@ -22,10 +22,9 @@ from ...connect.requests.launch import SAMPLE, HostSampled
 from ...decode import MALFORMED
 from ...errors import MusterError
 from ...jobs.bounded import value_of
-from ...jobs.control import Known, line_of, state_of
-from ...jobs.pace_file import NAME as PACE
+from ...jobs.control import LocatedJob, line_of, state_of
 from ...jobs.reconnect import TRY_SECONDS
-from ...jobs.sample_file import NAME, SampleReader
+from ...jobs.sample_file import PACE, SAMPLES, SampleReader
 from .history import Paced, PrintedText, TopRecord, Unreached
 
 PART = 1 << 20
@@ -50,7 +49,7 @@ class RecordSource(Protocol):
 class JobSource:
     """A job: its samples, its output, its state, asked of the place that keeps its folder."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: LocatedJob) -> None:
         self._known, self._job, self._state = known, known.state.job, known.state
         self._reader, self._start = SampleReader(), 0
         self._pace_start, self._pace_rest = 0, b""
@@ -59,9 +58,9 @@ class JobSource:
         """Its state, its last samples, and the last line of each rank."""
         yield self._known.state
         # Before the logs are read: a line may be seen twice then, but none is missed.
-        self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=True)
-        files = dict(self._known.place.ask(FILES, job=self._job).files)
-        self._start = max(0, files.get(NAME, 0) - BACK)
+        self._known.records.ask(OUTPUT, job=self._job, rank=None, skip=True)
+        files = dict(self._known.records.ask(FILES, job=self._job).files)
+        self._start = max(0, files.get(SAMPLES, 0) - BACK)
         self._pace_start = max(0, files.get(PACE, 0) - LONGEST_PACE)
         yield from self._samples()
         logs = [name for name in sorted(files) if files[name] and _attempt_of(name) == self._state.attempt]
@@ -76,16 +75,16 @@ class JobSource:
         yield from self._samples()
         yield from self._pace()
         for _ in range(ROUNDS):
-            answer = self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=False)
+            answer = self._known.records.ask(OUTPUT, job=self._job, rank=None, skip=False)
             for name, text in answer.output:
                 yield from self._printed(f"logs/{name}", text)
             if not answer.more:
                 break
         else:
-            self._known.place.ask(OUTPUT, job=self._job, rank=None, skip=True)
+            self._known.records.ask(OUTPUT, job=self._job, rank=None, skip=True)
 
     def _samples(self) -> Iterator[HostSample]:
-        while content := self._read(NAME, self._start, PART):
+        while content := self._read(SAMPLES, self._start, PART):
             self._start += len(content)
             for sample in self._reader.feed(content):
                 for entry in sample.ranks:
@@ -110,7 +109,7 @@ class JobSource:
     def _read(self, name: str, start: int, most: int) -> bytes:
         """A part of a file of the run; nothing where there is no such file, as in runs of older versions."""
         with contextlib.suppress(MusterError):
-            place = self._known.place
+            place = self._known.records
             return place.ask(READ, job=self._job, name=name, start=start, most=most).payload[:most]
         return b""
 

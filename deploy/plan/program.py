@@ -1,12 +1,39 @@
-"""Finds out whether a program asks for MPI, from the source of its main file."""
+"""The program of a launch, and whether it asks for MPI, from the source of its main file."""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from pathlib import Path
 
 from .source_tree import Tree
-from .spec import Program
+
+_REPLACE = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What every rank runs: a module or a script of the tree, and its arguments."""
+
+    module: str | None = None
+    script: str | None = None
+    args: tuple[str, ...] = ()
+    mpi: str = ""
+    """The place in its source that asks for MPI: `train.py:3`; empty if none was found."""
+    runner: tuple[str, ...] = ()
+    """What runs a script that is no Python program, such as `bash`; empty for Python."""
+
+    def argv(self, *, abort_with_mpi: bool) -> tuple[str, ...]:
+        """The arguments for Python.
+
+        With MPI, an uncaught exception in one rank leaves the others waiting in MPI_Finalize forever;
+        `python -m mpi4py` makes it an MPI_Abort (mpi4py manual, "mpi4py.run").
+        """
+        if self.runner:  # in place of Python, with the same process id
+            return ("-c", _REPLACE, *self.runner, self.script or "", *self.args)
+        runner = ("-m", "mpi4py") if abort_with_mpi else ()
+        target = ("-m", self.module) if self.module else (self.script or "",)
+        return (*runner, *target, *self.args)
 
 
 def asks_for_mpi(program: Program, tree: Tree) -> str:

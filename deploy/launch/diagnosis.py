@@ -1,25 +1,34 @@
-"""The current stacks of all ranks of a job, with equal stacks folded.
+"""Explains a job that stands still: the stacks of its ranks, why they wait (deploy/why), unreachable hosts.
 
-py-spy reads them on the hosts (deploy/why/gather.py).
+py-spy reads the stacks on the hosts (deploy/why/gather.py). Equal stacks are folded.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ..connect.channel import Channel
+from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
 from ..connect.requests.launch import STACKS, Frames, Stack
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import span
 from ..errors import lines_of
+from ..plan.launch_plan import LaunchPlan
+from ..plan.spec import LaunchSpec
+from .pairs import unreached_pairs
+from .result import Failure
+from .state import LaunchState
 
 if TYPE_CHECKING:
     from ..why.positions import Rank
+    from ..why.verdict import Verdict
+
 
 # An agent gives each py-spy 8 s. An agent that is slower than this is silent, and its host gets a problem.
 STACKS_SECONDS = 12.0
@@ -31,7 +40,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Stacks:
+class RankStacks:
     """The frames of each rank, innermost first; or a single line that says why there are none."""
 
     frames: Mapping[int, tuple[str, ...]]
@@ -57,28 +66,28 @@ class Stacks:
         return "".join(f"{line}\n" for line in lines)
 
 
-def gather(job: str, channels: Mapping[str, Channel]) -> Stacks:
+def gather_stacks(job: str, channels: Mapping[str, Channel]) -> RankStacks:
     """Ask all hosts at once for the stacks of a job."""
     from ..why.gather import own_py_spy  # noqa: PLC0415  # few jobs are ever asked
 
     tool = own_py_spy()
     asked = on_every(channels, lambda host: _ask(job, channels[host], tool))
     by_rank = {int(rank): stack for stacks in asked.results.values() for rank, stack in stacks.items()}
-    return Stacks(
+    return RankStacks(
         {rank: _frames(stack) for rank, stack in by_rank.items()},
         {host: error.reason for host, error in asked.errors.items()},
         frozenset(rank for rank, stack in by_rank.items() if stack.error),
     )
 
 
-def of_evidence(ranks: Sequence[Rank], problems: Mapping[str, str]) -> Stacks:
+def of_evidence(ranks: Sequence[Rank], problems: Mapping[str, str]) -> RankStacks:
     """The stacks that are part of the evidence of a hang."""
     stacks = {
         rank.number: Stack(tuple(Frames(*frame[:3]) for frame in rank.evidence.frames), rank.evidence.error)
         for rank in ranks
         if rank.evidence and rank.evidence.process
     }
-    return Stacks(
+    return RankStacks(
         {rank: _frames(stack) for rank, stack in stacks.items()},
         dict(problems),
         frozenset(rank for rank, stack in stacks.items() if stack.error),
@@ -100,3 +109,62 @@ def _frames(stack: Stack) -> tuple[str, ...]:
     # The frames of `python -m` itself are left out.
     program = takewhile(lambda frame: frame.file != "<frozen runpy>", stack.frames)
     return tuple(harmless(f"{frame.function} ({frame.file}:{frame.line})") for frame in program)
+
+
+# Failures that only the ranks themselves can explain.
+STUCK = frozenset({"start", "stall"})
+MOST_PAIRS = 3
+# What Gloo, NCCL and Muster's MPI backend say of a collective that took too long.
+_TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The stacks at the time of the failure, and the verdict on why the ranks wait, if they recorded that.
+
+    `unreached`: a sentence for each host that does not reach another one.
+    """
+
+    stacks: RankStacks
+    why: Verdict | None
+    unreached: tuple[str, ...] = ()
+
+
+def needed(failure: Failure | None, spec: LaunchSpec) -> bool:
+    """Whether a failure is a job that stands still, or a collective that timed out in a recorded job."""
+    if failure is None:
+        return False
+    timed_out = failure.kind == "rank" and spec.record and any(map(_TIMED_OUT.search, failure.tail))
+    return failure.kind in STUCK or timed_out
+
+
+def gather_explanation(
+    failure: Failure, plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]
+) -> Explanation:
+    """Ask the hosts of `channels`, before the job is ended."""
+    from ..why.gather import gather, with_silent  # noqa: PLC0415  # few jobs stand still, and every launch would pay
+    from ..why.verdict import explain  # noqa: PLC0415
+
+    ranks, problems = gather(plan.spec.job, channels)
+    names = [host.host.name for host in plan.hosts]
+    places = {place.rank: place.host for place in plan.ranks}
+    silent = [name for name in names if name in problems or name not in channels]
+    recorded = plan.spec.record and failure.kind != "start"
+    stands_still = failure.kind == "stall" and failure.rank is None
+    return Explanation(
+        of_evidence(ranks, problems),
+        explain(with_silent(ranks, places, silent), stalled=True) if recorded else None,
+        tuple(unreached_pairs(plan, cluster, channels)) if stands_still else (),
+    )
+
+
+def explained(failure: Failure, explanation: Explanation, state: LaunchState) -> Failure:
+    """The failure with the stacks, and with hosts that do not reach each other, or else odd ranks."""
+    stacks = explanation.stacks
+    if failure.kind == "rank":
+        return failure  # its own last lines say more
+    odd = stacks.odd if failure.kind == "stall" and failure.rank is None else []
+    reason = f"{failure.reason}; not where the others are: {state.name(odd)}" if odd else failure.reason
+    if explanation.unreached:  # then no rank is to blame for where it is
+        reason = "; ".join((failure.reason, *explanation.unreached[:MOST_PAIRS]))
+    return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))

@@ -21,19 +21,15 @@ from ..connect.silence import FROZEN
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
-from .blame import blame_network, first_of, prefer_silent_host
-from .early import ended_early
-from .events import Reports, Watcher
-from .explanation import Explanation, explained, gather_explanation, needed
-from .job_events import Tell, ignore
-from .notice import Notice
-from .pacing import KeepPace, Pacing
+from .cause import Suspension, blame_network, ended_early, first_of, prefer_silent_host
+from .diagnosis import Explanation, explained, gather_explanation, needed
+from .events import ReportHandlers, Watcher
+from .job_events import OnEvent, ignore
+from .measurements import OnPace, OnSample, PaceWatch, SampleCollector
+from .rank_io import SignalRelay, StdinFeeder
 from .result import Failure, LaunchResult, interruption
-from .sampling import SAMPLE_SECONDS, Keep, Sampling
-from .state import State
-from .stdin import Input
-from .suspension import Suspension
-from .watchdogs import Stall, Start
+from .state import LaunchState
+from .watchdogs import StallWatchdog, StartWatchdog
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.005
@@ -41,84 +37,56 @@ STOP_SECONDS = 15.0
 TURN_SECONDS = 2.0
 
 
-def execute(
-    plan: LaunchPlan,
-    cluster: Cluster,
-    watchers: Sequence[Watcher],
-    *,
-    start_timeout: float,
-    stall_timeout: float = 0.0,
-    timings: Timings | None = None,
-    stdin: Input | None = None,
-    keep: Keep | None = None,
-    sample_every: float = SAMPLE_SECONDS,
-    keep_pace: KeepPace | None = None,
-    tell: Tell = ignore,
-    detached: bool = False,
-) -> LaunchResult:
-    """Execute a plan that was delivered. Returns its result, also after an interrupt.
-
-    `start_timeout`, `stall_timeout`: seconds. With a `stall_timeout` of 0 a job may stall without limit.
-    `stdin`: what rank 0 reads. `keep`: gets a sample of each host every `sample_every` seconds. `keep_pace`:
-    gets the pace of the ranks of a recorded job. `tell`: gets what happens. `detached`: whether the driver
-    runs on the head.
-    """
-    run = Run(plan, cluster, watchers, start_timeout, stall_timeout, timings=timings, stdin=stdin, tell=tell)
-    run.suspension.detached = detached
-    run.watch(keep, sample_every, keep_pace)
-    return run.run()
-
-
-class Run:
-    """The loop of a launch, and its end on every host."""
+class LaunchLoop:
+    """The loop of a launch whose plan was delivered, and its end on every host."""
 
     def __init__(
         self,
         plan: LaunchPlan,
         cluster: Cluster,
         watchers: Sequence[Watcher],
-        start_timeout: float,
-        stall_timeout: float = 0.0,
         *,
         timings: Timings | None = None,
-        stdin: Input | None = None,
-        tell: Tell = ignore,
+        stdin: StdinFeeder | None = None,
+        on_event: OnEvent = ignore,
+        on_sample: OnSample | None = None,
+        on_pace: OnPace | None = None,
+        detached: bool = False,
     ) -> None:
+        """`stdin`: what rank 0 reads. `on_pace`: gets the pace of the ranks of a recorded job.
+
+        `detached`: whether the driver runs on the head.
+        """
         self._timings = timings or Timings()
         self.plan, self.cluster = plan, cluster
-        self.state = State(plan, tell)
-        expect_ranks(cluster.channels, {place.rank: place.host for place in plan.ranks})
-        self.start_timeout = start_timeout
-        stall = Stall(self.state, stall_timeout or math.inf)
-        self.reports = Reports(self.state, cluster, watchers, stall, stdin)
-        self.suspension = Suspension(plan.hosts[0].host.name)
-        self.notice = Notice(cluster)
+        self.state = LaunchState(plan, on_event)
+        expect_ranks(cluster.channels, {placed.rank: placed.host for placed in plan.ranks})
+        stall = StallWatchdog(self.state, plan.spec.stall_timeout or math.inf)
+        self.handlers = ReportHandlers(self.state, cluster, watchers, stall, stdin)
+        self.suspension = Suspension(plan.hosts[0].host.name, detached=detached)
+        self.signals = SignalRelay(cluster)
         self.began = now()
-        self._pulse = stall_timeout > 0
+        self._pulse = plan.spec.stall_timeout > 0
         self._silent_at_end: dict[str, SilentError] = {}
         """The hosts that fell silent while the job was ended."""
-        self._sampling: Sampling | None = None
-        self._pacing: Pacing | None = None
-
-    def watch(self, keep: Keep | None, every: float, keep_pace: KeepPace | None = None) -> None:
-        """Have samples of all hosts handed to `keep`, and the pace of recorded ranks to `keep_pace`."""
-        self._sampling = Sampling(self.state, self.cluster, keep, every)
-        self.reports.also(Sampled, self._sampling.take)
-        if self.plan.spec.record:
-            self._pacing = Pacing(self.state, self.cluster, self._sampling.newest, keep_pace)
+        self._samples = SampleCollector(self.state, cluster, on_sample, plan.spec.sample_every)
+        self.handlers.also(Sampled, self._samples.take)
+        self._pace = (
+            PaceWatch(self.state, cluster, self._samples.newest, on_pace) if plan.spec.record else None
+        )
 
     def run(self) -> LaunchResult:
-        """Run the launch from its start to its end."""
+        """Run the launch from its start to its end. Returns its result, also after an interrupt."""
         state, explanation = self.state, None
         try:
-            with self.notice.listening():
+            with self.signals.listening():
                 self._start()
                 while not state.over:
                     self._judge()
                     if not state.over:
                         self._take(min(state.deadlines.seconds_left(), TURN_SECONDS))
-            if self._pacing and not self.state.failures:
-                self._pacing.end()
+            if self._pace and not self.state.failures:
+                self._pace.end()
             failure = self._first_failure
             if failure and needed(failure, self.plan.spec):
                 explanation = self._look(failure)
@@ -138,6 +106,7 @@ class Run:
 
     def _result(self, explanation: Explanation | None, left: dict[str, int]) -> LaunchResult:
         failure = prefer_silent_host(self._first_failure, self._silent_at_end)
+        notes = (*self.state.all_notes, *self._also_lost(failure), *self._passed_on(), *self._samples.notes)
         return LaunchResult(
             plan=self.plan,
             started=self.began,
@@ -146,20 +115,17 @@ class Run:
             ends=self.state.ends,
             left=left,
             last_line=self.state.last_line,
-            notes=(*self.state.all_notes, *self._also_lost(failure), *self._noticed(), *self._of_samples()),
-            warned=bool(self.notice.names),
+            notes=notes,
+            warned=bool(self.signals.names),
             stacks=str(explanation.stacks) if explanation else "",
             why=explanation.why if explanation else None,
             launcher_said=bool(self.state.launcher_tail),
             early=ended_early(failure, self.state.ends, self.state.launcher_tail),
-            late=tuple(self._pacing.summary.stragglers()) if self._pacing else (),
+            late=tuple(self._pace.summary.stragglers()) if self._pace else (),
         )
 
-    def _noticed(self) -> list[str]:
-        return [f"{name} came and was passed on to every rank" for name in self.notice.names]
-
-    def _of_samples(self) -> list[str]:
-        return self._sampling.notes if self._sampling else []
+    def _passed_on(self) -> list[str]:
+        return [f"{name} came and was passed on to every rank" for name in self.signals.names]
 
     def _also_lost(self, first: Failure | None) -> list[str]:
         """Other hosts that were lost at the same time: a switch, a rack."""
@@ -174,7 +140,7 @@ class Run:
     def _start(self) -> None:
         """Start the command of each host that has one. From now on the time for the ranks' start runs."""
         began = self._timings.now()
-        Start(self.state, self.start_timeout)
+        StartWatchdog(self.state, self.plan.spec.start_timeout)
         # A heartbeat: agents end a job whose driver is silent. They also report the pulses of their ranks.
         self.cluster.ping = lambda channel: channel.post(PING, pulse=self._pulse)
         self.cluster.ping_all()
@@ -194,10 +160,9 @@ class Run:
             future.result()
             self.state.phases[name] = f"{self.plan.spec.launcher} started"
         self._timings.note("start of the launcher", began)
-        if self._sampling:
-            self._sampling.begin()
-        if self._pacing:
-            self._pacing.begin()
+        self._samples.begin()
+        if self._pace:
+            self._pace.begin()
 
     def _await(self, future: Future[Any], deadline: float) -> None:
         """Wait until a host has answered, and meanwhile exchange reports and heartbeats with all hosts."""
@@ -208,9 +173,9 @@ class Run:
     def _judge(self) -> None:
         """Do the actions that are due, after handling all reports that have arrived."""
         self.suspension.look()
-        self.notice.pass_on()
+        self.signals.pass_on()
         if self.state.deadlines.are_due():
-            self.reports.catch_up()
+            self.handlers.catch_up()
             self.state.deadlines.do_what_is_due()
 
     def _take(self, seconds: float) -> bool:
@@ -219,7 +184,7 @@ class Run:
         self.suspension.look()
         if event is None:
             return False
-        self.reports.take(event.host, event.report)
+        self.handlers.take(event.host, event.report)
         return True
 
     def _look(self, failure: Failure) -> Explanation:
@@ -277,7 +242,7 @@ class Run:
         """Handle the last lines and ends of ranks. Failures that come now are consequences, and dropped."""
         failures = list(self.state.failures)
         if self._take(seconds):
-            self.reports.catch_up()
+            self.handlers.catch_up()
         self.state.failures = failures
 
 

@@ -1,13 +1,16 @@
-"""Looks every few seconds which ranks of a recorded job come late to its collectives.
+"""Samples of the hosts of a running launch, and the pace of its ranks. Nothing here can fail a job.
 
-Nothing here can fail a job. A look is in a thread of its own, and costs a host and the driver no more than a
-share of a processor: where it takes long, it comes less often.
+A host that sends malformed samples, or more than requested, loses its samples only, and the verdict notes it.
+Every few seconds a look at a recorded job finds the ranks that come late to its collectives. A look is in a
+thread of its own, and costs a host and the driver no more than a share of a processor: where it takes long,
+it comes less often.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -16,12 +19,73 @@ from ..common.clock import now
 from ..common.samples import HostSample
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
+from ..connect.reports import Sampled
+from ..connect.requests.launch import WATCH
+from ..console.text import count
 from ..why.causes import Surroundings, mean_unsent
 from ..why.gather import GatheredPace, gather, gather_pace
 from ..why.lateness import Pace
 from ..why.positions import Rank
 from ..why.stragglers import LATELY, Straggler, Summary, stragglers
-from .state import State
+from .state import LaunchState
+
+LEAST_SECONDS = 0.5  # between two samples of a host: more come only from a host that floods
+FLOOD = 100  # samples that came too early: some also come at once after a break of the network
+
+OnSample = Callable[[HostSample], None]
+"""Gets each sample, with its time, host and attempt."""
+
+
+class SampleCollector:
+    """The samples of one attempt. `every`: seconds between those of a host; 0 asks for none."""
+
+    def __init__(self, state: LaunchState, cluster: Cluster, keep: OnSample | None, every: float) -> None:
+        self._state, self._cluster = state, cluster
+        self._keep, self._every = keep, every
+        self._last: dict[str, float] = {}
+        self.newest: dict[str, HostSample] = {}
+        self._malformed: Counter[str] = Counter()
+        self._early: Counter[str] = Counter()
+
+    @property
+    def notes(self) -> list[str]:
+        """What the verdict says of hosts whose samples were left out."""
+        senseless = [
+            f"{host}: {count(number, 'sample')} made no sense, and {'is' if number == 1 else 'are'} left out"
+            for host, number in self._malformed.items()
+        ]
+        return senseless + [
+            f"{host}: sent {number} samples more than it was asked for; they are left out"
+            for host, number in self._early.items()
+            if number > FLOOD
+        ]
+
+    def begin(self) -> None:
+        """Ask every host for samples; nobody waits for the answers."""
+        if self._keep and self._every > 0:
+            for channel in self._cluster.channels.values():
+                channel.post(WATCH, every=self._every)
+
+    def take(self, host: str, report: Sampled) -> None:
+        """Hand on a sample with the time, and with those of its ranks that the plan has on that host."""
+        at = round(now(), 3)
+        if not self._keep:
+            return
+        if at - self._last.get(host, 0.0) < LEAST_SECONDS:
+            self._early[host] += 1
+            return
+        if report.sample is None:
+            self._malformed[host] += 1
+            return
+        self._last[host] = at
+        places = self._state.places
+        ranks = {entry.rank: entry for entry in report.sample.ranks}
+        planned = (entry for rank, entry in ranks.items() if rank in places and places[rank].host == host)
+        attempt = self._state.plan.spec.attempt
+        sample = dataclasses.replace(report.sample, at=at, host=host, attempt=attempt, ranks=tuple(planned))
+        self.newest[host] = sample
+        self._keep(sample)
+
 
 FIRST_SECONDS, LOOK_SECONDS, POLL_SECONDS = 5.0, 10.0, 0.5
 MOST_SHARE, MOST_DRIVER_SHARE = 0.005, 0.02  # of a processor
@@ -30,15 +94,15 @@ FEWER = 200
 LAST_SECONDS = 3.0  # that the end of a job waits for the last look
 LOOKS = 8
 """How often the stacks are read when a rank is first found to be late."""
-KeepPace = Callable[[float, Pace, list[Straggler]], None]
+OnPace = Callable[[float, Pace, list[Straggler]], None]
 """Gets each pace, with its time and the ranks that are late."""
 
 
-class Pacing:
+class PaceWatch:
     """The looks at one attempt. `samples`: the newest of each host."""
 
     def __init__(
-        self, state: State, cluster: Cluster, samples: Mapping[str, HostSample], keep: KeepPace | None
+        self, state: LaunchState, cluster: Cluster, samples: Mapping[str, HostSample], keep: OnPace | None
     ) -> None:
         self._state, self._cluster, self._samples, self._keep = state, cluster, samples, keep
         self._pool = ThreadPoolExecutor(1)

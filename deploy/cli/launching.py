@@ -1,0 +1,156 @@
+"""The ways to handle a launch: show its plan, detach it to its head or to Slurm, or run it here.
+
+launch_request.py loads this module while launch.py connects to the hosts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .. import interrupts
+from ..common.os_errors import explain
+from ..connect.cluster import Cluster
+from ..console.progress import Progress
+from ..console.screen import Screen
+from ..console.terminal import harmless, harmless_lines
+from ..envs.present import Packages
+from ..envs.wanted import Wanted
+from ..jobs.detach import detach
+from ..jobs.hosts_record import keep, kept_if_taken
+from ..jobs.notify import notify
+from ..jobs.run_folder import RunFolder
+from ..jobs.runner import Attempts, make_plan
+from ..jobs.verdict import verdict
+from ..launch.job_events import JobEvent
+from ..launch.result import LaunchResult
+from ..plan.placement import Placement
+from ..plan.spec import LaunchSpec
+from ..timings import Timings, table
+from . import batch, listeners
+from . import options as parse
+from .command import Exit
+from .ending import PAGE, end_with_page
+from .inventory import Inventory
+from .launch_options import LaunchOptions
+from .scrape import scraped
+from .shared import cache_folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedLaunch:
+    """A request with the way to its hosts, and the options that concern this machine alone."""
+
+    spec: LaunchSpec
+    options: LaunchOptions
+    inventory: Inventory
+    placement: Placement | None
+    """Where its ranks run; None for a driver on Slurm's side, whose hosts are not known yet."""
+    screen: Screen
+    timings: Timings
+    slurm_options: Sequence[str] = ()
+    """The options of sbatch or salloc for such a driver."""
+    wanted: Wanted | None = None
+    """The packages that the ranks shall have."""
+
+    def handle(self) -> None:
+        """Handle it in the way that its options ask for."""
+        spec, screen, dry = self.spec, self.screen, self.options.dry_run
+        if self.placement is None and self.options.slurm_login:
+            login = self.options.slurm_login
+            batch.start_on_login_node(spec, self.slurm_options, login, self._runs, screen, dry=dry)
+        elif self.placement is None:
+            batch.submit_to_slurm(spec, self.slurm_options, self._runs, screen, dry=dry)
+        elif dry:
+            self._show_plan(self.placement)
+        elif self.options.detach:
+            record = self.inventory.record(spec.hosts, detached=True)
+            with kept_if_taken(self._runs, spec.job, record):
+                self._detach(self.placement)
+        else:
+            self._run(self.placement)
+
+    @property
+    def _runs(self) -> Path:
+        return Path(self.options.runs)
+
+    def _packages(self) -> Packages | None:
+        """What brings the packages, if any are wanted."""
+        if self.wanted is None:
+            return None
+        from ..envs.bring import Bringing  # noqa: PLC0415  # most launches ask for none
+
+        def progress(what: str, unit: str) -> Progress:
+            return Progress(self.screen.stream, what, unit=unit)
+
+        launcher, dry = self.spec.launcher, self.options.dry_run
+        return Bringing(self.wanted, launcher, cache_folder(), self.screen.say, progress, dry=dry)
+
+    def _show_plan(self, placement: Placement) -> None:
+        """Print the plan, and change nothing on the hosts."""
+        open_pipe, network = self.inventory.open_pipe, self.spec.network
+        with Cluster(placement.hosts, open_pipe, timings=self.timings, network=network) as cluster:
+            plan = make_plan(self.spec, placement, cluster, self.timings, self._packages(), pull=False)
+            sys.stdout.write(harmless_lines(str(plan)))
+
+    def _detach(self, placement: Placement) -> None:
+        """Start its driver on its head. Packages are brought before, from here."""
+        spec, open_pipe, packages = self.spec, self.inventory.open_pipe, self._packages()
+        if packages:
+            with Cluster(placement.hosts, open_pipe, network=spec.network) as cluster:
+                packages.furnish(cluster)
+            spec = replace(spec, environment=packages.key, packages=packages.described)
+        with Cluster(spec.hosts[:1], open_pipe) as cluster:
+            self.screen.say(harmless(detach(spec, cluster)))
+        where = f"its driver is on {spec.hosts[0].name}"
+        self.screen.say(f"detached; {where}: muster attach {spec.job}, muster stop {spec.job}")
+
+    def _run(self, placement: Placement) -> None:
+        """Run the job to its verdict, with run folder and screen."""
+        folder = RunFolder(self._runs, self.spec.job, max_log=self.spec.max_log)
+        record, packages = self.inventory.record(self.spec.hosts), self._packages()
+        options, screen = self.options, self.screen
+        try:
+            with listeners.copies(options.events) as copies, scraped(options.metrics) as scrape:
+                result = Attempts(
+                    self.spec,
+                    self.inventory.open_pipe,
+                    folder,
+                    (folder, screen, scrape) if scrape else (folder, screen),
+                    lambda plan: keep(record, folder.path),
+                    listeners=(_decide, *copies, *((scrape.tell,) if scrape else ())),
+                    timings=self.timings,
+                    stdin=parse.STDIN,
+                    packages=packages,
+                    blame=self.inventory.blame,
+                    placement=placement,
+                ).run()
+        finally:
+            screen.close()
+        self._conclude(folder, result)
+
+    def _conclude(self, folder: RunFolder, result: LaunchResult) -> None:
+        """Print the verdict, write the page, and exit with the status of the job."""
+        screen = self.screen
+        screen.say(verdict(result, folder, "" if folder.unwritten else PAGE))
+        if screen.error:
+            text = harmless_lines(verdict(result, folder))
+            sys.stderr.write(f"{text}\n        note: standard output: {explain(screen.error)}\n")
+        if folder.unwritten:  # standard output is often a log that is not looked into while the status is 0
+            note = f"note: {folder.path}: the result is missing: {folder.unwritten}"
+            sys.stderr.write(harmless(note) + "\n")
+        if self.options.timings:
+            screen.say(f"\n{table(self.timings.parts())}")
+        end_with_page(folder.path)
+        if why := notify(self.spec.notify, result):
+            sys.stderr.write(harmless(f"note: {why}") + "\n")
+        if result.exit_status:
+            raise Exit(code=result.exit_status)
+
+
+def _decide(event: JobEvent) -> None:
+    """From the end of the job on, a signal changes its exit status no more."""
+    if event.type == "job.ended" and event.exit_status is not None:
+        interrupts.decide(event.exit_status)

@@ -1,0 +1,218 @@
+"""Which of several failures was the cause, and what explains it.
+
+Ranks that a launcher ends when it gives up are victims, as are ranks whose peer ended early. Agents end a job
+whose driver is silent (deploy/agent/job/supervisor.py): the failures that they report then are not the cause.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ..common.clock import now
+from ..connect.channel import Channel
+from ..connect.pipe import GONE, SilentError, why_lost
+from ..connect.requests.hosts import PORT_THIEF
+from ..connect.silence import SHARED, Clocks, Standstill, standstill
+from ..console.fold import fold
+from ..console.terminal import harmless
+from ..console.text import span
+from ..errors import HostError, MusterError
+from .result import Failure, LaunchResult, RankEnd
+from .state import SETTLE_SECONDS
+
+LAUNCHER_SIGNALS = frozenset({"SIGTERM (15)", "SIGKILL (9)"})
+"""Ends of ranks that a launcher causes when it gives up a job."""
+
+
+def first_of(failures: Iterable[Failure], head: str) -> Failure | None:
+    """The failure that came first; or the loss of a host or of a daemon, which explains it.
+
+    mpirun may notice that loss before the driver does. It then ends the ranks of all hosts by a signal, whose
+    time their hosts tell to the millisecond.
+    """
+    ordered = sorted(failures, key=lambda failure: failure.at)
+    if not ordered or not _may_be_victim(ordered[0]):
+        return ordered[0] if ordered else None
+    first, *later = ordered
+    causes = (
+        failure
+        for failure in later
+        if failure.host not in {first.host, None}
+        and (failure.kind == "host" or (failure.kind == "launcher" and failure.host != head))
+        and failure.at <= first.at + SETTLE_SECONDS
+    )
+    return next(causes, first)
+
+
+def prefer_silent_host(failure: Failure | None, silent: Mapping[str, SilentError]) -> Failure | None:
+    """The failure; or a host that was silent when the job was ended, if that explains the failure.
+
+    mpirun may notice a lost host before the driver does, as in `first_of`. All hosts together lost none.
+    """
+    others = [
+        name for name, error in silent.items() if failure and name != failure.host and not error.together
+    ]
+    if failure is None or not others or not _may_be_victim(failure):
+        return failure
+    tail = (f"ended with it: {failure.headline}\n",)
+    return Failure("host", silent[others[0]].text, 3, host=others[0], at=failure.at, tail=tail)
+
+
+def blame_network(failure: Failure | None, remote: Mapping[str, HostError | None]) -> Failure | None:
+    """The failure; or what all hosts share, if the connections to all of them broke.
+
+    `remote`: the hosts that are reached over a network, and why each was lost, if it was.
+    """
+    broken = [error for error in remote.values() if error and why_lost(error) == GONE]
+    if failure is None or failure.reason != GONE or len(broken) < max(2, len(remote)):
+        return failure
+    reason = f"the connections to all {len(broken)} hosts broke at about the same time: {SHARED}"
+    return Failure("network", reason, 1, at=failure.at)
+
+
+def _may_be_victim(failure: Failure) -> bool:
+    """Whether a launcher may have ended this rank."""
+    return failure.kind == "rank" and failure.reason in LAUNCHER_SIGNALS
+
+
+# A victim may notice a moment before its peer's program is over: groups are destroyed before that. Ranks that
+# a launcher ends after the failure, and that end well, come later.
+LATER_SECONDS = 0.3
+MOST_NAMED = 4
+PAGE = "docs/how-to/when-it-fails.md#uneven-data"
+# What torch says of a peer that is gone. A rank that lost its own connection to a database says only that.
+_OF_RANKS = re.compile(r"gloo/|torch/distributed|torch\.distributed|ProcessGroup|NCCL|nccl|TCPStore|MPI_")
+_GONE = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|timed? ?out|remote (process|worker|peer)|RemoteError",
+    re.IGNORECASE,
+)
+# Open MPI on a rank that ended with 0 without MPI_Finalize. mpirun then ends the others by a signal.
+_IMPROPER = re.compile(r"has exited due to process rank (\d+)\b")
+
+
+def ended_early(
+    failure: Failure | None, ends: Mapping[int, RankEnd], launcher_tail: Sequence[str]
+) -> tuple[RankEnd, ...]:
+    """The ranks that ended with status 0 before the failure, if the failure is one of ranks that miss a peer.
+
+    Where data is uneven, the others fail next, and seem the cause.
+
+    The tail of the launcher's log: mpirun says which rank ended improperly.
+    """
+    if failure is None:
+        return ()
+    before = {
+        rank: end for rank, end in ends.items() if end.code == 0 and end.at <= failure.at + LATER_SECONDS
+    }
+    blamed = {int(rank) for rank in _IMPROPER.findall("\n".join(launcher_tail))}
+    if failure.kind in {"rank", "launcher"} and (named := sorted(blamed & before.keys())):
+        return tuple(before[rank] for rank in named)
+    if failure.kind == "stall" or (failure.kind == "rank" and _misses_a_peer(failure.tail)):
+        return tuple(sorted(before.values(), key=lambda end: end.at))
+    return ()
+
+
+def _misses_a_peer(tail: Sequence[str]) -> bool:
+    """Whether these last lines are of a rank whose peer is gone."""
+    text = "".join(tail)
+    return bool(_OF_RANKS.search(text) and _GONE.search(text))
+
+
+def early_lines(early: Sequence[RankEnd], began: float) -> list[str]:
+    """What the verdict says about them; nothing if there are none."""
+    if not early:
+        return []
+    by_host = fold(sorted((end.place.rank, end.place.host) for end in early))
+    who = ", ".join(f"{span(ranks)} on {host}" for ranks, host in by_host[:MOST_NAMED])
+    who += " and others" if len(by_host) > MOST_NAMED else ""
+    after = f"{max(0.0, early[0].at - began):.1f} s"
+    return [
+        f"{who} ended with status 0 after {after}, while others still ran",
+        f"does every rank run the same number of steps? uneven data: {PAGE}",
+    ]
+
+
+# Agents wait 12 s for the driver; up to 2 s of these may have passed before.
+PATIENCE_SECONDS = 10.0
+# For this long after the driver woke up, failures are consequences: it takes time to notice a silent host.
+AFTERMATH_SECONDS = 15.0
+SIGNALLED = 128  # agents end ranks by signals
+OWN = frozenset({"interrupted", "stopped"})
+DETACH = "; with --detach a job runs on without this machine"
+
+
+class Suspension:
+    """Notices that this process did not run, or lost its network, and explains the failures that follow.
+
+    `head`: the host on which a detached driver runs.
+    """
+
+    def __init__(self, head: str, *, detached: bool = False) -> None:
+        self.detached, self._head, self._clocks = detached, head, Clocks(now(), time.monotonic())
+        self._long: Standstill | None = None
+        """The last standstill that was longer than agents wait."""
+
+    def look(self) -> None:
+        """To be called at each turn of the loop, before its events are judged."""
+        last, self._clocks = self._clocks, Clocks(now(), time.monotonic())
+        found = standstill(last, self._clocks)
+        if found and found.seconds >= PATIENCE_SECONDS:
+            self._long = found
+
+    def explain(self, failure: Failure | None) -> Failure | None:
+        """The failure; or the standstill of this driver as the failure, if agents ended the job for that."""
+        if failure is None or failure.kind in OWN:
+            return failure
+        if self._long and self._follows(failure, self._long):
+            return Failure("driver", self._stood_still(self._long), 1, at=failure.at)
+        if failure.kind in {"network", "driver"}:
+            return replace(failure, reason=self._advised(failure.reason))
+        return failure
+
+    @staticmethod
+    def _follows(failure: Failure, long: Standstill) -> bool:
+        if failure.kind == "rank" and failure.exit_status < SIGNALLED:
+            return False  # the rank ended by itself
+        return long.began + PATIENCE_SECONDS <= failure.at <= long.ended + AFTERMATH_SECONDS
+
+    def _stood_still(self, long: Standstill) -> str:
+        silent = "and hosts end a job whose driver is silent"
+        if long.machine:
+            return self._advised(f"this machine was suspended for {long.seconds:.0f} s, {silent}")
+        why = "SIGSTOP, or its host was overloaded" if self.detached else "Ctrl-Z? output that is not read?"
+        return self._advised(f"the driver stood still for {long.seconds:.0f} s ({why}), {silent}")
+
+    def _advised(self, reason: str) -> str:
+        return f"the driver on {self._head}: {reason}" if self.detached else f"{reason}{DETACH}"
+
+
+# Failures that a taken port may cause: rank 0 or the launcher ends, ranks meet a stranger, or all wait.
+POSSIBLE = frozenset({"rank", "launcher", "start", "stall"})
+ASK_SECONDS = 5.0
+
+
+def explain_port_conflict(result: LaunchResult, head: Channel) -> LaunchResult:
+    """The result with the taken port as its failure, if a process listens there after the job has ended.
+
+    The job's own processes are gone by then, and the agent keeps the port bound. So a process that listens
+    there took the port before rank 0 could.
+    """
+    failure = result.failure
+    if failure is None or failure.kind not in POSSIBLE or result.left:
+        return result
+    try:
+        thief = head.ask(PORT_THIEF, seconds=ASK_SECONDS)
+    except MusterError:
+        return result
+    if thief.user is None:
+        return result
+    host, user = result.plan.hosts[0].host.name, harmless(thief.user)
+    reason = f"a program of user {user} took port {thief.port}, where the ranks meet, before rank 0 had it"
+    tail = (f"{failure.headline}\n", *failure.tail)
+    return dataclasses.replace(
+        result, failure=Failure("port", reason, failure.exit_status, host=host, at=failure.at, tail=tail)
+    )
