@@ -19,7 +19,6 @@ from ..view.compare.differences import differences, unrecorded
 from ..view.compare.results import outcome
 from ..view.page.records import Records, read
 from ..view.page.render import NAME, render, write_page, write_report
-from ..view.tensorboard import write_tensorboard
 from .command import flag
 from .job_lookup import one, require_logs
 from .shared import JSON, NewestJobOptions, RecordOptions
@@ -34,11 +33,6 @@ class Report(NewestJobOptions):
     """
 
     output: str = flag("", "the file to write (default: report.html in runs/JOB)", "FILE")
-    tensorboard: str = flag(
-        "",
-        "also write metrics, steps and samples for TensorBoard, to a folder of this folder",
-        "FOLDER",
-    )
 
     def run(self) -> None:
         """Write it, and print its path."""
@@ -47,8 +41,6 @@ class Report(NewestJobOptions):
             with _folder(known, Path(self.runs)) as (folder, page):
                 written = write_report(folder, Path(self.output) if self.output else page)
                 sys.stdout.write(harmless(str(written)) + "\n")
-                if self.tensorboard:
-                    sys.stdout.write(harmless(write_tensorboard(read(folder), Path(self.tensorboard))) + "\n")
 
 
 @dataclass(frozen=True)
