@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 
 from ..connect.channel import Channel
-from ..connect.requests.files import FILE, FILE_ENTRIES, Entry, FileFacts
+from ..connect.requests.files import FILE, FILE_ENTRIES, FileFacts, ListedEntry
 from ..errors import MusterError
 from ..hosts.received_paths import inner_paths
 
@@ -21,7 +21,7 @@ def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
     and for a path that must not come here (deploy/hosts/received_paths.py).
     """
     facts = channel.ask(FILE, path=path, seconds=seconds)
-    listed: list[Entry] = list(facts.entries or ())
+    listed: list[ListedEntry] = list(facts.entries or ())
     more, text = facts.more, _length(facts.entries or ())
     while more:
         page = channel.ask(FILE_ENTRIES, path=path, seconds=seconds)
@@ -39,5 +39,5 @@ def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
     return facts if facts.entries is None else replace(facts, entries=tuple(listed), more=False)
 
 
-def _length(entries: tuple[Entry, ...]) -> int:
+def _length(entries: tuple[ListedEntry, ...]) -> int:
     return sum(len(entry.path) + len(entry.link) for entry in entries)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +16,13 @@ from ..common.users import expanded
 from ..connect.cluster import Cluster
 from ..connect.opener import opener_with
 from ..console.progress import Progress
-from ..console.terminal import harmless_lines
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..image import build as building
 from ..image import capabilities, report
 from ..image.archive import Archive
 from ..image.cache import CompilerCache
-from ..image.engine import Engine
-from ..image.follow import follow, is_followed
+from ..image.engine import LocalEngine
 from ..image.push import ImageTransfer, prepare, survey
 from ..image.versions import load
 from .command import Command, Exit, flag
@@ -112,27 +110,13 @@ class ImageBuild(Command):
             sys.stdout.writelines(" ".join(argv) + "\n" for argv in [*bases, main])
             return
         began = time.monotonic()
-        no_base = any(subprocess.run(argv, check=False).returncode for argv in bases)
-        if no_base or not _built(target, main):
+        if any(subprocess.run(argv, check=False).returncode for argv in [*bases, main]):
             raise Exit(
                 f"the build of {target} failed; the next one goes on from what is compiled already"
                 + ("" if address else ", as long as the engine keeps its cache mounts (docs/image.md)"),
                 1,
             )
         durations.note(target, time.monotonic() - began)
-
-
-def _built(target: str, words: Sequence[str]) -> bool:
-    """Build a target and show how far it is; whether that succeeded."""
-    asked = subprocess.run(["docker", "buildx", "version"], capture_output=True, text=True, check=False)
-    if not is_followed(asked.stdout):
-        return subprocess.run(words, check=False).returncode == 0
-    log = cache_folder() / "builds" / f"{target}.log"
-    sys.stdout.write(f"its output: {log}\n")
-    with Progress(sys.stdout, target, unit="steps", least=1) as progress:
-        why = follow(words, log, progress.show)
-    sys.stderr.write(harmless_lines(f"{why}\n") if why else "")
-    return not why
 
 
 @dataclass(frozen=True)
@@ -145,7 +129,7 @@ class ImageCheck(Command):
     def run(self) -> None:
         """Run it in a container, and print what it found."""
         require_image(self.image)
-        engine = Engine()
+        engine = LocalEngine()
         inspected = engine.image(self.image)
         _, output = engine.run(inspected, PROVE)
         proof = capabilities.parse(output, self.image)
@@ -164,7 +148,7 @@ class ImageSbom(Command):
     def run(self) -> None:
         """Print it from a container of the image."""
         require_image(self.image)
-        engine = Engine()
+        engine = LocalEngine()
         status, output = engine.run(engine.image(self.image), BILL)
         if status:
             raise UsageError(f"{self.image} has no bill of materials; build it anew with: muster image build")
@@ -194,7 +178,7 @@ class ImagePush(HostOptions):
         if config and not config.is_file():
             raise UsageError(f"--ssh-config: no file {self.ssh_config}")
         require_image(self.image)
-        engine = Engine()
+        engine = LocalEngine()
         inspected, archive = engine.image(self.image), Archive(cache_folder() / "images")
         began = time.monotonic()
         with archive.used(), Cluster(chosen, opener_with(config, self.python)) as cluster:

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from ..envs.wanted import Wanted, wanted
+from ..envs.wanted import Requirements, wanted
 from ..errors import UsageError
 from ..hosts.slots import slot_rule
 from ..plan.source_tree import of_package, scan
@@ -49,7 +49,7 @@ def options_for_slurm(options: LaunchOptions) -> list[str] | None:
     return batch_words(options.slurm, options.slurm_login, detach=options.detach, **given)
 
 
-def packages_of(options: LaunchOptions) -> Wanted | None:
+def packages_of(options: LaunchOptions) -> Requirements | None:
     """The packages that the ranks shall have."""
     return wanted(
         options.requirements,

@@ -17,7 +17,7 @@ from ..console.progress import Progress
 from ..console.screen import Screen
 from ..console.terminal import harmless, harmless_lines
 from ..envs.present import Packages
-from ..envs.wanted import Wanted
+from ..envs.wanted import Requirements
 from ..jobs.detach import detach
 from ..jobs.hosts_record import keep, kept_if_taken
 from ..jobs.notify import notify
@@ -52,7 +52,7 @@ class PreparedLaunch:
     timings: Timings
     slurm_options: Sequence[str] = ()
     """The options of sbatch or salloc for such a driver."""
-    wanted: Wanted | None = None
+    wanted: Requirements | None = None
     """The packages that the ranks shall have."""
 
     def handle(self) -> None:

@@ -17,7 +17,7 @@ from ..console.screen import Screen
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
 from ..hosts.hostfile import MAX_SLOTS
-from ..image.engine import Engine
+from ..image.engine import LocalEngine
 from ..plan.launcher import place_ranks
 from ..plan.program import Program
 from ..plan.source_tree import Tree, of_package, scan
@@ -175,7 +175,7 @@ class ClusterUp(Command):
         if image in {f"muster:{name}" for name in COMPOSED}:
             _compose(hosts_file, "build")
         else:  # refuse an image that is not here: compose would build another of its name
-            Engine().image(image)
+            LocalEngine().image(image)
         _say(f"{', '.join(NODES)}: keys, host keys, sshd")
         _compose(hosts_file, "up", "--detach", "--wait")
         sys.stdout.write(

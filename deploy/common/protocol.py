@@ -71,7 +71,7 @@ LATE = (
     Part("agent.job.cleanup", "Cleaning", "home", {"cannot remove old jobs": "clean"}),
     Part("agent.container.look", "Containers", "home", {"cannot use the image": "container"}),
     Part(
-        *("agent.image.images", "Images", "images send"),
+        *("agent.image.images", "ImageLoader", "images send"),
         {"": "image image_load"},
     ),
     Part(
@@ -83,7 +83,7 @@ LATE = (
         },
     ),
     Part(
-        *("agent.transfer.transfers", "Transfers", "home send"),
+        *("agent.transfer.transfers", "HostTransfers", "home send"),
         {"cannot receive files": "blob_serve blob_take", "": "blob_complete blob_pull blob_forget"},
     ),
     Part(

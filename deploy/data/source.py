@@ -16,7 +16,7 @@ HEAD = "head:"
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A folder or file here (`here`), a path of the head (`there`), or a URL; one of them.
 
     `sha256`: the digest that the file of a URL must have, if the user knows it.
@@ -29,7 +29,7 @@ class Source:
     sha256: str = ""
 
 
-def source(text: str, name: str, sha256: str = "") -> Source:
+def source(text: str, name: str, sha256: str = "") -> DataSource:
     """What a user wrote, and the name of the set, by default the folder's; `UsageError` for what is none."""
     if not text:
         raise UsageError("which folder? muster data push FOLDER [NAME]")
@@ -37,20 +37,20 @@ def source(text: str, name: str, sha256: str = "") -> Source:
         path = _checked(text).path
         if sha256 and not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
             raise UsageError(f"--sha256 {sha256}: write 64 hexadecimal digits, as sha256sum prints them")
-        return Source(_named(unquote(path), name, text), url=text, sha256=sha256.lower())
+        return DataSource(_named(unquote(path), name, text), url=text, sha256=sha256.lower())
     if sha256:
         raise UsageError(f"--sha256 checks what a URL gives, and {text} is no URL; leave it out")
     if text.startswith(HEAD):
         path = text.removeprefix(HEAD)
         if not path:
             raise UsageError(f"{text}: which folder of the head? head:/path")
-        return Source(_named(path, name, text), there=path)
+        return DataSource(_named(path, name, text), there=path)
     if re.match(r"[a-z]+://", text):
         raise UsageError(f"{text}: a folder here, head:/path, or a URL with http or https")
     if not Path(text).exists():
         raise UsageError(f"{text}: no such file or folder here")
     place = os.path.realpath(text)
-    return Source(_named(place, name, text), here=place)
+    return DataSource(_named(place, name, text), here=place)
 
 
 def _checked(url: str) -> SplitResult:

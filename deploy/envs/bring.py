@@ -22,8 +22,8 @@ from . import fetch, uv
 from .lock import Lock, locked
 from .make import Making
 from .platforms import platform_of
-from .present import Asked
-from .wanted import Wanted
+from .present import EnvironmentsAsked
+from .wanted import Requirements
 
 REACH_SECONDS = 15.0
 
@@ -36,7 +36,7 @@ class ProgressLine(Protocol):
         ...
 
 
-class Bringing(Asked):
+class Bringing(EnvironmentsAsked):
     """The packages that a launch asks for. Nothing is changed on hosts that have them, nor with `dry`.
 
     `tell`: gets lines for the user. `progress`: makes a line that shows how much of something is done, from
@@ -45,7 +45,7 @@ class Bringing(Asked):
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: Requirements,
         launcher: str,
         cache: Path,
         tell: Callable[[str], None],

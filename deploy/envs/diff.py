@@ -13,20 +13,20 @@ _FIRST = ("Python", "torch", "torch's CUDA", "NCCL of torch", "driver", "kernel"
 
 
 @dataclass(frozen=True)
-class Difference:
+class HostDifference:
     """A thing that is not the same everywhere: each value, with the hosts that have it, most hosts first."""
 
     what: str
     values: Mapping[str, tuple[str, ...]]
 
 
-def differences(hosts: Mapping[str, Mapping[str, str]]) -> list[Difference]:
+def differences(hosts: Mapping[str, Mapping[str, str]]) -> list[HostDifference]:
     """Every thing that is not the same on all hosts. An empty value means that a host has none of it."""
     found = []
     for what in sorted({name for facts in hosts.values() for name in facts}, key=_order):
         values = fold((host, facts.get(what) or ABSENT) for host, facts in hosts.items())
         if len(values) > 1:
-            found.append(Difference(what, {value: tuple(names) for names, value in values}))
+            found.append(HostDifference(what, {value: tuple(names) for names, value in values}))
     return found
 
 
@@ -36,7 +36,7 @@ def _order(what: str) -> tuple[int, str]:
     return len(_FIRST) + what.startswith("package "), what
 
 
-def as_text(found: Sequence[Difference], hosts: int) -> str:
+def as_text(found: Sequence[HostDifference], hosts: int) -> str:
     """A line for each difference: `kernel: 6.1 on node[1-2]; 6.8 on node3`."""
     if not found:
         return f"nothing differs between {hosts} hosts\n"

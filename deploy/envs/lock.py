@@ -22,7 +22,7 @@ from ..decode import MALFORMED, from_json
 from ..errors import UsageError
 from . import uv
 from .requirements import exported_problems, toml
-from .wanted import Platform, Wanted, fingerprint
+from .wanted import Platform, Requirements, fingerprint
 
 KEY_LENGTH = 20
 _PROJECT_NOTE = "the project itself travels as the working tree, so it is not installed"
@@ -72,7 +72,7 @@ class Lock:
         return next((package.version for package in self.packages if package.name == name), None)
 
 
-def locked(asked: Wanted, platform: Platform, cache: Path) -> Lock:
+def locked(asked: Requirements, platform: Platform, cache: Path) -> Lock:
     """The lock of a launch: from the cache, or resolved by uv. Raises uv's own words if it cannot be."""
     digest = fingerprint(asked, platform, str(uv.program().stat().st_size))
     kept = cache / "locks" / f"{digest}.json"
@@ -92,7 +92,7 @@ def _kept(path: Path) -> Lock | None:
     return lock
 
 
-def _resolve(asked: Wanted, platform: Platform) -> str:
+def _resolve(asked: Requirements, platform: Platform) -> str:
     """The text of the lock, as uv writes it for this platform."""
     source = asked.file.resolve()
     words = ["pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml"]
@@ -134,7 +134,7 @@ def _written(folder: str, name: str, text: str) -> str:
     return str(path)
 
 
-def _of_pylock(text: str, asked: Wanted, platform: Platform) -> Lock:
+def _of_pylock(text: str, asked: Requirements, platform: Platform) -> Lock:
     packages, notes = [], []
     for entry in toml(text).get("packages", []):
         if entry.get("directory", {}).get("path") == ".":

@@ -18,7 +18,7 @@ from ..errors import UnfitError
 from ..hosts.environments import Environment
 from .fetch import Wheel
 from .lock import Lock
-from .wanted import Wanted
+from .wanted import Requirements
 
 HEAR_SECONDS = 2.0
 MAKE_SECONDS = 6 * 3600.0  # a host may fetch gigabytes from its index
@@ -34,7 +34,7 @@ class Making:
         self,
         cluster: Cluster,
         lock: Lock,
-        wanted: Wanted,
+        wanted: Requirements,
         *,
         tool: str,
         wheels: Sequence[Wheel],

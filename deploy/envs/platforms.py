@@ -8,14 +8,14 @@ from ..console.fold import fold, fold_names
 from ..errors import UnfitError
 from ..hosts.environments import EnvironmentsThere
 from ..hosts.facts import Facts
-from .wanted import Platform, Wanted
+from .wanted import Platform, Requirements
 
 MACHINES = ("x86_64", "aarch64")
 OLDEST_GLIBC = (2, 17)
 
 
 def platform_of(
-    asked: Wanted, facts: Mapping[str, Facts], there: Mapping[str, EnvironmentsThere], launcher: str
+    asked: Requirements, facts: Mapping[str, Facts], there: Mapping[str, EnvironmentsThere], launcher: str
 ) -> Platform:
     """What all hosts have; `UnfitError` names the hosts that differ where they must not."""
     _require_wheels(there)

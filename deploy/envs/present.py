@@ -34,7 +34,7 @@ class Packages(Protocol):
         ...
 
 
-class Asked:
+class EnvironmentsAsked:
     """The environments of each host: asked early, taken later."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Asked:
         return there
 
 
-class Present(Asked):
+class Present(EnvironmentsAsked):
     """An environment that every host must have."""
 
     def __init__(self, key: str, described: str) -> None:

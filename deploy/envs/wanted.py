@@ -15,7 +15,7 @@ _BUILDS = "packages without a wheel that it names are built here, which runs the
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Requirements:
     """The packages that the ranks of a launch shall have."""
 
     file: Path
@@ -58,11 +58,13 @@ class Platform:
 _MANYLINUX = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 
 
-def wanted(file: str, *, python: str, system_torch: bool, torch_backend: str, relock: bool) -> Wanted | None:
+def wanted(
+    file: str, *, python: str, system_torch: bool, torch_backend: str, relock: bool
+) -> Requirements | None:
     """What the flags of a launch say; None without `--requirements`. `UsageError` for what cannot be."""
     if not file:
         given = {"--python-version": python, "--system-torch": system_torch, "--relock": relock}
-        given["--torch-backend"] = torch_backend != Wanted.torch_backend
+        given["--torch-backend"] = torch_backend != Requirements.torch_backend
         if lonely := next((flag for flag, value in given.items() if value), ""):
             raise UsageError(f"{lonely} goes with --requirements FILE")
         return None
@@ -75,7 +77,7 @@ def wanted(file: str, *, python: str, system_torch: bool, torch_backend: str, re
     if not re.fullmatch(r"[a-z]+[0-9.]*", torch_backend):
         raise UsageError(f"--torch-backend {torch_backend}: write auto, none, cpu, or a CUDA such as cu128")
     require_own_requirements(Path(file))
-    return Wanted(Path(file), python, system_torch, torch_backend, relock)
+    return Requirements(Path(file), python, system_torch, torch_backend, relock)
 
 
 def require_own_requirements(file: Path) -> None:
@@ -85,7 +87,7 @@ def require_own_requirements(file: Path) -> None:
     require_no_builds(file)
 
 
-def fingerprint(asked: Wanted, platform: Platform, uv: str) -> str:
+def fingerprint(asked: Requirements, platform: Platform, uv: str) -> str:
     """The digest of all that decides a lock, but the index: the same until a file or a host changes."""
     digest = hashlib.sha256(repr((uv, astuple(platform), asked.system_torch, asked.torch_backend)).encode())
     for path, text in files_of(asked.file):

@@ -12,7 +12,7 @@ from ..errors import UsageError
 
 
 @dataclass(frozen=True)
-class Check:
+class Promise:
     """One promise of an image."""
 
     name: str
@@ -25,7 +25,7 @@ class Proof:
     """Every promise of an image."""
 
     flavor: str
-    checks: tuple[Check, ...]
+    checks: tuple[Promise, ...]
 
     @property
     def broken(self) -> int:
@@ -37,7 +37,7 @@ def parse(text: str, image: str) -> Proof:
     """Parse the proof that an image printed. `UsageError` if the text is not a proof."""
     try:
         proof = json.loads(text)
-        checks = tuple(Check(*from_json(list, check)) for check in proof["checks"])
+        checks = tuple(Promise(*from_json(list, check)) for check in proof["checks"])
         return Proof(from_json(str, proof["flavor"]), checks)
     except MALFORMED:
         last = (text.strip().splitlines() or ["nothing"])[-1]

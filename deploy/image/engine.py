@@ -29,7 +29,7 @@ class Image:
     labels: dict[str, str]
 
 
-class Engine:
+class LocalEngine:
     """The engine that DOCKER_HOST names, or the one at its usual socket."""
 
     def __init__(self) -> None:

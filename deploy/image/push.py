@@ -16,7 +16,7 @@ from ..connect.transfer.files import ANSWER_SECONDS, LocalFile, Transfer, serve,
 from ..connect.transfer.transfers import Tell, Transfers
 from ..errors import MusterError
 from .archive import Archive, Layer
-from .engine import Engine, Image
+from .engine import Image, LocalEngine
 
 LOAD_SECONDS = 900.0
 
@@ -60,7 +60,7 @@ def _same(image: Image, answer: ImageThere | ImageLoaded) -> bool:
 
 
 def prepare(
-    engine: Engine,
+    engine: LocalEngine,
     image: Image,
     archive: Archive,
     lacking: Mapping[str, tuple[str, ...] | None],

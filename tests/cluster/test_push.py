@@ -21,7 +21,7 @@ from muster.deploy.connect.cluster import Cluster as Hosts
 from muster.deploy.connect.opener import opener_with
 from muster.deploy.hosts import hostfile
 from muster.deploy.image.archive import Archive
-from muster.deploy.image.engine import Engine
+from muster.deploy.image.engine import LocalEngine
 from muster.deploy.image.push import ImagePushResult, ImageTransfer, prepare, survey
 from tests.cluster.conftest import NODES, ROOT, Cluster
 from tests.launching import FAB
@@ -180,7 +180,7 @@ def push_and_lose(engines: Engines, lost: str) -> ImagePushResult:
             cut.append(done)
             engines.cluster.kill(lost)
 
-    engine, archive = Engine(), Archive(engines.cache / "muster" / "images")
+    engine, archive = LocalEngine(), Archive(engines.cache / "muster" / "images")
     image = engine.image(IMAGE)
     with Hosts(
         hostfile.load(engines.cluster.hosts_file), opener_with(engines.cluster.ssh_config, "")

@@ -14,7 +14,7 @@ import pytest
 from muster.deploy.agent.transfer import blobs as module
 from muster.deploy.agent.transfer import peers
 from muster.deploy.agent.transfer.blobs import Blobs
-from muster.deploy.agent.transfer.peers import Server, Source, Wanted
+from muster.deploy.agent.transfer.peers import Peer, Server, WantedFile
 from muster.deploy.agent.transfer.tls import Identity, identity
 from muster.deploy.connect.transfer.certificates import identities
 from tests.damage import DAMAGE
@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 
 CONTENT = os.urandom(3_000_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
-WANTED = Wanted(DIGEST, len(CONTENT))
+WANTED = WantedFile(DIGEST, len(CONTENT))
 IDENTITIES = {name: identity(words) for name, words in identities("abc").items()}
 
 
@@ -37,21 +37,21 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Callable[[str], tuple[Blobs, Source]]:
-    def make(name: str) -> tuple[Blobs, Source]:
+def host(tmp_path: Path) -> Callable[[str], tuple[Blobs, Peer]]:
+    def make(name: str) -> tuple[Blobs, Peer]:
         blobs = Blobs(tmp_path / name)
-        return blobs, Source(name, "127.0.0.1", Server(blobs, IDENTITIES[name], ["127.0.0.1"]).port)
+        return blobs, Peer(name, "127.0.0.1", Server(blobs, IDENTITIES[name], ["127.0.0.1"]).port)
 
     return make
 
 
-Make = Callable[[str], tuple[Blobs, Source]]
+Make = Callable[[str], tuple[Blobs, Peer]]
 
 
 def pull(
     blobs: Blobs,
-    wanted: Wanted,
-    sources: list[Source],
+    wanted: WantedFile,
+    sources: list[Peer],
     tell: Callable[[int], None],
     who: Identity = IDENTITIES["c"],
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_host_serves_nothing_that_it_does_not_have(host: Make) -> None:
     (there, place), (here, _) = host("a"), host("b")
     there.append(DIGEST, 0, CONTENT)
     with pytest.raises(OSError, match="a: has only 0 of 10 bytes"):
-        pull(here, Wanted("0" * 64, 10), [place], silent)
+        pull(here, WantedFile("0" * 64, 10), [place], silent)
 
 
 def test_callers_that_say_nothing_are_few_and_keep_no_host_from_a_file(host: Make) -> None:
@@ -167,7 +167,7 @@ def test_a_source_that_sends_a_byte_now_and_then_is_left_for_another(
 
 
 def test_every_source_that_failed_is_named(host: Make) -> None:
-    (here, _), nowhere = host("a"), Source("gone", "127.0.0.1", 1)
+    (here, _), nowhere = host("a"), Peer("gone", "127.0.0.1", 1)
     with pytest.raises(OSError, match=r"gone at 127.0.0.1 port 1: Connection refused"):
         pull(here, WANTED, [nowhere], silent)
 

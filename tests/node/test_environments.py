@@ -93,7 +93,7 @@ def test_a_half_made_environment_is_never_used_and_is_made_anew(home: Path, tmp_
 
 def test_a_package_that_cannot_be_installed_is_named_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
     wheels = [bring(home, make_wheel(tmp_path / "wheels", "greeting"))]
-    with pytest.raises(build.Failed, match="absent-package was not found"):
+    with pytest.raises(build.BuildError, match="absent-package was not found"):
         build.make(home, request(wheels=wheels), "greeting==1.0\nabsent-package==3\n")
     assert [path.name for path in (home / "envs").glob(f"{KEY}*")] == [f"{KEY}.lock"]
 
@@ -106,7 +106,7 @@ def test_a_build_that_fails_is_quoted_with_its_package(home: Path, tmp_path: Pat
         '[project]\nname = "broken"\nversion = "1"\n'
     )
     (source / "backend.py").write_text("raise SystemExit('no compiler for this')\n")
-    with pytest.raises(build.Failed) as failed:
+    with pytest.raises(build.BuildError) as failed:
         build.make(home, request(index=True), _pylock_of_folder(source))
     assert "broken" in str(failed.value)
     assert "no compiler for this" in str(failed.value)

@@ -16,7 +16,7 @@ import pytest
 from muster.deploy.agent.host.facts import host_addresses
 from muster.deploy.agent.transfer import listening, peers
 from muster.deploy.agent.transfer.blobs import Blobs
-from muster.deploy.agent.transfer.peers import Server, Source, Wanted
+from muster.deploy.agent.transfer.peers import Peer, Server, WantedFile
 from muster.deploy.agent.transfer.tls import identity
 from muster.deploy.common.certificate_name import certificate_name
 from muster.deploy.connect.transfer.certificates import identities
@@ -24,7 +24,7 @@ from muster.deploy.connect.transfer.certificates import identities
 HERE = "127.0.0.1"
 CONTENT = b"a chunk that only the hosts of the push may read; " * 20_000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
-WANTED = Wanted(DIGEST, len(CONTENT))
+WANTED = WantedFile(DIGEST, len(CONTENT))
 PUSH, OTHER_PUSH = identities(["node1", "node2"]), identities(["node1", "node2"])
 
 
@@ -33,12 +33,12 @@ def silent(have: int) -> None:
 
 
 @pytest.fixture
-def node1(tmp_path: Path) -> Source:
+def node1(tmp_path: Path) -> Peer:
     """A host that has the file, and serves it."""
     blobs = Blobs(tmp_path / "node1")
     blobs.append(DIGEST, 0, CONTENT)
     blobs.complete(DIGEST)
-    return Source("node1", HERE, Server(blobs, identity(PUSH["node1"]), [HERE]).port)
+    return Peer("node1", HERE, Server(blobs, identity(PUSH["node1"]), [HERE]).port)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def here(tmp_path: Path) -> Blobs:
 class Tap:
     """A place between two hosts that forwards everything, and keeps a copy."""
 
-    def __init__(self, target: Source) -> None:
+    def __init__(self, target: Peer) -> None:
         self.seen: list[bytes] = []
         self._target, self._listener = target, socket.create_server((HERE, 0))
         self.port = self._listener.getsockname()[1]
@@ -69,7 +69,7 @@ class Tap:
             taker.shutdown(socket.SHUT_WR)
 
 
-def test_who_reads_the_network_finds_neither_content_nor_names(node1: Source, here: Blobs) -> None:
+def test_who_reads_the_network_finds_neither_content_nor_names(node1: Peer, here: Blobs) -> None:
     tap = Tap(node1)
     peers.pull(here, identity(PUSH["node2"]), WANTED, [node1._replace(port=tap.port)], silent)
     assert here.path(DIGEST).read_bytes() == CONTENT
@@ -79,7 +79,7 @@ def test_who_reads_the_network_finds_neither_content_nor_names(node1: Source, he
         assert text not in seen
 
 
-def test_who_speaks_no_tls_gets_nothing_and_learns_nothing(node1: Source) -> None:
+def test_who_speaks_no_tls_gets_nothing_and_learns_nothing(node1: Peer) -> None:
     with socket.create_connection((node1.address, node1.port)) as stranger:
         stranger.sendall(json.dumps({**WANTED._asdict(), "offset": 0}).encode() + b"\n")
         said = b""
@@ -90,7 +90,7 @@ def test_who_speaks_no_tls_gets_nothing_and_learns_nothing(node1: Source) -> Non
 
 
 @pytest.mark.parametrize("shows", [None, "node2"], ids=["no certificate", "one of another push"])
-def test_a_stranger_who_speaks_tls_gets_nothing(node1: Source, shows: str | None) -> None:
+def test_a_stranger_who_speaks_tls_gets_nothing(node1: Peer, shows: str | None) -> None:
     context = identity(OTHER_PUSH[shows]).client if shows else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     said = b""
@@ -109,11 +109,11 @@ def test_a_host_with_another_certificate_feeds_no_host_and_is_named(here: Blobs,
     wrong.append(DIGEST, 0, CONTENT)
     port = Server(wrong, identity(OTHER_PUSH["node1"]), [HERE]).port
     with pytest.raises(OSError, match=rf"node1 at {HERE} port {port}: another machine answers there: "):
-        peers.pull(here, identity(PUSH["node2"]), WANTED, [Source("node1", HERE, port)], silent)
+        peers.pull(here, identity(PUSH["node2"]), WANTED, [Peer("node1", HERE, port)], silent)
     assert here.size(DIGEST) == 0
 
 
-def test_a_host_that_answers_in_place_of_another_is_refused(node1: Source, here: Blobs) -> None:
+def test_a_host_that_answers_in_place_of_another_is_refused(node1: Peer, here: Blobs) -> None:
     with pytest.raises(OSError, match=r"node7 at .*: another host of this push answers there"):
         peers.pull(here, identity(PUSH["node2"]), WANTED, [node1._replace(host="node7")], silent)
     assert here.size(DIGEST) == 0
@@ -127,7 +127,7 @@ def test_who_answers_without_tls_feeds_no_host_and_is_named(here: Blobs) -> None
 
     with socket.create_server((HERE, 0)) as listener:
         threading.Thread(target=answer, daemon=True).start()
-        place = Source("node1", HERE, listener.getsockname()[1])
+        place = Peer("node1", HERE, listener.getsockname()[1])
         with pytest.raises(OSError, match=r"node1 at .*: no answer in TLS"):
             peers.pull(here, identity(PUSH["node2"]), WANTED, [place], silent)
     assert here.size(DIGEST) == 0

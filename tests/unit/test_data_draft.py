@@ -115,7 +115,10 @@ def test_a_path_of_very_many_names_is_refused(tmp_path: Path) -> None:
     deepest = "/".join("d" * MOST_NAMES)
     whole = Manifest((), (), (deepest,))
     assert parse(whole.text()) == whole
-    for deep in (Manifest((), (), (f"{deepest}/d",)), Manifest((), (module.Link("l", f"{deepest}/d"),))):
+    for deep in (
+        Manifest((), (), (f"{deepest}/d",)),
+        Manifest((), (module.ManifestLink("l", f"{deepest}/d"),)),
+    ):
         with pytest.raises(ValueError, match=f"a path of more than {MOST_NAMES} names"):
             parse(deep.text())
     (tmp_path / deepest / "d").mkdir(parents=True)

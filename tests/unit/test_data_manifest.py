@@ -19,8 +19,8 @@ from muster.deploy.common.data.manifest import (
     CHUNK,
     Chunks,
     File,
-    Link,
     Manifest,
+    ManifestLink,
     bitmap,
     numbers,
     parse,
@@ -33,7 +33,7 @@ from muster.deploy.connect.requests.data import DataSet, DataVerified
 from muster.deploy.data import report
 from muster.deploy.data.bundles import Bundle, bundles
 from muster.deploy.data.push import DataPushOutcome, DataPushResult
-from muster.deploy.data.source import Source, source
+from muster.deploy.data.source import DataSource, source
 from muster.deploy.errors import UsageError
 
 
@@ -72,8 +72,12 @@ def test_a_draft_that_somebody_else_has_put_there_is_not_touched(tmp_path: Path)
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 SMALL = Manifest(
-    (File("d/x", 3, False, (A,)), File("y", CHUNK + 1, True, (B, C)), File("z", 0, False, ())),
-    (Link("d/l", "x"),),
+    (
+        File("d/x", 3, False, (A,)),
+        File("y", CHUNK + 1, True, (B, C)),
+        File("z", 0, False, ()),
+    ),
+    (ManifestLink("d/l", "x"),),
     ("empty",),
 )
 
@@ -251,13 +255,13 @@ def test_many_tiny_files_are_many_bundles() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "meant"),
     [
-        ("head:/scratch/big", "", Source("big", there="/scratch/big")),
-        ("head:~/big/", "x", Source("x", there="~/big/")),
-        ("https://h/a/b%20c.tar?x=1", "bc", Source("bc", url="https://h/a/b%20c.tar?x=1")),
-        ("http://h/b.tar", "", Source("b.tar", url="http://h/b.tar")),
+        ("head:/scratch/big", "", DataSource("big", there="/scratch/big")),
+        ("head:~/big/", "x", DataSource("x", there="~/big/")),
+        ("https://h/a/b%20c.tar?x=1", "bc", DataSource("bc", url="https://h/a/b%20c.tar?x=1")),
+        ("http://h/b.tar", "", DataSource("b.tar", url="http://h/b.tar")),
     ],
 )
-def test_a_source_is_understood(text: str, name: str, meant: Source) -> None:
+def test_a_source_is_understood(text: str, name: str, meant: DataSource) -> None:
     assert source(text, name) == meant
 
 
@@ -275,7 +279,7 @@ def test_a_sha_256_is_for_a_url(text: str, sha256: str, said: str) -> None:
 
 
 def test_a_sha_256_may_have_capitals() -> None:
-    assert source("https://h/x", "", "AB" * 32) == Source("x", url="https://h/x", sha256="ab" * 32)
+    assert source("https://h/x", "", "AB" * 32) == DataSource("x", url="https://h/x", sha256="ab" * 32)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from muster.deploy.connect.requests.transfers import BLOB_COMPLETE, BLOB_PULL, B
 from muster.deploy.envs import make
 from muster.deploy.envs.bring import Bringing
 from muster.deploy.envs.present import Present
-from muster.deploy.envs.wanted import Wanted
+from muster.deploy.envs.wanted import Requirements
 from muster.deploy.errors import UnfitError, UsageError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.environments import Environment, EnvironmentsThere
@@ -102,12 +102,12 @@ def cluster_of(homes: list[str], refusals: dict[str, str] | None = None) -> Any:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Wanted:
+def asked(tmp_path: Path) -> Requirements:
     make_wheel(tmp_path / "wheels", "greeting")
-    return Wanted(require(tmp_path, "greeting"), torch_backend="none")
+    return Requirements(require(tmp_path, "greeting"), torch_backend="none")
 
 
-def bringing(asked: Wanted, said: list[str] | None = None, **choices: Any) -> Bringing:
+def bringing(asked: Requirements, said: list[str] | None = None, **choices: Any) -> Bringing:
     quiet = SimpleNamespace(show=lambda done, total: None)
     tell = (said if said is not None else []).append
     launcher = choices.pop("launcher", "mpirun")
@@ -118,7 +118,9 @@ def bringing(asked: Wanted, said: list[str] | None = None, **choices: Any) -> Br
 APART = ["aa" * 16, "bb" * 16, "cc" * 16]
 
 
-def test_hosts_that_lack_the_packages_get_them_and_this_machine_sends_each_file_once(asked: Wanted) -> None:
+def test_hosts_that_lack_the_packages_get_them_and_this_machine_sends_each_file_once(
+    asked: Requirements,
+) -> None:
     cluster, said = cluster_of(APART), list[str]()
     first = bringing(asked, said)
     facts = first.furnish(cluster)
@@ -133,14 +135,14 @@ def test_hosts_that_lack_the_packages_get_them_and_this_machine_sends_each_file_
     assert Present(first.key, "").furnish(cluster) == facts
 
 
-def test_hosts_that_share_a_home_make_it_once(asked: Wanted) -> None:
+def test_hosts_that_share_a_home_make_it_once(asked: Requirements) -> None:
     cluster = cluster_of(["aa" * 16, "aa" * 16, "cc" * 16])
     assert len(bringing(asked).furnish(cluster)) == 3
     making = [name for name, channel in cluster.channels.items() if "env_make" in channel.asked]
     assert making == ["node1", "node3"]
 
 
-def test_the_words_of_every_host_that_cannot_make_it_are_quoted(asked: Wanted) -> None:
+def test_the_words_of_every_host_that_cannot_make_it_are_quoted(asked: Requirements) -> None:
     cluster = cluster_of(APART, {"node2": "Failed to build `broken==1`", "node3": "no space left"})
     with pytest.raises(UnfitError) as failed:
         bringing(asked).furnish(cluster)
@@ -150,7 +152,7 @@ def test_the_words_of_every_host_that_cannot_make_it_are_quoted(asked: Wanted) -
     ]
 
 
-def test_a_host_that_never_makes_it_is_named(asked: Wanted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_never_makes_it_is_named(asked: Requirements, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make, "MAKE_SECONDS", 0.2)
     monkeypatch.setattr(make, "HEAR_SECONDS", 0.1)
     cluster = cluster_of(APART)
@@ -161,7 +163,7 @@ def test_a_host_that_never_makes_it_is_named(asked: Wanted, monkeypatch: pytest.
     assert str(failed.value) == "node2: cannot make the environment: not done after 0 hours"
 
 
-def test_a_dry_run_asks_and_makes_nothing(asked: Wanted) -> None:
+def test_a_dry_run_asks_and_makes_nothing(asked: Requirements) -> None:
     cluster = cluster_of(APART)
     dry = bringing(asked, dry=True)
     facts = dry.furnish(cluster)
@@ -171,14 +173,14 @@ def test_a_dry_run_asks_and_makes_nothing(asked: Wanted) -> None:
     assert {word for channel in cluster.channels.values() for word in channel.asked} == {"envs"}
 
 
-def test_torchrun_needs_torch_among_the_packages_or_the_hosts_own(asked: Wanted) -> None:
+def test_torchrun_needs_torch_among_the_packages_or_the_hosts_own(asked: Requirements) -> None:
     with pytest.raises(UsageError, match="names no torch, which torchrun needs; add it, or"):
         bringing(asked, launcher="torchrun").furnish(cluster_of(APART))
     own = bringing(replace(asked, system_torch=True), launcher="torchrun").furnish(cluster_of(APART))
     assert len(own) == 3
 
 
-def test_a_restart_says_which_host_has_lost_the_environment(asked: Wanted) -> None:
+def test_a_restart_says_which_host_has_lost_the_environment(asked: Requirements) -> None:
     cluster = cluster_of(APART)
     first = bringing(asked)
     first.furnish(cluster)

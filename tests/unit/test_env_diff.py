@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.deploy.agent.envs.describe import describe
-from muster.deploy.envs.diff import Difference, as_text, differences
+from muster.deploy.envs.diff import HostDifference, as_text, differences
 
 ALIKE = {
     "Python": "3.13.5",
@@ -59,7 +59,9 @@ def test_hosts_that_are_alike_have_no_differences() -> None:
 @pytest.mark.parametrize("what", PLANTED)
 def test_a_planted_difference_is_named_alone(what: str) -> None:
     found = differences({"node1": ALIKE, "node2": {**ALIKE, what: PLANTED[what]}, "node3": ALIKE})
-    assert found == [Difference(what, {ALIKE[what]: ("node1", "node3"), PLANTED[what] or "none": ("node2",)})]
+    assert found == [
+        HostDifference(what, {ALIKE[what]: ("node1", "node3"), PLANTED[what] or "none": ("node2",)})
+    ]
 
 
 def test_all_planted_differences_are_named_the_stack_first_and_nothing_else() -> None:
@@ -74,7 +76,7 @@ def test_all_planted_differences_are_named_the_stack_first_and_nothing_else() ->
 
 def test_what_only_one_host_has_is_a_difference() -> None:
     found = differences({"node1": ALIKE, "node2": {**ALIKE, "package apex": "0.1"}})
-    assert found == [Difference("package apex", {"none": ("node1",), "0.1": ("node2",)})]
+    assert found == [HostDifference("package apex", {"none": ("node1",), "0.1": ("node2",)})]
 
 
 def test_a_host_describes_its_stack_limits_variables_and_mounts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from muster.deploy.envs import fetch, uv
 from muster.deploy.envs.lock import Lock, locked
 from muster.deploy.envs.platforms import platform_of
-from muster.deploy.envs.wanted import Platform, Wanted, wanted
+from muster.deploy.envs.wanted import Platform, Requirements, wanted
 from muster.deploy.errors import MusterError, UnfitError, UsageError
 from muster.deploy.hosts.environments import EnvironmentsThere
 from muster.deploy.hosts.facts import Facts
@@ -35,7 +35,7 @@ def hosts(**changes: dict[str, Any]) -> tuple[dict[str, Facts], dict[str, Enviro
     return facts, there
 
 
-ASKED = Wanted(Path("requirements.txt"))
+ASKED = Requirements(Path("requirements.txt"))
 
 
 def test_the_platform_is_what_runs_on_all_hosts() -> None:
@@ -105,7 +105,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def lock(project: Path, platform: Platform = PLATFORM, **choices: Any) -> Lock:
-    asked = Wanted(project / "requirements.txt", torch_backend="none", **choices)
+    asked = Requirements(project / "requirements.txt", torch_backend="none", **choices)
     return locked(asked, platform, project.parent / "cache")
 
 
@@ -177,7 +177,7 @@ def test_a_lock_of_uv_is_taken_as_it_is(project: Path, tmp_path: Path) -> None:
     words = ["lock", "--quiet", "--python", sys.executable]
     uv.run(words, "no lock", {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, project)
     make_wheel(project / "wheels", "names", "9.0")
-    asked = Wanted(project / "uv.lock", torch_backend="none")
+    asked = Requirements(project / "uv.lock", torch_backend="none")
     made = locked(asked, PLATFORM, tmp_path / "cache")
     assert [(package.name, package.version) for package in made.packages] == [
         ("greeting", "1.0"),

@@ -12,12 +12,12 @@ from muster.deploy.adhoc.listing import facts_of
 from muster.deploy.common import files
 from muster.deploy.connect.channel import MOST_LINE, Channel
 from muster.deploy.connect.inbox import Inbox
-from muster.deploy.connect.requests.files import Entries, Entry, FileFacts
+from muster.deploy.connect.requests.files import Entries, FileFacts, ListedEntry
 from muster.deploy.connect.requests.request import Request
 from muster.deploy.connect.transports.local import LocalPipe
 from muster.deploy.errors import MusterError
 
-ENTRY = Entry("a", "file", 0o644, 0, "", "")
+ENTRY = ListedEntry("a", "file", 0o644, 0, "", "")
 
 
 def test_a_folder_of_more_files_than_fit_into_one_answer_is_listed_whole(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_page_is_no_longer_than_a_line_that_the_driver_takes() -> None:
 class Liar:
     """A host whose folder never ends."""
 
-    def __init__(self, page: tuple[Entry, ...]) -> None:
+    def __init__(self, page: tuple[ListedEntry, ...]) -> None:
         self.page = page
 
     def ask(self, request: Request[Any], **words: Any) -> FileFacts | Entries:
@@ -60,13 +60,13 @@ class Liar:
             "has more than 200000 files and folders; bring it as one file: muster run -- tar",
         ),
         (
-            (Entry("x" * 4096, "link", 0, 0, "", "y" * 4096),) * 1000,
+            (ListedEntry("x" * 4096, "link", 0, 0, "", "y" * 4096),) * 1000,
             "files and folders; bring it as one file",
         ),
         ((), "its listing does not go on"),
     ],
 )
-def test_a_folder_without_an_end_is_not_waited_for(page: tuple[Entry, ...], complaint: str) -> None:
+def test_a_folder_without_an_end_is_not_waited_for(page: tuple[ListedEntry, ...], complaint: str) -> None:
     with pytest.raises(MusterError, match=complaint):
         facts_of(Liar(page), "out", 1.0)  # type: ignore[arg-type]
     assert listing.MOST_ENTRIES == 200_000

@@ -122,7 +122,7 @@ def test_a_practice_cluster_of_another_image_runs_it_and_builds_none(
     for name in ("MUSTER_TARGET", "MUSTER_IMAGE"):
         monkeypatch.setenv(name, variables.get(name, ""))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(practice, "Engine", lambda: SimpleNamespace(image=asked.append))
+    monkeypatch.setattr(practice, "LocalEngine", lambda: SimpleNamespace(image=asked.append))
     monkeypatch.setattr(practice, "_compose", lambda hosts_file, *words: asked.append(words[0]))
     assert run_here(["cluster", "up"]) == 0
     assert asked == done

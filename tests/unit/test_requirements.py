@@ -9,7 +9,7 @@ import pytest
 from muster.deploy.envs import uv
 from muster.deploy.envs.lock import locked
 from muster.deploy.envs.requirements import files_of, require_no_builds
-from muster.deploy.envs.wanted import Platform, Wanted, wanted
+from muster.deploy.envs.wanted import Platform, Requirements, wanted
 from muster.deploy.errors import MusterError, UsageError
 from tests.packages import make_wheel
 
@@ -71,7 +71,7 @@ def test_uv_does_build_a_folder_that_is_not_refused(project: Path, monkeypatch: 
     """The proof that the tests above look for is one."""
     file = give(project, "--no-index\n./pkg\n")
     with pytest.raises(MusterError, match="cannot be locked"):
-        locked(Wanted(file, torch_backend="none"), PLATFORM, project / "cache")
+        locked(Requirements(file, torch_backend="none"), PLATFORM, project / "cache")
     assert (project / "owned").exists()
 
 
@@ -144,7 +144,7 @@ def test_what_a_uv_lock_exports_is_checked_too(project: Path, monkeypatch: pytes
 
     monkeypatch.setattr(uv, "run", run)
     with pytest.raises(UsageError, match=r"uv.lock: -e ./pkg: uv would build it here"):
-        locked(Wanted(file, torch_backend="none"), PLATFORM, project / "cache")
+        locked(Requirements(file, torch_backend="none"), PLATFORM, project / "cache")
     assert words == ["export"]
 
 

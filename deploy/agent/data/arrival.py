@@ -13,7 +13,7 @@ from pathlib import Path
 from ...common.data.draft import Draft
 from ...common.data.manifest import CHUNK, Chunks, Manifest, bitmap
 from ...common.data.scan import Reader
-from ...common.data.sets import Known, Sets, Version, intact
+from ...common.data.sets import KnownChunks, Sets, Version, intact
 from ...common.folders import identity_of_folder
 from ...common.frames import Frame
 
@@ -29,7 +29,7 @@ class Arrival:
         self.chunks = Chunks(manifest)
         self.wanted = manifest.shard(version.shard, version.of)
         self._reader = Reader(source, manifest, self.chunks) if source else None
-        self._known = Known(sets, self.chunks)
+        self._known = KnownChunks(sets, self.chunks)
         self._draft: Draft | None = None
         self._writing = threading.Lock()
 

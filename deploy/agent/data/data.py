@@ -23,7 +23,7 @@ from ...common.files import newest_in
 from ...common.frames import Frame
 from ...common.os_errors import explain
 from ..transfer.blobs import Blobs
-from ..transfer.transfers import OLD_SECONDS, Transfers
+from ..transfer.transfers import OLD_SECONDS, HostTransfers
 from .arrival import Arrival, place_of
 
 TELL_SECONDS = 0.5
@@ -33,7 +33,9 @@ STDIN = 0
 class Data:
     """Answers requests about data sets. `transfers`: brings the bundles of a push."""
 
-    def __init__(self, root: Path, jobs: Path, send: Callable[[Frame], None], transfers: Transfers) -> None:
+    def __init__(
+        self, root: Path, jobs: Path, send: Callable[[Frame], None], transfers: HostTransfers
+    ) -> None:
         self.root, self.sets, self._send, self._transfers = root, Sets(root, jobs), send, transfers
         self._bundles = Blobs(root / ".chunks")
         self._arrival: Arrival | None = None

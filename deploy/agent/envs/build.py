@@ -49,7 +49,7 @@ print(json.dumps({
 """
 
 
-class Failed(Exception):
+class BuildError(Exception):
     """Why an environment cannot be made, for the reader."""
 
 
@@ -60,8 +60,8 @@ def make_in_thread(home: Path, request: Frame, text: str, send: Callable[[Frame]
         began = time.monotonic()
         try:
             made = make(home, request, text)
-        except (Failed, OSError, ValueError, KeyError, TypeError) as error:
-            reason = str(error) if isinstance(error, Failed) else explain(error)
+        except (BuildError, OSError, ValueError, KeyError, TypeError) as error:
+            reason = str(error) if isinstance(error, BuildError) else explain(error)
             send({"event": "env-made", "error": reason, "seconds": time.monotonic() - began})
         else:
             send({"event": "env-made", "environment": made, "seconds": time.monotonic() - began})
@@ -90,7 +90,7 @@ def make(home: Path, request: Frame, text: str) -> dict[str, Any]:
         write_sealed(folder / RECORD, facts)
         made = record(folder)
         if made is None:
-            raise Failed("its Python was removed while it was made; launch again")
+            raise BuildError("its Python was removed while it was made; launch again")
         return made
     finally:
         os.close(held)
@@ -121,7 +121,7 @@ def _build(wheels: Path, root: Path, folder: Path, request: Frame, text: str) ->
 def _compile(folder: Path) -> None:
     """Compile the packages once; otherwise the ranks of the first launch do, all at the same time."""
     compiling = [str(folder / "bin" / "python"), "-I", "-m", "compileall", "-q", "-j", "0"]
-    with contextlib.suppress(Failed):  # a package may hold files for another version of Python
+    with contextlib.suppress(BuildError):  # a package may hold files for another version of Python
         _run([*compiling, str(folder / "lib")], folder)
 
 
@@ -156,7 +156,7 @@ def _facts_of(folder: Path) -> dict[str, Any]:
     mpirun = folder / "bin" / "mpirun"
     version, error = mpirun_version(str(mpirun)) if mpirun.exists() else (None, None)
     if error:
-        raise Failed(f"{mpirun} --version fails: {error}")
+        raise BuildError(f"{mpirun} --version fails: {error}")
     return {
         **known,
         "executable": str(python),
@@ -180,12 +180,12 @@ def _run(argv: list[str], place: Path) -> str:
         )
     except OSError as error:
         if error.errno == 8:  # ENOEXEC
-            raise Failed("uv of the driver's machine is for another processor than this host's") from None
-        raise Failed(f"{argv[0]}: {explain(error)}") from None
+            raise BuildError("uv of the driver's machine is for another processor than this host's") from None
+        raise BuildError(f"{argv[0]}: {explain(error)}") from None
     if done.returncode:
         text = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
         lines = text.splitlines()[-LINES:]
-        raise Failed("\n".join(lines) or f"{argv[0]} ended with status {done.returncode}")
+        raise BuildError("\n".join(lines) or f"{argv[0]} ended with status {done.returncode}")
     return done.stdout.decode(errors="replace")
 
 

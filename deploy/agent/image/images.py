@@ -14,7 +14,7 @@ from ..transfer.blobs import CHUNK, Blobs
 from .engine import find, layers_in_common, load, needs_every_layer
 
 
-class Images:
+class ImageLoader:
     """Answers requests about images. Long work runs in a thread, and ends with an event."""
 
     def __init__(self, root: Path, send: Callable[[Frame], None]) -> None:

@@ -31,7 +31,7 @@ SLOW_SECONDS, SLOW_BYTES = 60.0, 1 << 20
 MOST_UNPROVEN = 64  # callers that have not shown a certificate yet
 
 
-class Source(NamedTuple):
+class Peer(NamedTuple):
     """A host that serves a file. Its certificate names it: each container engine has its own 172.17.0.1."""
 
     host: str
@@ -82,7 +82,7 @@ class Server:
                 caller.sendall(content)
 
 
-class Wanted(NamedTuple):
+class WantedFile(NamedTuple):
     """A file, and its size in bytes."""
 
     digest: str
@@ -90,7 +90,11 @@ class Wanted(NamedTuple):
 
 
 def pull(
-    blobs: Blobs, identity: Identity, wanted: Wanted, sources: Sequence[Source], tell: Callable[[int], None]
+    blobs: Blobs,
+    identity: Identity,
+    wanted: WantedFile,
+    sources: Sequence[Peer],
+    tell: Callable[[int], None],
 ) -> None:
     """Read the rest of a file, from one source after the other; OSError if none of them has all."""
     reasons = []
@@ -108,7 +112,7 @@ def pull(
 
 
 def _pull_from(
-    source: Source, blobs: Blobs, identity: Identity, wanted: Wanted, tell: Callable[[int], None]
+    source: Peer, blobs: Blobs, identity: Identity, wanted: WantedFile, tell: Callable[[int], None]
 ) -> None:
     offset, piece = blobs.size(wanted.digest), memoryview(bytearray(CHUNK))
     with (

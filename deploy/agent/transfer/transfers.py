@@ -15,7 +15,7 @@ from ...common.frames import Frame
 from ...common.os_errors import explain
 from .blobs import Blobs
 from .listening import addresses_for
-from .peers import Server, Source, Wanted, pull
+from .peers import Peer, Server, WantedFile, pull
 from .tls import Identity, identity
 
 TELL_SECONDS = 0.25
@@ -26,7 +26,7 @@ FOLDERS = {"images": "images", "wheels": "wheels", "data": "data/.chunks"}
 """Where each kind of files arrives, in the agent's folder."""
 
 
-class Transfers:
+class HostTransfers:
     """Files that arrive in one folder. They arrive in threads, and an event reports how each ended."""
 
     def __init__(self, home: Path, send: Callable[[Frame], None]) -> None:
@@ -119,8 +119,8 @@ class Transfers:
                 told = time.monotonic()
                 self._send({"event": "file-have", "digest": digest, "have": have})
 
-        sources = [Source(*source) for source in request["sources"]]
-        pull(*self._served(), Wanted(digest, request["bytes"]), sources, tell)
+        sources = [Peer(*source) for source in request["sources"]]
+        pull(*self._served(), WantedFile(digest, request["bytes"]), sources, tell)
 
 
 def _work_off(work: SimpleQueue[Callable[[], None]]) -> None:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Sequence
 
 from ..os_errors import naming
-from .manifest import CHUNK, Chunks, File, Link, Manifest, encoded, has_below
+from .manifest import CHUNK, Chunks, File, Manifest, ManifestLink, encoded, has_below
 from .scan import read_part
 
 # All files get this time, the first that a ZIP archive can hold, 1980-01-01. A later write changes it, so a
@@ -200,7 +200,7 @@ def is_intact(path: bytes, file: File) -> bool:
     return False
 
 
-def same_link(path: bytes, link: Link) -> bool:
+def same_link(path: bytes, link: ManifestLink) -> bool:
     """Whether a link is as when it was made."""
     with contextlib.suppress(OSError):
         return os.readlink(path) == encoded(link.target)

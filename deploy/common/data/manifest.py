@@ -41,7 +41,7 @@ class File(NamedTuple):
         return (min(CHUNK, self.size - start) for start in range(0, self.size, CHUNK))
 
 
-class Link(NamedTuple):
+class ManifestLink(NamedTuple):
     """A symbolic link that stays in the set."""
 
     path: str
@@ -52,7 +52,7 @@ class Manifest(NamedTuple):
     """A data set, in the order of paths."""
 
     files: tuple[File, ...]
-    links: tuple[Link, ...] = ()
+    links: tuple[ManifestLink, ...] = ()
     folders: tuple[str, ...] = ()
     """Folders without anything in them."""
 
@@ -154,7 +154,9 @@ def parse(text: bytes) -> Manifest:
         if document["muster_data"] != FORM or document["chunk"] != CHUNK:
             raise ValueError("a manifest of another version of Muster; bring the same version to both ends")
         files = tuple(map(_file, document["files"]))
-        links = tuple(Link(_path(path), _text(target, LONGEST_PATH)) for path, target in document["links"])
+        links = tuple(
+            ManifestLink(_path(path), _text(target, LONGEST_PATH)) for path, target in document["links"]
+        )
         manifest = Manifest(files, links, tuple(map(_path, document["folders"])))
     except (KeyError, TypeError, AttributeError, RecursionError, UnicodeDecodeError, json.JSONDecodeError):
         raise ValueError("this is no manifest of a data set") from None

@@ -10,17 +10,17 @@ from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from ..os_errors import explain, naming
-from .manifest import CHUNK, Chunks, File, Link, Manifest, encoded, require_sound
+from .manifest import CHUNK, Chunks, File, Manifest, ManifestLink, encoded, require_sound
 
 MOST_REFUSALS = 10
 Tell = Callable[[int, int], None]
 
 
-class Found(NamedTuple):
+class FoundFiles(NamedTuple):
     """The files, links and empty folders below a folder, and the bytes of all files."""
 
     files: list[str]
-    links: list[Link]
+    links: list[ManifestLink]
     folders: list[str]
     size: int
 
@@ -50,9 +50,9 @@ def scan(root: str, tell: Tell = lambda done, total: None) -> Manifest:
     return manifest
 
 
-def find(root: str) -> Found:
+def find(root: str) -> FoundFiles:
     """Everything in a folder, in the order of paths; ValueError names what no data set may hold."""
-    found, refused = Found([], [], [], 0), []
+    found, refused = FoundFiles([], [], [], 0), []
     size = 0
     top = os.path.realpath(os.fsencode(root))
     for path, entry in _walk(top, b""):
@@ -66,7 +66,7 @@ def find(root: str) -> Found:
                 refused.append(
                     f"{name!r} is a link to {target!r}, outside of the folder: copy the file there"
                 )
-            found.links.append(Link(name, target))
+            found.links.append(ManifestLink(name, target))
         elif entry.is_file(follow_symlinks=False):
             found.files.append(name)
             size += entry.stat(follow_symlinks=False).st_size

@@ -195,7 +195,7 @@ class Sets:
         return running
 
 
-class Known:
+class KnownChunks:
     """Where chunks of a new manifest are on this disk already, in sets that are in place."""
 
     def __init__(self, sets: Sets, chunks: Chunks) -> None:

@@ -12,14 +12,14 @@ from .request import MOST_ENTRIES, Nothing, Payload, Request
 
 
 @dataclass(frozen=True)
-class Draft:
+class FileDraft:
     """Where a host takes in a file or folder, and how many of its bytes are there already."""
 
     draft: Path
     have: Bytes = 0
 
 
-class Entry(NamedTuple):
+class ListedEntry(NamedTuple):
     """Something in a folder of a host (deploy/common/files.py)."""
 
     path: Path
@@ -37,7 +37,7 @@ class FileFacts:
     mode: Count
     length: Bytes = 0
     digest: Annotated[str, Like("([0-9a-f]{64})?")] = ""
-    entries: Annotated[tuple[Entry, ...], AtMost(MOST_ENTRIES)] | None = None
+    entries: Annotated[tuple[ListedEntry, ...], AtMost(MOST_ENTRIES)] | None = None
     more: bool = False
     """There are more entries, for `FILE_ENTRIES` to bring."""
 
@@ -46,7 +46,7 @@ class FileFacts:
 class Entries:
     """Further entries of a folder."""
 
-    entries: Annotated[tuple[Entry, ...], AtMost(MOST_ENTRIES)]
+    entries: Annotated[tuple[ListedEntry, ...], AtMost(MOST_ENTRIES)]
     more: bool
 
 
@@ -61,7 +61,7 @@ class Cleaned:
 
 RUN = Request("run", Nothing)
 CLEAN = Request("clean", Cleaned)
-DRAFT = Request("draft", Draft)
+DRAFT = Request("draft", FileDraft)
 APPEND = Request("append", Nothing)
 VERIFY = Request("verify", Nothing)
 SETTLE = Request("settle", Nothing)
