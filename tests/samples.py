@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from muster.deploy.common.samples import HostSample
+from muster.deploy.hosts.samples import HostSample
 from muster.deploy.jobs.sample_file import SampleReader
 
 

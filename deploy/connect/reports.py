@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal, NamedTuple
 
-from ..common import samples
 from ..common.frames import Frame
-from ..common.samples import HostSample
 from ..decode import MALFORMED, AtMost, Between, Like, message
 from ..errors import HostError
+from ..hosts import samples
 from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Words
 from ..hosts.environments import Environment
+from ..hosts.samples import HostSample
 
 _RankName = Annotated[str, Like(r"\d{1,7}")]
 

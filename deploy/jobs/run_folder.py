@@ -18,8 +18,8 @@ from ..common.durable import write_atomically
 from ..common.os_errors import explain, naming
 from ..common.rank_logs import RankLog, restart_suffix
 from ..common.runs import RESERVES, identity
-from ..common.samples import HostSample
 from ..errors import MusterError, UsageError
+from ..hosts.samples import HostSample
 from ..launch.job_events import JobEvent
 from ..launch.result import LaunchResult, stopped
 from ..plan.launch_plan import LaunchPlan

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..common.samples import HostSample, as_line, of_line
+from ..hosts.samples import HostSample, as_line, of_line
 from ..why.lateness import Pace, RankPace
 from ..why.stragglers import Straggler
 from .bounded import GZIP, LONGEST_LINE, MOST_RATIO

@@ -16,12 +16,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from ..common.clock import now
-from ..common.samples import HostSample
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.reports import Sampled
 from ..connect.requests.launch import WATCH
 from ..console.text import count
+from ..hosts.samples import HostSample
 from ..why.causes import Surroundings, mean_unsent
 from ..why.gather import GatheredPace, gather, gather_pace
 from ..why.lateness import Pace

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from ..common.samples import HostSample
 from ..connect.arrivals import Pressure
 from ..connect.evidence import Evidence
 from ..console.terminal import harmless
 from ..console.text import percent
+from ..hosts.samples import HostSample
 from .lateness import RankPace
 from .positions import Rank
 from .words import doing, own_line

@@ -13,13 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..common.samples import HostSample, of_line
 from ..connect.arrivals import Arrivals, Pressure
 from ..connect.channel import Channel
 from ..connect.evidence import Evidence
 from ..connect.fanout import on_every
 from ..connect.requests.launch import MISSING, SAMPLE, STORE
 from ..connect.requests.why import ARRIVALS, WHY
+from ..hosts.samples import HostSample, of_line
 from .causes import Surroundings, mean_unsent
 from .lateness import Pace, pace
 from .meetings import Arriving, HostClock

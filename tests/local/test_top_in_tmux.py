@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.common.samples import HostSample
+from muster.deploy.hosts.samples import HostSample
 from muster.deploy.jobs.sample_file import SAMPLES, SampleFile
 from tests.processes import wait_until_gone
 from tests.unit.runs import BEGAN, JOB, write_run

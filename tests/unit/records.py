@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.deploy.common.samples import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.connect.requests.jobs import Driver, JobState
+from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample, TrainingSample
 from muster.deploy.view.top.history import PrintedText, TopHistory, TopRecord
 
 START = 1_763_800_000.0

@@ -19,7 +19,7 @@ from muster.deploy.agent.job.rank_meter import RankMeter
 from muster.deploy.agent.job.sampler import Sampler, TrainingMeter, last_step
 from muster.deploy.agent.processes import ProcessStat
 from muster.deploy.common.clock import steady
-from muster.deploy.common.samples import of_json
+from muster.deploy.hosts.samples import of_json
 from tests.waiting import wait_until
 
 NET = """Inter-| Receive

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.common.samples import HostSample, RankSample, of_line
+from muster.deploy.hosts.samples import HostSample, RankSample, of_line
 from muster.deploy.jobs import sample_file
 from muster.deploy.jobs.sample_file import HEAD, SampleFile, SampleReader
 from tests.samples import read_samples

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.common.samples import HostSample
 from muster.deploy.connect.report_frames import of_frame
 from muster.deploy.connect.reports import Sampled
+from muster.deploy.hosts.samples import HostSample
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.sample_file import SampleFile
 from muster.deploy.launch import measurements

@@ -10,10 +10,10 @@ import pytest
 
 from muster.deploy.agent.job.arrivals import in_short
 from muster.deploy.agent.job.pressure import counters, unsent_share
-from muster.deploy.common.samples import GpuSample, HostSample, RankSample
 from muster.deploy.connect.arrivals import Arrivals, Pressure
 from muster.deploy.connect.evidence import Evidence, Line
 from muster.deploy.decode import from_json
+from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
 from muster.deploy.jobs.sample_file import MOST_RANKS, pace_line
 from muster.deploy.why.causes import Surroundings, mean_unsent
 from muster.deploy.why.lateness import Pace, pace

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.common.samples import GpuSample, HostSample, RankSample
+from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
 from muster.deploy.view.top.history import PrintedText, TopHistory, Unreached
 from muster.deploy.view.top.judge import Judge
 from muster.deploy.view.top.lines import SORTS, ScreenLine, View, bar, short_percent, short_size, spark

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from muster.deploy.common.runs import identity
-from muster.deploy.common.samples import HostSample
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.requests.launch import HostSampled
 from muster.deploy.errors import MusterError
+from muster.deploy.hosts.samples import HostSample
 from muster.deploy.jobs.control import LocalRuns, jobs_at
 from muster.deploy.jobs.sample_file import PACE, SAMPLES, SampleFile, pace_line
 from muster.deploy.view.top import sources

@@ -16,7 +16,7 @@ their host counts as silent (deploy/connect/channel.py)."""
 
 @message(frozen=True)
 class HostSampled:
-    """What a host measured of itself just now, as JSON that deploy/common/samples.py checks."""
+    """What a host measured of itself just now, as JSON that deploy/hosts/samples.py checks."""
 
     sample: Words
 

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ...common.samples import HostSample, RankSample, TrainingSample
 from ...connect.requests.jobs import JobState
+from ...hosts.samples import HostSample, RankSample, TrainingSample
 
 KEPT = 64  # samples of a host or rank: what a sparkline can show
 KEPT_LINES, LONGEST_LINE = 200, 500

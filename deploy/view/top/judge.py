@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import NamedTuple
 
-from ...common.samples import HostSample
 from ...console.text import duration
+from ...hosts.samples import HostSample
 from ...why.causes import HOT_CPU, HOT_GPU
 from .history import HostTrack, RankTrack, TopHistory
 

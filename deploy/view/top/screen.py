@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from ...common.samples import HostSample, RankSample, TrainingSample
 from ...connect.requests.jobs import JobState
 from ...console.terminal import harmless
 from ...console.text import count, duration
+from ...hosts.samples import HostSample, RankSample, TrainingSample
 from .history import HostTrack, RankTrack, TopHistory
 from .judge import Judge, Note
 from .lines import ScreenLine, Span, View

@@ -10,9 +10,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Protocol
 
-from ...common import samples
 from ...common.rank_logs import RankLog
-from ...common.samples import HostSample
 from ...connect.channel import Channel
 from ...connect.cluster import Cluster
 from ...connect.fanout import in_thread
@@ -21,6 +19,8 @@ from ...connect.requests.jobs import FILES, OUTPUT, READ
 from ...connect.requests.launch import SAMPLE, HostSampled
 from ...decode import MALFORMED
 from ...errors import MusterError
+from ...hosts import samples
+from ...hosts.samples import HostSample
 from ...jobs.bounded import value_of
 from ...jobs.control import LocatedJob, line_of, state_of
 from ...jobs.reconnect import TRY_SECONDS
