@@ -66,7 +66,7 @@ UNTIMED = (
     ("several hosts are lost at once", "`note: also lost: node1: …` for each", "tests/unit/test_execute.py"),
     (
         "start-up files of a login shell read standard input",
-        "`start-up files of that login's shell (~/.bashrc) read what was meant for the agent`",
+        "`start-up files of that login's shell (~/.bashrc) read the input of the agent`",
         "tests/unit/test_bootstrap.py",
     ),
     ("sshd allows no session", "`accepts the login, but no session`", "tests/unit/test_ssh.py"),

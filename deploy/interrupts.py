@@ -158,5 +158,5 @@ def _say(text: str) -> None:
 
 
 def _end(status: int) -> None:
-    _say("ended at once: what was to be written at the end is missing")
+    _say("ended at once: the records of the end are missing")
     os._exit(status)

@@ -6,7 +6,7 @@ cuda=/usr/share/muster/cuda
 if [ -s "$cuda" ] && command -v nvidia-smi >/dev/null 2>&1; then
   wanted=$(cat "$cuda")
   said=$(timeout 20 nvidia-smi -q 2>&1) || said="$said
-nvidia-smi failed, or gave no answer within 20 s"
+nvidia-smi failed, or did not answer within 20 s"
   runs=$(printf '%s\n' "$said" | sed -n 's/^CUDA[A-Za-z ]*Version *: *\([0-9][0-9.]*\).*/\1/p' | head -n 1)
   if [ -z "$runs" ]; then
     echo "muster: the NVIDIA driver does not say which CUDA it runs: $(printf '%s\n' "$said" | tail -n 1)" >&2

@@ -26,7 +26,7 @@ def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
     while more:
         page = channel.ask(FILE_ENTRIES, path=path, seconds=seconds)
         if page.more and not page.entries:
-            raise MusterError(f"{path}: its listing does not go on")
+            raise MusterError(f"{path}: its listing does not continue")
         listed += page.entries
         more, text = page.more, text + _length(page.entries)
         if len(listed) > MOST_ENTRIES or text > MOST_TEXT:

@@ -62,7 +62,7 @@ def as_json(job: str, host: str, printed: Mapping[int, str]) -> dict[str, Any]:
     about, first = values(text, "collectives", About, 1)
     rows, second = values(text, "collective", Row, MOST_ROWS)
     refused, third = values(text, "refused", Refusal, len(OPERATIONS))
-    if problem := first or second or third or ("" if about else "rank 0 did not say what was measured"):
+    if problem := first or second or third or ("" if about else "rank 0 printed no figures"):
         raise MusterError(problem, host=host)
     return {
         "job": job,

@@ -77,7 +77,7 @@ def read(
     """
     about, problem = values(printed.get(0, ""), "links", About, 1)
     if not about:
-        raise MusterError(problem or "rank 0 did not say what was measured", host=hosts[0])
+        raise MusterError(problem or "rank 0 printed no figures", host=hosts[0])
     links: list[HostLink] = []
     problems: dict[str, str] = {}
     for rank, host in enumerate(hosts):

@@ -62,9 +62,7 @@ class _GpuRules:
         wanted, version = self.needs.cuda, host.libraries or host.module
         if wanted and version and number(version) < number(oldest_driver(wanted)):
             text = f"driver {version} does not run CUDA {wanted}"
-            remedy = (
-                f"install driver {oldest_driver(wanted)} or newer, or take what was built for an older CUDA"
-            )
+            remedy = f"install driver {oldest_driver(wanted)} or newer, or use a build for an older CUDA"
             yield error("driver.too-old", self.name, text, remedy)
 
     def missing(self, expected: int) -> Iterator[Finding]:

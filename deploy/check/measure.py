@@ -52,7 +52,7 @@ def measure(cluster: Cluster, tell: Tell = lambda done, total: None) -> Measurem
 
 
 class _Asked:
-    """Asks all hosts. A host that gives no answer, or one that makes no sense, is not asked again."""
+    """Asks all hosts. A host that does not answer, or one that makes no sense, is not asked again."""
 
     def __init__(self, cluster: Cluster, tell: Tell) -> None:
         self.cluster = cluster

@@ -49,7 +49,7 @@ class DataPush(HostOptions):
     )
     name: str = flag("", "the name of the data set (default: the name of the folder)", takes="positional")
     shard: bool = flag(False, "give each host only a part: every n-th file")
-    most: str = flag("", f"the size limit of what a URL gives, such as 500M (default: {MOST})", "BYTES")
+    most: str = flag("", f"the size limit of a download, such as 500M (default: {MOST})", "BYTES")
     sha256: str = flag("", "the SHA-256 that the file of a URL must have", "DIGEST")
 
     def run(self) -> None:
@@ -57,7 +57,7 @@ class DataPush(HostOptions):
         wanted = source_of(self.source, self.name, self.sha256)
         limit = size("--most", self.most or MOST, least=1)
         if self.most and not wanted.url:
-            raise UsageError(f"--most limits what a URL gives, and {self.source} is no URL; leave it out")
+            raise UsageError(f"--most limits a download, and {self.source} is not a URL; leave it out")
         inventory, content = of_file(self), None
         if wanted.here:
             with Progress(sys.stdout, f"reading {self.source}") as progress:

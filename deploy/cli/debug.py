@@ -28,7 +28,7 @@ class Eval(RunningJobOptions):
 
     Names are those of your program where each rank is now: of the innermost function, then of its callers.
     The ranks go on meanwhile. The job must have been launched with --record or --stall-timeout. The exit
-    status is 1 if a rank gave no value, and 3 if a host gave no answer.
+    status is 1 if a rank gave no value, and 3 if a host did not answer.
 
     muster eval JOB step
     muster eval JOB "model.training, loss.item()"

@@ -49,7 +49,7 @@ class RosterOptions(Command):
 class HostsAdd(RosterOptions):
     """Add hosts to the hosts file, with slots from what they have.
 
-    What is in the file stays as it is.
+    Existing lines stay unchanged.
 
     muster hosts add 'node[01-16]'
     muster hosts add 'gpu-*'                          Host names of ~/.ssh/config
@@ -69,7 +69,7 @@ class HostsAdd(RosterOptions):
             raise UsageError(f"--python {self.python} is for hosts that are asked, and --offline asks none")
         if not (self.name or self.from_inventory):
             raise UsageError(
-                "which hosts? muster hosts add NAME ...; muster hosts scan lists those that ssh knows"
+                "which hosts? muster hosts add NAME ...; muster hosts scan lists those of ~/.ssh/config"
             )
         before = path.read_bytes() if path.exists() else b""
         roster = _Roster(path, self.python)
@@ -196,5 +196,5 @@ def _show(made: Additions, lines: Sequence[str], roster: _Roster, before: bytes,
         sys.stdout.write("note: localhost can only stand alone; its line is a comment now\n")
     if lines and config_beside(roster.path) and not dry:
         sys.stdout.write(
-            f"next: muster setup --hosts {shlex.quote(str(roster.path))}, so that .muster/ knows them too\n"
+            f"next: muster setup --hosts {shlex.quote(str(roster.path))}, so that .muster/ has them too\n"
         )

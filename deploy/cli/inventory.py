@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # most commands launch nothing
 _INSTEAD = {
     "include": '--slurm "... -w node1,node2" names them',
     "exclude": '--slurm "... -x node3" leaves hosts out',
-    "per_host": '--slurm "... --ntasks-per-node 2" says how many ranks each has',
-    "slots": '--slurm "... --ntasks-per-node 2" says how many ranks each has',
+    "per_host": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
+    "slots": '--slurm "... --ntasks-per-node 2" sets the number of ranks of each',
     "requirements": "launch without --detach, or inside of a batch script",
 }
 """What to write for a batch job, in place of options that need its hosts."""

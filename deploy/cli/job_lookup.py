@@ -127,7 +127,7 @@ def way_to(state: JobState, found: Found, options: RecordOptions) -> tuple[Seque
     file = Path(hosts or HOSTS_FILE)
     if not (hosts or file.is_file()):
         names = fold_names(state.hosts)
-        raise UsageError(f"{state.job}: no record here says how {names} are reached; name them: --hosts FILE")
+        raise UsageError(f"{state.job}: no record here of how {names} are reached; name them: --hosts FILE")
     listed = hostfile.load(file)
     if not {*state.hosts} & {host.name for host in listed}:
         names = fold_names(state.hosts)
@@ -144,7 +144,7 @@ def _say_unless_meant(job: str, record: HostsRecord, hosts: str) -> None:
 
 
 def _say_unrecorded(job: str, file: Path) -> None:
-    _say(f"{job}: no record here says how its hosts are reached, so the hosts of {file} are asked")
+    _say(f"{job}: no record here of how its hosts are reached, so the hosts of {file} are asked")
 
 
 def _with(access: Access, python: str) -> Access:
@@ -162,7 +162,7 @@ def one(job: str, options: RecordOptions, *, default: Default | None = None) -> 
     `default`: which job it is without an id, the newest or the newest that runs; it is named on stderr.
     """
     if not (job or default):
-        raise UsageError("which job? its id is what a launch says first; muster status lists all")
+        raise UsageError("which job? its id is in the first line of a launch; muster status lists all")
     with look(job, options) as found:
         if job:
             yield found.named(job)
@@ -186,4 +186,4 @@ def require_logs(known: LocatedJob) -> None:
     state = known.state
     if known.records.host and not state.detached:
         where = f"{state.driver.host}, in {state.driver_folder}"
-        raise UsageError(f"{state.job} belongs to a terminal; what it prints is on {harmless(where)}")
+        raise UsageError(f"{state.job} belongs to a terminal; its output is on {harmless(where)}")

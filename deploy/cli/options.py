@@ -39,7 +39,7 @@ _INSTEAD = {
 _SET_BY = {
     "MUSTER_BACKEND": "; --backend chooses it",
     "MUSTER_RECORD": "; --record sets it",
-    **dict.fromkeys(("RANK", "WORLD_SIZE"), "; --np and slots= say how many ranks there are"),
+    **dict.fromkeys(("RANK", "WORLD_SIZE"), "; --np and slots= set the number of ranks"),
     "MASTER_ADDR": "; --network chooses the network of the ranks",
 }
 """Options in place of variables that Muster sets."""

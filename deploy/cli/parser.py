@@ -221,9 +221,9 @@ class _Line:
         message += nearest(flag, [*self._command.flags, *self._command.spellings, *HELP])
         if self._command.takes_program:
             name = " ".join(each.metavar for each in self._command.positional) or "COMMAND"
-            message += f"\nwhat is for the program follows its name: {self._called} {name} {flag}"
+            message += f"\narguments of the program follow its name: {self._called} {name} {flag}"
         elif self._command.rest:
-            message += f"\nwhat is for {self._command.rest.metavar} follows --: {self._called} -- {flag}"
+            message += f"\noptions of {self._command.rest.metavar} follows --: {self._called} -- {flag}"
         return f"{message}\nall of them: {self._called} --help"
 
 

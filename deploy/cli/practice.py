@@ -207,7 +207,7 @@ def _practice_hosts(path: Path) -> Path:
         path.write_text("".join(f"{node} slots=2\n" for node in NODES))
     elif others := {host.name for host in hostfile.load(path)} - {*NODES}:
         raise UsageError(
-            f"{path}: {min(others)} is no node of the practice cluster ({', '.join(NODES)}); "
+            f"{path}: {min(others)} is not a node of the practice cluster ({', '.join(NODES)}); "
             f"give the practice cluster {_OWN_FOLDER}"
         )
     return path

@@ -39,8 +39,8 @@ class Scrape:
         self._info = gauge("muster_job_info", "The job; always 1", ["job"])
         self._attempt = gauge("muster_attempt", "How often the job was started again")
         self._hosts = gauge("muster_hosts", "Hosts of the attempt")
-        self._ranks = gauge("muster_ranks", "Ranks of the attempt by what they have done", ["state"])
-        self._events = counter("muster_events", "What has happened, by type", ["type"])
+        self._ranks = gauge("muster_ranks", "Ranks of the attempt, by state", ["state"])
+        self._events = counter("muster_events", "Events, by type", ["type"])
         self._bytes = counter("muster_output_bytes", "What ranks have printed", ["host"])
         self._said = gauge(
             "muster_rank_last_output_timestamp_seconds", "When a rank printed last", ["rank", "host"]

@@ -30,9 +30,7 @@ def script_of(tree: Tree, place: Path, script: str) -> tuple[str, tuple[str, ...
         raise UsageError(f"script {script}: no such file{hint}")
     root = tree.root.resolve()
     if not path.is_relative_to(root):
-        raise UsageError(
-            f"script {script}: outside {root}, which is what a launch takes along; move it there"
-        )
+        raise UsageError(f"script {script}: outside {root}, the tree that a launch sends; move it there")
     if path.is_dir() and not (path / MAIN).is_file():
         raise UsageError(
             f"script {script}: a folder without {MAIN}; name a file in it: launch {Path(script)}/FILE.py"

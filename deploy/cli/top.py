@@ -42,7 +42,7 @@ class Top(RunningJobOptions):
     include: str = flag("", INCLUDE, "HOSTS")
     exclude: str = flag("", EXCLUDE, "HOSTS")
     once: bool = flag(False, "print hosts and ranks once, as plain text")
-    json: bool = flag(False, "print once what is known of hosts and ranks, as JSON for programs")
+    json: bool = flag(False, "print the figures of hosts and ranks once, as JSON for programs")
 
     def run(self) -> None:
         """Show it until the user ends it, or once."""
@@ -72,7 +72,7 @@ class Top(RunningJobOptions):
 def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], str] | None) -> None:
     """Draw until the user ends it. Only now textual is loaded: it takes a third of a second."""
     if not (sys.stdout.isatty() and sys.stderr.isatty() and sys.stdin.isatty()):
-        raise UsageError("top needs a terminal; top --once prints what it knows, top --json for programs")
+        raise UsageError("top needs a terminal; top --once prints the figures, top --json for programs")
     from ..view.top.app import Top as Application  # noqa: PLC0415  # 330 ms
 
     # Textual would read a terminal that is gone forever, with a whole processor.

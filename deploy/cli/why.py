@@ -43,7 +43,7 @@ class Why(RunningJobOptions):
 
     A job that was launched with --record or --stall-timeout tells most: which collective, of what size, in
     which line, and which rank comes late to it, with the likely cause. Of any other job, the stacks and
-    processes of its ranks are compared. Ends with 1 if the job hangs, and with 3 if a host gives no answer.
+    processes of its ranks are compared. Ends with 1 if the job hangs, and with 3 if a host does not answer.
     """
 
     json: bool = flag(False, JSON)

@@ -40,7 +40,7 @@ MOST_UNANSWERED = 1 << 25
 # An agent that works on a request reports it every 2 seconds (deploy/agent/main.py).
 POLL_SECONDS = 0.5
 NOISY = "start-up files of that login's shell (~/.bashrc) may print a little, but not that much"
-SWALLOWED = "start-up files of that login's shell (~/.bashrc) read what was meant for the agent"
+SWALLOWED = "start-up files of that login's shell (~/.bashrc) read the input of the agent"
 KEEP_OUT = "let them read nothing, and start no other shell, where there is no terminal: [ -t 0 ]"
 DISTRUST = "check the host and its Python installation"
 

@@ -31,7 +31,7 @@ def line(done: int, total: int, seconds: float, unit: str = MB) -> str:
 class Progress:
     """Shows how much of something is done. Any thread may call `show` and `add`.
 
-    `what`: a word or two before the bar. `unit`: what is counted; MB stands for bytes, which are shown in
+    `what`: one or two words before the bar. `unit`: what is counted; MB stands for bytes, which are shown in
     millions. `least`: the total below which nothing is worth showing.
     """
 

@@ -90,7 +90,7 @@ class BundleSource:
                 channel = self._transfers.cluster.channels[source]
                 made = channel.ask(DATA_BUNDLE, chunks=bundle.chunks, seconds=ANSWER_SECONDS)
                 if made.bytes != bundle.size:
-                    raise MusterError("it gave other bytes than the manifest says")
+                    raise MusterError("it sent chunks with wrong checksums")
                 return self._from_host(channel, made, replace(bundle, sources=tuple(sources)))
             except MusterError as error:
                 self._transfers.lose(source, error.reason)
@@ -153,7 +153,7 @@ def bring_here(channel: Channel, bundle: DataBundle) -> bytes:
             break
         content += part.payload[:CHUNK]
     if hashlib.sha256(content).hexdigest() != bundle.digest:
-        raise MusterError("it gave other bytes than it announced", host=channel.host)
+        raise MusterError("it sent other bytes than it announced", host=channel.host)
     return content
 
 

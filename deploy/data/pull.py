@@ -39,7 +39,7 @@ def pull(cluster: Cluster, name: str, held: Mapping[str, DataSet], target: Path,
     bundle = cluster.channels[first].ask(DATA_OPEN, name=name, seconds=LONG_SECONDS)
     manifest = read_manifest(bring_here(cluster.channels[first], bundle), first)
     if manifest.digest != held[first].digest:
-        raise MusterError("it gives another data set than it listed", host=first)
+        raise MusterError("it sent another data set than it listed", host=first)
     paths = (*(file.path for file in manifest.files), *(link.path for link in manifest.links))
     inner_paths((*paths, *manifest.folders), first)
     chunks = Chunks(manifest)

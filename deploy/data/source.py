@@ -39,7 +39,7 @@ def source(text: str, name: str, sha256: str = "") -> DataSource:
             raise UsageError(f"--sha256 {sha256}: write 64 hexadecimal digits, as sha256sum prints them")
         return DataSource(_named(unquote(path), name, text), url=text, sha256=sha256.lower())
     if sha256:
-        raise UsageError(f"--sha256 checks what a URL gives, and {text} is no URL; leave it out")
+        raise UsageError(f"--sha256 checks a download, and {text} is not a URL; leave it out")
     if text.startswith(HEAD):
         path = text.removeprefix(HEAD)
         if not path:

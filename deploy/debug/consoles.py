@@ -115,7 +115,7 @@ def open_talk(
     """
     host = places[rank]
     if host not in channels:
-        raise MusterError(f"{job}: rank {rank} is on {host}, which gives no answer")
+        raise MusterError(f"{job}: rank {rank} is on {host}, which does not answer")
     channel = channels[host]
     opened = channel.ask(OPEN, seconds=OPEN_SECONDS, job=job, host=host, rank=rank, hold=hold)
     require_record(job, [opened.recorded])

@@ -95,7 +95,7 @@ class Making:
                 self._made[host] = made
                 self._tell(f"{host}: {count(made.packages, 'package')}, made in {seconds:.1f} s")
             case EnvironmentMade(error=error):
-                reason = f": {error}" if error else "; the host gave no reason"
+                reason = f": {error}" if error else "; the host reported no reason"
                 self._errors[host] = f"cannot make the environment{reason}"
             case Lost(reason):
                 self._errors[host] = why_lost(reason, reason.reason)

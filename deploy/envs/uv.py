@@ -35,5 +35,5 @@ def run(words: Sequence[str], doing: str, environment: Mapping[str, str], place:
     )
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()[-LINES:]
-        raise MusterError("\n".join([f"{doing}; uv says:", *(f"    {line}" for line in lines)]))
+        raise MusterError("\n".join([f"{doing}; uv's message:", *(f"    {line}" for line in lines)]))
     return done.stdout.decode()

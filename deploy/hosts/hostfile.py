@@ -80,7 +80,7 @@ def parse(text: str, source: str = "hosts.txt") -> tuple[Host, ...]:
         hosts += line_hosts
         problems += [Problem(source, number, column, complaint) for column, complaint in complaints]
         if len(hosts) > MAX_HOSTS:
-            problems.append(Problem(source, number, 1, f"more than {MAX_HOSTS} hosts; no more are supported"))
+            problems.append(Problem(source, number, 1, f"more than {MAX_HOSTS} hosts; that is the limit"))
         if len(hosts) > MAX_HOSTS or len(problems) > MOST_PROBLEMS:
             break
     if len(problems) > MOST_PROBLEMS:

@@ -36,7 +36,7 @@ def inner_path(path: str, host: str = "") -> PurePosixPath:
     """A path below some folder of ours; `MusterError` if it leads out of it or into a git repository."""
     inner = PurePosixPath(path)
     if not inner.parts or inner.is_absolute() or ".." in inner.parts or "\0" in path:
-        raise MusterError(f"{path!r:.200} is no path inside of what was asked for", host=host)
+        raise MusterError(f"{path!r:.200} is not a path inside the requested folder", host=host)
     if any(is_dot_git(name) for name in re.split(r"[/\\]", path)):
         raise MusterError(f"{path!r:.200} belongs to a git repository; {REMEDY}", host=host)
     return inner

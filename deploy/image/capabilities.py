@@ -42,7 +42,7 @@ def parse(text: str, image: str) -> Proof:
     except MALFORMED:
         last = (text.strip().splitlines() or ["nothing"])[-1]
         raise UsageError(
-            f"{image} does not prove what it is, as images of Muster do; it said: {last}"
+            f"{image} has no proof of its versions, as images of Muster have; its output: {last}"
         ) from None
 
 

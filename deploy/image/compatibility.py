@@ -112,7 +112,7 @@ def oldest_driver(cuda: str) -> str:
 def _python(track: Track) -> Iterator[Conflict]:
     torch = track.version("pytorch")
     if not (allowed := _entry(PYTHON_FOR_TORCH, torch)).holds(track.python):
-        yield Conflict("Python and PyTorch", f"PyTorch {torch} wants Python {allowed}, not {track.python}")
+        yield Conflict("Python and PyTorch", f"PyTorch {torch} needs Python {allowed}, not {track.python}")
 
 
 def _cuda(track: Track) -> Iterator[Conflict]:

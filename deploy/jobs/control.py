@@ -78,7 +78,7 @@ def jobs_at(
 ) -> list[LocatedJob]:
     """Every job of these sources, oldest first; with `job`, only that one. The first source of a job counts.
 
-    `on_error` is called for each source that gives no answer. Without it, that is an error.
+    `on_error` is called for each source that does not answer. Without it, that is an error.
     """
     by_host = {source.host: source for source in sources}
     asked = on_every(by_host, lambda host: by_host[host].ask(JOBS, job=job))
@@ -153,7 +153,7 @@ def stop(located: LocatedJob, by: str) -> JobState:
             driver = located.state.driver
             raise UsageError(
                 f"{located.state.job} belongs to a terminal, process {driver.pid} on {driver.host}, and no "
-                "agent there could tell it: stop it there"
+                "agent there can signal it: stop it there"
             )
         deadline = time.monotonic() + STOP_SECONDS
         while state_of(located).running and time.monotonic() < deadline:

@@ -211,7 +211,7 @@ def explain_port_conflict(result: LaunchResult, head: Channel) -> LaunchResult:
     if thief.user is None:
         return result
     host, user = result.plan.hosts[0].host.name, harmless(thief.user)
-    reason = f"a program of user {user} took port {thief.port}, where the ranks meet, before rank 0 had it"
+    reason = f"a program of user {user} took the rendezvous port {thief.port} before rank 0 bound it"
     tail = (f"{failure.headline}\n", *failure.tail)
     return dataclasses.replace(
         result, failure=Failure("port", reason, failure.exit_status, host=host, at=failure.at, tail=tail)

@@ -202,7 +202,7 @@ class ReportHandlers:
 
     def _shell_end(self, host: str, report: ShellEnd) -> None:
         if host not in self.state.daemons:
-            raise ImpossibleReport("the end of a daemon that nobody asked it for")
+            raise ImpossibleReport("an exit report of an unknown daemon")
         if report.code != 0:
             self._daemon_end(host, DaemonEnd("mpirun's daemon", report.code, report.time))
         self.state.phases[host] = "mpirun's daemon up"  # the daemon goes on after the shell that started it

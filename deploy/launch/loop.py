@@ -125,7 +125,7 @@ class LaunchLoop:
         )
 
     def _passed_on(self) -> list[str]:
-        return [f"{name} came and was passed on to every rank" for name in self.signals.names]
+        return [f"{name} was passed on to every rank" for name in self.signals.names]
 
     def _also_lost(self, first: Failure | None) -> list[str]:
         """Other hosts that were lost at the same time: a switch, a rack."""

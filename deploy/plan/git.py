@@ -67,9 +67,7 @@ def git(root: Path, *arguments: str) -> bytes:
         text, status = done.stderr.decode(errors="replace").strip(), done.returncode
     # It may list what it could read, say that there is more, and end with 0.
     if status or re.search("^(error|fatal):", text, re.MULTILINE):
-        raise UsageError(
-            f"{root} is a git repository, and git has to say which files belong to it, but fails:\n{text}"
-        )
+        raise UsageError(f"{root} is a git repository, and git must list its files, but fails:\n{text}")
     return done.stdout
 
 

@@ -117,7 +117,7 @@ def _describe_host(spec: LaunchSpec, plan: HostPlan) -> str:
         if len(plan.ranks) > 1
         else f"rank {plan.ranks[0].rank}"
     )
-    slots = " (one slot, as the hosts file gives it no slots=)" if plan.host.slots_by_default else ""
+    slots = " (one slot, because it has no slots= in the hosts file)" if plan.host.slots_by_default else ""
     lines = ["", f"{plan.host.name}: {ranks}{slots}", f"  folder {plan.folder}"]
     for file in plan.files:
         lines.append(f"  write {PurePosixPath(file.path).relative_to(plan.folder)} (mode {file.mode:04o})")

@@ -93,5 +93,5 @@ def amended(state: JobState, number: str, queue: Mapping[str, str]) -> JobState:
     if state.state == "failed":
         return state
     how = outcome(number)
-    why = f"Slurm ended the allocation {number}: {how}" if how else f"Slurm knows its job {number} no more"
+    why = f"Slurm ended the allocation {number}: {how}" if how else f"Slurm no longer has its job {number}"
     return dataclasses.replace(state, state="lost", why=why)

@@ -110,7 +110,7 @@ class _Here:
 
 
 def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
-    """Ask all hosts at once. A host that gives no answer is left out."""
+    """Ask all hosts at once. A host that does not answer is left out."""
     asked = on_every(channels, lambda host: _ask_arrivals(job, channels[host]))
     arriving = [
         Arriving(int(number), host, arrivals)

@@ -59,7 +59,7 @@ def fate(rank: Rank) -> str:
     """Why a rank does not come, if its process shows it; else nothing."""
     evidence = rank.evidence
     if evidence is None:
-        return f"cannot be asked: {harmless(rank.host)} gives no answer"
+        return f"cannot be asked: {harmless(rank.host)} does not answer"
     if evidence.end:
         if evidence.end.out_of_memory:
             return "is gone: out of memory, the kernel chose it"

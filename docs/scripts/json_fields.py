@@ -273,7 +273,7 @@ MEANINGS = {
     "ranks.RANK.value": "the value as text (`repr`); null if there is none",
     "ranks.RANK.error": "why there is no value; empty if there is one",
     "ranks.RANK.at": "the function and line of the program where the rank was",
-    "silent": "why a host gave no answer, by its name",
+    "silent": "why a host did not answer, by its name",
     "launcher": "`mpirun`, `torchrun` or `srun`",
     "hosts[].name": "its name in the hosts file",
     "hosts[].slots": "its slots in the hosts file",

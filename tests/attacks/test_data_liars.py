@@ -41,7 +41,7 @@ CALLS_THEM_WRONG = (
 def patch(module):
     def accept(self, request):
         if request["chunks"]:
-            raise ValueError("a chunk is not what the manifest says")
+            raise ValueError("a chunk does not match the manifest")
     module.Data.accept = accept
 """
 )
@@ -105,7 +105,7 @@ def test_who_gives_wrong_chunks_is_named_and_the_others_get_them_from_here(
     hosts.hosts, hosts.lies["node1"] = three, GIVES_WRONG_CHUNKS
     pushed = push(hosts, str(folder))
     assert list(errors(pushed)) == ["node1"]
-    assert "a chunk is not what the manifest says" in errors(pushed)["node1"]
+    assert "a chunk does not match the manifest" in errors(pushed)["node1"]
     assert pushed.sent > CHUNK
     assert complete(hosts, folder) == ["node1", "node2", "node3"]
 

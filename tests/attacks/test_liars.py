@@ -155,7 +155,7 @@ def test_a_host_that_lies_about_a_job_costs_its_own_part_alone(
     unrecorded, *named = said.splitlines()
     assert end.value.code == UnfitError.exit_status
     assert bool(verdict) is (word == "why"), "of a job that is known here, something is known anyway"
-    assert unrecorded.startswith(f"{job}: no record here says how its hosts are reached")
+    assert unrecorded.startswith(f"{job}: no record here of how its hosts are reached")
     assert [line.partition(":")[0] for line in named] == ["node2"]
 
 

@@ -94,5 +94,5 @@ def test_a_hosts_file_of_other_hosts_is_refused_and_kept(installed: Installed, t
     (tmp_path / "hosts.txt").write_text("gpu1 slots=8\n")
     done = installed.muster("cluster", "up", cwd=tmp_path)
     assert done.returncode == 2
-    assert "gpu1 is no node of the practice cluster" in done.stderr
+    assert "gpu1 is not a node of the practice cluster" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["hosts.txt"]

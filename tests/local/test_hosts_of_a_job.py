@@ -119,7 +119,7 @@ def test_another_hosts_file_is_refused_in_a_line_and_a_job_without_a_record_fall
     named = fab("stacks", job.job, "--hosts", "second.txt")
     assert (named.returncode, named.stdout[:12]) == (0, "ranks 0-1:\n ")
     assert named.stderr == (
-        f"{job.job}: no record here says how its hosts are reached, so the hosts of second.txt are asked\n"
+        f"{job.job}: no record here of how its hosts are reached, so the hosts of second.txt are asked\n"
     )
 
 

@@ -88,7 +88,7 @@ def test_a_launch_whose_port_was_taken_starts_again_with_another(
 ) -> None:
     result, said = launch(launcher, 1)
     assert result.exit_status == 0, said
-    taken = f"a program of user {getpass.getuser()} took port"
+    taken = f"a program of user {getpass.getuser()} took the rendezvous port"
     assert [taken in line for line in said] == [False, True, False, False]
     assert said[1].endswith(
         "where the ranks meet, before rank 0 had it; the launch starts again with another port"

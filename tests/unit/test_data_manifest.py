@@ -269,8 +269,8 @@ def test_a_source_is_understood(text: str, name: str, meant: DataSource) -> None
     ("text", "sha256", "said"),
     [
         ("https://h/x", "a" * 63, "write 64 hexadecimal digits"),
-        ("head:/x", "a" * 64, "head:/x is no URL; leave it out"),
-        (".", "a" * 64, ". is no URL; leave it out"),
+        ("head:/x", "a" * 64, "head:/x is not a URL; leave it out"),
+        (".", "a" * 64, ". is not a URL; leave it out"),
     ],
 )
 def test_a_sha_256_is_for_a_url(text: str, sha256: str, said: str) -> None:

@@ -117,7 +117,7 @@ def test_a_talk_is_with_the_planned_host_of_the_rank_and_no_other_hears_of_it() 
     assert open_talk("j", of(hosts), places, 3, hold=True) is cast("Channel", hosts["node2"])
     assert hosts["node2"].asked == [{"job": "j", "host": "node2", "rank": 3, "hold": True}]
     assert hosts["node1"].asked == []
-    with pytest.raises(MusterError, match="j: rank 4 is on node3, which gives no answer"):
+    with pytest.raises(MusterError, match="j: rank 4 is on node3, which does not answer"):
         open_talk("j", of(hosts), places, 4, hold=False)
     with pytest.raises(MusterError, match="j: rank 0 is not running on node1"):
         open_talk("j", of({"node1": Host(Opened(recorded=True, here=False))}), places, 0, hold=False)

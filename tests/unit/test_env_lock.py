@@ -190,7 +190,7 @@ def test_what_cannot_be_locked_is_explained_by_uv(project: Path) -> None:
     with pytest.raises(MusterError) as failed:
         lock(project)
     text = str(failed.value)
-    assert "requirements.txt: cannot be locked for Python 3.13 on x86_64-manylinux_2_40; uv says:" in text
+    assert "requirements.txt: cannot be locked for Python 3.13 on x86_64-manylinux_2_40; uv's" in text
     assert "absent-package was not found" in text
 
 

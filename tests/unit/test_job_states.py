@@ -198,7 +198,7 @@ def test_a_log_of_a_rank_is_of_the_host_that_the_plan_gives_it(tmp_path: Path, l
 
 def test_a_job_of_another_version_does_not_say_where_its_ranks_are(tmp_path: Path) -> None:
     make_run(tmp_path, placed=[])
-    with pytest.raises(MusterError, match="does not say which rank is where; it was launched by another ver"):
+    with pytest.raises(MusterError, match="does not list the hosts of its ranks: it was launched by"):
         assert only(tmp_path).state.places
     make_run(tmp_path / "new", placed=[3, 1])
     assert only(tmp_path / "new").state.places == {0: "node1", 1: "node1", 2: "node1", 3: "node2"}
@@ -238,7 +238,7 @@ class Liar:
 @pytest.mark.parametrize("name", ["../../.bashrc", "/etc/passwd", "logs/../../x", "a\0b"])
 def test_a_host_cannot_write_elsewhere_than_into_the_run(tmp_path: Path, name: str) -> None:
     known = LocatedJob(only(make_run(tmp_path / "a").parent).state, Liar({"files": {"files": [[name, 0]]}}))
-    with pytest.raises(MusterError, match="is no path inside of what was asked for"):
+    with pytest.raises(MusterError, match="is not a path inside the requested folder"):
         fetch(known, tmp_path / "runs")
     assert not (tmp_path / "runs" / RECORD["job"]).exists()
 

@@ -63,7 +63,7 @@ class Liar:
             (ListedEntry("x" * 4096, "link", 0, 0, "", "y" * 4096),) * 1000,
             "files and folders; bring it as one file",
         ),
-        ((), "its listing does not go on"),
+        ((), "its listing does not continue"),
     ],
 )
 def test_a_folder_without_an_end_is_not_waited_for(page: tuple[ListedEntry, ...], complaint: str) -> None:

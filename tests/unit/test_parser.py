@@ -92,7 +92,7 @@ def test_help_and_version_are_asked_for(written: str, asked: Call) -> None:
     ("written", "said"),
     [
         ("launch --dryrun", "muster launch: unknown option --dryrun; did you mean --dry-run?"),
-        ("launch --epochs 3", "follows its name: muster launch SCRIPT --epochs"),
+        ("launch --epochs 3", "follow its name: muster launch SCRIPT --epochs"),
         ("launch --args A --args B", '--args is given twice; all in one: --args="A B"'),
         ("launch --np 2 --np 3", "--np is given twice"),
         ("launch --args A x.py B", "--args is given, and 'B' too"),

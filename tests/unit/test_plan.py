@@ -119,7 +119,7 @@ def test_slots_without_a_rank_stay_free_for_what_a_program_spawns() -> None:
 def test_a_plan_says_where_the_number_of_slots_is_the_default() -> None:
     text = str(make_plan("a slots=1\nb"))
     assert "\na: rank 0\n" in text
-    assert "\nb: rank 1 (one slot, as the hosts file gives it no slots=)\n" in text
+    assert "\nb: rank 1 (one slot, because it has no slots= in the hosts file)\n" in text
 
 
 def test_ranks_meet_without_libuv_where_torch_has_none() -> None:

@@ -17,7 +17,7 @@ TIMINGS = (
 )
 SLOTS = (
     "--slots needs hosts, and Slurm has not given any yet: "
-    '--slurm "... --ntasks-per-node 2" says how many ranks each has'
+    '--slurm "... --ntasks-per-node 2" sets the number of ranks of each'
 )
 NO_HOSTS_FILE = "--hosts mine.txt: Slurm gives the hosts, so no hosts file is read; leave it out"
 REFUSED = {
@@ -87,7 +87,7 @@ REFUSED = {
         "--source pytorch=.": "--source pytorch=.: the target cpu does not compile pytorch",
     },
     "data push a.py": {
-        "--most 1G": "--most limits what a URL gives, and a.py is no URL; leave it out",
+        "--most 1G": "--most limits a download, and a.py is not a URL; leave it out",
     },
     "env diff": {
         "word": "word: not an environment name; muster env list has the names",

@@ -62,7 +62,7 @@ def test_a_script_is_named_from_where_the_user_stands(project: Path) -> None:
     [
         ({"script": "missing.py"}, "script missing.py: no such file"),
         ({"script": "."}, "script .: a folder without __main__.py; name a file in it: launch ./FILE.py"),
-        ({"script": "/etc/hostname"}, "outside .*, which is what a launch takes along"),
+        ({"script": "/etc/hostname"}, "outside .*, the tree that a launch sends"),
         ({"script": "secret.py"}, "ignored by git"),
         ({"script": "their.py", "module": "train"}, "exclude each other"),
         ({"args": "'open"}, "--args .*No closing quotation"),

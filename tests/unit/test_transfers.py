@@ -164,7 +164,7 @@ def test_a_host_that_never_gets_the_file_is_given_up_with_its_own_words(cluster:
 
 
 def test_the_source_of_wrong_content_is_given_up_and_not_who_got_it(cluster: Any) -> None:
-    wrong = FileGot(DIGEST, "a chunk is not what the manifest says", wrong=True)
+    wrong = FileGot(DIGEST, "a chunk does not match the manifest", wrong=True)
     cluster.channels["node2"].pulls, cluster.channels["node3"].pulls = [wrong], [wrong]
     lied: list[bool] = []
     wrong_source = transfer(
@@ -179,7 +179,7 @@ def test_the_source_of_wrong_content_is_given_up_and_not_who_got_it(cluster: Any
 
 
 def test_who_calls_right_content_wrong_is_given_up_and_not_the_source(cluster: Any) -> None:
-    cluster.channels["node2"].pulls = [FileGot(DIGEST, "a chunk is not what the manifest says", wrong=True)]
+    cluster.channels["node2"].pulls = [FileGot(DIGEST, "a chunk does not match the manifest", wrong=True)]
     transfers = bring(cluster, transfer(("node2", "node3"), source="node1"))
     assert transfers.lost == {
         "node2": "it called the chunks of node1 wrong, and they are right: checked here"

@@ -199,7 +199,7 @@ def test_a_host_that_gives_no_evidence_is_the_culprit() -> None:
     places = {0: "node1", 1: "node1", 2: "node2", 3: "node4"}
     verdict = explain(with_silent([rank(0), rank(1), rank(2)], places, ["node4"]))
     assert verdict.culprits == (3,)
-    assert "cannot be asked: node4 gives no answer" in verdict.cause
+    assert "cannot be asked: node4 does not answer" in verdict.cause
 
 
 def test_where_every_host_answers_no_rank_is_made_up() -> None:

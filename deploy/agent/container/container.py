@@ -80,7 +80,7 @@ class Container:
             reading.join(1.0)
             if not self._ended.is_set():
                 raise OSError(f"it did not start within {START_SECONDS:.0f} s")
-            raise OSError(last_line("".join(self._said)) or "it ended at once, and says nothing")
+            raise OSError(last_line("".join(self._said)) or "it ended at once, without output")
 
     def converse(self, hello: Frame, stream: Any) -> None:
         """Talk to the keeper until it is gone."""

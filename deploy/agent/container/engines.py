@@ -106,7 +106,7 @@ class ContainerEngine(NamedTuple):
         lines = self.ask(*words, stdin=program, seconds=SURVEY_SECONDS).splitlines()
         found = [line for line in lines if line.startswith("muster {")]
         if not found:
-            raise OSError(f"its Python does not say what is in the image: {last_line(chr(10).join(lines))}")
+            raise OSError(f"its Python printed no description of the image: {last_line(chr(10).join(lines))}")
         known: Frame = json.loads(found[-1].partition(" ")[2])
         return known
 

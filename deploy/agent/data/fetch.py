@@ -128,7 +128,7 @@ def _rest(url: str, part: Path, note: Path) -> Any:
     begins = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range") or "")
     if answer.status != 206 or not begins or int(begins[1]) != part.stat().st_size:
         if answer.status == 206:
-            raise OSError(f"the server gives another part of {url} than was asked for")
+            raise OSError(f"the server sent another part of {url} than requested")
         part.write_bytes(b"")
     # A weak mark (W/"...") does not promise the same bytes: then an interrupted attempt begins anew.
     tag = answer.headers.get("ETag") or ""

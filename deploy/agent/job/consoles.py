@@ -27,7 +27,7 @@ NOT_AN_ANSWER = "protocol error: not an answer of a console"
 MOST_TEXT = 1 << 14
 MOST_ANSWERS = 1 << 21  # characters from all ranks of a host: they come in one line
 LEAST_TEXT = 200
-SILENT = "it gives no answer: it is stopped, or in a function of C that lets no other thread of Python run"
+SILENT = "it does not answer: it is stopped, or in a function of C that lets no other thread of Python run"
 
 
 class Consoles:

@@ -83,7 +83,7 @@ def _ask_agent(folder: str, hello: Frame) -> Frame:
         write_frame(stream, hello)
         received = read_frame(stream)
     if received is None:
-        raise OSError("the job's agent gave no answer")
+        raise OSError("the job's agent did not answer")
     return received[0]
 
 

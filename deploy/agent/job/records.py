@@ -60,7 +60,7 @@ def _slot(text: bytes) -> Frame | None:
 def read_trace(path: str, most: int = MOST_ENTRIES, seconds: float = TRACE_SECONDS) -> list[Frame]:
     """The last collectives in torch's own record, as entries of the kind `torch`; none where it has none.
 
-    `seconds`: how long to wait for torch's server; that of a rank that is stopped gives no answer.
+    `seconds`: how long to wait for torch's server; that of a rank that is stopped does not answer.
     """
     if not os.path.exists(path):
         return []

@@ -77,7 +77,7 @@ class Blobs:
         try:
             if not self.has(digest) and sha256(self._part(digest)) != digest:
                 self._part(digest).unlink()
-                raise ValueError("it was damaged on the way, and has to come again")
+                raise ValueError("it was damaged on the way, and must be sent again")
             os.replace(self._part(digest), self.path(digest))
         except FileNotFoundError:
             if not self.has(digest):

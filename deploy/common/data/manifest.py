@@ -129,7 +129,7 @@ class Chunks:
             content = bundle[start : start + self.lengths[number]]
             start += len(content)
             if hashlib.sha256(content).hexdigest() != self.digests[number]:
-                raise ValueError("a chunk is not what the manifest says")
+                raise ValueError("a chunk does not match the manifest")
             yield number, content
 
 

@@ -51,7 +51,7 @@ class JobState:
     def places(self) -> dict[int, str]:
         """The host of each rank. `MusterError` for a record of an older version, which does not say that."""
         if len(self.placed) != len(self.hosts) or sum(self.placed) != self.ranks:
-            text = "its record does not say which rank is where; it was launched by another version of Muster"
+            text = "its record does not list the hosts of its ranks: it was launched by another version"
             raise MusterError(f"{self.job}: {text}")
         pairs = zip(self.hosts, self.placed, strict=True)
         return dict(enumerate(host for host, number in pairs for _ in range(number)))

@@ -209,7 +209,7 @@ class Transfers:
             self.lose(host, report.text)
 
     def _start_replacement(
-        self, host: str, active: ActiveTransfer, reason: str = "no host is left that could give it"
+        self, host: str, active: ActiveTransfer, reason: str = "no host is left with it"
     ) -> None:
         if transfer := active.transfer.replacement(host):
             self._start(transfer)

@@ -129,7 +129,7 @@ def as_text(runs: Sequence[Records], found: Sequence[RunDifference], came: Compa
     lines = (
         [f"What differs ({COMPARED} are compared):"] if found else [f"Nothing differs: {COMPARED} are equal."]
     )
-    lines += [f"note: {name} has no record of what was launched" for name in unrecorded(runs)]
+    lines += [f"note: {name} has no record of its launch" for name in unrecorded(runs)]
     rows = [("", "", *(run.name for run in runs))]
     rows += [(difference.section, difference.name, *difference.values) for difference in found]
     lines += table(rows) if found else []

@@ -137,7 +137,7 @@ class Top(App[None]):
         """The parts of the screen."""
         yield Static(id="head", markup=False)
         yield Table()
-        yield Input(placeholder="only what has this text")
+        yield Input(placeholder="only lines with this text")
         yield Footer()
 
     def on_mount(self) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong or slow with a host or a rank, in a word or two. Pure."""
+"""What is wrong or slow with a host or a rank, in one or two words. Pure."""
 
 from __future__ import annotations
 
