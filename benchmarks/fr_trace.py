@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from muster.deploy.connect.evidence import SETUP, Entry
+from muster.deploy.connect.requests.why import SETUP, RecordedCall
 from muster.deploy.why.positions import Positions, Rank
 from muster.deploy.why.verdict import explain
 from tests.hangs.capture import RECORDS, judge, records_of
@@ -55,7 +55,7 @@ def dump_of(rank: Rank, positions: Positions) -> dict[str, Any]:
     }
 
 
-def _entry(number: int, rank: int, entry: Entry, config: dict[str, dict[str, str]]) -> dict[str, Any]:
+def _entry(number: int, rank: int, entry: RecordedCall, config: dict[str, dict[str, str]]) -> dict[str, Any]:
     is_p2p = entry.kind == "message"
     name = _NAMES.get(entry.op, entry.op)
     if is_p2p:

@@ -10,7 +10,7 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every
 from ..connect.pipe import LostError, why_lost
-from ..connect.reports import Lost, Ran, Report
+from ..connect.reports import CommandRan, Lost, Report
 from ..connect.requests.files import CLEAN, RUN, Cleaned
 from ..connect.requests.request import Nothing
 from ..console.text import describe_code, status_of
@@ -74,7 +74,7 @@ def _refused(waiting: dict[str, Channel], posted: Mapping[str, Future[Nothing]])
 def _ended(report: Report) -> Ended:
     if isinstance(report, Lost):
         return Ended(LOST, why_lost(report.reason), "")
-    if not isinstance(report, Ran):
+    if not isinstance(report, CommandRan):
         return Ended(LOST, "protocol error: an unexpected report", "")
     output = report.output.decode(errors="replace")
     if report.cut:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..connect.cluster import CLOCKS_AT_ONCE, Cluster
-from ..connect.fanout import Outcome, Result, ask_every, on_every
+from ..connect.fanout import HostOutcomes, Result, ask_every, on_every
 from ..connect.requests.hosts import HEALTH, OPEN_PORT, REACH, Reached
 from ..connect.requests.request import Answer, Request
 from ..errors import HostError, MusterError
@@ -168,7 +168,7 @@ class _Asked:
 
         return count
 
-    def _note(self, outcome: Outcome[Result]) -> dict[str, Result]:
+    def _note(self, outcome: HostOutcomes[Result]) -> dict[str, Result]:
         """Return the results, and keep the errors: a host with an error is not asked again."""
         self.errors |= {name: _as_host_error(name, error) for name, error in outcome.errors.items()}
         return outcome.results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..connect.requests.hosts import Health, Reached
+from ..connect.requests.hosts import HostHealth, Reached
 from ..errors import HostError
 from ..hosts.facts import Facts
 
@@ -23,7 +23,7 @@ class Measured:
     """What was measured on a host that answered."""
 
     facts: Facts
-    health: Health
+    health: HostHealth
     clock: Clock
     addresses: tuple[str, ...]
     """The addresses where other hosts tried to reach it."""

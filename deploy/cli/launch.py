@@ -6,7 +6,7 @@ import contextlib
 import sys
 from dataclasses import dataclass, replace
 
-from ..connect.ahead import ahead
+from ..connect.opener import connect_early
 from ..console.screen import Screen
 from ..plan.launcher import place_ranks
 from ..timings import Timings
@@ -60,7 +60,7 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     placement = place_ranks(hosts, spec) if hosts else None
     used = placement.hosts if placement else ()
     parse.require_ranks(options.rank, sum(placement.counts.values()) if placement else options.np)
-    open_pipe = ahead(hosts[:1] if options.detach else used, inventory.open_pipe, clock)
+    open_pipe = connect_early(hosts[:1] if options.detach else used, inventory.open_pipe, clock)
     if not waits:
         spec = request.with_code(spec, options, clock)
     fewest = options.min_hosts if slurm_options else parse.min_hosts(options.min_hosts, used)

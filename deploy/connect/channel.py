@@ -28,8 +28,17 @@ from .report_frames import BUSY
 from .reports import Event, Lost, Report
 from .requests.hosts import MODULES, TIME
 from .requests.request import Answer, Request
-from .silence import FROZEN, SILENCE_SECONDS, TOGETHER_SECONDS, Clocks, Sign, losses, standstill
-from .work import Work, explained
+from .silence import (
+    FROZEN,
+    SILENCE_SECONDS,
+    TOGETHER_SECONDS,
+    BusyReports,
+    Clocks,
+    Sign,
+    explain_stuck,
+    losses,
+    standstill,
+)
 
 # The longest line of an agent is shorter; the values of a line are bounded too (MOST_VALUES in frames.py).
 MOST_LINE = 1 << 23
@@ -88,7 +97,7 @@ class Channel:
         self._heard = self._asked = self._answered = time.monotonic()
         self._unanswered = 0
         """Bytes of reports since the last answer or busy report."""
-        self._work = Work()
+        self._busy = BusyReports(self._heard)
         self._pipe, self._events = pipe, events
         self._numbers = itertools.count()
         self._posting = threading.Lock()
@@ -145,7 +154,7 @@ class Channel:
                 raise loss
             if not future.done() and self.is_stuck():
                 self.give_up()
-                raise LostError(*explained(), host=self.host)
+                raise LostError(*explain_stuck(), host=self.host)
             if not future.done() and time.monotonic() >= deadline:
                 raise LostError(f"no answer within {seconds:.0f} s", FROZEN, host=self.host)
 
@@ -176,7 +185,7 @@ class Channel:
     def is_stuck(self) -> bool:
         """Whether the agent should work on a long request, and does not."""
         oldest = [pending.request.long for pending in [*self._waiting.values()][:1]]  # it answers in order
-        return any(oldest) and self._work.is_stuck(self._asked)
+        return any(oldest) and self._busy.is_stuck(self._asked, time.monotonic())
 
     def excuse_silence(self) -> None:
         """Count the silence of this host from now on: this process has not listened."""
@@ -235,9 +244,9 @@ class Channel:
     def _take(self, frame: Frame, payload: bytes, size: int) -> None:
         if "reply" in frame:
             self._answer(frame, payload)
-            self._work.answered()
+            self._busy.answered(self._heard)
         elif frame.get("event") == BUSY:
-            self._work.hear(frame)
+            self._busy.hear(frame.get("cpu"), self._heard)
         if "reply" in frame or frame.get("event") == BUSY:
             self._answered, self._unanswered = time.monotonic(), 0
         else:

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Result]):
+class HostOutcomes(Generic[Result]):
     """The outcome of an action on every host: a result or an error for each, in the order of the hosts."""
 
     results: dict[str, Result]
@@ -43,7 +43,7 @@ def on_every(
     at_once: int = AT_ONCE,
     interrupted: Callable[[], object] | None = None,
     heard: Callable[[], object] = lambda: None,
-) -> Outcome[Result]:
+) -> HostOutcomes[Result]:
     """Call `act` for every host, at most `at_once` at a time. An error of one host does not stop the others.
 
     `interrupted`: called at a Ctrl-C, to end the waiting for hosts; threads then have a moment to clean up.
@@ -113,7 +113,7 @@ def ask_every(
     seconds: float,
     words: Callable[[str], Mapping[str, Any]] = lambda host: {},
     heard: Callable[[], object] = lambda: None,
-) -> Outcome[Answer]:
+) -> HostOutcomes[Answer]:
     """Ask every host, with its `words`, before waiting for the first answer; all have the same time.
 
     `heard`: called for each host that has answered or failed.
@@ -128,7 +128,7 @@ def ask_every(
         except MusterError as error:
             errors[host] = error
         heard()
-    return Outcome(results, errors)
+    return HostOutcomes(results, errors)
 
 
 def ask_in_turn(
@@ -137,7 +137,7 @@ def ask_in_turn(
     seconds: float,
     places: Mapping[str, str],
     words: Callable[[str], Mapping[str, Any]] = lambda host: {},
-) -> Outcome[Answer]:
+) -> HostOutcomes[Answer]:
     """Ask hosts of the same place, such as a shared home, one after the other, and the others at once."""
     turns: list[dict[str, Channel]] = []
     for host, channel in channels.items():
@@ -153,8 +153,8 @@ def ask_in_turn(
 
 def _in_order(
     names: Iterable[str], results: Mapping[str, Result], errors: Mapping[str, MusterError]
-) -> Outcome[Result]:
-    return Outcome(
+) -> HostOutcomes[Result]:
+    return HostOutcomes(
         {name: results[name] for name in names if name in results},
         {name: errors[name] for name in names if name in errors},
     )

@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from queue import Empty
 
-from .reports import Event, Output
+from .reports import Event, RankOutput
 
 MOST_BYTES = 1 << 24
 LEAST_SHARE = 1 << 18
@@ -37,7 +37,7 @@ class Inbox:
             while wait and self._held[event.host] >= self._share:
                 self._changed.wait()
             self._held[event.host] += event.size + OVERHEAD
-            (self._lines if isinstance(event.report, Output) else self._events).append(event)
+            (self._lines if isinstance(event.report, RankOutput) else self._events).append(event)
             self._changed.notify_all()
 
     def get(self, timeout: float | None = None) -> Event:

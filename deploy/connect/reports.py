@@ -37,7 +37,7 @@ class RankStart:
 
 
 @message(frozen=True)
-class Output:
+class RankOutput:
     """What a rank printed: whole lines, or at the end of its output what is left."""
 
     rank: Rank
@@ -62,7 +62,7 @@ class InputTaken:
 
 
 @message(frozen=True)
-class RankEnd:
+class RankEnded:
     """A rank has ended, at a time of its host's clock."""
 
     rank: Rank
@@ -136,7 +136,7 @@ class CommandEnd:
 
 
 @message(frozen=True)
-class Shell:
+class ShellAsked:
     """mpirun on the reporting host wants a command run on another host."""
 
     number: Number
@@ -179,7 +179,7 @@ class Detached:
 
 
 @message(frozen=True)
-class Ran:
+class CommandRan:
     """A command of `fab run` has ended. `cut`: bytes of its output that are left out.
 
     `left`: processes of it that not even SIGKILL has ended.
@@ -249,7 +249,7 @@ class EnvironmentMade:
 
 
 @message(frozen=True)
-class Sent:
+class FileSent:
     """Not from a host: so much of a file the driver has sent to it; `error`: why it gets nothing more."""
 
     digest: str = ""
@@ -266,28 +266,28 @@ class Lost:
 
 Report = (
     RankStart
-    | Output
+    | RankOutput
     | LogEnded
     | InputTaken
-    | RankEnd
+    | RankEnded
     | ProgramOver
     | Pulses
     | Sampled
     | LauncherLine
     | CommandEnd
-    | Shell
+    | ShellAsked
     | ShellEnd
     | DaemonEnd
     | StopAsked
     | Detached
-    | Ran
+    | CommandRan
     | FileHave
     | FileGot
     | FileStuck
     | ImageLoaded
     | DataRead
     | EnvironmentMade
-    | Sent
+    | FileSent
     | Lost
 )
 

@@ -24,6 +24,8 @@ STANDSTILL_SECONDS = 4.0
 
 SHARED = "this machine has lost its network, or what lies between it and them fails (VPN, switch, jump host)"
 FROZEN = "is it overloaded or frozen? look at its console"
+STUCK_SECONDS = 900.0
+"""Longer than a disk needs to write what a machine's memory holds for it (fsync(2))."""
 
 
 class Sign(NamedTuple):
@@ -99,3 +101,36 @@ def standstill(last: Clocks, clocks: Clocks) -> Standstill | None:
     if gap < STANDSTILL_SECONDS:
         return None
     return Standstill(last.steady, clocks.steady, machine=gap - awake > gap / 2)
+
+
+class BusyReports:
+    """Judges whether an agent works on a request that may take hours, or only reports that it is busy.
+
+    By the processor time of its thread, as its busy reports give it; a host may lie about it. Times are of
+    this machine's monotonic clock.
+    """
+
+    def __init__(self, at: float) -> None:
+        self._cpu, self._at = 0.0, at
+
+    def answered(self, at: float) -> None:
+        """An answer has come."""
+        self._at = at
+
+    def hear(self, cpu: object, at: float) -> None:
+        """Take in the processor time of a busy report."""
+        if isinstance(cpu, int | float) and cpu > self._cpu:
+            self._cpu, self._at = cpu, at
+
+    def is_stuck(self, asked: float, at: float) -> bool:
+        """Whether the agent has done nothing for too long."""
+        return at - max(self._at, asked) > STUCK_SECONDS
+
+
+def explain_stuck() -> tuple[str, str]:
+    """What is wrong with such a host, and what to do."""
+    minutes = STUCK_SECONDS / 60
+    return (
+        f"its agent has been busy for {minutes:.0f} min and did nothing",
+        "does a disk or network file system there not answer? df -h, dmesg; then the same command again",
+    )

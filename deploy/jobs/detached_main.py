@@ -26,8 +26,8 @@ from ..common.paths import MusterPaths
 from ..common.store import Store
 from ..common.users import home
 from ..connect.pipe import OpenPipe, Pipe
-from ..connect.transports.local import LocalPipe
 from ..connect.transports.openssh import OpenSshPipe
+from ..connect.transports.process import LocalPipe
 from ..envs.present import Present
 from ..errors import MusterError, UnfitError
 from ..hosts.hostfile import Host

@@ -18,9 +18,8 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
 from ..connect.pipe import LostError
-from ..connect.requests.containers import CONTAINER, CONTAINER_START
 from ..connect.requests.hosts import FREE_PORT, LOAD
-from ..connect.requests.launch import MISSING, PREPARE, STORE, Missing, Prepared
+from ..connect.requests.launch import CONTAINER, CONTAINER_START, MISSING, PREPARE, STORE, Missing, Prepared
 from ..connect.requests.request import Nothing
 from ..errors import MusterError, UnfitError
 from ..hosts.containers import ContainerThere, EngineName, require_same, what_brings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import on_every
-from ..connect.requests.launch import STACKS, Frames, Stack
+from ..connect.requests.launch import STACKS, Stack, StackFrame
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import span
@@ -83,7 +83,9 @@ def gather_stacks(job: str, channels: Mapping[str, Channel]) -> RankStacks:
 def of_evidence(ranks: Sequence[Rank], problems: Mapping[str, str]) -> RankStacks:
     """The stacks that are part of the evidence of a hang."""
     stacks = {
-        rank.number: Stack(tuple(Frames(*frame[:3]) for frame in rank.evidence.frames), rank.evidence.error)
+        rank.number: Stack(
+            tuple(StackFrame(*frame[:3]) for frame in rank.evidence.frames), rank.evidence.error
+        )
         for rank in ranks
         if rank.evidence and rank.evidence.process
     }

@@ -17,13 +17,13 @@ from ..connect.reports import (
     LogEnded,
     Lost,
     OutOfMemory,
-    Output,
     ProgramOver,
     Pulses,
-    RankEnd,
+    RankEnded,
+    RankOutput,
     RankStart,
     Report,
-    Shell,
+    ShellAsked,
     ShellEnd,
     StopAsked,
 )
@@ -70,15 +70,15 @@ class ReportHandlers:
         self.stdin = stdin
         self._handlers: Mapping[type[Report], Callable[[str, Any], None]] = {
             RankStart: self._rank_start,
-            Output: self._output,
+            RankOutput: self._output,
             LogEnded: self._log_ended,
             InputTaken: self._input_taken,
             ProgramOver: self._program_over,
-            RankEnd: self._rank_end,
+            RankEnded: self._rank_end,
             Pulses: stall.pulse,
             LauncherLine: self._launcher,
             CommandEnd: self._command_end,
-            Shell: self._shell,
+            ShellAsked: self._shell,
             ShellEnd: self._shell_end,
             DaemonEnd: self._daemon_end,
             Lost: self._host_lost,
@@ -127,7 +127,7 @@ class ReportHandlers:
         if report.rank or not self.stdin or not self.stdin.taken(still_read=report.still_read):
             raise ImpossibleReport("that a rank took input which it was not sent")
 
-    def _output(self, host: str, report: Output) -> None:
+    def _output(self, host: str, report: RankOutput) -> None:
         rank, text = report.rank, report.text
         self.state.require_own(host, rank)  # it becomes a part of a path on this machine
         self.stall.printed()
@@ -145,7 +145,7 @@ class ReportHandlers:
         place, at = self.state.places[report.rank], self._when(host, report.time)
         self.state.program_over(Lingering(place, at, report))
 
-    def _rank_end(self, host: str, report: RankEnd) -> None:
+    def _rank_end(self, host: str, report: RankEnded) -> None:
         rank = report.rank
         self.state.require_own(host, rank)
         if rank in self.state.ends:
@@ -180,7 +180,7 @@ class ReportHandlers:
             self.state.deadlines.after(LATE_SECONDS, self._ranks_are_missing)
         self._check_done()
 
-    def _shell(self, host: str, report: Shell) -> None:
+    def _shell(self, host: str, report: ShellAsked) -> None:
         """mpirun on the head asks for its daemon on a host of the job: once, and for nothing else."""
         plan, daemons = self.state.plan, self.state.daemons
         if plan.spec.launcher != "mpirun" or host != plan.hosts[0].host.name:

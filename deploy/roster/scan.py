@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..connect.cluster import Cluster
 from ..connect.pipe import Pipe
-from ..connect.transports.local import LocalPipe
+from ..connect.transports.process import LocalPipe
 from ..connect.transports.ssh import SshPipe
 from ..connect.transports.ssh_config import Route, resolve
 from ..errors import HostError, MusterError

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..common.durable import write_atomically
-from ..connect.requests.jobs import END_DRIVER, Jobs, JobState, Told
+from ..connect.requests.jobs import END_DRIVER, JobList, JobState, Told
 from ..connect.requests.request import Answer, Request
 from ..errors import MusterError
 from ..jobs.control import LocalRuns
@@ -46,8 +46,8 @@ class BatchRuns:
         if request is END_DRIVER and (mark := mark_of(self._runs / words["job"])):
             return cast(Answer, self._end(words["job"], mark.number, words["by"], force=words["force"]))
         answer = self._here.ask(request, payload, seconds=seconds, **words)
-        if isinstance(answer, Jobs):
-            return cast(Answer, Jobs(tuple(map(self._amended, answer.jobs))))
+        if isinstance(answer, JobList):
+            return cast(Answer, JobList(tuple(map(self._amended, answer.jobs))))
         return answer
 
     def _amended(self, state: JobState) -> JobState:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from ..connect.arrivals import Pressure
-from ..connect.evidence import Evidence
+from ..connect.requests.why import Evidence, Pressure
 from ..console.terminal import harmless
 from ..console.text import percent
 from ..hosts.samples import HostSample

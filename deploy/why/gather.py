@@ -13,12 +13,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..connect.arrivals import Arrivals, Pressure
 from ..connect.channel import Channel
-from ..connect.evidence import Evidence
 from ..connect.fanout import on_every
 from ..connect.requests.launch import MISSING, SAMPLE, STORE
-from ..connect.requests.why import ARRIVALS, WHY
+from ..connect.requests.why import ARRIVALS, WHY, Arrivals, Evidence, Pressure
 from ..hosts.samples import HostSample, of_line
 from .causes import Surroundings, mean_unsent
 from .lateness import Pace, pace

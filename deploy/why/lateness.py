@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from ..connect.arrivals import Site
+from ..connect.requests.why import CallSite
 from .meetings import Arriving, HostClock, Meetings, groups, join, told_apart
 
 STEPS = 30
@@ -47,7 +47,7 @@ class RankPace:
     is_late: bool = False
     since: int = 0
     since_at: float = 0.0
-    site: Site | None = None
+    site: CallSite | None = None
     """The collective to which it comes late."""
 
 
@@ -106,7 +106,7 @@ def _judge(meetings: Meetings) -> Pace | None:
     return found
 
 
-def _period(sites: Sequence[Site]) -> int | None:
+def _period(sites: Sequence[CallSite]) -> int | None:
     """After how many collectives the program now makes the same again; None if it does not repeat them.
 
     What it did before the steps that are judged does not matter: it may be another part of the program.
@@ -198,7 +198,7 @@ def _by_steps(meetings: Meetings, new: Sequence[Sequence[float]], size: int, *, 
     return Pace(meetings.group, last, seconds, size, regular, tuple(paces))
 
 
-def _whole(new: Sequence[float], sites: Sequence[Site], start: int, end: int) -> float:
+def _whole(new: Sequence[float], sites: Sequence[CallSite], start: int, end: int) -> float:
     """The lateness of a step."""
     waited = sum(new[place] for place in range(start, end) if sites[place].waits)
     return waited + max((new[place] for place in range(start, end) if not sites[place].waits), default=0.0)
@@ -244,7 +244,7 @@ class _RankSteps:
 def _located(found: RankPace, measured: _RankSteps, cut: _Steps, new: Sequence[float]) -> RankPace:
     """The pace of a rank that is late, with the collective to which it comes late, and from which on."""
     meetings, starts = cut.meetings, cut.starts
-    by_site: dict[Site, float] = {}
+    by_site: dict[CallSite, float] = {}
     for place in range(starts[-measured.last], len(new)):
         by_site[meetings.sites[place]] = by_site.get(meetings.sites[place], 0.0) + new[place]
     step = starts[measured.first()]

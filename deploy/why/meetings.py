@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ..connect.arrivals import Arrivals, Site, Track
-from ..connect.evidence import SETUP
+from ..connect.requests.why import SETUP, Arrivals, CallSite, GroupArrivals
 from .positions import names_apart
 
 UNCERTAINTIES = 3.0
@@ -40,7 +39,7 @@ class Meetings:
     group: str
     ranks: tuple[Arriving, ...]
     seqs: tuple[int, ...]
-    sites: tuple[Site, ...]
+    sites: tuple[CallSite, ...]
     at: tuple[tuple[float, ...], ...]
     guard: tuple[float, ...]
     """For each rank, what is no lateness: clocks, and a little."""
@@ -96,13 +95,13 @@ def _kind(group: str, ranks: Sequence[Arriving]) -> str:
     return "call"
 
 
-def _track(rank: Arriving, group: str, kind: str) -> Track | None:
+def _track(rank: Arriving, group: str, kind: str) -> GroupArrivals | None:
     return next((track for track in rank.arrivals.tracks if (track.group, track.kind) == (group, kind)), None)
 
 
-def _site(rank: Arriving, place: int) -> Site:
+def _site(rank: Arriving, place: int) -> CallSite:
     sites = rank.arrivals.sites
-    return sites[place] if 0 <= place < len(sites) else Site("", "", 0, True)
+    return sites[place] if 0 <= place < len(sites) else CallSite("", "", 0, True)
 
 
 def _guards(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..connect.evidence import SETUP, Entry, Evidence
+from ..connect.requests.why import SETUP, Evidence, RecordedCall
 
 UNSAID = "?"  # muster_ring.UNSAID
 
@@ -51,7 +51,7 @@ class Positions:
         self._members: dict[str, list[int]] = {}
         self._reached: dict[tuple[int, str], int | None] = {}
         self._kinds = {group: self._kind(group) for group in self._groups()}
-        self.collectives: Mapping[str, Mapping[int, tuple[Entry, ...]]] = {
+        self.collectives: Mapping[str, Mapping[int, tuple[RecordedCall, ...]]] = {
             group: {rank.number: tuple(self._entries(rank, group)) for rank in ranks if rank.evidence}
             for group in self._kinds
         }
@@ -93,12 +93,12 @@ class Positions:
             return max(seqs) if seqs else (None if _counted(evidence, group, "call") else 0)
         return _counted(evidence, group, kind)
 
-    def messages(self, rank: int) -> list[Entry]:
+    def messages(self, rank: int) -> list[RecordedCall]:
         """The messages that a rank has begun, oldest first."""
         evidence = self.ranks[rank].evidence
         return [entry for entry in evidence.entries if entry.kind == "message"] if evidence else []
 
-    def arrived(self, rank: int, entry: Entry) -> bool:
+    def arrived(self, rank: int, entry: RecordedCall) -> bool:
         """Whether the other side of a message has begun its part."""
         if entry.peer is not None and entry.peer < 0:  # a receive from whoever sends: no one is waited for
             return entry.state != "i"
@@ -122,7 +122,7 @@ class Positions:
         numbers = [entry.number for entry in evidence.entries] if evidence else []
         return not numbers or len(numbers) > max(numbers)
 
-    def all_entries(self, rank: int) -> list[Entry]:
+    def all_entries(self, rank: int) -> list[RecordedCall]:
         """Every collective and message of a rank, by time."""
         entries = [entry for each in self.collectives.values() for entry in each.get(rank, ())]
         return sorted([*entries, *self.messages(rank)], key=lambda entry: entry.at)
@@ -151,7 +151,7 @@ class Positions:
                 return kind
         return "call"
 
-    def _entries(self, rank: Rank, group: str) -> Iterator[Entry]:
+    def _entries(self, rank: Rank, group: str) -> Iterator[RecordedCall]:
         """A rank's collectives of a group: each with the line of its call and the state of its backend."""
         evidence, kind = rank.evidence, self._kinds[group]
         if evidence is None:
@@ -212,11 +212,11 @@ def _even(evidence: Evidence, group: str) -> bool:
     return group != SETUP and any(_counted(evidence, group, kind) == calls for kind in _BACKENDS)
 
 
-def _during(entry: Entry, call: Entry) -> bool:
+def _during(entry: RecordedCall, call: RecordedCall) -> bool:
     return call.at - _CLOCK <= entry.at <= (call.end or entry.at) + _CLOCK
 
 
-def _same(one: Entry, entry: Entry, *, receives: bool, peer: int) -> bool:
+def _same(one: RecordedCall, entry: RecordedCall, *, receives: bool, peer: int) -> bool:
     """Whether a message goes the same way between the same ranks of the same group, with the same tag."""
     return (
         one.op.endswith("recv") == receives

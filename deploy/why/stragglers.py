@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..connect.arrivals import Site
+from ..connect.requests.why import CallSite
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import duration, size
@@ -95,7 +95,7 @@ def _lines(ranks: Sequence[Straggler], now: float, *, ended: bool) -> list[str]:
     ]
 
 
-def _site(site: Site, group: str) -> str:
+def _site(site: CallSite, group: str) -> str:
     details = [size(site.bytes)] if site.bytes else []
     details += [harmless(site.where)] if site.where else []
     shown = f" ({', '.join(details)})" if details else ""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from ..connect.evidence import SETUP, Entry
+from ..connect.requests.why import SETUP, RecordedCall
 from ..console.fold import fold
 from ..console.text import span
 from . import waits as waiting
@@ -269,7 +269,7 @@ class _Case:
             lines += [stack_line(evidence)] if evidence else []
         return tuple(dict.fromkeys(lines))
 
-    def _last(self, rank: int) -> Entry | None:
+    def _last(self, rank: int) -> RecordedCall | None:
         entries = self.positions.all_entries(rank)
         return entries[-1] if entries else None
 
@@ -301,7 +301,7 @@ class _Case:
         return longest if seen >= 3 else None
 
 
-def _meaning(entry: Entry, what: str) -> tuple[object, ...]:
+def _meaning(entry: RecordedCall, what: str) -> tuple[object, ...]:
     return {
         "operation": (entry.op,),
         "size": (entry.op, entry.elements),

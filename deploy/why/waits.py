@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..connect.evidence import SETUP, Entry
+from ..connect.requests.why import SETUP, RecordedCall
 from .positions import Positions
 from .words import stack_line
 
@@ -18,7 +18,7 @@ class Wait:
     """A rank waits in a collective or message for other ranks; for none, if all have come."""
 
     rank: int
-    entry: Entry
+    entry: RecordedCall
     awaited: tuple[int, ...]
 
 
@@ -28,7 +28,7 @@ class Mismatch:
 
     group: str
     seq: int
-    entries: Mapping[int, Entry]
+    entries: Mapping[int, RecordedCall]
     what: str
     """`operation`, `size`, `type` or `root`."""
 
@@ -64,7 +64,7 @@ def waits(positions: Positions) -> list[Wait]:
     return sorted(found, key=lambda wait: wait.entry.at)
 
 
-def _absent(positions: Positions, group: str, entry: Entry) -> tuple[int, ...]:
+def _absent(positions: Positions, group: str, entry: RecordedCall) -> tuple[int, ...]:
     """The members that have not begun this collective."""
     members = positions.members(group) if group != SETUP else sorted(positions.ranks)
     reached = {member: positions.reached(member, group) for member in members}
@@ -94,7 +94,7 @@ def _is_silent(positions: Positions, rank: int) -> bool:
     )
 
 
-def _other_side(positions: Positions, rank: int, entry: Entry) -> tuple[int, ...]:
+def _other_side(positions: Positions, rank: int, entry: RecordedCall) -> tuple[int, ...]:
     if entry.peer is not None and entry.peer in positions.ranks:
         return (entry.peer,)
     return tuple(member for member in positions.members(entry.group) if member != rank)  # from any rank
@@ -108,7 +108,7 @@ def differences(positions: Positions) -> list[Mismatch]:
         if not stuck:
             continue
         first = min(stuck)
-        rows: dict[int, dict[int, Entry]] = {}
+        rows: dict[int, dict[int, RecordedCall]] = {}
         for rank, entries in by_rank.items():
             for entry in entries:
                 rows.setdefault(entry.seq, {})[rank] = entry
@@ -120,7 +120,7 @@ def differences(positions: Positions) -> list[Mismatch]:
     return found
 
 
-def _difference(entries: list[Entry], *, strict: bool) -> str:
+def _difference(entries: list[RecordedCall], *, strict: bool) -> str:
     """What is not the same; sizes matter only in a collective that does not end."""
     if len({entry.op for entry in entries}) > 1:
         return "operation"

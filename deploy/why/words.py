@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..connect.evidence import SETUP, Entry, Evidence, Line, Process
+from ..connect.requests.why import SETUP, Evidence, ProcessState, RecordedCall, StackLine
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import count, describe_code, size, span
@@ -31,7 +31,7 @@ _DOES = (
 )
 
 
-def operation(entry: Entry, *, shape: bool = False) -> str:
+def operation(entry: RecordedCall, *, shape: bool = False) -> str:
     """`all_reduce #812 of group 0 (25 MiB, train.py:88)`, `recv from rank 3 (train.py:9)`."""
     details = [size(entry.bytes)] if entry.bytes else []
     if shape and entry.dtype:
@@ -67,7 +67,7 @@ def fate(rank: Rank) -> str:
     return _of_process(evidence.process) if evidence.process else "is gone"
 
 
-def _of_process(process: Process) -> str:
+def _of_process(process: ProcessState) -> str:
     """`is stopped (SIGSTOP)`, `is in the kernel (D, nfs_wait)`, `is swapping (...)`, or nothing."""
     if process.state == "T":
         return "is stopped (SIGSTOP)"
@@ -93,7 +93,7 @@ def doing(evidence: Evidence) -> str:
     return f"{does}, in {place(at)}" if does else f"is in {place(at)}"
 
 
-def own_line(frames: Sequence[Line]) -> Line | None:
+def own_line(frames: Sequence[StackLine]) -> StackLine | None:
     """The innermost line of the user's project; without one, of what is neither torch nor part of Python."""
     for line in frames:
         if line.own and not line.file.startswith("<"):
@@ -108,7 +108,7 @@ def stack_line(evidence: Evidence) -> str:
     return f"{line.file}:{line.line}" if line else ""
 
 
-def place(line: Line) -> str:
+def place(line: StackLine) -> str:
     """`read_shard (loader.py:40)`."""
     return harmless(f"{line.function} ({line.file}:{line.line})")
 
@@ -123,13 +123,13 @@ def plural(numbers: Sequence[int], words: str) -> str:
     return words.replace("is ", "are ", 1) if len(numbers) > 1 and words.startswith("is ") else words
 
 
-def evidence_lines(ranks: Sequence[Rank], last: dict[int, Entry | None]) -> list[str]:
+def evidence_lines(ranks: Sequence[Rank], last: dict[int, RecordedCall | None]) -> list[str]:
     """What is known of each rank, equal ranks together; the odd ones last."""
     lines = {rank.number: _evidence_line(rank, last.get(rank.number)) for rank in ranks}
     return [f"{span(numbers)}: {line}" for numbers, line in fold(lines.items())]
 
 
-def _evidence_line(rank: Rank, last: Entry | None) -> str:
+def _evidence_line(rank: Rank, last: RecordedCall | None) -> str:
     evidence = rank.evidence
     if evidence is None:
         return fate(rank)

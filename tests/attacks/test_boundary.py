@@ -17,12 +17,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import pytest
 
-from muster.deploy.connect import channel, report_frames, requests, silence, work
+from muster.deploy.connect import channel, report_frames, requests, silence
 from muster.deploy.connect.bootstrap import GREETING
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import LEAST_SHARE, MOST_BYTES, MOST_OVERTAKING, Inbox
 from muster.deploy.connect.pipe import LostError
-from muster.deploy.connect.reports import Event, LauncherLine, Lost, Output, StopAsked
+from muster.deploy.connect.reports import Event, LauncherLine, Lost, RankOutput, StopAsked
 from muster.deploy.connect.requests.files import FILE
 from muster.deploy.connect.requests.hosts import FACTS, HEALTH, OPEN_PORT, TIME
 from muster.deploy.connect.requests.launch import MISSING, STORE
@@ -300,7 +300,7 @@ LONG = dataclasses.replace(STORE, long=True)
 
 
 def test_a_host_that_only_says_that_it_works_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "STUCK_SECONDS", 1.0)
+    monkeypatch.setattr(silence, "STUCK_SECONDS", 1.0)
     talk = Channel("node1", Stuck(1 << 30, works=False), Inbox())
     with pytest.raises(LostError, match=r"node1: its agent has been busy for .* and did nothing"):
         talk.ask(LONG, seconds=600)
@@ -309,7 +309,7 @@ def test_a_host_that_only_says_that_it_works_is_given_up(monkeypatch: pytest.Mon
 def test_a_host_that_works_is_waited_for_and_so_is_any_answer_that_does_not_take_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(work, "STUCK_SECONDS", 1.0)
+    monkeypatch.setattr(silence, "STUCK_SECONDS", 1.0)
     Channel("node1", Stuck(10, works=True), Inbox()).ask(LONG, seconds=600)  # 2 s of work
     Channel("node1", Stuck(10, works=False), Inbox()).ask(STORE, seconds=600)
 
@@ -387,15 +387,15 @@ def test_the_end_of_a_connection_is_heard_of_however_full_its_share_is() -> None
 def test_the_end_of_a_rank_overtakes_what_ranks_have_printed_and_no_line_another() -> None:
     inbox = Inbox()
     for number in range(3):
-        inbox.put(Event("node1", Output(0, "out", f"{number}\n"), 1 << 16))
+        inbox.put(Event("node1", RankOutput(0, "out", f"{number}\n"), 1 << 16))
     inbox.put(Event("node1", StopAsked("me"), 1))
     got = [inbox.get(timeout=60).report for _ in range(4)]
-    assert got == [StopAsked("me"), *(Output(0, "out", f"{number}\n") for number in range(3))]
+    assert got == [StopAsked("me"), *(RankOutput(0, "out", f"{number}\n") for number in range(3))]
 
 
 def test_who_reports_without_an_end_keeps_no_line_of_others_for_ever() -> None:
     inbox = Inbox(hosts=2)
-    inbox.put(Event("honest", Output(0, "out", "line\n"), 8))
+    inbox.put(Event("honest", RankOutput(0, "out", "line\n"), 8))
     for _ in range(2 * MOST_OVERTAKING):
         inbox.put(Event("liar", LauncherLine("x"), 1))
     hosts = [inbox.get(timeout=60).host for _ in range(MOST_OVERTAKING + 1)]

@@ -24,7 +24,7 @@ from muster.deploy.cli.program import main
 from muster.deploy.connect.cluster import Cluster, expect_ranks
 from muster.deploy.connect.opener import Access
 from muster.deploy.connect.pipe import Pipe
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host

@@ -23,8 +23,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from muster.deploy.connect.cluster import Cluster, expect_ranks
-from muster.deploy.connect.evidence import Evidence
 from muster.deploy.connect.opener import opener
+from muster.deploy.connect.requests.why import Evidence
 from muster.deploy.decode import from_json
 from muster.deploy.hosts import hostfile
 from muster.deploy.why.gather import gather

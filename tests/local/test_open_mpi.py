@@ -20,7 +20,7 @@ import pytest
 
 from muster.deploy.cli.options import new_job
 from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile
 from muster.deploy.jobs.programs import tools

@@ -34,7 +34,7 @@ from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.reports import CommandEnd, LauncherLine, StopAsked
 from muster.deploy.connect.requests.hosts import FACTS
 from muster.deploy.connect.requests.launch import PREPARE, START, STOP
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from tests.processes import is_alive, wait_until_gone

@@ -18,9 +18,8 @@ from muster.deploy.agent.container.look import Containers
 from muster.deploy.connect.channel import Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.reports import CommandEnd, LauncherLine
-from muster.deploy.connect.requests.containers import CONTAINER, CONTAINER_START
-from muster.deploy.connect.requests.launch import PREPARE, START, STOP
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.requests.launch import CONTAINER, CONTAINER_START, PREPARE, START, STOP
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError, UnfitError
 from muster.deploy.hosts.containers import ContainerThere
 from muster.deploy.jobs.programs import AGENT, tools

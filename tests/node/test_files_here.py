@@ -6,7 +6,7 @@ from pathlib import Path
 
 from muster.deploy.adhoc import transfer
 from muster.deploy.connect.cluster import Cluster
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.hosts import hostfile
 
 

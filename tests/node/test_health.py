@@ -17,12 +17,12 @@ import pytest
 
 from muster.deploy.agent.host import health
 from muster.deploy.agent.host.facts import distribution_version, mpirun_version
-from muster.deploy.connect.requests.hosts import Health
+from muster.deploy.connect.requests.hosts import HostHealth
 from muster.deploy.decode import from_json
 
 
 def test_everything_of_this_host_is_what_the_driver_reads() -> None:
-    known = from_json(Health, json.loads(json.dumps(health.health())))
+    known = from_json(HostHealth, json.loads(json.dumps(health.health())))
     assert [folder.path for folder in known.folders] == [str(Path.home() / ".muster"), tempfile.gettempdir()]
     assert known.nofile > 0
     assert known.shm_free is None or known.shm_free > 0

@@ -17,7 +17,7 @@ from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.requests.hosts import LOAD, TIME
 from muster.deploy.connect.requests.launch import MISSING
 from muster.deploy.connect.requests.request import Nothing, Request
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError
 
 

@@ -12,7 +12,7 @@ from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.reports import LauncherLine, Pulses, Sampled
 from muster.deploy.connect.requests.launch import OUTPUTS, PING, PREPARE, STACKS, START, STOP, STORE, WATCH
 from muster.deploy.connect.requests.why import ARRIVALS, WHY
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError
 from tests.processes import is_alive
 from tests.replaced import ReplacedPython

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.deploy.connect.cluster import Cluster, expect_ranks
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.hosts import hostfile
 from muster.deploy.why.gather import gather_pace, gather_stragglers
 from muster.deploy.why.lateness import Pace

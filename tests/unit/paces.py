@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from muster.deploy.connect.arrivals import Arrivals, Pressure, Site, Track
+from muster.deploy.connect.requests.why import Arrivals, CallSite, GroupArrivals, Pressure
 from muster.deploy.why.meetings import Arriving
 
 BEGAN = 1_000_000.0
-LOSS = Site("all_reduce", "train.py:90", 4, waits=True)
-GRADIENTS = Site("all_reduce", "train.py:88", 4000, waits=True)
-BUCKETS = tuple(Site("all_reduce", "", 25_000_000 + number, waits=False) for number in range(6))
+LOSS = CallSite("all_reduce", "train.py:90", 4, waits=True)
+GRADIENTS = CallSite("all_reduce", "train.py:88", 4000, waits=True)
+BUCKETS = tuple(CallSite("all_reduce", "", 25_000_000 + number, waits=False) for number in range(6))
 
 
 def nobody(rank: int, step: int, part: int) -> float:
@@ -31,7 +31,7 @@ class Run:
     ranks: int = 3
     steps: int = 40
     slower: Callable[[int, int, int], float] = nobody
-    sites: Sequence[Site] = (GRADIENTS,)
+    sites: Sequence[CallSite] = (GRADIENTS,)
     step_seconds: float = 0.1
     noise: float = 0.02
     per_host: int = 1
@@ -59,7 +59,7 @@ class Run:
         ahead = (self.ahead or {}).get(host, 0.0)
         total = len(times)
         places = range(max(0, total - self.most), total)
-        track = Track(
+        track = GroupArrivals(
             "0",
             "call" if self.sites[0].waits else "torch",
             total,

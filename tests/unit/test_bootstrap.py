@@ -16,8 +16,7 @@ from muster.deploy.connect.channel import SWALLOWED, Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError
 from muster.deploy.connect.requests.hosts import TIME
-from muster.deploy.connect.transports.local import ROOM, LocalPipe
-from muster.deploy.connect.transports.process import PIPE_SIZE
+from muster.deploy.connect.transports.process import PIPE_SIZE, ROOM, LocalPipe
 
 
 def host(tmp_path: Path, before: str) -> Channel:

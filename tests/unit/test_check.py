@@ -13,7 +13,7 @@ import pytest
 from muster.deploy.check.finding import Finding
 from muster.deploy.check.judge import judge, unfit
 from muster.deploy.check.measurements import Clock, Measured, Measurements
-from muster.deploy.connect.requests.hosts import Folder, Health, JobProcesses, Reached
+from muster.deploy.connect.requests.hosts import Folder, HostHealth, JobProcesses, Reached
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.gpus import Card, Gpu, GpuHost
@@ -25,7 +25,7 @@ from tests.unit.plans import NODE
 ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
 HOME, TMP = Folder("/home/ml/.muster", 50 * GIB, None), Folder("/tmp", 50 * GIB, None)
-HEALTHY = Health(
+HEALTHY = HostHealth(
     user="ml",
     own_addresses=("10.0.0.1",),
     folders=(HOME, TMP),

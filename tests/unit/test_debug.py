@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from muster.deploy.connect.channel import Channel
-from muster.deploy.connect.requests.consoles import Answer, Answers, Opened, Said
+from muster.deploy.connect.requests.consoles import Answer, Answers, ConsoleText, Opened
 from muster.deploy.debug.consoles import NO_CONSOLE, RankAnswers, gather, open_talk, talk
 from muster.deploy.errors import MusterError, UsageError
 
@@ -124,7 +124,7 @@ def test_a_talk_is_with_the_planned_host_of_the_rank_and_no_other_hears_of_it() 
 
 
 def test_a_talk_passes_lines_until_the_person_leaves() -> None:
-    host = Host(Said("in train\n", ask=">>> "), Said("7"), Said("\n", ask=">>> "))
+    host = Host(ConsoleText("in train\n", ask=">>> "), ConsoleText("7"), ConsoleText("\n", ask=">>> "))
     written, lines = list[str](), ["step"]
 
     def read(prompt: str) -> str:
@@ -139,5 +139,5 @@ def test_a_talk_passes_lines_until_the_person_leaves() -> None:
 
 def test_a_talk_ends_when_the_rank_leaves() -> None:
     written = list[str]()
-    talk(cast("Channel", Host(Said("bye\n", over=True))), written.append, lambda prompt: "")
+    talk(cast("Channel", Host(ConsoleText("bye\n", over=True))), written.append, lambda prompt: "")
     assert written == ["bye\n"]

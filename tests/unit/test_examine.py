@@ -26,7 +26,7 @@ from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.pipe import LostError, Pipe
 from muster.deploy.connect.requests.hosts import FACTS, HEALTH, TIME, Time
 from muster.deploy.connect.requests.request import Request
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import HostError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.hostfile import Host

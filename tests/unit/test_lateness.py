@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from muster.deploy.connect.arrivals import Site
+from muster.deploy.connect.requests.why import CallSite
 from muster.deploy.why.lateness import Pace, pace
 from muster.deploy.why.meetings import Arriving, HostClock
 from tests.unit.paces import BEGAN, BUCKETS, GRADIENTS, LOSS, Run
@@ -39,7 +39,7 @@ def test_a_rank_that_is_late_in_every_step_is_named_with_how_late_it_is_and_to_w
 @pytest.mark.parametrize("sites", [(GRADIENTS,), (GRADIENTS, LOSS), BUCKETS, (*BUCKETS, LOSS)])
 @pytest.mark.parametrize("part", [0, -1])
 def test_it_is_named_in_whatever_part_of_the_step_it_is_slow(
-    ranks: int, sites: tuple[Site, ...], part: int
+    ranks: int, sites: tuple[CallSite, ...], part: int
 ) -> None:
     slow = part % len(sites)
     for seed in SEEDS:
@@ -58,7 +58,7 @@ def test_thirty_steps_after_it_becomes_slow_it_is_named_and_since_when() -> None
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize("sites", [(GRADIENTS,), (GRADIENTS, LOSS), (*BUCKETS, LOSS)])
-def test_nobody_is_named_in_a_balanced_run(ranks: int, sites: tuple[Site, ...], noise: float) -> None:
+def test_nobody_is_named_in_a_balanced_run(ranks: int, sites: tuple[CallSite, ...], noise: float) -> None:
     for seed in SEEDS:
         assert not late(Run(ranks, 60, sites=sites, noise=noise, seed=seed)), seed
 
@@ -168,7 +168,7 @@ def test_collectives_that_never_repeat_are_judged_in_equal_parts() -> None:
     assert late(replace(run, slower=lambda rank, _, part: 0.05 * (rank == 1 and part % 3 == 0))) == [1]
 
 
-def sized(number: int) -> Site:
+def sized(number: int) -> CallSite:
     return GRADIENTS._replace(bytes=number)
 
 

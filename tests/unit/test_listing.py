@@ -14,7 +14,7 @@ from muster.deploy.connect.channel import MOST_LINE, Channel
 from muster.deploy.connect.inbox import Inbox
 from muster.deploy.connect.requests.files import Entries, FileFacts, ListedEntry
 from muster.deploy.connect.requests.request import Request
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError
 
 ENTRY = ListedEntry("a", "file", 0o644, 0, "", "")

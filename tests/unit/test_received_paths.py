@@ -10,7 +10,7 @@ import pytest
 from muster.deploy.adhoc import transfer
 from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.requests.jobs import Driver, JobState, RunFiles
-from muster.deploy.connect.transports.local import LocalPipe
+from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
 from muster.deploy.hosts.received_paths import inner_path, inner_paths, is_dot_git

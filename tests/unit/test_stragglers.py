@@ -10,8 +10,7 @@ import pytest
 
 from muster.deploy.agent.job.arrivals import in_short
 from muster.deploy.agent.job.pressure import counters, unsent_share
-from muster.deploy.connect.arrivals import Arrivals, Pressure
-from muster.deploy.connect.evidence import Evidence, Line
+from muster.deploy.connect.requests.why import Arrivals, Evidence, Pressure, StackLine
 from muster.deploy.decode import from_json
 from muster.deploy.hosts.samples import GpuSample, HostSample, RankSample
 from muster.deploy.jobs.sample_file import MOST_RANKS, pace_line
@@ -22,9 +21,15 @@ from muster.deploy.why.stragglers import Straggler, Summary, lines, stragglers
 from tests.unit.paces import BEGAN, Run
 
 QUIET = Pressure(busy=0.3, queued=0.01, throttled=0.0)
-READS = (Line("sleep", "torch/utils/data/loader.py", 3, False), Line("shards", "loader.py", 40, True))
-FORWARD = (Line("forward", "model.py", 7, True),)
-WAITS = (Line("all_reduce", "torch/distributed/c10d.py", 9, False), Line("main", "train.py", 88, True))
+READS = (
+    StackLine("sleep", "torch/utils/data/loader.py", 3, False),
+    StackLine("shards", "loader.py", 40, True),
+)
+FORWARD = (StackLine("forward", "model.py", 7, True),)
+WAITS = (
+    StackLine("all_reduce", "torch/distributed/c10d.py", 9, False),
+    StackLine("main", "train.py", 88, True),
+)
 
 
 def run(slow: Sequence[int] = (2,)) -> Pace:
@@ -48,7 +53,7 @@ def host(name: str, **measured: object) -> HostSample:
     return replace(HostSample(at=BEGAN, host=name), **measured)  # type: ignore[arg-type]
 
 
-def look(*frames: tuple[Line, ...]) -> list[Rank]:
+def look(*frames: tuple[StackLine, ...]) -> list[Rank]:
     return [Rank(number, "", Evidence(now=1.0, frames=each)) for number, each in enumerate(frames)]
 
 
@@ -97,9 +102,9 @@ def test_the_line_where_only_the_late_rank_is_so_often_is_the_cause() -> None:
 
 
 def test_frames_of_torch_distributed_outside_of_the_line_of_the_user_are_no_wait() -> None:
-    record = Line("wrapper", "torch/distributed/elastic/multiprocessing/errors/__init__.py", 362, False)
-    fsdp = Line("forward", "torch/distributed/fsdp/fully_sharded_data_parallel.py", 849, False)
-    for outside in ((record,), (fsdp, Line("main", "train.py", 80, True), record)):
+    record = StackLine("wrapper", "torch/distributed/elastic/multiprocessing/errors/__init__.py", 362, False)
+    fsdp = StackLine("forward", "torch/distributed/fsdp/fully_sharded_data_parallel.py", 849, False)
+    for outside in ((record,), (fsdp, StackLine("main", "train.py", 80, True), record)):
         late = look(WAITS, WAITS, (*READS, *outside), (*FORWARD, *outside))
         assert cause(looks=[late]) == "it reads data, in shards (loader.py:40)"
         waits = look(FORWARD, FORWARD, (*WAITS, *outside), FORWARD)
@@ -181,7 +186,7 @@ def test_nothing_is_said_of_a_balanced_run() -> None:
 
 
 def test_what_a_rank_says_of_itself_cannot_reach_the_terminal() -> None:
-    evil = (Line("f\x1b[2J", "a\x07.py", 3, True),)
+    evil = (StackLine("f\x1b[2J", "a\x07.py", 3, True),)
     found = stragglers(run(), Surroundings({}, {}, [look(WAITS, WAITS, evil, WAITS)]))
     assert not any(sign in line for sign in "\x1b\x07" for line in lines(found, BEGAN))
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from muster.deploy.connect.ahead import ahead
+from muster.deploy.connect.opener import connect_early
 from muster.deploy.connect.pipe import Pipe
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts import hostfile
@@ -55,7 +55,7 @@ def test_the_way_to_every_host_is_begun_before_anybody_asks() -> None:
         begun.append(host.name)
         return pipe()
 
-    ahead(NODES, open_pipe, Timings())
+    connect_early(NODES, open_pipe, Timings())
     wait_until(lambda: len(begun) == 3, "three hosts are begun with")
     assert sorted(begun) == ["node1", "node2", "node3"]
 
@@ -67,7 +67,7 @@ def test_a_host_is_opened_once_and_anew_when_it_is_asked_for_again() -> None:
         opened.append(pipe())
         return opened[-1]
 
-    take = ahead(NODES[:1], open_pipe, Timings())
+    take = connect_early(NODES[:1], open_pipe, Timings())
     assert take(NODES[0]) is opened[0]
     assert take(NODES[0]) is opened[1]
     assert len(opened) == 2
@@ -77,7 +77,7 @@ def test_an_error_is_raised_to_whoever_asks_for_the_host() -> None:
     def refuse(host: Host) -> Pipe:
         raise MusterError("refused", host=host.name)
 
-    take = ahead(NODES, refuse, Timings())
+    take = connect_early(NODES, refuse, Timings())
     for node in NODES:
         with pytest.raises(MusterError, match="refused"):
             take(node)
@@ -91,7 +91,7 @@ def test_a_host_that_does_not_answer_keeps_nobody_from_another() -> None:
             never.wait()
         return pipe()
 
-    take = ahead(NODES, open_pipe, Timings())
+    take = connect_early(NODES, open_pipe, Timings())
     assert take(NODES[1]) and take(NODES[2])
     never.set()
 
@@ -105,8 +105,8 @@ def test_threads_take_turns_as_ever_once_every_way_is_open() -> None:
         go.wait(60)
         return pipe()
 
-    ahead(NODES, open_pipe, Timings())
-    ahead(NODES, open_pipe, Timings())
+    connect_early(NODES, open_pipe, Timings())
+    connect_early(NODES, open_pipe, Timings())
     assert sys.getswitchinterval() < usual
     go.set()
     wait_until(lambda: sys.getswitchinterval() == usual, "turns of the usual length")

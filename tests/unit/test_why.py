@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.connect.evidence import End, Entry, Evidence, GroupCount, Line, Process
+from muster.deploy.connect.requests.why import (
+    End,
+    Evidence,
+    GroupCount,
+    ProcessState,
+    RecordedCall,
+    StackLine,
+)
 from muster.deploy.why.gather import with_silent
 from muster.deploy.why.positions import Rank
 from muster.deploy.why.verdict import Verdict, explain
@@ -48,15 +55,18 @@ def test_the_gallery_shows_the_verdict_on_each_bug(hang: Any) -> None:
 # -- ranks made up: four of them, of which the first three wait in all_reduce #9 for the last --
 
 NOW = 1_000_100.0
-READS = (Line("read", "torch/utils/data/loader.py", 3, False), Line("shards", "loader.py", 40, True))
+READS = (
+    StackLine("read", "torch/utils/data/loader.py", 3, False),
+    StackLine("shards", "loader.py", 40, True),
+)
 
 
-LIKE = Entry(
+LIKE = RecordedCall(
     *("d", "0", "call", 0, 0.0, "all_reduce"), where="train.py:88", dtype="float32", bytes=25_000_000, root=0
 )
 
 
-def entry(seq: int, at: float, state: Any = "d", **changes: Any) -> Entry:
+def entry(seq: int, at: float, state: Any = "d", **changes: Any) -> RecordedCall:
     return replace(LIKE, **{"state": state, "seq": seq, "number": seq, "at": at, "end": at + 0.1, **changes})
 
 
@@ -70,7 +80,7 @@ def rank(number: int, *, came: bool = True, waited: float = 41.0, pause: float =
         torch="2.13.0",
         groups=(GroupCount("0", "call", "0-3", len(entries)),),
         entries=tuple(entries),
-        process=Process(7, "S", resident=10**9, threads=4),
+        process=ProcessState(7, "S", resident=10**9, threads=4),
         frames=() if came else READS,
     )
     return Rank(number, f"node{number + 1}", replace(evidence, **changes))
@@ -90,11 +100,11 @@ def test_who_waits_where_and_who_never_came_are_two_lines() -> None:
 
 
 FATES: dict[str, dict[str, Any]] = {
-    "is stopped (SIGSTOP)": {"process": Process(7, "T")},
-    "is in the kernel (D, nfs_wait_bit_killable)": {"process": Process(7, "D", "nfs_wait_bit_killable")},
-    "is in the kernel (D, a disk or network file system?)": {"process": Process(7, "D", "0")},
+    "is stopped (SIGSTOP)": {"process": ProcessState(7, "T")},
+    "is in the kernel (D, nfs_wait_bit_killable)": {"process": ProcessState(7, "D", "nfs_wait_bit_killable")},
+    "is in the kernel (D, a disk or network file system?)": {"process": ProcessState(7, "D", "0")},
     "is swapping (2.8 GiB on the disk, 900 pages a second)": {
-        "process": Process(7, "D", faults=900.0, swapped=3 * 10**9)
+        "process": ProcessState(7, "D", faults=900.0, swapped=3 * 10**9)
     },
     "is gone: out of memory, the kernel chose it": {"process": None, "end": End(-9, out_of_memory=True)},
     "is gone: it ended with exit status 0": {"process": None, "end": End(0)},
@@ -177,14 +187,14 @@ def test_where_every_rank_has_come_the_network_is_left() -> None:
 
 
 def test_of_ranks_that_have_all_come_one_that_is_held_up_is_the_cause() -> None:
-    reads = rank(2, process=Process(7, "D", "folio_wait_bit"))
+    reads = rank(2, process=ProcessState(7, "D", "folio_wait_bit"))
     verdict = explain([rank(0), rank(1), reads, rank(3)])
     assert (verdict.kind, verdict.culprits, verdict.hang) == ("fate", (2,), True)
     assert verdict.cause == "every rank has come, but rank 2 on node3 is in the kernel (D, folio_wait_bit)"
 
 
 def test_without_a_record_only_stacks_are_compared_and_the_verdict_says_so() -> None:
-    waits = (Line("wait", "train.py", 9, True),)
+    waits = (StackLine("wait", "train.py", 9, True),)
     bare: dict[str, Any] = {"entries": (), "groups": (), "missing": "it has not imported torch.distributed"}
     ranks = [rank(number, frames=waits, **bare) for number in range(3)] + [rank(3, frames=READS, **bare)]
     verdict = explain(ranks)

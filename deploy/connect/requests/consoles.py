@@ -38,7 +38,7 @@ class Opened:
 
 
 @message(frozen=True)
-class Said:
+class ConsoleText:
     """What a rank has written; `ask`: the prompt of the line that it asks for. `over`: it has left."""
 
     text: _Text
@@ -48,4 +48,4 @@ class Said:
 
 EVAL = Request("console_eval", Answers, ranks=lambda answer: answer.ranks)
 OPEN = Request("console_open", Opened)
-SAY = Request("console_say", Said)
+SAY = Request("console_say", ConsoleText)

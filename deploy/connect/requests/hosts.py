@@ -96,7 +96,7 @@ class JobProcesses:
 
 
 @message(frozen=True)
-class Health:
+class HostHealth:
     """One host, as its agent measured it. Sizes in bytes; a limit of -1 is none."""
 
     user: Name
@@ -125,7 +125,7 @@ TIME = Request("time", Time)
 LOAD = Request("load", Nothing)
 MODULES = Request("modules", Nothing)
 FACTS = Request("facts", Facts)
-HEALTH = Request("health", Health)
+HEALTH = Request("health", HostHealth)
 OPEN_PORT = Request("open_port", OpenPort)
 FREE_PORT = Request("free_port", Nothing)
 PORT_THIEF = Request("port_thief", PortThief)

@@ -70,14 +70,14 @@ class JobState:
 
 
 @message(frozen=True)
-class Jobs:
+class JobList:
     """The jobs of a place."""
 
     jobs: Annotated[tuple[JobState, ...], AtMost(1 << 14)]
 
 
 @message(frozen=True)
-class Printed:
+class JobOutput:
     """What ranks printed, each text with the name of its log, and whether there is more.
 
     `at`: the bytes of `logs/order` that were read, from which another agent can continue.
@@ -102,8 +102,8 @@ class RunFiles:
     files: Annotated[tuple[tuple[Path, Bytes], ...], AtMost(MOST_ENTRIES)]
 
 
-JOBS = Request("jobs", Jobs)
-OUTPUT = Request("output", Printed)
+JOBS = Request("jobs", JobList)
+OUTPUT = Request("output", JobOutput)
 RECORD = Request("record", Nothing)
 END_DRIVER = Request("end_driver", Told)
 FILES = Request("files", RunFiles)

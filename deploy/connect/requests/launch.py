@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 from ...decode import AtMost, Like, message
 from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Words
+from ...hosts.containers import ContainerThere
 from .request import MOST_ENTRIES, Nothing, Payload, Pids, Request
 
 FETCHED = 1 << 22
@@ -51,7 +52,7 @@ class Outputs:
     more: bool
 
 
-class Frames(NamedTuple):
+class StackFrame(NamedTuple):
     """A line of a Python stack."""
 
     function: Words
@@ -63,7 +64,7 @@ class Frames(NamedTuple):
 class Stack:
     """Where a rank is, innermost first, or why that cannot be told."""
 
-    frames: Annotated[tuple[Frames, ...], AtMost(1 << 12)] = ()
+    frames: Annotated[tuple[StackFrame, ...], AtMost(1 << 12)] = ()
     error: Words = ""
 
 
@@ -75,6 +76,8 @@ class StacksHere:
 
 
 MISSING = Request("missing", Missing)
+CONTAINER = Request("container", ContainerThere)
+CONTAINER_START = Request("container_start", Nothing)
 STORE = Request("store", Nothing)
 PREPARE = Request("prepare", Prepared)
 START = Request("start", Nothing)

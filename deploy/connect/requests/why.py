@@ -1,10 +1,194 @@
-"""What is asked about a job that stands still."""
+"""What a host is asked about a job that stands still or is slow: the evidence and the arrivals of its ranks.
+
+deploy/agent/job/evidence.py and deploy/agent/job/arrivals.py gather the answers.
+"""
 
 from __future__ import annotations
 
-from ..arrivals import ArrivalsHere
-from ..evidence import EvidenceHere
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Literal, NamedTuple
+
+from ...decode import AtMost, Between, Like, message
+from ...hosts.bounds import Bytes, Code, Count, Name, Number, Path, Seconds, Words
 from .request import Request
+
+_Where = Annotated[str, AtMost(256)]
+_Rate = Annotated[float, Between(0, 1e9)]
+
+SETUP = "setup"
+"""In place of a group: what makes groups, `init_process_group` and `new_group`."""
+
+
+class StackLine(NamedTuple):
+    """A line of a Python stack; `own`: of a file of the user's project."""
+
+    function: Words
+    file: Path
+    line: Number | None
+    own: bool
+
+
+@message(frozen=True)
+class ProcessState:
+    """A rank's process: its state in proc(5), the kernel's function that it waits in, cores that it uses.
+
+    `faults`: pages a second that it waits for the disk for. Sizes in bytes.
+    """
+
+    pid: Count
+    state: Annotated[str, AtMost(1)]
+    waits_in: _Where = ""
+    busy: _Rate = 0.0
+    faults: _Rate = 0.0
+    resident: Bytes = 0
+    swapped: Bytes = 0
+    threads: Count = 0
+
+
+@message(frozen=True)
+class End:
+    """How a rank that is gone has ended."""
+
+    code: Code
+    out_of_memory: bool = False
+
+
+@message(frozen=True)
+class GroupCount:
+    """How many collectives of a group a rank has begun.
+
+    `ranks`: its members as `0-3,6,8-126/2`, empty for all, `?` if they are too many to say.
+    """
+
+    group: Name
+    kind: Name
+    ranks: Name
+    count: Count
+
+
+@message(frozen=True)
+class RecordedCall:
+    """A collective or message that a rank has begun. Times are of its host's clock.
+
+    `kind`: who counted it: `call` for calls of torch.distributed, `message` for send and recv, `work` for
+    Muster's MPI backend, `torch` for torch's own record.
+    """
+
+    state: Literal["i", "a", "d", "f"]
+    """In the call; the call has returned and the work goes on; complete; failed."""
+    group: Name
+    kind: Literal["call", "message", "work", "torch"]
+    seq: Count
+    """The number of it in the group, from 1 on."""
+    at: Seconds
+    op: Name
+    end: Seconds = 0.0
+    number: Count = 0
+    where: _Where = ""
+    """The line of the program: `train.py:88`."""
+    dtype: Name = ""
+    elements: Number = 0
+    bytes: Number = 0
+    root: Number | None = None
+    peer: Number | None = None
+    tag: Number = 0
+
+
+@message(frozen=True)
+class Evidence:
+    """All that a host knows of a rank. `missing`: why it has no record."""
+
+    now: Seconds
+    torch: Name = ""
+    missing: Words = ""
+    groups: Annotated[tuple[GroupCount, ...], AtMost(64)] = ()
+    entries: Annotated[tuple[RecordedCall, ...], AtMost(512)] = ()
+    trace: Annotated[tuple[RecordedCall, ...], AtMost(512)] = ()
+    process: ProcessState | None = None
+    frames: Annotated[tuple[StackLine, ...], AtMost(1 << 12)] = ()
+    error: Words = ""
+    """Why there is no stack."""
+    end: End | None = None
+
+
+@message(frozen=True)
+class EvidenceHere:
+    """The evidence of each rank of a host."""
+
+    ranks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Evidence], AtMost(1 << 12)] = field(
+        default_factory=dict
+    )
+
+
+MOST_ARRIVALS = 256  # of a rank in a group: what its ring holds
+_Share = Annotated[float, Between(0, 1)]
+
+
+class CallSite(NamedTuple):
+    """A collective of the program: its operation, line and size; `waits`: it ends when all have come."""
+
+    op: Name
+    where: Annotated[str, AtMost(256)]
+    bytes: Bytes
+    waits: bool
+
+
+@message(frozen=True)
+class GroupArrivals:
+    """The last collectives of a group that a rank has begun: three lists of the same length, in order.
+
+    `kind`: who counted, as of a `RecordedCall`. `at`: by the host's time of day. `sites`: places in
+    the list of sites of the rank.
+    """
+
+    group: Name
+    kind: Literal["call", "work", "torch"]
+    count: Count
+    """How many there were in all."""
+    seqs: Annotated[tuple[Count, ...], AtMost(MOST_ARRIVALS)]
+    at: Annotated[tuple[Seconds, ...], AtMost(MOST_ARRIVALS)]
+    sites: Annotated[tuple[Count, ...], AtMost(MOST_ARRIVALS)]
+    ranks: Name = ""
+    """Its members, as of a `GroupCount`."""
+
+
+@message(frozen=True)
+class Pressure:
+    """What kept the main thread of a rank from a processor since it was last asked for: shares of the time.
+
+    `busy` ran; `queued` was ready to run, and other threads had the processors; `throttled` is of the periods
+    of its cgroup's quota in which the quota was used up. None where the host does not count it.
+    """
+
+    busy: _Share | None = None
+    queued: _Share | None = None
+    throttled: _Share | None = None
+
+
+@message(frozen=True)
+class Arrivals:
+    """The collectives of a rank."""
+
+    sites: Annotated[tuple[CallSite, ...], AtMost(4 * MOST_ARRIVALS)] = ()
+    tracks: Annotated[tuple[GroupArrivals, ...], AtMost(16)] = ()
+    pressure: Pressure | None = None
+
+
+@message(frozen=True)
+class ArrivalsHere:
+    """The collectives of each rank of a host.
+
+    `unsent`: in which share of some readings data waited there to be sent to another host. `cost`: seconds of
+    processor time that all this took.
+    """
+
+    ranks: Annotated[Mapping[Annotated[str, Like(r"\d{1,7}")], Arrivals], AtMost(1 << 12)] = field(
+        default_factory=dict
+    )
+    unsent: _Share = 0.0
+    cost: Annotated[float, Between(0, 1e6)] = 0.0
+
 
 WHY = Request("why", EvidenceHere, ranks=lambda answer: answer.ranks)
 ARRIVALS = Request("arrivals", ArrivalsHere, ranks=lambda answer: answer.ranks)

@@ -14,7 +14,7 @@ from ...errors import MusterError
 from ..channel import Channel
 from ..cluster import Cluster
 from ..pipe import LostError
-from ..reports import Sent
+from ..reports import FileSent
 from ..requests.request import Nothing
 from ..requests.transfers import BLOB_COMPLETE, BLOB_PULL, BLOB_TAKE, FilesServed
 from .files import ANSWER_SECONDS, ActiveTransfer, Transfer, ancestors
@@ -87,7 +87,7 @@ class Sender:
         except (MusterError, OSError, LookupError) as error:
             if not (isinstance(error, LostError) and channel.ended):  # the other thread hears of that
                 reason = error.reason if isinstance(error, MusterError) else str(error)
-                channel.report(Sent(active.transfer.digest, error=reason))
+                channel.report(FileSent(active.transfer.digest, error=reason))
 
     def _send_file(self, channel: Channel, transfer: Transfer, offset: int) -> None:
         under_way, digest = self._unconfirmed[channel.host], transfer.digest
@@ -101,7 +101,7 @@ class Sender:
                 under_way.append(future)
                 offset += len(piece)
                 self.sent += len(piece)
-                channel.report(Sent(digest, offset))
+                channel.report(FileSent(digest, offset))
         channel.post(BLOB_COMPLETE, digest=digest, **transfer.words)
 
 
@@ -109,4 +109,4 @@ def _report_refusal(channel: Channel, digest: str, future: Future[Nothing]) -> N
     """Report why a host did not take a piece: a full disk, say."""
     error = future.exception()
     if isinstance(error, MusterError) and not isinstance(error, LostError):
-        channel.report(Sent(digest, error=error.reason))
+        channel.report(FileSent(digest, error=error.reason))

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..cluster import Cluster
 from ..pipe import why_lost
-from ..reports import FileGot, FileHave, FileStuck, Lost, Report, Sent
+from ..reports import FileGot, FileHave, FileSent, FileStuck, Lost, Report
 from ..requests.request import Answer, Request
 from ..requests.transfers import BLOB_FORGET, FilesServed
 from .files import ActiveTransfer, Receiver, Transfer
@@ -139,9 +139,9 @@ class Transfers:
     def _take(self, host: str, report: Report) -> None:
         """Handle the report of a host. It may only report what it waits for."""
         match report:
-            case Sent(error=error) if error:
+            case FileSent(error=error) if error:
                 self.lose(host, error)
-            case Sent(digest, have):
+            case FileSent(digest, have):
                 self._note(host, digest, have)
             case FileHave(digest, have) if self._waits(host, digest):
                 self._note(host, digest, have)

@@ -1,4 +1,4 @@
-"""An agent at the end of a child process's pipes."""
+"""An agent at the end of a child process's pipes, and one that is itself the child process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ import io
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from typing import cast
 
 from ...common.frames import Readable, Writable
+from ...errors import HostError
+from ..bootstrap import BOOTSTRAP
+from ..pipe import AGENT_KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMORY, LostError
 
 CLOSE_SECONDS, IMPATIENT_SECONDS = 10.0, 2.0
 # The source of the agent fits into it, so that writing it waits for no host (pipe(7): 64 KiB by default).
 PIPE_SIZE = 1 << 17
+# The agent's source fits into its pipe as a whole (Linux's default is 64 KiB): a host that reads nothing, or
+# prints before it reads, must not keep the driver from noticing it. ssh takes in 2 MiB at once anyway.
+ROOM = 1 << 18
 
 
 class _Unbuffered:
@@ -100,3 +107,33 @@ class ProcessPipe:
         if not (patient and self.leaves):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+
+
+class LocalPipe(ProcessPipe):
+    """An agent on the driver's own machine, below the driver: what `localhost` in a hosts file means."""
+
+    remote = False
+
+    def __init__(self, python: str | None) -> None:
+        try:
+            named = os.path.expanduser(python or sys.executable)  # noqa: PTH111  # Path raises for no such user
+            super().__init__([named, "-c", BOOTSTRAP])
+            with contextlib.suppress(OSError, AttributeError):  # of a user who has many pipes; elsewhere
+                fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, ROOM)
+        except OSError as error:
+            raise HostError(
+                "python.missing",
+                f"--python {python}: {error.strerror}",
+                PYTHON_MISSING,
+            ) from None
+
+    def last_words(self, said: str = "") -> LostError:
+        """The last line of stderr, and the exit status."""
+        status, said = self.end(said)
+        if status == -signal.SIGKILL:
+            return LostError(AGENT_KILLED, SEE_MEMORY, kind="agent.killed")
+        return LostError(
+            f"the agent ended with status {status}: {said}",
+            PYTHON_FAILED,
+            kind="python.failed",
+        )

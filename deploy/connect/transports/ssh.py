@@ -28,7 +28,7 @@ from ..pipe import AGENT_KILLED, KILLED, PYTHON_FAILED, PYTHON_MISSING, SEE_MEMO
 from .connection import PinnedClient
 from .host_keys import CertifiedHostKey, RevokedHostKey, UnknownHostKey, fingerprint
 from .login import TooManyKeysError
-from .remedies import remedy
+from .openssh import remedy
 from .ssh_config import Route, ssh_home
 
 if TYPE_CHECKING:
