@@ -10,6 +10,7 @@ from ..plan.planner import Tools
 AGENT = Path(__file__).parents[1] / "agent"
 IN_EVERY_RANK = ("sitecustomize.py", "muster_over.py")
 """The other files of in_rank/ are for ranks of a job with `--record`."""
+CONTAINER = ("container/keeper.py", "container/enter.py", "processes.py")
 
 
 def tools(*, inside: bool = False) -> Tools:
@@ -22,9 +23,9 @@ def tools(*, inside: bool = False) -> Tools:
         rsh=(job / "rsh.py").read_text(),
         in_rank=_texts(in_rank, IN_EVERY_RANK),
         recorder=_texts(in_rank, recorders),
-        container=_texts(AGENT / "container", ("keeper.py", "enter.py")) if inside else {},
+        container=_texts(AGENT, CONTAINER) if inside else {},
     )
 
 
 def _texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    return {name: (folder / name).read_text() for name in names}
+    return {Path(name).name: (folder / name).read_text() for name in names}

@@ -18,7 +18,6 @@ import pytest
 
 from muster.deploy.adhoc import run as fanout
 from muster.deploy.agent import commands, processes
-from muster.deploy.agent.container import keeper
 from muster.deploy.agent.job import supervisor
 from muster.deploy.agent.job.local_socket import LocalSocket
 from muster.deploy.agent.job.ranks import Ranks
@@ -122,10 +121,9 @@ def test_a_process_lives_until_its_last_thread_has_ended() -> None:
         try:
             wait_until(lambda: state() == "Z", "the end of the first thread")
             assert processes.process_table()[process.pid].state == "S"
-            assert process.pid in keeper.below(os.getpid())
             assert processes.end_all(lambda: processes.trees([process.pid])) == []
             assert state() == "Z"  # it is not waited for, but nothing of it lives
-            assert process.pid not in keeper.below(os.getpid())
+            assert process.pid not in processes.process_table()
         finally:
             process.kill()
     assert process.returncode == -signal.SIGTERM

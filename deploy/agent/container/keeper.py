@@ -1,4 +1,4 @@
-"""The first process of a job's container: starts what the agent wants inside, and ends with the agent.
+"""The first process of a job's container: starts the commands of the agent inside, and ends with the agent.
 
 It has one connection to the agent, its lifeline: when that closes, for whatever reason, it ends everything
 in the container and itself, and the engine removes the container. The agent's commands come through a socket
@@ -10,24 +10,22 @@ A program of its own, standard library only, run by the image's own Python (3.9)
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
-import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
-GRACE_SECONDS, POLL_SECONDS = 2.0, 0.02
+if TYPE_CHECKING or __package__:
+    from ..processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_agent, end_descendants, prctl
+else:  # a program of its own, beside which the other file lies
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from processes import PR_SET_CHILD_SUBREAPER, Reaper, die_with_agent, end_descendants, prctl
+
 STREAMS = 3
-
-
-def prctl(option: int, value: int) -> None:
-    """Call prctl(2)."""
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 class Lifeline:
@@ -55,12 +53,10 @@ class Lifeline:
 
 
 class ContainerCommands:
-    """Starts commands, waits for them and for what they left, and tells who asked how they ended."""
+    """Starts commands, waits for them and for processes that they left, and reports how each ended."""
 
     def __init__(self, lifeline: Lifeline) -> None:
-        self._lifeline = lifeline
-        self._changed = threading.Condition()
-        self._callers: dict[int, socket.socket] = {}
+        self._reaper = Reaper(lambda name, code: lifeline.send({"adopted": name, "code": code}))
         folder = lifeline.job["env"].get("PATH", "")
         path = os.pathsep.join(filter(None, (folder, os.environ.get("PATH", os.defpath))))
         self._environment = {**os.environ, **lifeline.job["env"], "PATH": path}
@@ -76,106 +72,44 @@ class ContainerCommands:
             _, streams, _, _ = socket.recv_fds(caller, 1, STREAMS)
             try:
                 stream = caller.makefile("rb")
-                asked = json.loads(stream.readline())
-                pid = self._start(asked, streams, caller)
+                process = self._start(json.loads(stream.readline()), streams, caller)
             finally:
                 for descriptor in streams:
                     os.close(descriptor)
-            if pid:
+            if process:
                 for line in stream:
-                    os.kill(pid, json.loads(line)["signal"])
+                    os.kill(process.pid, json.loads(line)["signal"])
                 with contextlib.suppress(ProcessLookupError):
-                    if pid in self._callers:  # the caller was killed: what it stands for goes too
-                        os.kill(pid, signal.SIGKILL)
+                    if process.returncode is None:  # the caller was killed, and its command ends with it
+                        os.kill(process.pid, signal.SIGKILL)
 
-    def _start(self, asked: dict[str, Any], streams: list[int], caller: socket.socket) -> int:
-        """Start a command; returns its process, or 0 if it could not be started."""
+    def _start(
+        self, command: dict[str, Any], streams: list[int], caller: socket.socket
+    ) -> subprocess.Popen[bytes] | None:
+        """Start a command; None if it could not be started."""
         try:
-            with self._changed:  # held until it is registered: a child may end at once
-                process = subprocess.Popen(
-                    asked["argv"],
-                    # mpirun starts ranks in the head's folder, which another host's container may not have.
-                    cwd=asked["cwd"] if os.path.isdir(asked["cwd"]) else "/",
-                    env={**self._environment, **asked["env"]},
-                    stdin=streams[0],
-                    stdout=streams[1],
-                    stderr=streams[2],
-                    start_new_session=True,
-                    preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
-                )
-                self._callers[process.pid] = caller
-                self._changed.notify()
+            return self._reaper.start(
+                command["argv"],
+                lambda code: _report(caller, code),
+                # mpirun starts ranks in the head's folder, which another host's container may not have.
+                cwd=command["cwd"] if os.path.isdir(command["cwd"]) else "/",
+                env={**self._environment, **command["env"]},
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
+                start_new_session=True,
+                preexec_fn=die_with_agent,  # with this process: the child only calls prctl
+            )
         except OSError as error:
-            os.write(streams[2], f"{asked['argv'][0]}: {error.strerror}\n".encode())
-            caller.sendall(b'{"code": 127}\n')
-            caller.shutdown(socket.SHUT_RDWR)
-            return 0
-        process.returncode = 0  # `reap` waits for it
-        return process.pid
-
-    def reap(self) -> None:
-        """Wait for every process that ends here."""
-        while True:
-            try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-                name = name_of(ended.si_pid) if ended else ""  # a process has its name until it is reaped
-                with self._changed:
-                    pid, status = os.waitpid(ended.si_pid if ended else -1, 0)
-                    caller = self._callers.pop(pid, None)
-            except ChildProcessError:
-                with self._changed:
-                    self._changed.wait(0.5)
-                continue
-            code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            if caller:
-                with contextlib.suppress(OSError):
-                    caller.sendall(json.dumps({"code": code}).encode() + b"\n")
-                    caller.shutdown(socket.SHUT_RDWR)
-            elif code < 0:
-                self._lifeline.send({"adopted": name, "code": code})
+            os.write(streams[2], f"{command['argv'][0]}: {error.strerror}\n".encode())
+            _report(caller, 127)
+            return None
 
 
-def name_of(pid: int) -> str:
-    """The name of a process, also of one that has ended but is not reaped."""
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def below(pid: int) -> list[int]:
-    """Every process below this one of which a thread lives, also where the first one has ended."""
-    children: dict[int, list[int]] = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        with (
-            contextlib.suppress(OSError),
-            open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as file,
-        ):
-            fields = file.read().rpartition(")")[2].split()
-            if fields[0] not in "ZX" or int(fields[17]) > 1:  # num_threads, proc(5)
-                children.setdefault(int(fields[1]), []).append(int(entry))
-    level, pids = children.get(pid, []), []
-    while level:
-        pids += level
-        level = [grandchild for child in level for grandchild in children.get(child, [])]
-    return pids
-
-
-def end_all() -> None:
-    """End every process below: SIGTERM, and SIGKILL after the time of grace."""
-    began = time.monotonic()
-    told: set[int] = set()
-    while living := below(os.getpid()):
-        for pid in living:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if time.monotonic() - began > GRACE_SECONDS:
-                    os.kill(pid, signal.SIGKILL)
-                elif pid not in told:
-                    told.add(pid)
-                    os.kill(pid, signal.SIGTERM)
-                    os.kill(pid, signal.SIGCONT)
-        time.sleep(POLL_SECONDS)
+def _report(caller: socket.socket, code: int) -> None:
+    with contextlib.suppress(OSError):
+        caller.sendall(json.dumps({"code": code}).encode() + b"\n")
+        caller.shutdown(socket.SHUT_RDWR)
 
 
 def main() -> None:
@@ -190,10 +124,10 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda got, frame: over.set())
     threading.Thread(target=commands.serve, args=(listener,), daemon=True).start()
-    threading.Thread(target=commands.reap, daemon=True).start()
     threading.Thread(target=lifeline.wait, args=(over,), daemon=True).start()
     over.wait()
-    end_all()
+    while end_descendants():  # a process that is stuck in the kernel keeps the container
+        pass
     os._exit(0)  # threads wait forever
 
 
