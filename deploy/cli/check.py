@@ -158,7 +158,7 @@ def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path)
 
 def _judge_site(slurm: str, launcher: LauncherName) -> tuple[Finding, ...]:
     """What is wrong with the Slurm site of this machine, for these options of salloc."""
-    from ..slurm.site import site  # noqa: PLC0415  # most checks need no Slurm
+    from ..slurm.programs import site  # noqa: PLC0415  # most checks need no Slurm
 
     return judge_site(site(_partition([] if slurm == HERE else salloc_words(slurm))), launcher)
 

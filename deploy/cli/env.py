@@ -16,7 +16,7 @@ from ..console.terminal import harmless
 from ..console.text import count, size
 from ..envs.diff import as_text, differences
 from ..errors import UsageError
-from ..hosts.environments import KEY, Environment
+from ..hosts.facts import KEY, Environment
 from .command import flag
 from .inventory import cluster_of
 from .shared import JSON, HostOptions

@@ -19,10 +19,10 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..hosts.hostfile_edit import appended, lines_of, without_local
 from ..hosts.slots import slot_rule
-from ..roster import candidates, inventory, report
+from ..roster import candidates, report
 from ..roster.additions import Additions, Seen, additions
 from ..roster.candidates import Candidate
-from ..roster.ssh_aliases import aliases
+from ..roster.sources import aliases, load_inventory
 from .command import Command, Exit, flag
 from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, JSON, PYTHON, SLOTS
 
@@ -153,7 +153,7 @@ class _Roster:
         """The hosts that a user means, and those of an inventory that cannot be taken."""
         if not source:
             return candidates.of_words(words, self.aliases), {}
-        read = inventory.load(Path(source))
+        read = load_inventory(Path(source))
         return candidates.of_inventory(read, words, self.aliases, Path(source).name)
 
     def scan(self, hosts: Sequence[Host]) -> dict[str, Seen]:

@@ -107,8 +107,8 @@ def cluster_of(options: HostOptions) -> Cluster:
 def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventory]:
     """The hosts of an allocation: one that salloc gives for these words, or the one that is HERE."""
     from ..slurm import grant  # noqa: PLC0415  # most commands need no Slurm
+    from ..slurm.allocation import steps  # noqa: PLC0415
     from ..slurm.blame import blame_for_unfit, blame_slurm  # noqa: PLC0415
-    from ..slurm.steps import steps  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         if options.slurm == HERE:
@@ -148,7 +148,7 @@ def slurm_of(launcher: str, slurm: str) -> str:
         return slurm
     slurm = slurm or (HERE if os.environ.get("SLURM_JOB_ID") else "")
     if slurm:
-        from ..slurm.site import require_pmix  # noqa: PLC0415  # most launches need no Slurm
+        from ..slurm.programs import require_pmix  # noqa: PLC0415  # most launches need no Slurm
 
         require_pmix()
     return slurm

@@ -13,7 +13,7 @@ from typing import ClassVar
 from ..connect.opener import config_beside
 from ..errors import UsageError
 from ..hosts import hostfile
-from ..roster.inventory import require_own_variables
+from ..roster.sources import require_own_variables
 from .command import Command, flag
 from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, MUSTER
 

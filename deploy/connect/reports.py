@@ -14,7 +14,7 @@ from ..decode import MALFORMED, AtMost, Between, Like, message
 from ..errors import HostError
 from ..hosts import samples
 from ..hosts.bounds import Bytes, Code, Count, DiffId, Digest, Name, Number, Printed, Rank, Seconds, Words
-from ..hosts.environments import Environment
+from ..hosts.facts import Environment
 from ..hosts.samples import HostSample
 
 _RankName = Annotated[str, Like(r"\d{1,7}")]

@@ -15,9 +15,7 @@ from ..console.fold import fold_names
 from ..console.progress import MB
 from ..console.text import count
 from ..errors import UsageError
-from ..hosts.environments import Environment, EnvironmentsThere
-from ..hosts.facts import Facts
-from ..hosts.interpreter import with_interpreter
+from ..hosts.facts import Environment, Facts, HostEnvironments, with_interpreter
 from . import fetch, uv
 from .lock import Lock, locked
 from .make import Making
@@ -85,7 +83,7 @@ class Bringing(EnvironmentsAsked):
                 "--system-torch"
             )
 
-    def _line(self, lock: Lock, there: Mapping[str, EnvironmentsThere], lacking: list[str]) -> str:
+    def _line(self, lock: Lock, there: Mapping[str, HostEnvironments], lacking: list[str]) -> str:
         missing = {*lacking}
         have = [host for host in there if host not in missing]
         parts = [
@@ -96,7 +94,7 @@ class Bringing(EnvironmentsAsked):
         what = f"{count(len(lock.packages), 'package')} of {lock.source} for Python {lock.python}{torch}"
         return f"{what}, environment {lock.key}: {'; '.join(parts)}"
 
-    def _inside(self, facts: Facts, there: EnvironmentsThere, lock: Lock) -> Facts:
+    def _inside(self, facts: Facts, there: HostEnvironments, lock: Lock) -> Facts:
         """What a launch would find on a host, if its environment were made now."""
         if known := there.environments.get(lock.key):
             return with_interpreter(facts, known)
@@ -121,7 +119,7 @@ class Bringing(EnvironmentsAsked):
     # -- making --
 
     def _make(
-        self, cluster: Cluster, lock: Lock, lacking: list[str], there: Mapping[str, EnvironmentsThere]
+        self, cluster: Cluster, lock: Lock, lacking: list[str], there: Mapping[str, HostEnvironments]
     ) -> dict[str, Environment]:
         """Let the hosts make the environment; `UnfitError` with the words of every host that could not.
 

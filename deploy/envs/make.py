@@ -15,7 +15,7 @@ from ..connect.transfer.files import LocalFile, serve, transfers_of
 from ..connect.transfer.transfers import Tell, Transfers
 from ..console.text import count
 from ..errors import UnfitError
-from ..hosts.environments import Environment
+from ..hosts.facts import Environment
 from .fetch import Wheel
 from .lock import Lock
 from .wanted import Requirements

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ..console.fold import fold, fold_names
 from ..errors import UnfitError
-from ..hosts.environments import EnvironmentsThere
-from ..hosts.facts import Facts
+from ..hosts.facts import Facts, HostEnvironments
 from .wanted import Platform, Requirements
 
 MACHINES = ("x86_64", "aarch64")
@@ -15,7 +14,7 @@ OLDEST_GLIBC = (2, 17)
 
 
 def platform_of(
-    asked: Requirements, facts: Mapping[str, Facts], there: Mapping[str, EnvironmentsThere], launcher: str
+    asked: Requirements, facts: Mapping[str, Facts], there: Mapping[str, HostEnvironments], launcher: str
 ) -> Platform:
     """What all hosts have; `UnfitError` names the hosts that differ where they must not."""
     _require_wheels(there)
@@ -60,7 +59,7 @@ def _same(hosts: Mapping[str, object], value: Callable[[str], str], what: str, r
     return values[0][1]
 
 
-def _require_wheels(there: Mapping[str, EnvironmentsThere]) -> None:
+def _require_wheels(there: Mapping[str, HostEnvironments]) -> None:
     reasons = []
     for host, known in there.items():
         if known.machine not in MACHINES:

@@ -10,9 +10,7 @@ from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.requests.packages import ENVIRONMENTS
 from ..errors import UnfitError
-from ..hosts.environments import EnvironmentsThere
-from ..hosts.facts import Facts
-from ..hosts.interpreter import with_interpreter
+from ..hosts.facts import Facts, HostEnvironments, with_interpreter
 
 ENVIRONMENTS_SECONDS = 30.0
 
@@ -38,13 +36,13 @@ class EnvironmentsAsked:
     """The environments of each host: asked early, taken later."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, Future[EnvironmentsThere]] = {}
+        self._asked: dict[str, Future[HostEnvironments]] = {}
 
     def ask(self, channel: Channel) -> None:
         """Ask a host."""
         self._asked[channel.host] = channel.post(ENVIRONMENTS)
 
-    def of(self, cluster: Cluster) -> dict[str, EnvironmentsThere]:
+    def of(self, cluster: Cluster) -> dict[str, HostEnvironments]:
         """The environments of every host."""
         there = {}
         for host, channel in cluster.channels.items():

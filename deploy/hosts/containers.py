@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from ..decode import AtMost, Like
 from ..errors import UnfitError
 from .bounds import AbsolutePath, Count, Number, Words
-from .facts import Facts
-from .interpreter import Interpreter, with_interpreter
+from .facts import Facts, Interpreter, with_interpreter
 
 EngineName = Literal["docker", "podman", "apptainer"]
 ENGINES: tuple[EngineName, ...] = ("docker", "podman", "apptainer")
@@ -21,7 +20,7 @@ SHOWN = 12  # characters of an image's id
 
 
 @dataclass(frozen=True)
-class Inside(Interpreter):
+class ImageContents(Interpreter):
     """What ranks find in the image."""
 
     mpi_error: Words | None
@@ -30,7 +29,7 @@ class Inside(Interpreter):
 
 
 @dataclass(frozen=True)
-class ContainerThere:
+class HostImage:
     """The image on a host, and how its engine starts a container of it."""
 
     engine: EngineName
@@ -46,7 +45,7 @@ class ContainerThere:
     """The SHA-256 that names the image; empty where the host does not have it."""
     digests: Annotated[tuple[Annotated[str, Like(r"[0-9a-f]{64}")], ...], AtMost(64)]
     """The digests by which registries know the image."""
-    inside: Inside | None
+    inside: ImageContents | None
     user: Annotated[str, Like(r"[^\s:]{1,64}")]
     gid: Count
     groups: Annotated[tuple[Count, ...], AtMost(1 << 10)]
@@ -61,7 +60,7 @@ class ContainerThere:
     """Equal on hosts that share a home folder: whose containers may be swept."""
 
 
-def inside(facts: Facts, there: ContainerThere) -> Facts:
+def inside(facts: Facts, there: HostImage) -> Facts:
     """What a launch finds on a host if its ranks run in the image. Without an Open MPI there, the host's.
 
     In that case the image's mpi4py, if any, has no library that fits to it, so ranks start without it.
@@ -73,7 +72,7 @@ def inside(facts: Facts, there: ContainerThere) -> Facts:
     return with_interpreter(facts, usable, found.mpi_error)
 
 
-def require_same(image: str, there: Mapping[str, ContainerThere]) -> None:
+def require_same(image: str, there: Mapping[str, HostImage]) -> None:
     """`UnfitError` for hosts whose image is another than that of the first host, or has too old a Python."""
     first, model = next(iter(there.items()))
     of_first = f"{model.id[:SHOWN]} on {first}"
@@ -101,7 +100,7 @@ def what_brings(image: str, engine: EngineName) -> str:
     return "muster put" if engine == "apptainer" else f"muster image.push --image {image}"
 
 
-def _same_again(image: str, known: ContainerThere) -> str:
+def _same_again(image: str, known: HostImage) -> str:
     bring = what_brings(image, known.engine)
     if known.engine == "apptainer":
         return f"copy one file to all hosts: {bring}"

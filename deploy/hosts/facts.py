@@ -1,13 +1,18 @@
-"""What the driver knows about the hosts before it plans. Pure: `cluster` gathers it."""
+"""What hosts report of themselves before a launch: their software, and the environments made there. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from ..decode import AtMost, Between, Like
-from .bounds import AbsolutePath, Address, Bytes, Count, Interface, Name, Version, Words
+from .bounds import AbsolutePath, Address, Bytes, Count, Interface, Name, Seconds, Version, Words
+
+MOST_ENVIRONMENTS = 1024
+KEY = r"[0-9a-f]{20}"
+Key = Annotated[str, Like(KEY)]
+"""The name of an environment: the beginning of its lock's SHA-256."""
 
 
 @dataclass(frozen=True)
@@ -32,3 +37,58 @@ class Facts:
     """Why mpirun could not say its version."""
     memory: Bytes | None = None
     """Bytes of the machine's memory."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python with its packages, and the Open MPI beside it."""
+
+    executable: AbsolutePath
+    python: Annotated[str, Like(r"\d{1,4}\.\d{1,4}[\w.+-]{0,64}")]
+    torch: Version | None
+    mpi4py: Version | None
+    mpirun: AbsolutePath | None
+    """Its own mpirun; None if it brings none."""
+    mpi: Annotated[str, Like(r"\d{1,4}\.\d{1,4}\.\d{1,4}")] | None
+
+
+def with_interpreter(facts: Facts, own: Interpreter, mpi_error: str | None = None) -> Facts:
+    """What a launch finds on a host if its ranks run with this Python; without an Open MPI, with the host's.
+
+    `mpi_error`: why its own Open MPI does not work.
+    """
+    known = replace(facts, executable=own.executable, python=own.python, torch=own.torch, mpi4py=own.mpi4py)
+    if own.mpirun is None:
+        return known
+    return replace(known, mpirun=own.mpirun, mpi=own.mpi, mpi_error=mpi_error)
+
+
+@dataclass(frozen=True)
+class Environment(Interpreter):
+    """An environment that is complete on a host.
+
+    `bytes`: the size of this environment; shared files count in each environment.
+    """
+
+    source: Name
+    """The file that it was made from, as the user named it."""
+    packages: Count
+    bytes: Bytes
+    used: Seconds
+    """When a launch last used it."""
+
+
+@dataclass(frozen=True)
+class HostEnvironments:
+    """The environments of a host, and what decides which wheels run there."""
+
+    home: Annotated[str, Like(r"[0-9a-f]{32}")]
+    """Equal on hosts that share a home folder."""
+    machine: Annotated[str, Like(r"\w{1,32}")]
+    glibc: Annotated[str, Like(r"(\d{1,3}\.\d{1,3})?")]
+    """Empty with another C library."""
+    driver: Annotated[str, Like(r"(\d{1,4}(\.\d{1,5}){0,3})?")]
+    """The version of NVIDIA's driver; empty without one."""
+    environments: Annotated[Mapping[Key, Environment], AtMost(MOST_ENVIRONMENTS)] = field(
+        default_factory=dict
+    )

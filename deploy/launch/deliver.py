@@ -22,7 +22,7 @@ from ..connect.requests.hosts import FREE_PORT, LOAD
 from ..connect.requests.launch import CONTAINER, CONTAINER_START, MISSING, PREPARE, STORE, Missing, Prepared
 from ..connect.requests.request import Nothing
 from ..errors import MusterError, UnfitError
-from ..hosts.containers import ContainerThere, EngineName, require_same, what_brings
+from ..hosts.containers import EngineName, HostImage, require_same, what_brings
 from ..plan.launch_plan import HostPlan, LaunchPlan
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec
@@ -40,19 +40,19 @@ class LaunchImages:
     def __init__(self, spec: LaunchSpec, say: Callable[[str], None]) -> None:
         self._image, self._engine, self._say = spec.image, spec.engine, say
         self._survey = _SURVEY.read_bytes()
-        self._asked: dict[str, Future[ContainerThere]] = {}
+        self._asked: dict[str, Future[HostImage]] = {}
 
     def ask(self, channel: Channel) -> None:
         """Ask a host for the image while other hosts are still connecting."""
         self._asked[channel.host] = self._post(channel, pull=False)
 
-    def require(self, cluster: Cluster, *, pull: bool) -> Mapping[str, ContainerThere]:
+    def require(self, cluster: Cluster, *, pull: bool) -> Mapping[str, HostImage]:
         """The image of every host; `UnfitError` where it is missing or another. `pull`: fetch it."""
         channels = cluster.channels
         for host in channels.keys() - self._asked.keys():
             self.ask(channels[host])
 
-        def look(host: str) -> ContainerThere:
+        def look(host: str) -> HostImage:
             return channels[host].wait(self._asked.pop(host), LOOK_SECONDS)
 
         there = on_every(channels, look, interrupted=cluster.close).require_all()
@@ -69,7 +69,7 @@ class LaunchImages:
         require_same(self._image, there)
         return there
 
-    def _fetch(self, channel: Channel, engine: EngineName) -> ContainerThere:
+    def _fetch(self, channel: Channel, engine: EngineName) -> HostImage:
         try:
             return channel.wait(self._post(channel, pull=True), PULL_SECONDS)
         except LostError:
@@ -83,10 +83,10 @@ class LaunchImages:
                 f"{error.reason}; {login}bring it from here: {bring}", host=channel.host
             ) from None
 
-    def _post(self, channel: Channel, *, pull: bool) -> Future[ContainerThere]:
+    def _post(self, channel: Channel, *, pull: bool) -> Future[HostImage]:
         return channel.post(CONTAINER, self._survey, image=self._image, engine=self._engine, pull=pull)
 
-    def _lacks(self, there: ContainerThere) -> str:
+    def _lacks(self, there: HostImage) -> str:
         if there.engine == "apptainer":
             return f"there is no {self._image}; bring it: {what_brings(self._image, there.engine)}"
         return (

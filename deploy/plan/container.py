@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..common.paths import JobPaths, MusterPaths
 from ..errors import HostError, UnfitError
-from ..hosts.containers import SHOWN, ContainerThere, inside
+from ..hosts.containers import SHOWN, HostImage, inside
 from ..hosts.facts import Facts
 from .launch_plan import ContainerPlan, HostPlan, RemoteFile
 from .spec import LaunchSpec, Mount
@@ -23,7 +23,7 @@ PRIVATE = "$MUSTER_AGENT"
 """The agent's private folder in the engine's argv: the agent puts in its own (deploy/agent/container)."""
 
 
-def plan_container(spec: LaunchSpec, host: str, facts: Facts, there: ContainerThere) -> ContainerPlan:
+def plan_container(spec: LaunchSpec, host: str, facts: Facts, there: HostImage) -> ContainerPlan:
     """The container of a host; `HostError` for GPUs that cannot get into one."""
     paths, muster = JobPaths.of(facts.home, spec.job), MusterPaths.of_home(facts.home)
     apptainer = there.engine == "apptainer"
@@ -47,7 +47,7 @@ def container_name(spec: LaunchSpec, host: str) -> str:
     return re.sub(r"[^\w.-]", "-", f"muster-{spec.job}-{spec.attempt}-{host}")
 
 
-def passwd(facts: Facts, there: ContainerThere) -> str | None:
+def passwd(facts: Facts, there: HostImage) -> str | None:
     """The /etc/passwd of the container: the image's with the user added. None if the image knows the number.
 
     mpirun, and Python's getpass, fail for a user without an entry.
@@ -62,7 +62,7 @@ def passwd(facts: Facts, there: ContainerThere) -> str | None:
     return "\n".join((*others, entry)) + "\n"
 
 
-def _engine(spec: LaunchSpec, name: str, facts: Facts, there: ContainerThere) -> tuple[str, ...]:
+def _engine(spec: LaunchSpec, name: str, facts: Facts, there: HostImage) -> tuple[str, ...]:
     """The options of `docker run` and `podman run`, which are the same but for users and limits."""
     paths = JobPaths.of(facts.home, spec.job)
     own = ("--name", name, "--label", f"muster.home={there.home}", "--label", f"muster.folder={paths.folder}")
@@ -79,7 +79,7 @@ def _engine(spec: LaunchSpec, name: str, facts: Facts, there: ContainerThere) ->
     )
 
 
-def _users(facts: Facts, there: ContainerThere) -> Iterator[str]:
+def _users(facts: Facts, there: HostImage) -> Iterator[str]:
     """Files that ranks write belong to the user, whatever user the image has."""
     uid, gid = _user(facts, there)
     yield from ("--user", f"{uid}:{gid}")
@@ -96,17 +96,17 @@ def _users(facts: Facts, there: ContainerThere) -> Iterator[str]:
             yield from ("--ulimit", f"nofile={there.open_files}:{there.open_files}")
 
 
-def _user(facts: Facts, there: ContainerThere) -> tuple[int, int]:
+def _user(facts: Facts, there: HostImage) -> tuple[int, int]:
     """The user's numbers inside. A rootless docker has the user as its root."""
     return (0, 0) if there.engine == "docker" and there.rootless else (facts.uid, there.gid)
 
 
-def inner_uid(facts: Facts, there: ContainerThere) -> int:
+def inner_uid(facts: Facts, there: HostImage) -> int:
     """The user's number as programs in the container see it."""
     return _user(facts, there)[0]
 
 
-def _apptainer(spec: LaunchSpec, facts: Facts, there: ContainerThere) -> tuple[str, ...]:
+def _apptainer(spec: LaunchSpec, facts: Facts, there: HostImage) -> tuple[str, ...]:
     """The options of `apptainer exec`, whose network, processes and devices are the host's anyway."""
     binds = (f"{mount.source}:{mount.target}{':ro' * mount.read_only}" for mount in _mounts(spec, facts))
     gpus = ("--nv",) if _gpus(spec, facts, there) else ()
@@ -141,7 +141,7 @@ def _quoted(field: str) -> str:
     return f'"{doubled}"' if re.search(r'[",\n]', field) else field
 
 
-def _gpus(spec: LaunchSpec, facts: Facts, there: ContainerThere) -> tuple[str, ...]:
+def _gpus(spec: LaunchSpec, facts: Facts, there: HostImage) -> tuple[str, ...]:
     """How the host's NVIDIA GPUs get in. If the ranks are to see no GPU, the container gets none."""
     if not facts.gpus or dict(spec.env).get("CUDA_VISIBLE_DEVICES") in {"", "-1"}:
         return ()
@@ -159,7 +159,7 @@ def _gpus(spec: LaunchSpec, facts: Facts, there: ContainerThere) -> tuple[str, .
 
 
 def found_inside(
-    spec: LaunchSpec, outside: Mapping[str, Facts], there: Mapping[str, ContainerThere]
+    spec: LaunchSpec, outside: Mapping[str, Facts], there: Mapping[str, HostImage]
 ) -> Mapping[str, Facts]:
     """What the launch finds in the image on each host; `UnfitError` without what starts the ranks."""
     if not there:
@@ -183,7 +183,7 @@ def contained(
     spec: LaunchSpec,
     plans: Sequence[HostPlan],
     outside: Mapping[str, Facts],
-    there: Mapping[str, ContainerThere],
+    there: Mapping[str, HostImage],
     *,
     programs: Mapping[str, str],
 ) -> tuple[HostPlan, ...]:
@@ -205,7 +205,7 @@ def contained(
 
 
 def _container_files(
-    host: HostPlan, container: ContainerPlan, facts: Facts, there: ContainerThere, texts: Mapping[str, str]
+    host: HostPlan, container: ContainerPlan, facts: Facts, there: HostImage, texts: Mapping[str, str]
 ) -> Iterator[RemoteFile]:
     """What a container needs in the job's folder. mpirun outside starts a `muster-rank` that goes inside."""
     programs = JobPaths(host.folder).programs

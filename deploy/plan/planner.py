@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from ..common.paths import JobPaths, MusterPaths
 from ..console.text import count
-from ..hosts.containers import ContainerThere
+from ..hosts.containers import HostImage
 from ..hosts.facts import Facts
 from ..hosts.hostfile import Host
 from ..hosts.rendezvous import ClusterFacts
@@ -50,7 +50,7 @@ def plan(
     facts: ClusterFacts,
     *,
     tools: Tools,
-    containers: Mapping[str, ContainerThere] | None = None,
+    containers: Mapping[str, HostImage] | None = None,
 ) -> LaunchPlan:
     """The plan of a launch. `UsageError` if there can be none, `UnfitError` for hosts that are unfit.
 

@@ -1,16 +1,21 @@
-"""An allocation of Slurm as hosts, from the variables that Slurm sets for it. Pure: text in, hosts out.
+"""An allocation of Slurm as hosts, which the driver reaches by steps of Slurm.
 
-salloc(1) and sbatch(1), section OUTPUT ENVIRONMENT VARIABLES, describe the variables.
+Slurm describes it by variables: salloc(1) and sbatch(1), section OUTPUT ENVIRONMENT VARIABLES.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 
+from ..connect.pipe import OpenPipe
+from ..connect.transports.srun import SrunPipe
 from ..errors import UsageError
 from ..hosts.hostfile import MAX_HOSTS, MAX_SLOTS, Host
+from ..plan.spec import LaunchSpec
+from . import programs
 
 PREFIX = "SLURM_"
 _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
@@ -18,7 +23,7 @@ _GPUS = re.compile(r"(?:[A-Za-z0-9_.-]+:)?(\d{1,4})(?:\(.*\))?")
 _JOB = re.compile(r"\d{1,10}")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Allocation:
     """Hosts that Slurm gave to a job of Slurm."""
 
@@ -71,3 +76,29 @@ def repeated(text: str) -> list[int]:
             return []
         numbers += [int(match[1])] * times
     return numbers
+
+
+def on_hosts(spec: LaunchSpec, given: Allocation) -> LaunchSpec:
+    """The job on the hosts of the allocation; `UsageError` if they are too few."""
+    if spec.min_hosts > len(given.hosts):
+        raise UsageError(f"--min-hosts {spec.min_hosts}: Slurm gave {len(given.hosts)}")
+    return dataclasses.replace(
+        spec,
+        hosts=given.hosts,
+        min_hosts=spec.min_hosts or len(given.hosts),
+        allocation=given.job,
+    )
+
+
+def steps(python: str, given: Allocation, *, look: Callable[[str], str] = programs.ended) -> OpenPipe:
+    """Opens an agent as a step of the allocation. `look`: what Slurm says about the end of the job."""
+    explain, command = partial(programs.why_lost, given.job, look=look), from_home(python or "python3")
+    return lambda host: SrunPipe(given.job, host, command, explain)
+
+
+def from_home(python: str) -> str:
+    """The path as it is meant over SSH, where it begins at the home folder: `~/venv/bin/python`.
+
+    A step begins in the folder of its driver, which is not the user's.
+    """
+    return f"~/{python}" if re.match(r"[^~/][^/]*/", python) else python

@@ -28,9 +28,9 @@ from ..errors import MusterError, UsageError
 from ..jobs.detach import own_code
 from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec, is_secret
+from .allocation import from_home
 from .mark import write_mark
 from .programs import SECONDS, ask, complaint, missing
-from .steps import from_home
 
 BATCH, LOG = "batch", "driver.log"
 # The words of the user come later, and win. B: the driver alone gets the signal, and passes it to the ranks.

@@ -27,12 +27,11 @@ from ..jobs.verdict import end_unstarted, why_unstarted
 from ..launch.result import LaunchResult
 from ..plan.spec import LaunchSpec
 from . import programs
-from .allocation import Allocation
+from .allocation import Allocation, on_hosts, steps
 from .batch import BATCH, NOTIFY, with_secrets
 from .blame import blame_own_end
 from .grant import here
 from .mark import mark_of
-from .steps import on_hosts, steps
 
 SAVED = 75
 """EX_TEMPFAIL of sysexits.h: how a program ends that has saved after a warning (docs/how-to/own-model.md)."""

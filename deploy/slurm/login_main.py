@@ -15,10 +15,10 @@ from ..jobs import detached_main
 from ..jobs.detached_main import Hosts
 from ..jobs.run_folder import RunFolder
 from ..plan.spec import LaunchSpec
+from .allocation import on_hosts, steps
 from .blame import blame_slurm
 from .grant import granted
-from .site import require_pmix
-from .steps import on_hosts, steps
+from .programs import require_pmix
 
 
 def main(folder_name: str) -> None:

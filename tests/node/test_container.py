@@ -21,7 +21,7 @@ from muster.deploy.connect.reports import CommandEnd, LauncherLine
 from muster.deploy.connect.requests.launch import CONTAINER, CONTAINER_START, PREPARE, START, STOP
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError, UnfitError
-from muster.deploy.hosts.containers import ContainerThere
+from muster.deploy.hosts.containers import HostImage
 from muster.deploy.jobs.programs import AGENT, tools
 from muster.deploy.launch.deliver import LaunchImages
 from muster.deploy.plan.program import Program
@@ -62,7 +62,7 @@ def asked(engine: Path) -> list[str]:
     return [word for word in words if word != "ps"]
 
 
-def look(home: Path, image: str = "me/it:1", *, engine: str = "", pull: bool = False) -> ContainerThere:
+def look(home: Path, image: str = "me/it:1", *, engine: str = "", pull: bool = False) -> HostImage:
     answer = Containers(home).do_container({"image": image, "engine": engine, "pull": pull}, SURVEY)
     return CONTAINER.read(json.loads(json.dumps(answer)))
 

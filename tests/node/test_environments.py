@@ -23,7 +23,7 @@ from muster.deploy.common.durable import read_sealed, write_sealed
 from muster.deploy.connect.requests.packages import ENVIRONMENTS
 from muster.deploy.decode import from_json
 from muster.deploy.envs import uv
-from muster.deploy.hosts.environments import Environment
+from muster.deploy.hosts.facts import Environment
 from tests.damage import DAMAGE
 from tests.packages import make_wheel
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.containers import ContainerThere
+from muster.deploy.hosts.containers import HostImage
 from muster.deploy.hosts.facts import Facts
 from muster.deploy.hosts.rendezvous import ClusterFacts, Rendezvous
 from muster.deploy.plan.launch_plan import LaunchPlan
@@ -75,6 +75,6 @@ def make_plan(
         20123,
         {name: "lo" if single else next(iter(facts.interfaces.values())) for name, facts in by_host.items()},
     )
-    there: Mapping[str, ContainerThere] | None = containers
+    there: Mapping[str, HostImage] | None = containers
     known = ClusterFacts(by_host, rendezvous)
     return plan(request, placement, known, tools=TOOLS, containers=there)

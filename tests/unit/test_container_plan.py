@@ -9,14 +9,14 @@ import pytest
 
 from muster.deploy.cli.options import container
 from muster.deploy.errors import UnfitError, UsageError
-from muster.deploy.hosts.containers import ContainerThere, EngineName, Inside, require_same
+from muster.deploy.hosts.containers import EngineName, HostImage, ImageContents, require_same
 from muster.deploy.plan.launch_plan import ContainerPlan, HostPlan, LaunchPlan
 from muster.deploy.plan.spec import Mount
 from tests.unit.plans import make_plan
 
 REF, ID = "nvcr.io/nvidia/pytorch:25.01-py3", "ab" * 32
 USERS = "root:x:0:0:root:/root:/bin/bash\nubuntu:x:1001:1001::/home/ubuntu:/bin/bash\n"
-INSIDE = Inside(
+INSIDE = ImageContents(
     executable="/usr/bin/python",
     python="3.12.3",
     torch="2.6.0a0",
@@ -26,7 +26,7 @@ INSIDE = Inside(
     mpi_error=None,
     passwd=USERS,
 )
-DOCKER = ContainerThere(
+DOCKER = HostImage(
     engine="docker",
     program="/usr/bin/docker",
     rootless=False,
@@ -46,14 +46,12 @@ DOCKER = ContainerThere(
 JOB = "/home/ml/.muster/jobs/20261120-120000-abcd"
 
 
-def planned(
-    there: ContainerThere = DOCKER, *, facts: dict[str, Any] | None = None, **spec: Any
-) -> LaunchPlan:
+def planned(there: HostImage = DOCKER, *, facts: dict[str, Any] | None = None, **spec: Any) -> LaunchPlan:
     known = {"node1": facts or {}}
     return make_plan("node1 slots=2", facts=known, containers={"node1": there}, image=REF, **spec)
 
 
-def on_node1(there: ContainerThere = DOCKER, **more: Any) -> tuple[HostPlan, ContainerPlan]:
+def on_node1(there: HostImage = DOCKER, **more: Any) -> tuple[HostPlan, ContainerPlan]:
     host = planned(there, **more).hosts[0]
     assert host.container
     return host, host.container
@@ -72,7 +70,7 @@ def text(host: HostPlan, name: str) -> str:
     return next(file.text for file in host.files if file.path == f"{JOB}/bin/{name}")
 
 
-def without_mpi(**changes: Any) -> ContainerThere:
+def without_mpi(**changes: Any) -> HostImage:
     inside = dataclasses.replace(INSIDE, mpirun=None, mpi=None, mpi4py="4.1.1", **changes)
     return dataclasses.replace(DOCKER, inside=inside)
 
@@ -115,7 +113,7 @@ def test_torchrun_is_the_images_and_runs_inside() -> None:
     ],
 )
 def test_an_image_that_cannot_start_ranks_is_refused_with_its_name(
-    launcher: str, there: ContainerThere, facts: dict[str, Any], why: str
+    launcher: str, there: HostImage, facts: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(UnfitError) as caught:
         planned(there, facts=facts, launcher=launcher)

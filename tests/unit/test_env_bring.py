@@ -26,7 +26,7 @@ from muster.deploy.envs.present import Present
 from muster.deploy.envs.wanted import Requirements
 from muster.deploy.errors import UnfitError, UsageError
 from muster.deploy.hosts import hostfile
-from muster.deploy.hosts.environments import Environment, EnvironmentsThere
+from muster.deploy.hosts.facts import Environment, HostEnvironments
 from tests.packages import make_wheel, require
 from tests.unit.plans import NODE, make_plan
 
@@ -61,7 +61,7 @@ class Channel:
         future: Future[Any] = Future()
         answer: Any = Nothing()
         if request is ENVIRONMENTS:
-            answer = EnvironmentsThere(self.home, "x86_64", "2.41", "", dict(self.made))
+            answer = HostEnvironments(self.home, "x86_64", "2.41", "", dict(self.made))
         elif request is BLOB_SERVE:
             answer = FilesServed(20123, ("10.0.0.1",), {}, "ef" * 16)
         elif request in {BLOB_COMPLETE, BLOB_PULL}:

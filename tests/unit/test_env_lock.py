@@ -14,16 +14,15 @@ from muster.deploy.envs.lock import Lock, locked
 from muster.deploy.envs.platforms import platform_of
 from muster.deploy.envs.wanted import Platform, Requirements, wanted
 from muster.deploy.errors import MusterError, UnfitError, UsageError
-from muster.deploy.hosts.environments import EnvironmentsThere
-from muster.deploy.hosts.facts import Facts
+from muster.deploy.hosts.facts import Facts, HostEnvironments
 from tests.packages import make_wheel, require
 from tests.unit.plans import NODE
 
 PLATFORM = Platform(python="3.13", machine="x86_64", glibc="2.41")
-THERE = EnvironmentsThere("ab" * 16, "x86_64", "2.41", "")
+THERE = HostEnvironments("ab" * 16, "x86_64", "2.41", "")
 
 
-def hosts(**changes: dict[str, Any]) -> tuple[dict[str, Facts], dict[str, EnvironmentsThere]]:
+def hosts(**changes: dict[str, Any]) -> tuple[dict[str, Facts], dict[str, HostEnvironments]]:
     """Three equal hosts, and what is different on some."""
     known = NODE
     facts, there = {}, {}

@@ -14,7 +14,7 @@ from muster.deploy.cli.program import run
 from muster.deploy.connect import ownership
 from muster.deploy.connect.ownership import is_private, require_own, within
 from muster.deploy.errors import UsageError
-from muster.deploy.roster import inventory
+from muster.deploy.roster import sources
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -60,13 +60,13 @@ def test_the_variables_beside_a_hosts_file_are_the_users_own(place: str, tmp_pat
     hosts = make(tmp_path / "hosts.txt", "node1\n")
     for name in ("group_vars/all.yml", "host_vars/node1/x.json"):
         make(tmp_path / name, "x: \"{{ lookup('pipe', 'touch owned') }}\"\n")
-    inventory.require_own_variables(hosts)
+    sources.require_own_variables(hosts)
     path = tmp_path / place
     path.chmod(path.stat().st_mode | 0o002)
     with pytest.raises(UsageError, match=rf"{place}: others may write to it, and Ansible's lookups"):
-        inventory.require_own_variables(hosts)
+        sources.require_own_variables(hosts)
     with pytest.raises(UsageError, match=rf"{place}: others may write to it, and Ansible's lookups"):
-        inventory.load(hosts)
+        sources.load_inventory(hosts)
 
 
 @AS_ROOT
@@ -74,7 +74,7 @@ def test_a_folder_of_variables_of_another_user_is_refused(tmp_path: Path) -> Non
     make(tmp_path / "group_vars" / "all.yml")
     os.chown(tmp_path / "group_vars", 12345, 12345)
     with pytest.raises(UsageError, match="group_vars: belongs to 12345, and Ansible's lookups run commands"):
-        inventory.require_own_variables(tmp_path / "hosts.txt")
+        sources.require_own_variables(tmp_path / "hosts.txt")
 
 
 @pytest.mark.parametrize("place", ["hosts.sh", "ansible.cfg"])
@@ -88,7 +88,7 @@ def test_an_inventory_that_others_may_write_is_not_run(
     monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
     (tmp_path / place).chmod(0o757)
     with pytest.raises(UsageError, match=rf"{place}: others may write to it"):
-        inventory.load(script)
+        sources.load_inventory(script)
     assert not (tmp_path / "owned").exists()
 
 

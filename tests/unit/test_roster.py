@@ -18,7 +18,7 @@ from muster.deploy.hosts.slots import NO_GPU
 from muster.deploy.roster import report, scan
 from muster.deploy.roster.additions import Seen, additions
 from muster.deploy.roster.candidates import Candidate, of_inventory, of_words
-from muster.deploy.roster.ssh_aliases import aliases
+from muster.deploy.roster.sources import aliases
 from tests.unit.plans import NODE
 
 ALIASES = ("gpu-a", "gpu-b", "login")

@@ -28,7 +28,7 @@ from muster.deploy.launch.result import Failure, LaunchResult, interruption
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
 from muster.deploy.plan.spec import LaunchSpec
-from muster.deploy.slurm import batch, batch_main, blame, grant, programs, steps
+from muster.deploy.slurm import allocation, batch, batch_main, blame, grant, programs
 from muster.deploy.slurm.allocation import Allocation
 from muster.deploy.slurm.batch import Batch, batch_of, submit
 from muster.deploy.slurm.batch_runs import BatchRuns
@@ -99,7 +99,7 @@ def test_the_python_of_the_driver_may_be_named_from_the_home_folder_as_over_ssh(
 
 
 def to_batch_job(python: str) -> OpenPipe:
-    return steps.steps(python, TWO)
+    return allocation.steps(python, TWO)
 
 
 def to_attached_launch(python: str) -> OpenPipe:
@@ -125,7 +125,7 @@ def test_steps_start_the_same_python(
     def pipe(number: str, host: Host, python: str, explain: Callable[[str], str]) -> None:
         started.append(python)
 
-    monkeypatch.setattr(steps, "SrunPipe", pipe)
+    monkeypatch.setattr(allocation, "SrunPipe", pipe)
     monkeypatch.setattr(grant, "here", lambda environ: TWO)
     way(python)(TWO.hosts[0])
     assert started == [meant]

@@ -14,7 +14,7 @@ from muster.deploy.cli.command import Exit, explained
 from muster.deploy.cli.shared import cache_folder
 from muster.deploy.common.users import own_name
 from muster.deploy.connect.transports.ssh_config import _route
-from muster.deploy.roster.ssh_aliases import aliases
+from muster.deploy.roster.sources import aliases
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 from ...decode import AtMost, Like, message
 from ...hosts.bounds import Bytes, Count, Digest, Number, Path, Words
-from ...hosts.containers import ContainerThere
+from ...hosts.containers import HostImage
 from .request import MOST_ENTRIES, Nothing, Payload, Pids, Request
 
 FETCHED = 1 << 22
@@ -76,7 +76,7 @@ class StacksHere:
 
 
 MISSING = Request("missing", Missing)
-CONTAINER = Request("container", ContainerThere)
+CONTAINER = Request("container", HostImage)
 CONTAINER_START = Request("container_start", Nothing)
 STORE = Request("store", Nothing)
 PREPARE = Request("prepare", Prepared)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from ...decode import AtMost
 from ...hosts.bounds import Bytes, Name, Words
-from ...hosts.environments import MOST_ENVIRONMENTS, EnvironmentsThere, Key
+from ...hosts.facts import MOST_ENVIRONMENTS, HostEnvironments, Key
 from .request import Nothing, Request
 
 
@@ -35,7 +35,7 @@ class Described:
     facts: Annotated[Mapping[Name, Annotated[str, AtMost(4096)]], AtMost(1 << 14)]
 
 
-ENVIRONMENTS = Request("envs", EnvironmentsThere)
+ENVIRONMENTS = Request("envs", HostEnvironments)
 ENVIRONMENT_REACH = Request("env_reach", IndexRefusal)
 ENVIRONMENT_MAKE = Request("env_make", Nothing)
 ENVIRONMENT_REMOVE = Request("env_remove", EnvironmentsRemoved)
