@@ -23,7 +23,6 @@ from ..view.page.render import render, write_page
 from .bench_job import (
     HOSTS,
     LINKS,
-    MEASURED,
     SHORT,
     SWEEP,
     BenchOptions,
@@ -47,7 +46,7 @@ class BenchLinks(KeptOptions):
     hosts file, in .muster/bench, and later ones are compared with it.
     """
 
-    html: str = flag("", "also write a page with the heat maps to this file", "FILE", group="Result")
+    html: str = flag("", "also write a page with the heat maps to this file", "FILE")
 
     def run(self) -> None:
         """Measure them, and print what is slow."""
@@ -89,9 +88,7 @@ class BenchHosts(KeptOptions):
     of bench links.
     """
 
-    folder: str = flag(
-        "", "a folder of the hosts whose disk is measured (default: the job's)", "FOLDER", group=MEASURED
-    )
+    folder: str = flag("", "a folder of the hosts whose disk is measured (default: the job's)", "FOLDER")
 
     def run(self) -> None:
         """Measure them, and print what is slow."""
@@ -157,11 +154,7 @@ class BenchCollectives(BenchOptions):
     iters: int = flag(20, "timed calls of each size (default: 20)", "N", least=1, also=("-n",))
     warmup_iters: int = flag(5, "calls before them (default: 5)", "N", least=0, also=("-w",))
     op: str = flag(
-        "sum",
-        f"the reduction: {', '.join(sweep.REDUCTIONS)}",
-        "NAME",
-        also=("-o",),
-        choices=sweep.REDUCTIONS,
+        "sum", f"the reduction: {', '.join(sweep.REDUCTIONS)}", "NAME", also=("-o",), choices=sweep.REDUCTIONS
     )
     datatype: str = flag(
         "float", f"the type: {', '.join(sweep.TYPES)}", "TYPE", also=("-d",), choices=sweep.TYPES
@@ -174,8 +167,8 @@ class BenchCollectives(BenchOptions):
         also=("-r",),
     )
     check: int = flag(1, "check the results (default: 1); 0: do not", "0 or 1", least=0, most=1, also=("-c",))
-    np: int = flag(0, "number of ranks (default: all slots)", "N", least=1, group="Job")
-    per_host: int = flag(0, "number of ranks on each host (default: its slots)", "N", least=1, group="Job")
+    np: int = flag(0, "number of ranks (default: all slots)", "N", least=1)
+    per_host: int = flag(0, "number of ranks on each host (default: its slots)", "N", least=1)
 
     def run(self) -> None:
         """Time them; rank 0 prints the table."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from ..bench import hosts as by_host
 from ..bench import links_text
@@ -32,38 +32,34 @@ from .inventory import Inventory, inventory_of, require_one_source, slurm_of
 from .options import BACKENDS, network, new_job
 from .shared import JSON, NEW_RUN, RUNS_FOLDER, TRAIN, SlurmOptions
 
-JOB, MEASURED, RESULT = "Job", "Measurement", "Result"
-"""Titles in the help."""
-
 
 @dataclass(frozen=True)
 class BenchOptions(SlurmOptions):
     """The flags of a benchmark, which runs as a job."""
 
     interrupted = "interrupted; the benchmark is ended on every host"
+    groups: ClassVar = {
+        "Hosts": "hosts include exclude slurm python",
+        "Job": "np per_host launcher backend network runs",
+        "Result": "json html baseline keep",
+    }
 
     launcher: LauncherName = flag(
-        "mpirun",
-        "mpirun (default), torchrun, or srun on hosts of Slurm",
-        "NAME",
-        choices=LAUNCHERS,
-        group=JOB,
+        "mpirun", "mpirun (default), torchrun, or srun on hosts of Slurm", "NAME", choices=LAUNCHERS
     )
     backend: str = flag(
         "auto",
         "auto (default), gloo, nccl or mpi: what carries the messages, as in a job",
         "NAME",
         choices=BACKENDS,
-        group=JOB,
     )
     network: str = flag(
         "",
         "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
         "NETWORK",
-        group=JOB,
     )
-    runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER", group=JOB)
-    json: bool = flag(False, JSON, group=RESULT)
+    runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER")
+    json: bool = flag(False, JSON)
 
 
 @dataclass(frozen=True)
@@ -71,14 +67,11 @@ class KeptOptions(BenchOptions):
     """The flags of a benchmark whose results are kept and compared."""
 
     baseline: str = flag(
-        "",
-        "compare with the result in this file (default: the first result of these hosts)",
-        "FILE",
-        group=RESULT,
+        "", "compare with the result in this file (default: the first result of these hosts)", "FILE"
     )
-    keep: bool = flag(False, "make this result the one that later ones are compared with", group=RESULT)
-    in_turn: bool = flag(False, "measure one after the other, not all at the same time", group=MEASURED)
-    short: bool = flag(False, "a tenth of the time and of the bytes", group=MEASURED)
+    keep: bool = flag(False, "make this result the one that later ones are compared with")
+    in_turn: bool = flag(False, "measure one after the other, not all at the same time")
+    short: bool = flag(False, "a tenth of the time and of the bytes")
 
 
 LINKS, SWEEP, HOSTS = "links", "sweep", "host_speed"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ..check import report
 from ..check.finding import Finding, of_error
@@ -30,7 +30,7 @@ from ..plan.launcher import place_ranks
 from ..plan.spec import LAUNCHERS, LauncherName, LaunchSpec
 from .command import Exit, flag
 from .inventory import Inventory, inventory_of, require_one_source, salloc_words
-from .shared import HERE, JSON, RUNS_FOLDER, SLOTS, WHERE, SlurmOptions
+from .shared import HERE, JSON, RUNS_FOLDER, SLOTS, SlurmOptions
 
 if TYPE_CHECKING:
     from .bench_job import Benched
@@ -40,12 +40,13 @@ if TYPE_CHECKING:
 class Check(SlurmOptions):
     """Check whether every host is fit for a launch, and name what fixes it."""
 
+    groups: ClassVar = {"Hosts": "hosts include exclude slurm python"}
+
     slurm: str = flag(
         "",
         "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
         "OPTIONS",
         alone=HERE,
-        group=WHERE,
     )
     launcher: LauncherName = flag(
         "mpirun",

@@ -56,8 +56,6 @@ class Flag:
     help: str
     metavar: str = ""
     """What its value is, for the help: FILE, SECONDS."""
-    group: str = ""
-    """Its title in the help."""
     also: Sequence[str] = ()
     """Other spellings."""
     takes: Takes = ""
@@ -117,8 +115,8 @@ class Command:
     """The message after Ctrl-C."""
     hints: ClassVar[Mapping[str, str]] = {}
     """Answers to options that only other programs have."""
-    groups: ClassVar[Sequence[str]] = ()
-    """The titles of flags in the order of the help; others follow as they come."""
+    groups: ClassVar[Mapping[str, str]] = {}
+    """Titles in the help, with the fields below each; other fields come first."""
 
     def run(self) -> None:
         """Carry the command out."""
@@ -152,6 +150,17 @@ class Declaration:
     def run(self, values: Mapping[str, Any]) -> None:
         """Run the command with the values of flags, `{"--np": 4}`; others have their defaults."""
         execute(self.kind(**{self.flags[name].field: value for name, value in values.items()}))
+
+    @property
+    def groups(self) -> dict[str, list[Flag]]:
+        """The flags by their titles in the help."""
+        by_field = {each.field: each for each in self.flags.values()}
+        titled = {
+            title: [by_field.pop(name) for name in names.split() if name in by_field]
+            for title, names in self.kind.groups.items()
+        }
+        groups = {"Options": [*by_field.values()], **titled}
+        return {title: flags for title, flags in groups.items() if flags}
 
     @property
     def takes_program(self) -> bool:

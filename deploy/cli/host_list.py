@@ -38,9 +38,7 @@ class RosterOptions(Command):
     )
     hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO)
     from_inventory: str = flag(
-        "",
-        "take the hosts of this Ansible inventory; names then choose hosts or groups of it",
-        "FILE",
+        "", "take the hosts of this Ansible inventory; names then choose hosts or groups of it", "FILE"
     )
     python: str = flag("", PYTHON, "PATH")
 

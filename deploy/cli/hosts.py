@@ -143,10 +143,7 @@ class Clean(HostOptions):
     """Remove the folders of old jobs on the hosts. Those of running jobs stay."""
 
     older_than: int = flag(
-        DEFAULT_DAYS,
-        f"days since the last write to the folder (default: {DEFAULT_DAYS})",
-        "DAYS",
-        least=0,
+        DEFAULT_DAYS, f"days since the last write to the folder (default: {DEFAULT_DAYS})", "DAYS", least=0
     )
     json: bool = flag(False, JSON)
 

@@ -61,17 +61,13 @@ class ImageBuild(Command):
         takes="positional",
     )
     source: tuple[str, ...] = flag(
-        (),
-        "use the source archive in a local folder, not a download; may be repeated",
-        "NAME=FOLDER",
+        (), "use the source archive in a local folder, not a download; may be repeated", "NAME=FOLDER"
     )
     ca: str = flag(
         "", "a file of CA certificates for downloads, for a site behind an inspecting proxy", "FILE"
     )
     profile: str = flag(
-        "",
-        "proof: leave out attention and the CPU's AVX kernels, which take longest (default: full)",
-        "NAME",
+        "", "proof: leave out attention and the CPU's AVX kernels, which take longest (default: full)", "NAME"
     )
     gpus: str = flag(
         "",
@@ -166,9 +162,7 @@ class ImagePush(HostOptions):
 
     image: str = flag(DEFAULT, IMAGE, takes="positional")
     ssh_config: str = flag(
-        "",
-        "how to reach the hosts themselves, not their node containers (default: ~/.ssh/config)",
-        "FILE",
+        "", "how to reach the hosts themselves, not their node containers (default: ~/.ssh/config)", "FILE"
     )
 
     def run(self) -> None:

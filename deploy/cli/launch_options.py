@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..plan.spec import LAUNCHERS, LauncherName
 from .command import flag
@@ -21,25 +22,25 @@ from .shared import (
     SlurmOptions,
 )
 
-FIRST, WHAT, WHERE, HOW_MANY = "Most used", "What runs", "Where it runs", "How many ranks"
-PACKAGES, SURVIVE, LOOK = "Packages and container", "Survive failures", "Look at it"
-SLURM = "Slurm and launchers"
-
 
 @dataclass(frozen=True)
 class LaunchOptions(SlurmOptions):
     """What the user asks for: a flag for each field."""
 
-    groups = (FIRST, WHAT, WHERE, HOW_MANY, PACKAGES, SURVIVE, LOOK, SLURM)
+    groups: ClassVar = {
+        "Most used": "hosts np per_host env requirements image detach max_restarts stall_timeout dry_run",
+        "What runs": "script module args backend",
+        "Where it runs": "include exclude network python runs",
+        "How many ranks": "slots",
+        "Packages and container": "python_version system_torch torch_backend relock engine mount",
+        "Survive failures": "min_hosts start_timeout",
+        "Look at it": "rank record no_record max_log sample_every events metrics notify timings",
+        "Slurm and launchers": "slurm slurm_login launcher",
+    }
 
-    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"), group=FIRST)
+    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=(*HOSTS_ALSO, "--machinefile"))
     np: int = flag(
-        0,
-        "number of ranks (default: all slots)",
-        "N",
-        least=1,
-        also=("-n", "--ntasks", "--num-processes"),
-        group=FIRST,
+        0, "number of ranks (default: all slots)", "N", least=1, also=("-n", "--ntasks", "--num-processes")
     )
     per_host: int = flag(
         0,
@@ -47,54 +48,43 @@ class LaunchOptions(SlurmOptions):
         "N",
         least=1,
         also=("-N", "--ppn", "--npernode", "--nproc-per-node", "--ntasks-per-node", "--num-gpus"),
-        group=FIRST,
     )
     env: tuple[str, ...] = flag(
         (),
         "for every rank; NAME alone passes on its value from this machine; may be repeated",
         "NAME=VALUE",
         also=("-x",),
-        group=FIRST,
     )
     requirements: str = flag(
-        "",
-        "requirements.txt, pyproject.toml or uv.lock: every host gets the packages, once",
-        "FILE",
-        group=FIRST,
+        "", "requirements.txt, pyproject.toml or uv.lock: every host gets the packages, once", "FILE"
     )
-    image: str = flag("", "run the ranks in a container of this image on every host", "IMAGE", group=FIRST)
+    image: str = flag("", "run the ranks in a container of this image on every host", "IMAGE")
     detach: bool = flag(
         False,
         "let the job go on when this command ends: its driver runs on the first host; with --slurm, "
         "as a batch job",
-        group=FIRST,
     )
     max_restarts: int = flag(
         0,
         "how often to start again after a failure, on the hosts that are still fit (default: 0)",
         "N",
         least=0,
-        group=FIRST,
     )
     stall_timeout: int = flag(
         0,
         "end the job if no rank makes progress for this many seconds (default: 0, never)",
         "SECONDS",
         least=0,
-        group=FIRST,
     )
-    dry_run: bool = flag(False, "print every file and every command, and change nothing", group=FIRST)
+    dry_run: bool = flag(False, "print every file and every command, and change nothing")
 
-    script: str = flag(
-        "", "a Python script of the working tree to run in every rank", takes="positional", group=WHAT
-    )
+    script: str = flag("", "a Python script of the working tree to run in every rank", takes="positional")
     module: str = flag(
         "",
         "a Python module to run in every rank (default: muster.train)",
         "MODULE",
         also=("-m",),
         ends_options="-m",
-        group=WHAT,
     )
     args: str = flag(
         "",
@@ -102,55 +92,40 @@ class LaunchOptions(SlurmOptions):
         "ARGS",
         takes="program",
         blank="no arguments",
-        group=WHAT,
     )
     backend: str = flag(
         "auto",
         "auto (default), gloo, nccl, mpi or hccl; the program gets it as MUSTER_BACKEND",
         "NAME",
         choices=BACKENDS,
-        group=WHAT,
     )
 
-    include: str = flag("", INCLUDE, "HOSTS", group=WHERE)
-    exclude: str = flag("", EXCLUDE, "HOSTS", group=WHERE)
+    include: str = flag("", INCLUDE, "HOSTS")
+    exclude: str = flag("", EXCLUDE, "HOSTS")
     network: str = flag(
         "",
         "network of the ranks: a CIDR, or an interface of the first host (default: what all reach)",
         "NETWORK",
         also=("--network-interface",),
-        group=WHERE,
     )
-    python: str = flag("", PYTHON, "PATH", group=WHERE)
-    runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER", group=WHERE)
+    python: str = flag("", PYTHON, "PATH")
+    runs: str = flag(RUNS_FOLDER, NEW_RUN, "FOLDER")
 
-    slots: str = flag("", SLOTS, "SLOTS", group=HOW_MANY)
+    slots: str = flag("", SLOTS, "SLOTS")
 
     python_version: str = flag(
-        "",
-        "the version of Python for these packages, 3.12 (default: the hosts' own Python)",
-        "VERSION",
-        group=PACKAGES,
+        "", "the version of Python for these packages, 3.12 (default: the hosts' own Python)", "VERSION"
     )
-    system_torch: bool = flag(False, "use the torch installed on the hosts", group=PACKAGES)
+    system_torch: bool = flag(False, "use the torch installed on the hosts")
     torch_backend: str = flag(
-        "auto",
-        "which wheels of torch: auto (default: by GPUs and driver), none, cpu, cu128, ...",
-        "NAME",
-        group=PACKAGES,
+        "auto", "which wheels of torch: auto (default: by GPUs and driver), none, cpu, cu128, ...", "NAME"
     )
-    relock: bool = flag(False, "choose the versions of the packages anew", group=PACKAGES)
+    relock: bool = flag(False, "choose the versions of the packages anew")
     engine: str = flag(
-        "",
-        "docker, podman or apptainer starts the container (default: what each host has)",
-        "NAME",
-        group=PACKAGES,
+        "", "docker, podman or apptainer starts the container (default: what each host has)", "NAME"
     )
     mount: tuple[str, ...] = flag(
-        (),
-        "a folder of the hosts for the container; may be repeated",
-        "PATH[:INSIDE][:ro]",
-        group=PACKAGES,
+        (), "a folder of the hosts for the container; may be repeated", "PATH[:INSIDE][:ro]"
     )
 
     min_hosts: int = flag(
@@ -159,7 +134,6 @@ class LaunchOptions(SlurmOptions):
         "N",
         least=1,
         also=("--min-np",),
-        group=SURVIVE,
     )
     start_timeout: int = flag(
         0,
@@ -167,67 +141,51 @@ class LaunchOptions(SlurmOptions):
         "(default: no limit; a batch job waits as long as Slurm does)",
         "SECONDS",
         least=1,
-        group=SURVIVE,
     )
 
-    rank: str = flag("", "show only these ranks here: 0,4-7; the logs have all", "RANKS", group=LOOK)
+    rank: str = flag("", "show only these ranks here: 0,4-7; the logs have all", "RANKS")
     record: bool = flag(
         False,
         "record the collectives of each rank, so that muster why can explain a hang "
         "(default: for muster.train, and with --stall-timeout)",
-        group=LOOK,
     )
-    no_record: bool = flag(False, "record nothing", group=LOOK)
+    no_record: bool = flag(False, "record nothing")
     max_log: str = flag(
         "8G",
         "limit for the logs of the run here, an equal share for each rank: 500M, 20G (default: 8G; 0: none); "
         "the last lines of each are kept beyond it, and the hosts keep all logs",
         "BYTES",
-        group=LOOK,
     )
     sample_every: int = flag(
         2,
         "seconds between two samples of each host, for muster top (default: 2; 0: none)",
         "SECONDS",
         least=0,
-        group=LOOK,
     )
-    events: str = flag(
-        "", "write what happens as JSON lines to a file, or to standard output with -", "FILE", group=LOOK
-    )
+    events: str = flag("", "write what happens as JSON lines to a file, or to standard output with -", "FILE")
     metrics: str = flag(
         "",
         "answer scrapes (OpenMetrics) at this port of this machine, or at ADDRESS:PORT, while it runs",
         "PORT",
-        group=LOOK,
     )
     notify: str = flag(
         "",
         "at the end, post how the job ended as JSON to a URL, or give it to a command on its input",
         "URL or COMMAND",
-        group=LOOK,
     )
-    timings: bool = flag(False, "at the end, print how long each part of the start took", group=LOOK)
+    timings: bool = flag(False, "at the end, print how long each part of the start took")
 
     slurm: str = flag(
         "",
         "take hosts from Slurm: salloc's options in one argument; without a value, this allocation",
         "OPTIONS",
         alone=HERE,
-        group=SLURM,
     )
     slurm_login: str = flag(
-        "",
-        "a login node of Slurm, for --slurm from another machine: the driver runs there",
-        "HOST",
-        group=SLURM,
+        "", "a login node of Slurm, for --slurm from another machine: the driver runs there", "HOST"
     )
     launcher: LauncherName = flag(
-        "mpirun",
-        "mpirun (default), torchrun, or srun on hosts of Slurm",
-        "NAME",
-        choices=LAUNCHERS,
-        group=SLURM,
+        "mpirun", "mpirun (default), torchrun, or srun on hosts of Slurm", "NAME", choices=LAUNCHERS
     )
 
     @property

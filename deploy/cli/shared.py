@@ -34,18 +34,16 @@ JOB_HOSTS = "a hosts file with the hosts of a job that was not launched from her
 RUNS = "the folder that holds the runs of this machine (default: runs)"
 NEW_RUN = "the folder in which to make the folder of this run (default: runs)"
 SLOTS = "slots of every host: gpus, cores, auto (GPUs, else cores) or a number (default: the hosts file's)"
-WHERE = "Hosts"
-"""The title of the flags that choose hosts, in the help of commands with many flags."""
 
 
 @dataclass(frozen=True)
 class HostOptions(Command):
     """The flags of a command for the hosts of a hosts file."""
 
-    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO, group=WHERE)
-    include: str = flag("", INCLUDE, "HOSTS", group=WHERE)
-    exclude: str = flag("", EXCLUDE, "HOSTS", group=WHERE)
-    python: str = flag("", PYTHON, "PATH", group=WHERE)
+    hosts: str = flag(HOSTS_FILE, HOSTS, "FILE", also=HOSTS_ALSO)
+    include: str = flag("", INCLUDE, "HOSTS")
+    exclude: str = flag("", EXCLUDE, "HOSTS")
+    python: str = flag("", PYTHON, "PATH")
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,6 @@ class SlurmOptions(HostOptions):
         "take hosts from Slurm: salloc's options in one argument; without a value, this allocation",
         "OPTIONS",
         alone=HERE,
-        group=WHERE,
     )
 
 

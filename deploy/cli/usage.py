@@ -12,8 +12,6 @@ from .commands import FAMILIES, SUMMARIES
 DISTRIBUTIONS = {"Muster": "muster-cluster", "Fabric": "fabric", "Invoke": "invoke", "Paramiko": "paramiko"}
 LEAST_TEXT, BETWEEN = 30, 3  # columns of the text beside the names, and of the gap between them
 LONGEST_NAME = 26  # a longer name has its text in the next line
-MOST_UNGROUPED = 10
-"""The most options that a help shows without titles."""
 FIRST_COMMANDS = {
     "init": "start a project: hosts.txt, fabfile.py",
     "demo": "train on this machine alone, to try it",
@@ -64,20 +62,11 @@ def of_command(name: str, command: Declaration, called: str) -> str:
     usage = f"Usage: {called} {name.replace('.', ' ')} [options] {command.arguments}".rstrip()
     rows = {
         title: [(value_of(each, short=True), each.help) for each in flags]
-        for title, flags in grouped(command).items()
+        for title, flags in command.groups.items()
     }
     left = _left(row for group in rows.values() for row in group)
     groups = (f"\n{title}:\n{_columns(group, left)}" for title, group in rows.items())
     return "".join([usage, f"\n\n{command.text}\n", *groups])
-
-
-def grouped(command: Declaration) -> dict[str, list[Flag]]:
-    """The flags of a command by their titles; by one title if there are few."""
-    groups: dict[str, list[Flag]] = {title: [] for title in command.kind.groups}
-    for each in command.flags.values():
-        title = each.group if len(command.flags) > MOST_UNGROUPED else ""
-        groups.setdefault(title or "Options", []).append(each)
-    return {title: flags for title, flags in groups.items() if flags}
 
 
 def value_of(flag: Flag, *, short: bool = False) -> str:
