@@ -104,7 +104,8 @@ def fresh(made: Lab, code: Path) -> None:
 
 def deliver_here() -> None:
     """Deliver the folder `code` to every host as a launch does, and exit."""
-    from muster.deploy.cli import options as request  # noqa: PLC0415  # only this process needs them
+    from muster.deploy.cli.launch_program import program_of  # noqa: PLC0415  # only this process needs them
+    from muster.deploy.cli.options import new_job  # noqa: PLC0415
     from muster.deploy.connect.cluster import Cluster  # noqa: PLC0415
     from muster.deploy.connect.opener import opener  # noqa: PLC0415
     from muster.deploy.hosts import hostfile  # noqa: PLC0415  # only this process needs them
@@ -118,9 +119,9 @@ def deliver_here() -> None:
     code = Path("code").resolve()
     tree = scan(code)
     spec = LaunchSpec(
-        job=request.new_job(),
+        job=new_job(),
         tree=tree,
-        program=request.program(tree, code, script=tree.files[0].path, module="", args=""),
+        program=program_of(tree, code, script=tree.files[0].path, module="", args=""),
     )
     hosts_file = Path("hosts.txt")
     with Cluster(hostfile.load(hosts_file), opener(hosts_file, "")) as cluster:

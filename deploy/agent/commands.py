@@ -28,7 +28,8 @@ class CommandRunner:
         try:
             run.start(request["argv"])
         except OSError as error:
-            run.report(127 if isinstance(error, FileNotFoundError) else 126, f"{error.strerror}\n".encode())
+            reason = f"{request['argv'][0]}: {error.strerror}\n"
+            run.report(127 if isinstance(error, FileNotFoundError) else 126, reason.encode())
         return {}
 
 

@@ -26,7 +26,7 @@ from ..jobs import hosts_record
 from ..jobs.control import JobRecords, LocalRuns, LocatedJob
 from ..jobs.hosts_record import HostsRecord
 from ..slurm.mark import any_mark
-from .shared import HOSTS_FILE, RecordOptions
+from .shared import RecordOptions
 
 LOOKED = "here or on the hosts"
 Default = Literal["newest", "running"]
@@ -78,7 +78,7 @@ def look(job: str, options: RecordOptions) -> Iterator[Found]:
     """
     with contextlib.ExitStack() as stack:
         asked, silent = list[Asked](), dict[str, MusterError]()
-        known = jobs.jobs_at([_here(Path(options.runs))], on_error=silent.__setitem__)
+        known = jobs.jobs_at([_here(options.runs_folder)], on_error=silent.__setitem__)
         is_here = any(job and entry.state.job.endswith(job) for entry in known)
         for chosen, access in () if is_here else _ways(job, options):
             cluster = Cluster(chosen, access.open, facts=False)
@@ -103,12 +103,12 @@ def _here(runs: Path) -> JobRecords:
 
 def _ways(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], Access]]:
     """The hosts that may know a job, or without an id any job, and how to reach them."""
-    hosts, runs, python = options.hosts, Path(options.runs), options.python
+    hosts, runs, python = options.hosts, options.runs_folder, options.python
     record = hosts_record.find(runs, job) if job else None if hosts else hosts_record.newest_elsewhere(runs)
     if record:
         _say_unless_meant(job, record, hosts)
         yield record.hosts[:1] if record.detached else record.hosts, _with(record.access, python)
-    file = Path(hosts or HOSTS_FILE)
+    file = options.hosts_file
     if (hosts or file.is_file()) and not (record and job):
         if job:
             _say_unrecorded(job, file)
@@ -117,14 +117,14 @@ def _ways(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], Ac
 
 def way_to(state: JobState, found: Found, options: RecordOptions) -> tuple[Sequence[Host], Access]:
     """The hosts that a job may use, and how to reach them: by its record, else by the hosts file."""
-    hosts, runs, python = options.hosts, Path(options.runs), options.python
+    hosts, runs, python = options.hosts, options.runs_folder, options.python
     record, is_said = hosts_record.find(runs, state.job), bool(found.job and found.asked)
     if record and not is_said:
         _say_unless_meant(state.job, record, hosts)
     if record and {*state.hosts} <= {host.name for host in record.hosts}:
         record.require_planned(state)
         return record.hosts, _with(record.access, python)
-    file = Path(hosts or HOSTS_FILE)
+    file = options.hosts_file
     if not (hosts or file.is_file()):
         names = fold_names(state.hosts)
         raise UsageError(f"{state.job}: no record here of how {names} are reached; name them: --hosts FILE")

@@ -59,7 +59,9 @@ class Status(JobOptions):
 class Logs(NewestJobOptions):
     """Print the output of all ranks of a job, in the order in which it came."""
 
-    follow: bool = flag(False, "also show new output until the job ends", also=("-f",))
+    follow: bool = flag(
+        False, "also show new output until the job ends, then its verdict; exit with its status", also=("-f",)
+    )
     rank: int = flag(ALL, "show only this rank", "RANK", least=0)
     grep: str = flag(
         "",
@@ -84,6 +86,8 @@ class Logs(NewestJobOptions):
                     _show(screen, line, pattern)
             finally:
                 screen.close()
+            if self.follow:
+                _end(known, self.runs_folder, screen)
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class Attach(RunningJobOptions):
                 ) from None
             finally:
                 screen.close()
-            _end(known, Path(self.runs), screen)
+            _end(known, self.runs_folder, screen)
 
 
 @dataclass(frozen=True)

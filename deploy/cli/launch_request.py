@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+from ..console.terminal import harmless
 from ..envs.wanted import Requirements, wanted
 from ..errors import UsageError
 from ..hosts.slots import slot_rule
@@ -15,6 +17,7 @@ from ..timings import Timings
 from . import options as parse
 from .inventory import batch_words, require_one_source, slurm_of
 from .launch_options import LaunchOptions
+from .launch_program import is_recorded, notes_of, program_of, require_hosts_before
 from .shared import HOSTS_FILE, TRAIN
 
 
@@ -34,7 +37,7 @@ def refuse(options: LaunchOptions) -> None:
     parse.require_attached(detach=options.is_away, **ends_here)
     if (options.script or options.module) and options.hosts == HOSTS_FILE and not options.slurm:
         program = options.script or f"-m {options.module}"
-        parse.require_hosts_before(program, options.args, Path.cwd())
+        require_hosts_before(program, options.args, Path.cwd())
     if options.slots:
         slot_rule(options.slots)
     if options.np:  # else the hosts say how many ranks there are
@@ -97,13 +100,14 @@ def with_code(spec: LaunchSpec, options: LaunchOptions, clock: Timings) -> Launc
     here = Path.cwd()
     with clock.part("tree"):
         tree = scan(here)
-        program = parse.program(tree, here, script=options.script, module=options.module, args=options.args)
-        recorded = parse.recorded(
+        program = program_of(tree, here, script=options.script, module=options.module, args=options.args)
+        recorded = is_recorded(
             program,
             record=options.record,
             no_record=options.no_record,
             stalls=options.stall_timeout > 0,
         )
+        sys.stderr.writelines(f"{harmless(note)}\n" for note in notes_of(program, tree))
         spec = replace(spec, program=program, record=recorded, tree=tree, library=of_package(TRAIN))
     with clock.part("imports meanwhile"):
         from ..jobs.notify import require_notify  # noqa: PLC0415

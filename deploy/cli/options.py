@@ -6,13 +6,10 @@ import ipaddress
 import os
 import re
 import secrets
-import shlex
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
 from typing import Any, TypeVar
 
 from ..common.variables import tells_rank
@@ -21,16 +18,11 @@ from ..errors import UsageError
 from ..hosts.bounds import MOST_RANKS
 from ..hosts.containers import ENGINES
 from ..hosts.hostfile import Host
-from ..plan.program import Program, asks_for_mpi
-from ..plan.source_tree import Tree
 from ..plan.spec import Mount
-from .script import script_of
 from .shared import require_rank
 
 STDIN = 0  # file descriptor
 BACKENDS = ("auto", "gloo", "nccl", "mpi", "hccl")
-DEFAULT_MODULE = "muster.train"
-HOSTS_OPTIONS = {"-H", "--hosts", "--hostfile", "-hostfile", "--machinefile", "-machinefile"}
 APPTAINER = "apptainer starts a file, docker and podman an image by its name: --image /PATH/OF/IMAGE.sif"
 _INSTEAD = {
     "rank": "muster logs JOB --rank shows one rank of it",
@@ -57,71 +49,6 @@ def one_of(option: str, word: str, allowed: Sequence[_Word]) -> _Word:
         if choice == word:
             return choice
     raise UsageError(f"{option} {word}: must be one of {', '.join(allowed)}")
-
-
-def program(tree: Tree, place: Path, *, script: str, module: str, args: str) -> Program:
-    """What the ranks run; a script must be a file of the tree, because only the tree travels."""
-    words = _arguments(args)
-    if script and module:
-        raise UsageError("--script and --module exclude each other; give one")
-    if words and not (script or module) and words[0].endswith(".py") and (place / words[0]).is_file():
-        named = f"./{words[0]}" if words[0].startswith("-") else words[0]
-        raise UsageError(
-            f"{words[0]} would be an argument of {DEFAULT_MODULE}; to run it: "
-            f"launch {shlex.join([named, *words[1:]])}"
-        )
-    if module.startswith("-"):
-        raise UsageError(f"--module {module}: a module name does not begin with a dash")
-    if script:
-        named, runner = script_of(tree, place, script)
-        asked = Program(script=named, args=words, runner=runner)
-    else:
-        asked = Program(module=module or DEFAULT_MODULE, args=words)
-    return replace(asked, mpi=asks_for_mpi(asked, tree))
-
-
-def require_hosts_before(program: str, args: str, place: Path) -> None:
-    """Refuse a hosts file among the words after the script, where the launch itself was given none.
-
-    These words are the program's, so the launch would run on the hosts of hosts.txt instead.
-    """
-    for word, following in pairwise((*_arguments(args), "")):
-        option, _, value = word.partition("=")
-        if option in HOSTS_OPTIONS and (place / (value or following)).is_file():
-            given = word if value else f"{word} {following}"
-            raise UsageError(
-                f"{given} comes after {program}, so it is an argument of the program; options of the launch "
-                f"come first: launch {given} {program}. If it is for the program: launch --hosts "
-                f"./hosts.txt {program} {given}"
-            )
-
-
-def recorded(program: Program, *, record: bool, no_record: bool, stalls: bool) -> bool:
-    """Whether the ranks note their collectives: if asked, if a stall ends the job, and in our own program.
-
-    It costs less than 1 % of a step of these (benchmarks/recording.py). Any other program may make hundreds
-    of small calls in a step, so it must ask.
-    """
-    if record and no_record:
-        raise UsageError("--record and --no-record exclude each other; give one")
-    return not no_record and (record or stalls or program.module == DEFAULT_MODULE)
-
-
-def _arguments(args: str) -> tuple[str, ...]:
-    """The words of `--args`, split as by a shell."""
-    try:
-        words = tuple(shlex.split(args))
-    except ValueError as error:
-        raise UsageError(
-            f"--args {args!r}: {error}; quote it as in a shell: --args=\"--name 'a b'\""
-        ) from None
-    for word in words:
-        if named := re.search(r"\$\{?(MUSTER_\w+)", word):
-            raise UsageError(
-                f"{word!r} would arrive as it is, as no shell reads arguments on the hosts; "
-                f'in the program: os.environ["{named[1]}"]'
-            )
-    return words
 
 
 def environment(settings: Iterable[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -11,13 +11,13 @@ whether a file has the name of an unknown option.
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..console.text import nearest
 from ..errors import UsageError
 from .command import Declaration, Flag
 
@@ -230,9 +230,3 @@ class _Line:
 def _name(written: str) -> str:
     """The name of a long option, which mpirun writes with one dash, and torchrun with `_`."""
     return written.lstrip("-").replace("_", "-")
-
-
-def nearest(text: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?` with the most similar text of those known; empty if none is similar."""
-    matches = difflib.get_close_matches(text, known, n=1, cutoff=0.7)
-    return f"; did you mean {matches[0]}?" if matches else ""

@@ -27,6 +27,7 @@ from . import options
 from .command import Command, Exit, flag
 from .inventory import of_file
 from .launch_options import LaunchOptions
+from .launch_program import DEFAULT_MODULE
 from .launching import PreparedLaunch
 from .shared import HOSTS_ALSO, HOSTS_FILE, MUSTER, NEW_RUN, RUNS_FOLDER, TRAIN
 
@@ -121,7 +122,7 @@ def _spec(chosen: _Demo, launcher: LauncherName, hosts_file: Path, columns: int 
         project.mkdir()
         shutil.copy(EXAMPLES / chosen.script, project)
         tree = scan(project)
-    module = "" if chosen.script else options.DEFAULT_MODULE
+    module = "" if chosen.script else DEFAULT_MODULE
     return LaunchSpec(
         job=options.new_job(),
         program=Program(script=chosen.script, module=module),

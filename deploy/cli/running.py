@@ -18,7 +18,7 @@ from ..hosts.hostfile import Host
 from ..jobs.table import outcome
 from .command import Exit
 from .job_lookup import Found, look, say_which, way_to
-from .shared import HOSTS_FILE, JobOptions, RecordOptions
+from .shared import JobOptions, RecordOptions
 
 
 class Running(NamedTuple):
@@ -58,7 +58,7 @@ def job_hosts(
     wanted = hostfile.select([host for host in listed if host.name in state.hosts], *select)
     lacking = () if any(select) else sorted({*state.hosts} - {host.name for host in wanted})
     places = state.places
-    unlisted = dict.fromkeys(lacking, f"not in {options.hosts or HOSTS_FILE}")
+    unlisted = dict.fromkeys(lacking, f"not in {options.hosts_file}")
     with connected(wanted, access, found) as (channels, silent):
         expect_ranks(channels, places)
         yield Running(state, channels, {**silent, **unlisted})

@@ -54,6 +54,28 @@ class RecordOptions(Command):
     runs: str = flag(RUNS_FOLDER, RUNS, "FOLDER")
     python: str = flag("", PYTHON, "PATH")
 
+    @property
+    def runs_folder(self) -> Path:
+        """`--runs`; without it `runs` of this folder, or as git does of the nearest parent that has jobs."""
+        if self.runs != RUNS_FOLDER or Path(RUNS_FOLDER).is_dir():
+            return Path(self.runs)
+        above = (folder / RUNS_FOLDER for folder in Path.cwd().parents)
+        return next(filter(_has_own_jobs, above), Path(RUNS_FOLDER))
+
+    @property
+    def hosts_file(self) -> Path:
+        """`--hosts`; without it hosts.txt, beside the folder of the runs if that is in a parent folder."""
+        folder = self.runs_folder.parent if self.runs == RUNS_FOLDER else Path()
+        return Path(self.hosts) if self.hosts else folder / HOSTS_FILE
+
+
+def _has_own_jobs(runs: Path) -> bool:
+    """Whether a folder belongs to this user, and has folders with names of jobs."""
+    try:
+        return runs.stat().st_uid == os.getuid() and any(runs.glob("[0-9]*-[0-9]*-*/"))
+    except OSError:
+        return False
+
 
 @dataclass(frozen=True)
 class JobOptions(RecordOptions):

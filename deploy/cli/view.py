@@ -38,7 +38,7 @@ class Report(NewestJobOptions):
         """Write it, and print its path."""
         with one(self.job, self, default="newest") as known:
             require_logs(known)
-            with _folder(known, Path(self.runs)) as (folder, page):
+            with _folder(known, self.runs_folder) as (folder, page):
                 written = write_report(folder, Path(self.output) if self.output else page)
                 sys.stdout.write(harmless(str(written)) + "\n")
 
@@ -78,7 +78,7 @@ def _records(job: str, options: RecordOptions, copies: Path) -> Records:
         if not known.records.host:
             return read(Path(known.state.folder))
         if not known.state.running:
-            return read(fetch(known, Path(options.runs)))
+            return read(fetch(known, options.runs_folder))
         folder = copies / known.state.job
         snapshot(known, folder)
         return read(folder)

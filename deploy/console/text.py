@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import signal
 from collections.abc import Iterable, Sequence
@@ -108,3 +109,9 @@ def table(rows: Iterable[Sequence[str]], *, left: int | None = None) -> list[str
         align = str.ljust if left is None or index < left else str.rjust
         columns.append([align(cell, width) for cell in column])
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+
+
+def nearest(text: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?` with the most similar of the known texts; empty if none is similar."""
+    matches = difflib.get_close_matches(text, known, n=1, cutoff=0.7)
+    return f"; did you mean {matches[0]}?" if matches else ""

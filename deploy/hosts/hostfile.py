@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..console.text import clip
+from ..console.text import clip, nearest
 from ..errors import HostfileError, Problem, UsageError
 from . import hostfile_text
 
@@ -118,9 +118,11 @@ def _names(pattern: str, hosts: Sequence[Host], option: str) -> set[str]:
         raise UsageError(f"{option} {pattern}: a name between commas is missing")
     known = {host.name for host in hosts}
     if unknown := sorted(names - known):
+        digits = str.maketrans("", "", "0123456789")  # node9 is no mistyped node1
+        similar = [name for name in known if name.translate(digits) != unknown[0].translate(digits)]
         raise UsageError(
             f"{option}: {clip(', '.join(unknown), 1000)} not in the hosts file, which has "
-            f"{clip(', '.join(sorted(known)), 1000)}"
+            f"{clip(', '.join(sorted(known)), 1000)}{nearest(unknown[0], similar)}"
         )
     return names
 

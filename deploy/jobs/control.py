@@ -12,6 +12,7 @@ from ..common.runs import JobFolders
 from ..connect.fanout import on_every
 from ..connect.requests.jobs import END_DRIVER, FILES, JOBS, OUTPUT, READ, JobState
 from ..connect.requests.request import Answer, Request
+from ..console.text import nearest
 from ..errors import MusterError, UsageError
 
 POLL_SECONDS = 0.3
@@ -110,7 +111,8 @@ def only(jobs: Sequence[LocatedJob], job: str, looked: str) -> LocatedJob:
     listed = ", ".join(f"{entry.state.job} ({entry.state.state})" for entry in (matching or jobs)[-LISTED:])
     if matching:
         raise UsageError(f"several jobs end in {job}: {listed}")
-    raise UsageError(f"no job {job} {looked}; there {'are: ' + listed if listed else 'is none at all'}")
+    near = nearest(job, [entry.state.job for entry in jobs])
+    raise UsageError(f"no job {job} {looked}{near}; there {'are: ' + listed if listed else 'is none at all'}")
 
 
 def newest(jobs: Sequence[LocatedJob], looked: str, *, running: bool) -> LocatedJob:

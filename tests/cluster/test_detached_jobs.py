@@ -140,7 +140,8 @@ def test_with_its_driver_a_detached_job_is_lost_and_leaves_nothing(
 def test_logs_are_one_story_with_filters(project: Project, cluster: Cluster) -> None:
     job = project.detach("--script", "slow.py", "--args=6 0", "--env", "HF_TOKEN=hf_0f1e2d")
     followed = project.fab("logs", job, "-f", "--rank", "5").stdout
-    assert followed == "".join(f"[5 node3] step {step}\n" for step in range(6))
+    lines = "".join(f"[5 node3] step {step}\n" for step in range(6))
+    assert followed.startswith(f"{lines}\nDONE "), followed
     every = project.fab("logs", job[-4:], "--grep", "step [45]").stdout.splitlines()
     assert sorted(every) == sorted(
         f"[{rank} node{rank // 2 + 1}] step {n}" for rank in range(6) for n in (4, 5)

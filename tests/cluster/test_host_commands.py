@@ -44,7 +44,8 @@ def test_equal_outputs_are_one_and_the_highest_status_counts(project: Project) -
 
 def test_a_line_for_a_shell_is_told_how_to_get_one(project: Project) -> None:
     done = project.fab("run", "--", "hostname; date")
-    assert (done.returncode, done.stdout) == (127, "node[1-3] (exit status 127): No such file or directory\n")
+    missing = "node[1-3] (exit status 127): hostname; date: No such file or directory\n"
+    assert (done.returncode, done.stdout) == (127, missing)
     assert done.stderr == "no shell reads the command; with a shell: muster run -- sh -c 'hostname; date'\n"
     done = project.fab("run", "--", "echo;$0", "a b")
     assert done.stderr == "no shell reads the command; with a shell: muster run -- sh -c 'echo;$0' 'a b'\n"

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from muster.deploy.cli import launch_program
 from muster.deploy.cli import options as request
 from muster.deploy.common.files import Entry, append, complete
 from muster.deploy.common.frames import read_frame
@@ -98,7 +99,7 @@ def test_words_of_a_command_line_reach_python_as_they_are(word: str, tmp_path: P
 def test_a_script_is_a_file_whatever_it_is_called(name: str, tmp_path: Path) -> None:
     project = make_project(tmp_path / "project").path
     (project / name).write_text("print('ran')")
-    program = request.program(scan(project), project, script=name, module="", args="")
+    program = launch_program.program_of(scan(project), project, script=name, module="", args="")
     argv = [sys.executable, *program.argv(abort_with_mpi=False)]
     assert subprocess.run(argv, cwd=project, capture_output=True, check=True).stdout == b"ran\n"
     assert not (project / "owned").exists()
@@ -110,7 +111,7 @@ def test_a_script_outside_of_the_tree_does_not_travel(script: str, tmp_path: Pat
     (tmp_path / "secret.py").write_text("")
     (project / "link.py").symlink_to(tmp_path / "secret.py")
     with pytest.raises(UsageError, match="outside"):
-        request.program(scan(project), project, script=script, module="", args="")
+        launch_program.program_of(scan(project), project, script=script, module="", args="")
 
 
 @pytest.mark.parametrize("name", ["A B=1", "LD$=1", "-x=1", "=1", "a\n=1"])

@@ -16,6 +16,7 @@ import pytest
 
 from muster.deploy.cli import jobs as job_commands
 from muster.deploy.cli.command import Exit, execute
+from muster.deploy.cli.program import run
 from muster.deploy.cli.shared import JobOptions
 from muster.deploy.common.frames import Frame
 from muster.deploy.common.runs import identity
@@ -436,3 +437,18 @@ def test_a_screen_that_takes_nothing_ends_what_is_shown_on_it(
         execute(kind(job=RECORD["job"]))
     assert end.value.code == 1
     assert len([*left]) == max(0, lines - 1)
+
+
+def test_jobs_of_a_parent_folder_are_found_and_followed_to_their_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run(tmp_path / "runs")
+    (folder / "result.json").write_text(json.dumps(FAILED))
+    (folder / "verdict.txt").write_text("FAILED  rank 1\n")
+    (tmp_path / "src" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "src" / "deep")
+    assert run(["status", RECORD["job"]]) == 0
+    assert RECORD["job"] in capsys.readouterr().out
+    assert run(["logs", "-f", RECORD["job"][-4:]]) == FAILED["exit_status"]
+    assert "FAILED  rank 1\n" in capsys.readouterr().out
+    assert not (tmp_path / "src" / "deep" / "runs").exists()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.deploy.cli import launch_program
 from muster.deploy.cli import options as request
 from muster.deploy.common.variables import OF_RANKS, is_foreign
 from muster.deploy.errors import UsageError
@@ -26,7 +27,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def program(place: Path, script: str = "", module: str = "", args: str = "") -> Program:
-    return request.program(scan(place), place, script=script, module=module, args=args)
+    return launch_program.program_of(scan(place), place, script=script, module=module, args=args)
 
 
 def test_without_words_the_training_program_runs(project: Path) -> None:
@@ -43,13 +44,13 @@ def test_a_script_and_its_arguments_as_a_shell_would_split_them(project: Path) -
 def test_a_hosts_file_after_the_script_is_refused(project: Path, given: str) -> None:
     (project / "mine.txt").touch()
     with pytest.raises(UsageError, match=rf"come first: launch {given} their\.py\."):
-        request.require_hosts_before("their.py", f"--epochs 3 {given}", project)
+        launch_program.require_hosts_before("their.py", f"--epochs 3 {given}", project)
 
 
 @pytest.mark.parametrize("args", ["", "-H", "-H nodes", "--epochs mine.txt", "mine.txt"])
 def test_words_that_name_no_hosts_file_are_the_program_s(project: Path, args: str) -> None:
     (project / "mine.txt").touch()
-    request.require_hosts_before("their.py", args, project)
+    launch_program.require_hosts_before("their.py", args, project)
 
 
 def test_a_script_is_named_from_where_the_user_stands(project: Path) -> None:
@@ -127,12 +128,12 @@ OURS, THEIRS = Program(module="muster.train"), Program(script="train.py")
 )
 def test_which_jobs_are_recorded(program: Program, options: dict[str, bool], recorded: bool) -> None:
     every = {"record": False, "no_record": False, "stalls": False, **options}
-    assert request.recorded(program, **every) == recorded
+    assert launch_program.is_recorded(program, **every) == recorded
 
 
 def test_a_job_is_recorded_or_not() -> None:
     with pytest.raises(UsageError, match="--record and --no-record exclude each other"):
-        request.recorded(THEIRS, record=True, no_record=True, stalls=False)
+        launch_program.is_recorded(THEIRS, record=True, no_record=True, stalls=False)
 
 
 @pytest.mark.parametrize(("text", "meant"), [("10.1.2.3/16", "10.1.0.0/16"), ("eth1", "eth1"), ("", "")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli import options
+from muster.deploy.cli import launch_program
+from muster.deploy.cli.program import run
 from muster.deploy.errors import UsageError
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.source_tree import scan
@@ -18,7 +20,7 @@ SAYS = "import sys; print('ran', *sys.argv[1:])\n"
 
 
 def program(project: Path, script: str, args: str = "") -> Program:
-    return options.program(scan(project), project, script=script, module="", args=args)
+    return launch_program.program_of(scan(project), project, script=script, module="", args=args)
 
 
 def ran(project: Path, known: Program) -> subprocess.CompletedProcess[str]:
@@ -100,4 +102,44 @@ def test_words_with_a_dash_say_what_to_type(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert said in done.stderr
     with pytest.raises(UsageError, match=r"to run it: launch ./-y.py a"):
-        options.program(scan(tmp_path), tmp_path, script="", module="", args="-y.py a")
+        launch_program.program_of(scan(tmp_path), tmp_path, script="", module="", args="-y.py a")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("trian.py", "script trian.py: no such file; did you mean train.py?"),
+        ("'my scrip.py'", "script 'my scrip.py': no such file; did you mean 'my script.py'?"),
+        (
+            "-- python train.py -v",
+            "python would be an argument of muster.train; to run it: launch train.py -v",
+        ),
+    ],
+)
+def test_a_program_that_is_not_there_is_answered_with_what_to_type(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train.py", "my script.py", "hosts.txt"):
+        (tmp_path / name).write_text("" if name.endswith(".py") else "localhost")
+    monkeypatch.chdir(tmp_path)
+    assert run(["launch", *shlex.split(words)]) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_options_after_the_script_that_only_muster_has_are_noted(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("parser.add_argument('--backend')")
+    tree = scan(tmp_path)
+    known = program(tmp_path, "train.py", "--backend gloo --np 4 --detach --epochs 3")
+    notes = [*launch_program.notes_of(known, tree)]
+    assert notes == [
+        "note: --np 4 goes to train.py; for Muster write it before train.py",
+        "note: --detach goes to train.py; for Muster write it before train.py",
+    ]
+    misspelt = launch_program.program_of(tree, tmp_path, script="", module="trian", args="")
+    assert [*launch_program.notes_of(misspelt, tree)] == ["note: no module trian here; did you mean train?"]
+
+
+def test_a_script_is_named_from_the_folder_of_the_launch(tmp_path: Path) -> None:
+    (tmp_path / "hello").mkdir()
+    (tmp_path / "hello" / "train.py").touch()
+    assert program(tmp_path / "hello", "../hello/train.py").script == "train.py"

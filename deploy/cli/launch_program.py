@@ -1,0 +1,180 @@
+"""The program of a launch: a script, a shell script or a module, with its arguments."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+
+from ..console.text import nearest
+from ..errors import UsageError
+from ..plan.program import Program, asks_for_mpi
+from ..plan.source_tree import Tree
+from ..plan.walk import KEYS, RUNS
+from .command import Declaration
+from .launch_options import LaunchOptions
+
+DEFAULT_MODULE = "muster.train"
+HOSTS_OPTIONS = {"-H", "--hosts", "--hostfile", "-hostfile", "--machinefile", "-machinefile"}
+MAIN = "__main__.py"
+_SHELLS = {".sh": "sh", ".bash": "bash", ".zsh": "zsh"}
+_PYTHON = re.compile(r"python[\d.]*")
+_FIRST_BYTES = 256
+_COMPILED = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
+
+
+def program_of(tree: Tree, folder: Path, *, script: str, module: str, args: str) -> Program:
+    """What the ranks run; a script must be a file of the tree, because only the tree travels."""
+    words = _arguments(args)
+    if script and module:
+        raise UsageError("--script and --module exclude each other; give one")
+    if words and not (script or module):
+        _require_no_program(words, folder)
+    if module.startswith("-"):
+        raise UsageError(f"--module {module}: a module name does not begin with a dash")
+    if script:
+        named, runner = _script(tree, folder, script)
+        program = Program(script=named, args=words, runner=runner)
+    else:
+        program = Program(module=module or DEFAULT_MODULE, args=words)
+    return replace(program, mpi=asks_for_mpi(program, tree))
+
+
+def _require_no_program(words: Sequence[str], folder: Path) -> None:
+    """Refuse a script among the arguments of Muster's own program."""
+    rest = words[1:] if _PYTHON.fullmatch(words[0]) else words
+    if rest and rest[0].endswith(".py") and (folder / rest[0]).is_file():
+        named = f"./{rest[0]}" if rest[0].startswith("-") else rest[0]
+        raise UsageError(
+            f"{words[0]} would be an argument of {DEFAULT_MODULE}; to run it: "
+            f"launch {shlex.join([named, *rest[1:]])}"
+        )
+
+
+def notes_of(program: Program, tree: Tree) -> Iterator[str]:
+    """Notes about a program that may not be what the user meant."""
+    sources = [file.path for file in tree.files if file.path.endswith(".py")]
+    if program.module and not find_spec(program.module.partition(".")[0]):
+        modules = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources]
+        if program.module not in modules and (hint := nearest(program.module, modules)):
+            yield f"note: no module {program.module} here{hint}"
+    launch = Declaration(LaunchOptions)
+    for word, following in pairwise((*program.args, "")):
+        option = launch.flag(word.partition("=")[0]) if word.startswith("--") else None
+        if option and not any(_contains(tree.root / path, word.partition("=")[0]) for path in sources):
+            has_value = option.kind is not bool and "=" not in word
+            name, text = program.script or program.module, f"{word} {following}" if has_value else word
+            yield f"note: {text.rstrip()} goes to {name}; for Muster write it before {name}"
+
+
+def _contains(path: Path, text: str) -> bool:
+    """Whether a source file contains a text, such as the name of an option of its program."""
+    try:
+        return text in path.read_text(errors="replace")
+    except OSError:
+        return False
+
+
+def require_hosts_before(program: str, args: str, folder: Path) -> None:
+    """Refuse a hosts file among the words after the script, where the launch itself was given none.
+
+    These words are the program's, so the launch would run on the hosts of hosts.txt instead.
+    """
+    for word, following in pairwise((*_arguments(args), "")):
+        option, _, value = word.partition("=")
+        if option in HOSTS_OPTIONS and (folder / (value or following)).is_file():
+            given = word if value else f"{word} {following}"
+            raise UsageError(
+                f"{given} comes after {program}, so it is an argument of the program; options of the launch "
+                f"come first: launch {given} {program}. If it is for the program: launch --hosts "
+                f"./hosts.txt {program} {given}"
+            )
+
+
+def is_recorded(program: Program, *, record: bool, no_record: bool, stalls: bool) -> bool:
+    """Whether the ranks note their collectives: if asked, if a stall ends the job, and in our own program.
+
+    It costs less than 1 % of a step of these (benchmarks/recording.py). Any other program may make hundreds
+    of small calls in a step, so it must ask.
+    """
+    if record and no_record:
+        raise UsageError("--record and --no-record exclude each other; give one")
+    return not no_record and (record or stalls or program.module == DEFAULT_MODULE)
+
+
+def _arguments(args: str) -> tuple[str, ...]:
+    """The words of `--args`, split as by a shell."""
+    try:
+        words = tuple(shlex.split(args))
+    except ValueError as error:
+        raise UsageError(
+            f"--args {args!r}: {error}; quote it as in a shell: --args=\"--name 'a b'\""
+        ) from None
+    for word in words:
+        if named := re.search(r"\$\{?(MUSTER_\w+)", word):
+            raise UsageError(
+                f"{word!r} would arrive as it is, as no shell reads arguments on the hosts; "
+                f'in the program: os.environ["{named[1]}"]'
+            )
+    return words
+
+
+def _script(tree: Tree, folder: Path, script: str) -> tuple[str, tuple[str, ...]]:
+    """The script's path for the ranks, from the folder of the launch, and what runs it; nothing for Python.
+
+    As for Python, it may be a folder or a zip archive with a `__main__.py`.
+    """
+    path = (folder / script).resolve()
+    if not path.exists():
+        starts = re.fullmatch(r"(python)[\d.]*|(?:ba|z|da)?sh", script)
+        what = "Python" if starts and starts[1] else script
+        hint = f"; Muster starts {what} itself: launch SCRIPT ..." if starts else ""
+        hint = hint or nearest(script, [shlex.quote(file.path) for file in tree.files])
+        raise UsageError(f"script {shlex.quote(script)}: no such file{hint}")
+    root = tree.root.resolve()
+    if not path.is_relative_to(root):
+        raise UsageError(f"script {script}: outside {root}, the tree that a launch sends; move it there")
+    if path.is_dir() and not (path / MAIN).is_file():
+        raise UsageError(
+            f"script {script}: a folder without {MAIN}; name a file in it: launch {Path(script)}/FILE.py"
+        )
+    sent = path / MAIN if path.is_dir() else path
+    if str(sent.relative_to(root)) not in {file.path for file in tree.files}:
+        raise UsageError(
+            f"script {script}: ignored by git, or in {RUNS}/ or {KEYS}/, so no host would get it; "
+            "take it out of .gitignore, or move it"
+        )
+    is_plain = not Path(script).is_absolute() and ".." not in Path(script).parts
+    named = script if is_plain else os.path.relpath(path, folder.resolve())
+    named = f"./{named}" if named.startswith("-") else named  # Python would take it for an option
+    return named, () if path.is_dir() else _runner(path, script)
+
+
+def _runner(path: Path, script: str) -> tuple[str, ...]:
+    """What runs a file that is no Python program, by its first line or its name."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(_FIRST_BYTES)
+    except OSError as error:
+        raise UsageError(f"script {script}: cannot be read: {error.strerror}") from None
+    if first.startswith(_COMPILED):
+        raise UsageError(
+            f"script {script}: a compiled program; write a script that starts it, run.sh with the line "
+            f'exec ./{path.name} "$@", then: launch run.sh'
+        )
+    if first.startswith(b"#!"):
+        words = first[2:].split(b"\n")[0].decode(errors="replace").split(maxsplit=1)
+        return () if not words or "python" in " ".join(words) else tuple(word.strip() for word in words)
+    if shell := _SHELLS.get(path.suffix):
+        return (shell,)
+    if first.startswith(b"PK") and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if MAIN not in archive.namelist():
+                raise UsageError(f"script {script}: a zip archive without {MAIN}, so Python cannot run it")
+    return ()
