@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic
@@ -17,15 +18,27 @@ from ..common.files import PART, Entry, append, complete, digest, entries, listi
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
 from ..connect.fanout import ask_every, on_every
-from ..connect.requests.files import APPEND, DRAFT, FILE_PART, SETTLE, VERIFY, FileFacts
+from ..connect.requests.files import (
+    APPEND,
+    DRAFT,
+    FILE,
+    FILE_ENTRIES,
+    FILE_PART,
+    SETTLE,
+    VERIFY,
+    FileFacts,
+    ListedEntry,
+)
 from ..connect.requests.request import Answer, Nothing, Request
 from ..errors import MusterError, UsageError
-from .listing import facts_of
+from ..hosts.received_paths import inner_paths
 
 TRANSFER_SECONDS, SETTLE_SECONDS = 600.0, 30.0
 # The most requests on their way to one host, and the most bytes that they may bring: small files need not
 # wait for each other, and many hosts must not fill this machine's memory.
 IN_FLIGHT, BYTES_IN_FLIGHT = 64, 2 * PART
+# Limits for one folder: a host may send anything, and several hosts may at once.
+MOST_ENTRIES, MOST_TEXT = 200_000, 1 << 25
 
 
 Tell = Callable[[int, int], None]
@@ -94,6 +107,31 @@ def get(cluster: Cluster, source: str, folder: Path, tell: Tell = lambda more, t
         return target
 
     return [*on_every(cluster.channels, receive, interrupted=cluster.close).require_all().values()]
+
+
+def facts_of(channel: Channel, path: str, seconds: float) -> FileFacts:
+    """The facts of a path, with all entries of a folder. `seconds`: for each page; the host reads the files.
+
+    `MusterError` for a folder with more than MOST_ENTRIES entries, or whose paths are longer than MOST_TEXT,
+    and for a path that must not come here (deploy/hosts/received_paths.py).
+    """
+    facts = channel.ask(FILE, path=path, seconds=seconds)
+    listed: list[ListedEntry] = list(facts.entries or ())
+    more, text = facts.more, _length(facts.entries or ())
+    while more:
+        page = channel.ask(FILE_ENTRIES, path=path, seconds=seconds)
+        if page.more and not page.entries:
+            raise MusterError(f"{path}: its listing does not continue")
+        listed += page.entries
+        more, text = page.more, text + _length(page.entries)
+        if len(listed) > MOST_ENTRIES or text > MOST_TEXT:
+            most = min(len(listed) - 1, MOST_ENTRIES)
+            raise MusterError(
+                f"{path} has more than {most} files and folders; bring it as one file: "
+                f"muster run -- tar cf NAME.tar {shlex.quote(str(path))}, then muster get NAME.tar"
+            )
+    inner_paths((entry.path for entry in listed), channel.host)
+    return facts if facts.entries is None else replace(facts, entries=tuple(listed), more=False)
 
 
 def _describe(source: Path) -> dict[str, Any]:
@@ -220,3 +258,7 @@ def _settle(draft: Path, target: Path, mode: int) -> None:
         os.fchmod(opened, mode)
     finally:
         os.close(opened)
+
+
+def _length(entries: tuple[ListedEntry, ...]) -> int:
+    return sum(len(entry.path) + len(entry.link) for entry in entries)

@@ -80,13 +80,13 @@ class PreparedLaunch:
         """What brings the packages, if any are wanted."""
         if self.wanted is None:
             return None
-        from ..envs.bring import Bringing  # noqa: PLC0415  # most launches ask for none
+        from ..envs.bring import PackageDelivery  # noqa: PLC0415  # most launches ask for none
 
         def progress(what: str, unit: str) -> Progress:
             return Progress(self.screen.stream, what, unit=unit)
 
         launcher, dry = self.spec.launcher, self.options.dry_run
-        return Bringing(self.wanted, launcher, cache_folder(), self.screen.say, progress, dry=dry)
+        return PackageDelivery(self.wanted, launcher, cache_folder(), self.screen.say, progress, dry=dry)
 
     def _show_plan(self, placement: Placement) -> None:
         """Print the plan, and change nothing on the hosts."""

@@ -1,29 +1,38 @@
-"""Brings the packages of a launch to its hosts: locks them, and lets every host that lacks them make them."""
+"""Brings the packages of a launch to its hosts: locks them, and lets every host that lacks them make them.
+
+What an environment consists of goes to the hosts through a tree of hosts; each host makes its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..connect.cluster import Cluster
-from ..connect.fanout import ask_every
-from ..connect.requests.packages import ENVIRONMENT_REACH
-from ..connect.transfer.files import LocalFile
+from ..connect.fanout import ask_every, on_every
+from ..connect.pipe import why_lost
+from ..connect.reports import EnvironmentMade, Lost, Report
+from ..connect.requests.packages import ENVIRONMENT_MAKE, ENVIRONMENT_REACH
+from ..connect.transfer.files import LocalFile, serve, transfers_of
+from ..connect.transfer.transfers import Tell, Transfers
 from ..console.fold import fold_names
 from ..console.progress import MB
 from ..console.text import count
-from ..errors import UsageError
+from ..errors import UnfitError, UsageError
 from ..hosts.facts import Environment, Facts, HostEnvironments, with_interpreter
 from . import fetch, uv
 from .lock import Lock, locked
-from .make import Making
 from .platforms import platform_of
 from .present import EnvironmentsAsked
 from .wanted import Requirements
 
 REACH_SECONDS = 15.0
+HEAR_SECONDS = 2.0
+MAKE_SECONDS = 6 * 3600.0  # a host may fetch gigabytes from its index
 
 
 class ProgressLine(Protocol):
@@ -34,7 +43,7 @@ class ProgressLine(Protocol):
         ...
 
 
-class Bringing(EnvironmentsAsked):
+class PackageDelivery(EnvironmentsAsked):
     """The packages that a launch asks for. Nothing is changed on hosts that have them, nor with `dry`.
 
     `tell`: gets lines for the user. `progress`: makes a line that shows how much of something is done, from
@@ -138,12 +147,10 @@ class Bringing(EnvironmentsAsked):
         needed = {host: [tool.digest] for host in online} | {
             host: [file.digest for file in files] for host in offline
         }
-        making = Making(
-            cluster, lock, self._wanted, tool=tool.digest, wheels=wheels, online=online, tell=self._tell
-        )
+        build = EnvironmentBuild(cluster, lock, self._wanted, tool.digest, wheels, online, self._tell)
         with self._progress("packages on their way", MB) as progress:
-            making.bring(files, needed, progress.show)
-        made = making.make(makers)
+            build.bring(files, needed, progress.show)
+        made = build.make(makers)
         return {host: made[first[there[host].home]] for host in lacking}
 
     def _wheels(self, lock: Lock) -> list[fetch.Wheel]:
@@ -160,3 +167,76 @@ class Bringing(EnvironmentsAsked):
         asked = ask_every(channels, ENVIRONMENT_REACH, REACH_SECONDS, lambda host: {"urls": urls})
         answers = asked.require_all()
         return frozenset(host for host, answer in answers.items() if not answer.refusal)
+
+
+@dataclass
+class EnvironmentBuild:
+    """An environment that hosts make, those that are `online` from the index, the others from wheels."""
+
+    cluster: Cluster
+    lock: Lock
+    wanted: Requirements
+    tool: str
+    """The digest of uv's program."""
+    wheels: Sequence[fetch.Wheel]
+    online: Collection[str]
+    tell: Callable[[str], None]
+    """Gets a line for each host that is done."""
+    made: dict[str, Environment] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def bring(self, files: Sequence[LocalFile], needed: Mapping[str, Sequence[str]], show: Tell) -> None:
+        """Bring the files to the hosts that need them; `UnfitError` for hosts that did not get them."""
+        transfers = Transfers(self.cluster, serve(self.cluster, "wheels", needed), show)
+        wanted = transfers_of(files, needed)
+        transfers.bring(wanted, sum(file.size * len(file.hosts) for file in wanted))
+        for note in transfers.notes:
+            self.tell(note)
+        if transfers.lost:
+            raise UnfitError(transfers.lost.items())
+
+    def make(self, hosts: Sequence[str]) -> dict[str, Environment]:
+        """Let each host make the environment; `UnfitError` with the words of every host that could not."""
+        on_every(hosts, self._begin).require_all()
+        waiting, deadline = {*hosts}, time.monotonic() + MAKE_SECONDS
+        while waiting and time.monotonic() < deadline:
+            event = self.cluster.hear(HEAR_SECONDS)
+            if event and event.host in waiting:
+                waiting.discard(event.host)
+                self._take(event.host, event.report)
+        self.errors |= dict.fromkeys(
+            waiting, f"cannot make the environment: not done after {MAKE_SECONDS / 3600:.0f} hours"
+        )
+        if self.errors:
+            raise UnfitError((host, self.errors[host]) for host in hosts if host in self.errors)
+        return self.made
+
+    def _begin(self, host: str) -> None:
+        text, words = self._request(host)
+        self.cluster.channels[host].ask(ENVIRONMENT_MAKE, text.encode(), **words)
+
+    def _request(self, host: str) -> tuple[str, dict[str, Any]]:
+        online = host in self.online
+        pins = "".join(f"{package.name}=={package.version}\n" for package in self.lock.packages)
+        return self.lock.text if online else pins, {
+            "key": self.lock.key,
+            "source": self.lock.source,
+            "python": self.wanted.python,
+            "system": self.wanted.system_torch,
+            "uv": self.tool,
+            "index": online,
+            "wheels": [] if online else [[wheel.digest, wheel.name] for wheel in self.wheels],
+        }
+
+    def _take(self, host: str, report: Report) -> None:
+        match report:
+            case EnvironmentMade(seconds, Environment() as made):
+                self.made[host] = made
+                self.tell(f"{host}: {count(made.packages, 'package')}, made in {seconds:.1f} s")
+            case EnvironmentMade(error=error):
+                reason = f": {error}" if error else "; the host reported no reason"
+                self.errors[host] = f"cannot make the environment{reason}"
+            case Lost(reason):
+                self.errors[host] = why_lost(reason, reason.reason)
+            case _:
+                self.errors[host] = "protocol error: an unexpected report"

@@ -20,8 +20,8 @@ from muster.deploy.connect.requests.packages import (
 )
 from muster.deploy.connect.requests.request import Nothing, Request
 from muster.deploy.connect.requests.transfers import BLOB_COMPLETE, BLOB_PULL, BLOB_SERVE, FilesServed
-from muster.deploy.envs import make
-from muster.deploy.envs.bring import Bringing
+from muster.deploy.envs import bring
+from muster.deploy.envs.bring import PackageDelivery
 from muster.deploy.envs.present import Present
 from muster.deploy.envs.wanted import Requirements
 from muster.deploy.errors import UnfitError, UsageError
@@ -107,12 +107,12 @@ def asked(tmp_path: Path) -> Requirements:
     return Requirements(require(tmp_path, "greeting"), torch_backend="none")
 
 
-def bringing(asked: Requirements, said: list[str] | None = None, **choices: Any) -> Bringing:
+def bringing(asked: Requirements, said: list[str] | None = None, **choices: Any) -> PackageDelivery:
     quiet = SimpleNamespace(show=lambda done, total: None)
     tell = (said if said is not None else []).append
     launcher = choices.pop("launcher", "mpirun")
     cache = asked.file.parent / "cache"
-    return Bringing(asked, launcher, cache, tell, lambda what, unit: nullcontext(quiet), **choices)
+    return PackageDelivery(asked, launcher, cache, tell, lambda what, unit: nullcontext(quiet), **choices)
 
 
 APART = ["aa" * 16, "bb" * 16, "cc" * 16]
@@ -153,8 +153,8 @@ def test_the_words_of_every_host_that_cannot_make_it_are_quoted(asked: Requireme
 
 
 def test_a_host_that_never_makes_it_is_named(asked: Requirements, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make, "MAKE_SECONDS", 0.2)
-    monkeypatch.setattr(make, "HEAR_SECONDS", 0.1)
+    monkeypatch.setattr(bring, "MAKE_SECONDS", 0.2)
+    monkeypatch.setattr(bring, "HEAR_SECONDS", 0.1)
     cluster = cluster_of(APART)
     says, node2 = cluster.channels["node2"].report, cluster.channels["node2"]
     node2.report = lambda report: None if isinstance(report, EnvironmentMade) else says(report)

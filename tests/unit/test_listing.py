@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from muster.deploy.adhoc import listing
-from muster.deploy.adhoc.listing import facts_of
+from muster.deploy.adhoc import transfer as listing
+from muster.deploy.adhoc.transfer import facts_of
 from muster.deploy.common import files
 from muster.deploy.connect.channel import MOST_LINE, Channel
 from muster.deploy.connect.inbox import Inbox

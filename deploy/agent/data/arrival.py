@@ -8,13 +8,11 @@ import secrets
 import shlex
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from ...common.data.draft import Draft
 from ...common.data.manifest import CHUNK, Chunks, Manifest, bitmap
 from ...common.data.scan import Reader
 from ...common.data.sets import KnownChunks, Sets, Version, intact
-from ...common.folders import identity_of_folder
 from ...common.frames import Frame
 
 SPARE = 1 << 27  # bytes for chunks that other hosts still have to get, and for the file system itself
@@ -145,9 +143,3 @@ class Arrival:
         if self._draft.lacking:
             raise ValueError(f"{len(self._draft.lacking)} chunks are still lacking; push again")
         self._sets.publish(self.version, self._draft)
-
-
-def place_of(root: Path) -> str:
-    """A word that is the same for all hosts that share this folder, and for no others."""
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return identity_of_folder(root / ".place")

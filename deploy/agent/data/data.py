@@ -20,11 +20,12 @@ from ...common.data.scan import Reader, scan
 from ...common.data.sets import Sets, Version, intact, remove_tree
 from ...common.data.verify import damage
 from ...common.files import newest_in
+from ...common.folders import identity_of_folder
 from ...common.frames import Frame
 from ...common.os_errors import explain
 from ..transfer.blobs import Blobs
 from ..transfer.transfers import OLD_SECONDS, HostTransfers
-from .arrival import Arrival, place_of
+from .arrival import Arrival
 
 TELL_SECONDS = 0.5
 STDIN = 0
@@ -127,7 +128,9 @@ class Data:
 
     def do_data_list(self, request: Frame, payload: bytes) -> Frame:
         """The sets of this host."""
-        return {"place": place_of(self.root), "sets": [self._described(name) for name in self.sets.names()]}
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place = identity_of_folder(self.root / ".place")
+        return {"place": place, "sets": [self._described(name) for name in self.sets.names()]}
 
     def _described(self, name: str) -> Frame:
         try:
