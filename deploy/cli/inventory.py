@@ -112,10 +112,10 @@ def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventor
 
     with contextlib.ExitStack() as stack:
         if options.slurm == HERE:
-            given = grant.here(os.environ)
+            given = grant.own_allocation(os.environ)
         else:
             given = stack.enter_context(
-                grant.granted(salloc_words(options.slurm), os.environ, _tell, seconds)
+                grant.request_allocation(salloc_words(options.slurm), os.environ, _tell, seconds)
             )
         hosts = hostfile.select(given.hosts, options.include, options.exclude)
         try:

@@ -1,1 +1,1 @@
-"""Hosts that Slurm allocates: the allocation, its hosts, and Slurm's own words about it."""
+"""Hosts that Slurm allocates: the allocation, its hosts, and what Slurm's programs report."""

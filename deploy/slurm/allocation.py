@@ -78,22 +78,22 @@ def repeated(text: str) -> list[int]:
     return numbers
 
 
-def on_hosts(spec: LaunchSpec, given: Allocation) -> LaunchSpec:
+def on_hosts(spec: LaunchSpec, allocation: Allocation) -> LaunchSpec:
     """The job on the hosts of the allocation; `UsageError` if they are too few."""
-    if spec.min_hosts > len(given.hosts):
-        raise UsageError(f"--min-hosts {spec.min_hosts}: Slurm gave {len(given.hosts)}")
+    if spec.min_hosts > len(allocation.hosts):
+        raise UsageError(f"--min-hosts {spec.min_hosts}: Slurm gave {len(allocation.hosts)}")
     return dataclasses.replace(
         spec,
-        hosts=given.hosts,
-        min_hosts=spec.min_hosts or len(given.hosts),
-        allocation=given.job,
+        hosts=allocation.hosts,
+        min_hosts=spec.min_hosts or len(allocation.hosts),
+        allocation=allocation.job,
     )
 
 
-def steps(python: str, given: Allocation, *, look: Callable[[str], str] = programs.ended) -> OpenPipe:
+def steps(python: str, allocation: Allocation, *, look: Callable[[str], str] = programs.ended) -> OpenPipe:
     """Opens an agent as a step of the allocation. `look`: what Slurm says about the end of the job."""
-    explain, command = partial(programs.why_lost, given.job, look=look), from_home(python or "python3")
-    return lambda host: SrunPipe(given.job, host, command, explain)
+    explain, command = partial(programs.why_lost, allocation.job, look=look), from_home(python or "python3")
+    return lambda host: SrunPipe(allocation.job, host, command, explain)
 
 
 def from_home(python: str) -> str:

@@ -1,6 +1,6 @@
 """A detached launch as a batch job of Slurm: its folder, the script, and sbatch.
 
-The folder of the run, `runs/JOB`, is made here and now; login node and nodes must share it. Beside what every
+The folder of the run, `runs/JOB`, is made at once; login node and nodes must share it. Beside what every
 run has, it holds `slurm.json` (Slurm's number of the job, and sbatch's command), and until the job is over a
 folder `batch` with all that its driver needs: its code, the job, and the contents of the user's tree as they
 are now. So what is edited while the job waits changes nothing.
@@ -30,16 +30,17 @@ from ..plan.source_tree import Tree
 from ..plan.spec import LaunchSpec, is_secret
 from .allocation import from_home
 from .mark import write_mark
-from .programs import SECONDS, ask, complaint, missing
+from .programs import SECONDS, ask, error_of, missing
 
 BATCH, LOG = "batch", "driver.log"
-# The words of the user come later, and win. B: the driver alone gets the signal, and passes it to the ranks.
+# Options of the user come last and override these.
+# B: the driver alone gets the signal, and passes it to the ranks.
 # No --no-kill: with it Slurm 24.11 keeps the other nodes forever when the first one, the driver's, dies.
-OWN_WORDS = ("--no-requeue", "--signal=B:USR1@60")
+OWN_OPTIONS = ("--no-requeue", "--signal=B:USR1@60")
 REQUEUE = "--requeue"
 NOTIFY = "MUSTER_NOTIFY"
 """The variable with the target of --notify, which may be a URL that lets anyone post."""
-_ELSEWHERE = "***"
+_HIDDEN = "***"
 """Stands for the target of --notify in files."""
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from muster.deploy.slurm.batch_main import main; main()"
@@ -50,7 +51,7 @@ class Batch(NamedTuple):
     """What is handed to sbatch."""
 
     folder: Path
-    words: tuple[str, ...]
+    options: tuple[str, ...]
     """The user's options of sbatch."""
     python: str
 
@@ -63,29 +64,29 @@ class Batch(NamedTuple):
     def command(self) -> tuple[str, ...]:
         """The argv of sbatch."""
         name, log = f"--job-name={self.job_name}", f"--output={self.folder / LOG}"
-        own = ("--parsable", *OWN_WORDS, name, log, "--open-mode=append", f"--chdir={self.folder.parent}")
-        return ("sbatch", *own, *self.words, str(self.folder / BATCH / "script"))
+        own = ("--parsable", *OWN_OPTIONS, name, log, "--open-mode=append", f"--chdir={self.folder.parent}")
+        return ("sbatch", *own, *self.options, str(self.folder / BATCH / "script"))
 
     @property
     def script(self) -> str:
         """What Slurm runs on the first node: the driver in place of the shell, so that it gets the signal."""
         driver = self.folder / BATCH / "driver"
-        words = shlex.join(["-I", "-c", _START, str(driver), str(self.folder)])
+        arguments = shlex.join(["-I", "-c", _START, str(driver), str(self.folder)])
         unseen = f"{self.folder}: not on $(hostname); give a --runs that login node and nodes share"
         return (
             "#!/bin/sh\n"
             f"# The driver of Muster's job {self.folder.name}, on the first node of its allocation.\n"
             f"[ -d {shlex.quote(str(driver))} ] || {{ echo {_in_double_quotes(unseen)} >&2; exit 3; }}\n"
-            f"exec {quoted(from_home(self.python))} {words}\n"
+            f"exec {quoted(from_home(self.python))} {arguments}\n"
         )
 
     def __str__(self) -> str:
         return f"{shlex.join(self.command)}\n\n{self.script}"
 
 
-def batch_of(spec: LaunchSpec, words: Sequence[str], runs: Path) -> Batch:
+def batch_of(spec: LaunchSpec, options: Sequence[str], runs: Path) -> Batch:
     """The batch job of a launch whose folder goes into `runs`."""
-    return Batch((runs / spec.job).resolve(), tuple(words), spec.python or "python3")
+    return Batch((runs / spec.job).resolve(), tuple(options), spec.python or "python3")
 
 
 def submit(spec: LaunchSpec, batch: Batch, environ: Mapping[str, str]) -> str:
@@ -103,20 +104,20 @@ def submit(spec: LaunchSpec, batch: Batch, environ: Mapping[str, str]) -> str:
         undo.callback(shutil.rmtree, batch.folder, ignore_errors=True)
         try:
             _prepare(spec, batch)
-            number = _hand_over(batch, {**environ, **secrets(spec)})
+            number = _submit(batch, {**environ, **secrets(spec)})
         except OSError as error:
             raise MusterError(f"cannot make the run's folder: {explain(error)}") from None
         undo.pop_all()
     return number
 
 
-def _hand_over(batch: Batch, environ: Mapping[str, str]) -> str:
+def _submit(batch: Batch, environ: Mapping[str, str]) -> str:
     """Start sbatch, and note Slurm's number. If that fails, a job that Slurm may have is taken back."""
     job: tuple[str, ...] = ("--me", f"--name={batch.job_name}")
     try:
         number = _sbatch(batch, environ)
         job = (number,)
-        write_mark(batch.folder, number, batch.command, requeue=REQUEUE in batch.words)
+        write_mark(batch.folder, number, batch.command, requeue=REQUEUE in batch.options)
     except UsageError:  # sbatch has refused it
         raise
     except BaseException:
@@ -135,7 +136,7 @@ def secrets(spec: LaunchSpec) -> dict[str, str]:
 def without_secrets(spec: LaunchSpec) -> LaunchSpec:
     """The job as it is written down."""
     env = tuple((name, "" if is_secret(name, spec.hidden) else value) for name, value in spec.env)
-    notify = _ELSEWHERE if spec.notify else ""
+    notify = _HIDDEN if spec.notify else ""
     return dataclasses.replace(spec, notify=notify, env=env)
 
 
@@ -154,7 +155,7 @@ def _prepare(spec: LaunchSpec, batch: Batch) -> None:
     batch.folder.chmod(0o700)
     store, code = Store(folder / "store"), own_code()
     for tree in (spec.tree, spec.library, code):
-        _keep(tree, store)
+        _store(tree, store)
     store.check_out([list(row) for row in code.listing()], folder / "driver")
     texts = {"job.json": json.dumps(without_secrets(spec).as_json()), "script": batch.script}
     for name, text in texts.items():
@@ -167,7 +168,7 @@ def _prepare(spec: LaunchSpec, batch: Batch) -> None:
     write_atomically(batch.folder / "job.json", json.dumps(record, indent=2).encode(), 0o600)
 
 
-def _keep(tree: Tree, store: Store) -> None:
+def _store(tree: Tree, store: Store) -> None:
     store.add(tree.archive([file.digest for file in tree.files if file.link is None]))
 
 
@@ -191,8 +192,8 @@ def _sbatch(batch: Batch, environ: Mapping[str, str]) -> str:
         raise MusterError("sbatch: no answer; is slurmctld running? try scontrol ping") from None
     number = done.stdout.strip().partition(";")[0]
     if done.returncode or not number.isdecimal():
-        why = complaint(done.stderr.splitlines()) or f"sbatch ended with status {done.returncode}"
-        raise UsageError(f"--slurm {' '.join(batch.words)!r}: {why}")
+        why = error_of(done.stderr.splitlines()) or f"sbatch ended with status {done.returncode}"
+        raise UsageError(f"--slurm {' '.join(batch.options)!r}: {why}")
     return number
 
 

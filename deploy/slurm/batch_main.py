@@ -30,7 +30,7 @@ from . import programs
 from .allocation import Allocation, on_hosts, steps
 from .batch import BATCH, NOTIFY, with_secrets
 from .blame import blame_own_end
-from .grant import here
+from .grant import own_allocation
 from .mark import mark_of
 
 SAVED = 75
@@ -51,31 +51,31 @@ def drive(folder: Path, environ: Mapping[str, str]) -> int:
     mark = mark_of(folder)
     requeue = mark is not None and mark.requeue
     try:
-        given = here(environ)
+        allocation = own_allocation(environ)
         spec = LaunchSpec.of_json(json.loads((folder / BATCH / "job.json").read_text()))
-        run, spec = _begin(folder, with_secrets(spec, environ), given, requeue=requeue)
-        result = _attempts(spec, run, given).run()
+        run, spec = _begin(folder, with_secrets(spec, environ), allocation, requeue=requeue)
+        result = _attempts(spec, run, allocation).run()
     except (MusterError, KeyboardInterrupt) as error:
         return _refused(folder, error, environ, requeue=requeue)
     again = requeue and _goes_on(result)
     if again and result.warned:
-        again = _requeue(given.job)
+        again = _requeue(allocation.job)
     if not again:
         _end(folder, spec.notify, result)
     return result.exit_status
 
 
 def _end(folder: Path, target: str, result: LaunchResult) -> None:
-    """The job does not go on: remove what a further start would need, and tell of its end."""
+    """The job does not go on: remove what a further start would need, and notify of its end."""
     shutil.rmtree(folder / BATCH, ignore_errors=True)
     if why := notify(target, result):
         sys.stderr.write(f"{why}\n")
 
 
 def _begin(
-    folder: Path, spec: LaunchSpec, given: Allocation, *, requeue: bool
+    folder: Path, spec: LaunchSpec, allocation: Allocation, *, requeue: bool
 ) -> tuple[RunFolder, LaunchSpec]:
-    """The run's folder, and the job on the hosts that Slurm has given, as the next attempt."""
+    """The run's folder, and the job on the hosts of the allocation, as the next attempt."""
     record: dict[str, Any] = json.loads((folder / "job.json").read_text())
     again = (folder / "logs").is_dir()
     for name in ("result.json", "stop.json", "verdict.txt") if again else ():
@@ -83,7 +83,7 @@ def _begin(
     run = RunFolder(folder.parent, folder.name, detached=True, max_log=spec.max_log, again=again)
     run.record = {"started": record["started"]}
     attempt = record["attempt"] + 1 if again else 0
-    spec = on_hosts(spec, given)
+    spec = on_hosts(spec, allocation)
     store = folder / BATCH / "store"
     return run, dataclasses.replace(
         spec,
@@ -94,9 +94,9 @@ def _begin(
     )
 
 
-def _attempts(spec: LaunchSpec, run: RunFolder, given: Allocation) -> Attempts:
-    open_pipe = steps(spec.python, given, look=programs.ending)
-    return Attempts(spec, open_pipe, run, (run,), blame=partial(blame_own_end, job=given.job))
+def _attempts(spec: LaunchSpec, run: RunFolder, allocation: Allocation) -> Attempts:
+    open_pipe = steps(spec.python, allocation, look=programs.ending)
+    return Attempts(spec, open_pipe, run, (run,), blame=partial(blame_own_end, job=allocation.job))
 
 
 def _refused(folder: Path, error: BaseException, environ: Mapping[str, str], *, requeue: bool) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..errors import MusterError, UsageError
 from .allocation import PREFIX, Allocation, allocation_of
-from .programs import complaint, host_names, missing, queued
+from .programs import error_of, host_names, missing, queued
 
 # What salloc runs: it prints the allocation's variables, then waits for the end of its input. That comes when
 # this process ends, in whatever way.
@@ -21,28 +21,28 @@ _GRANTED = re.compile(r"salloc: (?:Pending job allocation|job|Granted job alloca
 ASK_SECONDS, RELEASE_SECONDS = 5.0, 15.0
 
 
-def here(environ: Mapping[str, str]) -> Allocation:
+def own_allocation(environ: Mapping[str, str]) -> Allocation:
     """The allocation in which this process runs; `UsageError` if there is none."""
     return allocation_of(environ, host_names)
 
 
 @contextlib.contextmanager
-def granted(
-    words: Sequence[str], environ: Mapping[str, str], tell: Callable[[str], None], seconds: float | None
+def request_allocation(
+    options: Sequence[str], environ: Mapping[str, str], report: Callable[[str], None], seconds: float | None
 ) -> Iterator[Allocation]:
-    """An allocation that salloc gives for these words of its own; leaving the context gives it back.
+    """An allocation that salloc gives for these options; leaving the context gives it back.
 
-    `tell` gets a line whenever Slurm's reason to wait changes. `seconds`: how long to wait, None forever.
-    `UsageError` quotes salloc where it refuses the words.
+    `report` gets a line whenever Slurm's reason to wait changes. `seconds`: how long to wait, None forever.
+    `UsageError` quotes salloc where it refuses the options.
     """
     if job := environ.get("SLURM_JOB_ID"):
         raise UsageError(
-            f"--slurm {' '.join(words)}: this shell is inside of Slurm's allocation {job}; "
-            "--slurm without words uses it"
+            f"--slurm {' '.join(options)}: this shell is inside of Slurm's allocation {job}; "
+            "--slurm without options uses it"
         )
-    salloc = _Salloc(words)
+    salloc = _Salloc(options)
     try:
-        yield salloc.wait(tell, seconds)
+        yield salloc.wait(report, seconds)
     finally:
         salloc.release()
 
@@ -50,9 +50,9 @@ def granted(
 class _Salloc:
     """A running salloc: lines of its errors and of its command's output, in one queue."""
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, options: Sequence[str]) -> None:
         # --no-kill: a node that fails does not end the others; the driver judges that.
-        argv = ["salloc", "--no-kill", *words, "sh", "-c", _HOLDER]
+        argv = ["salloc", "--no-kill", *options, "sh", "-c", _HOLDER]
         pipe = subprocess.PIPE
         try:
             self._process = subprocess.Popen(
@@ -66,7 +66,7 @@ class _Salloc:
             )
         except FileNotFoundError:
             raise missing("salloc") from None
-        self._words, self._granted = " ".join(words), False
+        self._options, self._granted = " ".join(options), False
         self._lines: queue.Queue[tuple[str, str | None]] = queue.Queue()
         self._readers = {
             name: threading.Thread(target=self._read, args=(name,), daemon=True)
@@ -80,7 +80,7 @@ class _Salloc:
             self._lines.put((name, line.rstrip("\n")))
         self._lines.put((name, None))
 
-    def wait(self, tell: Callable[[str], None], seconds: float | None) -> Allocation:
+    def wait(self, report: Callable[[str], None], seconds: float | None) -> Allocation:
         """The allocation, once salloc's command has printed its variables."""
         deadline = time.monotonic() + seconds if seconds else None
         variables: dict[str, str] = {}
@@ -93,7 +93,7 @@ class _Salloc:
             except queue.Empty:
                 state = _state(job)
                 if state not in {"", last}:
-                    tell(f"Slurm's job {job} waits: {state}")
+                    report(f"Slurm's job {job} waits: {state}")
                     last = state
                 if deadline and time.monotonic() >= deadline:
                     why = f": {last}" if last else ""
@@ -112,17 +112,17 @@ class _Salloc:
                 return allocation_of(variables, host_names)
 
     def _refused(self, errors: list[str]) -> MusterError:
-        """salloc ended without an allocation: it did not like its words, or the allocation was revoked."""
+        """salloc ended without an allocation: it refused its options, or the allocation was revoked."""
         self._readers["stderr"].join(ASK_SECONDS)
         with contextlib.suppress(queue.Empty):
             while True:
                 errors.append(self._lines.get_nowait()[1] or "")
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(ASK_SECONDS)
-        why = complaint(errors) or f"salloc ended with status {self._process.returncode}"
+        why = error_of(errors) or f"salloc ended with status {self._process.returncode}"
         if job := _job(errors):
             return MusterError(f"Slurm's job {job} got no hosts: {why}")
-        return UsageError(f"--slurm {self._words!r}: {why}")
+        return UsageError(f"--slurm {self._options!r}: {why}")
 
     def release(self) -> None:
         """Give the hosts back, or leave the queue."""

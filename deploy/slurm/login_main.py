@@ -17,7 +17,7 @@ from ..jobs.run_folder import RunFolder
 from ..plan.spec import LaunchSpec
 from .allocation import on_hosts, steps
 from .blame import blame_slurm
-from .grant import granted
+from .grant import request_allocation
 from .programs import require_pmix
 
 
@@ -28,13 +28,17 @@ def main(folder_name: str) -> None:
 
 @contextlib.contextmanager
 def allocated(spec: LaunchSpec, run: RunFolder, waits: Callable[[str], None]) -> Iterator[Hosts]:
-    """The job on an allocation, which is given back at the end."""
+    """The job on an allocation, which is released at the end."""
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         run.wait(spec, line)
         waits(f"job {spec.job}: {line}")
 
     if spec.launcher == "srun":
         require_pmix()
-    with granted(spec.slurm, os.environ, tell, spec.slurm_timeout or None) as given:
-        yield Hosts(on_hosts(spec, given), steps(spec.python, given), partial(blame_slurm, job=given.job))
+    with request_allocation(spec.slurm, os.environ, report, spec.slurm_timeout or None) as allocation:
+        yield Hosts(
+            on_hosts(spec, allocation),
+            steps(spec.python, allocation),
+            partial(blame_slurm, job=allocation.job),
+        )

@@ -1,4 +1,4 @@
-"""Slurm's own programs, on a login node or a node of a job. Calls are bounded, errors are in words."""
+"""Slurm's own programs, on a login node or a node of a job. Calls are bounded; errors quote them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def ask(*argv: str) -> str:
             f"{argv[0]}: no answer within {SECONDS:.0f} s; is slurmctld running? try scontrol ping"
         ) from None
     if done.returncode:
-        raise MusterError(f"{argv[0]}: {complaint(done.stderr.splitlines()) or f'status {done.returncode}'}")
+        raise MusterError(f"{argv[0]}: {error_of(done.stderr.splitlines()) or f'status {done.returncode}'}")
     return done.stdout
 
 
-def complaint(lines: Sequence[str]) -> str:
+def error_of(lines: Sequence[str]) -> str:
     """The first error among lines that a program of Slurm printed, without its prefix; else the last line."""
-    said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if re.match(r"\w+: (?:error|fatal): ", line)]
-    return re.sub(r"^\w+: (?:(?:error|fatal): )?", "", (errors or said[-1:] or [""])[0])
+    printed = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in printed if re.match(r"\w+: (?:error|fatal): ", line)]
+    return re.sub(r"^\w+: (?:(?:error|fatal): )?", "", (errors or printed[-1:] or [""])[0])
 
 
 def host_names(nodelist: str) -> list[str]:

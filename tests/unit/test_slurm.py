@@ -103,7 +103,7 @@ def test_repeated_counts() -> None:
     ],
 )
 def test_a_program_of_slurm_is_quoted_by_its_first_error(lines: list[str], said: str) -> None:
-    assert programs.complaint(lines).startswith(said)
+    assert programs.error_of(lines).startswith(said)
 
 
 def test_the_step_of_an_agent_shares_what_the_allocation_has_there() -> None:
@@ -157,7 +157,7 @@ GRANT = (
 
 def test_an_allocation_is_given_back(slurm: Callable[..., None], tmp_path: Path) -> None:
     slurm(salloc=f"{GRANT}; touch {tmp_path}/released", scontrol=SCONTROL)
-    with grant.granted(["-N", "2"], {}, lambda line: None, None) as given:
+    with grant.request_allocation(["-N", "2"], {}, lambda line: None, None) as given:
         assert [(host.name, host.slots) for host in given.hosts] == [("n1", 2), ("n2", 2)]
         assert not (tmp_path / "released").exists()
     assert (tmp_path / "released").exists()
@@ -218,7 +218,7 @@ def test_the_reason_to_wait_is_told_once_and_a_time_out_quotes_it(slurm: Callabl
     expected = "PENDING (Resources), expected at 2026-11-22T10:00:00"
     with (
         pytest.raises(MusterError, match=r"no hosts within 6 s: PENDING \(Resources\)"),
-        grant.granted(["-N", "2"], {}, told.append, 6.0),
+        grant.request_allocation(["-N", "2"], {}, told.append, 6.0),
     ):
         pass
     assert told == [f"Slurm's job 7 waits: {expected}"]
@@ -240,7 +240,7 @@ def test_a_refusal_quotes_salloc(slurm: Callable[..., None], text: str, status: 
     slurm(salloc=text)
     with (
         pytest.raises(MusterError, match=message) as refused,
-        grant.granted(["-p", "gpu"], {}, lambda line: None, None),
+        grant.request_allocation(["-p", "gpu"], {}, lambda line: None, None),
     ):
         pass
     assert refused.value.exit_status == status
@@ -250,13 +250,19 @@ def test_without_slurm_the_message_says_where_to_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="login node"), grant.granted(["-N2"], {}, lambda line: None, None):
+    with (
+        pytest.raises(UsageError, match="login node"),
+        grant.request_allocation(["-N2"], {}, lambda line: None, None),
+    ):
         pass
 
 
 def test_words_inside_of_an_allocation_are_refused() -> None:
     environ = {"SLURM_JOB_ID": "12"}
-    with pytest.raises(UsageError, match="12"), grant.granted(["-N2"], environ, lambda line: None, None):
+    with (
+        pytest.raises(UsageError, match="12"),
+        grant.request_allocation(["-N2"], environ, lambda line: None, None),
+    ):
         pass
 
 

@@ -100,7 +100,7 @@ def test_a_driver_on_a_login_node_waits_for_hosts_as_long_as_the_job_says(
         raise UsageError("no hosts")
         yield
 
-    monkeypatch.setattr(login_main, "granted", granted)
+    monkeypatch.setattr(login_main, "request_allocation", granted)
     sent = dataclasses.replace(make_job(), slurm=("-N", "2"), slurm_timeout=timeout)
     run: Any = None
     with (
