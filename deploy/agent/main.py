@@ -124,7 +124,7 @@ class Agent:
 
     def do_load(self, request: Frame, payload: bytes) -> Frame:
         """Begin to import the parts that answer these requests."""
-        self._parts.load_ahead(request["words"])
+        self._parts.preload(request["words"])
         return {}
 
     def send(self, frame: Frame, payload: bytes = b"") -> None:
@@ -154,10 +154,10 @@ class Parts:
         part = PARTS[request]
         if part.kind not in self._loaded:
             module = importlib.import_module(f"muster.deploy.{part.module}")
-            self._loaded[part.kind] = getattr(module, part.kind)(*map(self._given, part.needs.split()))
+            self._loaded[part.kind] = getattr(module, part.kind)(*map(self._argument, part.needs.split()))
         return self._loaded[part.kind]
 
-    def load_ahead(self, requests: list[str]) -> None:
+    def preload(self, requests: list[str]) -> None:
         """Import the parts that answer these requests, in a thread, before the requests come."""
         modules = [PARTS[request].module for request in requests]
         threading.Thread(target=_import, args=(modules,), daemon=True).start()
@@ -168,14 +168,14 @@ class Parts:
             if hasattr(part, "close"):
                 part.close()
 
-    def _given(self, word: str) -> object:
-        if word == "send":
+    def _argument(self, name: str) -> object:
+        if name == "send":
             return self._send
-        if word == "transfers":
+        if name == "transfers":
             return self.of("blob_serve")
         from pathlib import Path  # noqa: PLC0415  # 4 ms, not for facts
 
-        return Path(self._home) if word == "home" else Path(self._home, word)
+        return Path(self._home) if name == "home" else Path(self._home, name)
 
 
 def _import(modules: list[str]) -> None:

@@ -118,11 +118,11 @@ def put_in_place(draft: str | os.PathLike[str], path: str | os.PathLike[str]) ->
 
 def sync(paths: Iterable[str | os.PathLike[str]]) -> None:
     """Write the bytes of these files to the disk. The files are on one file system."""
-    found = [*paths]
-    if len(found) > ONE_BY_ONE:
-        sync_file_system(found[0])
+    files = [*paths]
+    if len(files) > ONE_BY_ONE:
+        sync_file_system(files[0])
         return
-    for path in found:
+    for path in files:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

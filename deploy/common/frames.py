@@ -76,5 +76,5 @@ def values_in(line: bytes) -> int:
     return line.count(b"{") + line.count(b"[") + line.count(b",")
 
 
-def _refuse(word: str) -> float:
-    raise ValueError(f"{word} is not a JSON number")
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not a JSON number")

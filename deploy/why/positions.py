@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..connect.requests.why import SETUP, Evidence, RecordedCall
 
-UNSAID = "?"  # muster_ring.UNSAID
+OMITTED = "?"  # muster_ring.OMITTED
 
 
 def names_apart(said: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
@@ -23,7 +23,7 @@ def names_apart(said: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], str
         (name, ranks): f"{name} of ranks {ranks}"
         for name, lists in by_name.items()
         if len(lists) > 1
-        for ranks in lists - {"", UNSAID}
+        for ranks in lists - {"", OMITTED}
     }
 
 
@@ -71,7 +71,7 @@ class Positions:
     def _find_members(self, group: str) -> list[int]:
         for rank in self.ranks.values():
             for known in rank.evidence.groups if rank.evidence else ():
-                if known.group == group and known.ranks == UNSAID:
+                if known.group == group and known.ranks == OMITTED:
                     return [number for number in sorted(self.ranks) if self._has(number, group)]
                 if known.group == group and known.ranks:
                     spans = _spans(known.ranks)

@@ -328,7 +328,7 @@ def test_a_driver_that_speaks_while_the_agent_works_is_not_silent(monkeypatch: p
     monkeypatch.setattr(supervisor, "STDIN", reader)
     monkeypatch.setattr("time.sleep", pause)
     monkeypatch.setattr("os.kill", lambda pid, number: ended.append(len(rounds)))
-    work._mind_silence()
+    work._end_after_silence()
     assert ended == [0], "only when nothing more comes"
     for descriptor in (reader, writer):
         os.close(descriptor)

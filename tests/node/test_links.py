@@ -27,7 +27,7 @@ def test_a_launch_follows_an_absolute_link_and_names_the_host_that_lacks_its_tar
     refused = project.launch(*words)
     assert refused.status != 0
     assert (
-        f"localhost: cannot make the job's folder: links of the code lead to nothing here: data -> {shared}"
+        f"localhost: cannot make the job's folder: links of the code have no target here: data -> {shared}"
         in (refused.output)
     )
     shared.mkdir()

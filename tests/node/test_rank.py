@@ -284,7 +284,7 @@ def test_torchruns_word_counts_over_an_outer_mpiruns() -> None:
         "WORLD_SIZE": "6",
         "LOCAL_WORLD_SIZE": "2",
     }
-    assert rank.place({**MPIRUN, **torchrun}) == {
+    assert rank.position_of({**MPIRUN, **torchrun}) == {
         "rank": 5,
         "local_rank": 1,
         "world_size": 6,

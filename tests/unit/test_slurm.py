@@ -409,7 +409,7 @@ def test_a_rank_of_a_step_reads_slurms_variables(per_node: str, node: str, expec
     variables = {"MUSTER_STEP": "/f", "SLURM_PROCID": "4", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "5"}
     variables |= {"SLURM_NODEID": node, "SLURM_STEP_TASKS_PER_NODE": per_node, "SLURM_NTASKS": "9"}
     where = {"rank": 4, "local_rank": 0, "world_size": 5, "local_world_size": expected}
-    assert rank.place(variables) == where
+    assert rank.position_of(variables) == where
 
 
 def test_ranks_that_are_not_below_the_agent_are_ended_with_all_they_started() -> None:

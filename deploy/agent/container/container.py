@@ -62,7 +62,7 @@ class Container:
         """Start the container; OSError in the engine's words if it does not start."""
         make_private(Path(MusterPaths(str(self._home)).container_home))
         Path(MusterPaths(str(self._home)).data).mkdir(mode=0o700, exist_ok=True)
-        argv = [word.replace(PRIVATE, self._private) for word in self._request["argv"]]
+        argv = [argument.replace(PRIVATE, self._private) for argument in self._request["argv"]]
         self._client = reaper.start(
             argv,
             self._client_ended,

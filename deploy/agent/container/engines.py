@@ -1,6 +1,6 @@
 """The container engines of this host, by their commands: which one is used, its images, its containers.
 
-All three are asked alike, by their command lines: docker's client also reaches an engine on another socket
+All three are used alike, by their command lines: docker's client also reaches an engine on another socket
 (DOCKER_HOST, contexts), and podman needs no service.
 """
 
@@ -25,7 +25,7 @@ ABSENT = re.compile(r"(?i)no such (image|object)|image not known|not found")
 CDI = ("/etc/cdi/*", "/var/run/cdi/*")
 TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvidia-container-cli")
 DEVICES = ("/dev/infiniband", "/dev/kfd", "/dev/dri")
-# Some Python, with its name in the image; sh says what is missing.
+# Any Python of the image; sh reports its absence.
 PYTHON = (
     'for name in python3 python; do if command -v "$name" >/dev/null 2>&1; then exec "$name" -I -; fi; done; '
     'echo "there is no python3 or python on its PATH ($PATH)" >&2; exit 41'
@@ -38,11 +38,11 @@ class ContainerEngine(NamedTuple):
     name: str
     program: str
 
-    def ask(self, *words: str, stdin: str = "", seconds: float | None = ANSWER_SECONDS) -> str:
+    def run(self, *arguments: str, stdin: str = "", seconds: float | None = ANSWER_SECONDS) -> str:
         """What its command prints; OSError with the last line of its complaint."""
         try:
             done = subprocess.run(
-                [self.program, *words],
+                [self.program, *arguments],
                 input=stdin.encode(),
                 capture_output=True,
                 timeout=seconds,
@@ -50,10 +50,10 @@ class ContainerEngine(NamedTuple):
                 cwd="/",
             )
         except subprocess.TimeoutExpired:
-            raise OSError(f"{self.name} {words[0]}: no answer within {seconds:.0f} s") from None
+            raise OSError(f"{self.name} {arguments[0]}: no answer within {seconds:.0f} s") from None
         if done.returncode:
             text = (done.stderr or done.stdout).decode(errors="replace").strip()
-            raise OSError(f"{self.name} {words[0]}: {last_line(text) or f'status {done.returncode}'}")
+            raise OSError(f"{self.name} {arguments[0]}: {last_line(text) or f'status {done.returncode}'}")
         return done.stdout.decode(errors="replace")
 
     def image(self, reference: str) -> Frame | None:
@@ -62,24 +62,26 @@ class ContainerEngine(NamedTuple):
             return {"id": digest(reference), "digests": []} if os.path.isfile(reference) else None
         form = "{{.Id}} {{range .RepoDigests}}{{.}} {{end}}"
         try:
-            words = self.ask("image", "inspect", "--format", form, reference).split()
+            fields = self.run("image", "inspect", "--format", form, reference).split()
         except OSError as error:
             if ABSENT.search(str(error)):
                 return None
             raise
         return {
-            "id": words[0].rpartition(":")[2],
-            "digests": sorted({word.rpartition("sha256:")[2] for word in words[1:] if "@sha256:" in word}),
+            "id": fields[0].rpartition(":")[2],
+            "digests": sorted(
+                {field.rpartition("sha256:")[2] for field in fields[1:] if "@sha256:" in field}
+            ),
         }
 
     def pull(self, reference: str) -> None:
         """Fetch an image from its registry, however long that takes."""
-        self.ask("pull", "--quiet", reference, seconds=None)
+        self.run("pull", "--quiet", reference, seconds=None)
 
     def nature(self) -> dict[str, bool]:
         """Whether it runs as the user, and whether it gives containers other numbers of users."""
         if self.name == "docker":
-            options = self.ask("info", "--format", "{{json .SecurityOptions}}")
+            options = self.run("info", "--format", "{{json .SecurityOptions}}")
             return {"rootless": "name=rootless" in options, "remapped": "name=userns" in options}
         return {"rootless": os.getuid() != 0, "remapped": False}
 
@@ -89,7 +91,7 @@ class ContainerEngine(NamedTuple):
             return False
         own = ("--rm", "--network", "none", "--entrypoint", "/bin/sh", "--user", "0:0")
         try:
-            self.ask("run", *own, "--ulimit", "memlock=-1:-1", image, "-c", ":", seconds=SURVEY_SECONDS)
+            self.run("run", *own, "--ulimit", "memlock=-1:-1", image, "-c", ":", seconds=SURVEY_SECONDS)
         except OSError as error:
             if "rlimit" not in str(error):
                 raise
@@ -99,16 +101,16 @@ class ContainerEngine(NamedTuple):
     def survey(self, image: str, program: str) -> Frame:
         """What is in an image: a program runs there, without a network, and its last line says it."""
         if self.name == "apptainer":
-            words = ["exec", "--cleanenv", "--no-home", "--pwd", "/", image, "/bin/sh", "-c", PYTHON]
+            arguments = ["exec", "--cleanenv", "--no-home", "--pwd", "/", image, "/bin/sh", "-c", PYTHON]
         else:
             own = ("--rm", "--interactive", "--network", "none", "--entrypoint", "/bin/sh", "--user", "0:0")
-            words = ["run", *own, image, "-c", PYTHON]
-        lines = self.ask(*words, stdin=program, seconds=SURVEY_SECONDS).splitlines()
-        found = [line for line in lines if line.startswith("muster {")]
-        if not found:
+            arguments = ["run", *own, image, "-c", PYTHON]
+        lines = self.run(*arguments, stdin=program, seconds=SURVEY_SECONDS).splitlines()
+        answers = [line for line in lines if line.startswith("muster {")]
+        if not answers:
             raise OSError(f"its Python printed no description of the image: {last_line(chr(10).join(lines))}")
-        known: Frame = json.loads(found[-1].partition(" ")[2])
-        return known
+        survey: Frame = json.loads(answers[-1].partition(" ")[2])
+        return survey
 
     def sweep(self, home: str) -> None:
         """Remove containers of jobs that no agent holds.
@@ -122,11 +124,11 @@ class ContainerEngine(NamedTuple):
             if self.name == "docker"
             else '{{.ID}} {{index .Labels "muster.folder"}}'
         )
-        listed = self.ask("ps", "--all", "--filter", f"label=muster.home={home}", "--format", form)
+        listed = self.run("ps", "--all", "--filter", f"label=muster.home={home}", "--format", form)
         for line in listed.splitlines():
             identity, _, folder = line.partition(" ")
             with contextlib.suppress(OSError), held_by_nobody(Path(folder)):
-                self.ask("rm", "--force", identity)
+                self.run("rm", "--force", identity)
 
 
 def choose(wanted: str, reference: str) -> tuple[ContainerEngine, Frame | None]:
@@ -137,7 +139,7 @@ def choose(wanted: str, reference: str) -> tuple[ContainerEngine, Frame | None]:
     is_file = reference.startswith("/")
     names = [wanted] if wanted else (["apptainer"] if is_file else ["docker", "podman"])
     complaints = []
-    for engine in [found for name in names if (found := engine_called(name))]:
+    for engine in filter(None, map(engine_called, names)):
         try:
             return engine, engine.image(reference)
         except OSError as error:
@@ -147,13 +149,13 @@ def choose(wanted: str, reference: str) -> tuple[ContainerEngine, Frame | None]:
     lack = f"no {' or '.join(names)} on PATH"
     if not wanted and not is_file and engine_called("apptainer"):
         raise OSError(f"{lack}, only apptainer, which starts a file: --image /path/of/image.sif")
-    raise OSError(f"{lack}; install one of them there")
+    raise OSError(f"{lack}; install one of them on the host")
 
 
 def engine_called(name: str) -> ContainerEngine | None:
     """The engine with this name. A `docker` that is podman in disguise is podman."""
     names = ["apptainer", "singularity"] if name == "apptainer" else [name]
-    program = next((found for other in names if (found := shutil.which(other))), None)
+    program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         return None
     return ContainerEngine("podman" if name == "docker" and _is_podman(program) else name, program)

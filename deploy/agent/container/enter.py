@@ -32,8 +32,8 @@ def main(argv: list[str]) -> None:
         folder = os.getcwd()
     except FileNotFoundError:
         folder = "/"
-    asked = {"argv": argv, "env": env, "cwd": folder}
-    keeper.sendall(json.dumps(asked).encode() + b"\n")
+    command = {"argv": argv, "env": env, "cwd": folder}
+    keeper.sendall(json.dumps(command).encode() + b"\n")
 
     def forward(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):  # it has ended

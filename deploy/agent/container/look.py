@@ -23,7 +23,7 @@ class Containers:
     """The agent's part in `launch --image`, before there is a plan."""
 
     def __init__(self, home: Path) -> None:
-        self._home, self._known = home, Path(MusterPaths(str(home)).containers)
+        self._home, self._records = home, Path(MusterPaths(str(home)).containers)
 
     def do_container(self, request: Frame, payload: bytes) -> Frame:
         """The image and its engine. `pull`: fetch it if it is not here. The payload surveys an image."""
@@ -31,19 +31,19 @@ class Containers:
         if image is None and request["pull"]:
             engine.pull(request["image"])
             image = engine.image(request["image"])
-        make_private(self._home, self._known)
-        home = identity_of_folder(self._known / "home")
+        make_private(self._home, self._records)
+        home = identity_of_folder(self._records / "home")
         threading.Thread(target=_sweep, args=(engine, home), daemon=True).start()
-        known = self._surveyed(engine, image["id"], request["image"], payload.decode()) if image else {}
+        survey = self._surveyed(engine, image["id"], request["image"], payload.decode()) if image else {}
         return {
             "engine": engine.name,
             "program": engine.program,
-            "rootless": known.get("rootless", False),
-            "remapped": known.get("remapped", False),
-            "raises_limits": known.get("raises_limits", False),
+            "rootless": survey.get("rootless", False),
+            "remapped": survey.get("remapped", False),
+            "raises_limits": survey.get("raises_limits", False),
             "id": image["id"] if image else "",
             "digests": image["digests"] if image else [],
-            "inside": known.get("inside"),
+            "inside": survey.get("inside"),
             "home": home,
             **_host(),
         }
@@ -51,20 +51,20 @@ class Containers:
     def _surveyed(self, engine: ContainerEngine, image: str, reference: str, program: str) -> Frame:
         """What was found in an image: it is looked at once, as its id stands for everything in it."""
         about = [*engine, image, program, os.environ.get("DOCKER_HOST", ""), os.getuid()]
-        record = self._known / f"{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:20]}.json"
+        record = self._records / f"{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:20]}.json"
         kept = read_sealed(record)
         if isinstance(kept, dict):
             return kept
-        place = reference if engine.name == "apptainer" else image
-        nature = {**engine.nature(), "raises_limits": engine.raises_limits(place)}
-        known = {**nature, "inside": _inside(engine.survey(place, program))}
-        write_sealed(record, known)
-        return known
+        location = reference if engine.name == "apptainer" else image
+        nature = {**engine.nature(), "raises_limits": engine.raises_limits(location)}
+        survey = {**nature, "inside": _inside(engine.survey(location, program))}
+        write_sealed(record, survey)
+        return survey
 
 
-def _inside(found: Frame) -> Frame:
-    """The survey's findings, with the version that mpirun said."""
-    answer = found.pop("answer")
+def _inside(survey: Frame) -> Frame:
+    """The survey, with the version in the answer of mpirun."""
+    answer = survey.pop("answer")
     version, failed = None, None
     if answer:
         status, text = answer
@@ -72,7 +72,7 @@ def _inside(found: Frame) -> Frame:
             version = match.group(1)
         elif status:
             failed = f"it ended with {status}: {text.strip().splitlines()[-1][-200:] if text.strip() else ''}"
-    return {**found, "mpi": version, "mpi_error": failed}
+    return {**survey, "mpi": version, "mpi_error": failed}
 
 
 def _host() -> Frame:

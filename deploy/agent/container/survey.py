@@ -1,7 +1,7 @@
 """Says what an image has for ranks, as one line of JSON. The image's own Python runs it, from its input.
 
 A program of its own: the agent gets its text with the request, and `python3 -I -` in the image reads it.
-Standard library only, Python 3.7 or newer, so that an older Python than ranks need can say how old it is.
+Standard library only, Python 3.7 or newer, so that an older Python than ranks need can report its version.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-WORD = "muster "  # before the line: what starts Python in an image may print too
+MARK = "muster "  # before the line: what starts Python in an image may print too
 VENDORS = ("/usr/local/mpi/bin", "/opt/hpcx/ompi/bin", "/opt/openmpi/bin", "/usr/lib64/openmpi/bin")
 
 
@@ -29,8 +29,8 @@ def version_of(name: str) -> str | None:
 
 def find_mpirun() -> str | None:
     """mpirun beside this Python, else on PATH, else where vendors put it."""
-    places = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath), *VENDORS]
-    return shutil.which("mpirun", path=os.pathsep.join(places))
+    folders = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath), *VENDORS]
+    return shutil.which("mpirun", path=os.pathsep.join(folders))
 
 
 def ask(mpirun: str) -> tuple[int, str]:
@@ -54,14 +54,14 @@ def passwd() -> str:
 
 
 if __name__ == "__main__":
-    found = find_mpirun()
-    known = {
+    mpirun = find_mpirun()
+    survey = {
         "executable": sys.executable,
         "python": platform.python_version(),
         "torch": version_of("torch"),
         "mpi4py": version_of("mpi4py"),
-        "mpirun": found,
-        "answer": ask(found) if found else None,
+        "mpirun": mpirun,
+        "answer": ask(mpirun) if mpirun else None,
         "passwd": passwd(),
     }
-    sys.stdout.write(f"\n{WORD}{json.dumps(known)}\n")
+    sys.stdout.write(f"\n{MARK}{json.dumps(survey)}\n")

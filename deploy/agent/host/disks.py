@@ -10,7 +10,7 @@ import os
 import threading
 
 PROBE_SECONDS = 3.0
-REMEDY = "look at dmesg there, and at the server of that file system"
+REMEDY = "look at dmesg of the host, and at the server of that file system"
 
 
 class Probe:
@@ -46,21 +46,21 @@ def unanswered(disk: str) -> str:
 
 def disk_of(path: str, table: str = "/proc/self/mountinfo") -> str:
     """`/home (nfs4 files:/home)`: the file system of a path, from proc(5) alone: a stat(2) might wait."""
-    found = ("", "", "")
+    longest = ("", "", "")
     with contextlib.suppress(OSError), open(table, "rb") as file:
         for line in file:
             before, _, after = os.fsdecode(line).partition(" - ")
-            words, device = before.split(" "), after.split(" ")
-            if len(words) < 5 or len(device) < 2:
+            fields, device = before.split(" "), after.split(" ")
+            if len(fields) < 5 or len(device) < 2:
                 continue
-            point = _plain(words[4])
-            if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(found[0]):
-                found = (point, device[0], _plain(device[1]))
-    return f"{found[0]} ({found[1]} {found[2]})" if found[0] else path
+            point = _plain(fields[4])
+            if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(longest[0]):
+                longest = (point, device[0], _plain(device[1]))
+    return f"{longest[0]} ({longest[1]} {longest[2]})" if longest[0] else path
 
 
-def _plain(word: str) -> str:
-    """A word of the table without its escapes."""
+def _plain(text: str) -> str:
+    """A text of the table without its escapes."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        word = word.replace(code, character)
-    return word
+        text = text.replace(code, character)
+    return text

@@ -32,7 +32,7 @@ def facts() -> Frame:
     asking = threading.Thread(target=lambda: mpi.append(mpirun_version(mpirun)), daemon=True)
     asking.start()  # mpirun may be on a network file system
     addresses = host_addresses()
-    found = {
+    described = {
         "hostname": socket.gethostname(),
         "home": os.path.expanduser("~"),
         "uid": os.getuid(),
@@ -48,7 +48,7 @@ def facts() -> Frame:
         "interfaces": {address: name for name, address in addresses},
     }
     asking.join()
-    return {**found, "mpi": mpi[0][0], "mpi_error": mpi[0][1]}
+    return {**described, "mpi": mpi[0][0], "mpi_error": mpi[0][1]}
 
 
 def distribution_version(name: str) -> str | None:

@@ -44,8 +44,8 @@ def health() -> Frame:
     return {
         "user": own_name(),
         "own_addresses": own_addresses(),
-        "folders": [examine_folder(Path(place)) for place in (muster, tempfile.gettempdir())],
-        "shm_free": free_bytes("/dev/shm"),  # noqa: S108  # not a place to write to, but to measure
+        "folders": [examine_folder(Path(folder)) for folder in (muster, tempfile.gettempdir())],
+        "shm_free": free_bytes("/dev/shm"),  # noqa: S108  # only measured
         "nofile": open_files(),
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "rdma": has_rdma(),
@@ -65,8 +65,8 @@ def own_addresses() -> list[str]:
 
     def resolve() -> None:
         with contextlib.suppress(OSError):
-            for *_, place in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
-                addresses.append(str(place[0]))
+            for *_, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
+                addresses.append(str(address[0]))
 
     thread = threading.Thread(target=resolve, daemon=True)
     thread.start()
@@ -81,12 +81,12 @@ def examine_folder(path: Path) -> Frame:
     """The free space where a folder is or would be, and the error of a test write, which shows a quota."""
     frame: Frame = {"path": str(path), "free": None, "inodes": None, "noexec": False, "error": None}
     try:
-        place = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
-        frame["free"] = free_bytes(str(place))
-        status = os.statvfs(place)
+        existing = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
+        frame["free"] = free_bytes(str(existing))
+        status = os.statvfs(existing)
         frame["inodes"] = status.f_favail if status.f_files else None  # btrfs counts none
-        frame["noexec"] = is_noexec(str(place))
-        with tempfile.NamedTemporaryFile(dir=str(place), prefix=".muster-check-") as file:
+        frame["noexec"] = is_noexec(str(existing))
+        with tempfile.NamedTemporaryFile(dir=str(existing), prefix=".muster-check-") as file:
             file.write(b"\0" * 4096)
             file.flush()
             os.fsync(file.fileno())
@@ -163,12 +163,12 @@ def job_processes() -> list[Frame]:
         if agent:
             job = environment.get(b"MUSTER_JOB", b"unknown")
             jobs.setdefault((os.fsdecode(job), os.fsdecode(agent)), []).append(pid)
-    found: list[Frame] = []
+    described: list[Frame] = []
     for (name, folder), pids in jobs.items():
         keeper = living_agent(folder)
         stopped = keeper if keeper and _is_stopped(keeper) else None
-        found.append({"job": name, "kept": keeper is not None, "stopped": stopped, "pids": sorted(pids)})
-    return found
+        described.append({"job": name, "kept": keeper is not None, "stopped": stopped, "pids": sorted(pids)})
+    return described
 
 
 def _own_environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:
@@ -176,7 +176,7 @@ def _own_environments() -> Iterator[tuple[int, dict[bytes, bytes]]]:
         with contextlib.suppress(OSError):
             if entry.isdigit() and os.stat(f"/proc/{entry}").st_uid == os.getuid():
                 with open(f"/proc/{entry}/environ", "rb") as file:
-                    pairs = (word.partition(b"=") for word in file.read().split(b"\0"))
+                    pairs = (entry.partition(b"=") for entry in file.read().split(b"\0"))
                     yield int(entry), {name: value for name, _, value in pairs}
 
 

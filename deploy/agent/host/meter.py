@@ -48,7 +48,7 @@ class HostMeter:
         self._shm = f"{root}/dev/shm"  # noqa: S108  # only measured
 
     def read(self, at: float) -> Frame:
-        """The fields of a sample that are about the host. `at`: seconds of any clock that nobody sets."""
+        """The fields of a sample that are about the host. `at`: seconds of any monotonic clock."""
         return {
             **self._processors(at),
             **self._memory(),
@@ -61,7 +61,7 @@ class HostMeter:
     def _processors(self, at: float) -> Frame:
         """The share that is busy, where waiting for a disk is not, nor what a hypervisor took away."""
         load = peek(f"{self._root}/proc/loadavg", 64).split()
-        ticks = [int(word) for word in peek(f"{self._root}/proc/stat", 512).split("\n")[0].split()[1:9]]
+        ticks = [int(field) for field in peek(f"{self._root}/proc/stat", 512).split("\n")[0].split()[1:9]]
         busy = self._rates.of("busy", sum(ticks) - sum(ticks[3:5]) - sum(ticks[7:8]), at)
         whole = self._rates.of("ticks", sum(ticks), at)
         return {
@@ -71,15 +71,15 @@ class HostMeter:
         }
 
     def _memory(self) -> Frame:
-        known = {}
+        sizes = {}
         for line in peek(f"{self._root}/proc/meminfo", 4096).split("\n"):
             name, _, rest = line.partition(":")
             if name in {"MemTotal", "MemAvailable", "SwapTotal", "SwapFree"}:
-                known[name] = int(rest.split()[0]) << 10
+                sizes[name] = int(rest.split()[0]) << 10
         return {
-            "memory": _without(known.get("MemTotal"), known.get("MemAvailable")),
-            "memory_total": known.get("MemTotal"),
-            "swap": _without(known.get("SwapTotal"), known.get("SwapFree")),
+            "memory": _without(sizes.get("MemTotal"), sizes.get("MemAvailable")),
+            "memory_total": sizes.get("MemTotal"),
+            "swap": _without(sizes.get("SwapTotal"), sizes.get("SwapFree")),
         }
 
     def _network(self, at: float) -> Frame:
@@ -97,9 +97,9 @@ class HostMeter:
     def _disk(self, at: float) -> Frame:
         read = written = 0
         for line in peek(f"{self._root}/proc/diskstats").split("\n"):
-            words = line.split()
-            if len(words) > 9 and words[2] in self._disks:
-                read, written = read + int(words[5]), written + int(words[9])
+            fields = line.split()
+            if len(fields) > 9 and fields[2] in self._disks:
+                read, written = read + int(fields[5]), written + int(fields[9])
         return {
             "disk_read": self._rates.of("disk_read", read * SECTOR, at),
             "disk_write": self._rates.of("disk_write", written * SECTOR, at),
@@ -127,8 +127,8 @@ class HostMeter:
         when, degrees = self._temperature
         if self._sensors and at - when >= SENSOR_SECONDS:
             read = [peek(path, 32).strip() for path in self._sensors]
-            known = [int(word) / 1000 for word in read if word.lstrip("-").isdigit()]
-            self._temperature = (at, max(known, default=None))
+            degrees_read = [int(text) / 1000 for text in read if text.lstrip("-").isdigit()]
+            self._temperature = (at, max(degrees_read, default=None))
             degrees = self._temperature[1]
         return degrees
 

@@ -48,19 +48,19 @@ class ArrivalMeter:
         except FileNotFoundError:
             return {}
         rings: dict[int, Frame] = {int(name[5:]): {} for name in names if re.fullmatch(r"ring-\d{1,7}", name)}
-        found = {}
+        arrivals = {}
         most = max(8, min(MOST, MOST_OF_HOST // max(1, len(rings))))
         for rank in sorted(rings):
             rings[rank] = ring = read_ring(os.path.join(folder, f"ring-{rank}"), most)
             if "missing" not in ring:
                 trace = read_trace(os.path.join(folder, f"torch-{rank}"), most, TRACE_SECONDS)
-                found[str(rank)] = in_short(ring, trace)
+                arrivals[str(rank)] = in_short(ring, trace)
         pids = {rank: ring["pid"] for rank, ring in rings.items() if isinstance(ring.get("pid"), int)}
         for rank, pressure in self._pressure.read(pids).items():
-            if str(rank) in found:
-                found[str(rank)]["pressure"] = pressure
-        unsent = unsent_share() if found else 0.0
-        return {"ranks": found, "unsent": unsent, "cost": time.thread_time() - began}
+            if str(rank) in arrivals:
+                arrivals[str(rank)]["pressure"] = pressure
+        unsent = unsent_share() if arrivals else 0.0
+        return {"ranks": arrivals, "unsent": unsent, "cost": time.thread_time() - began}
 
 
 def in_short(ring: Frame, trace: list[Frame]) -> Frame:
@@ -93,7 +93,7 @@ def _with_lines(trace: list[Frame], calls: list[Frame]) -> Iterable[Frame]:
     """What torch has recorded, each with the line of the call that it was made in."""
     begins = [call["at"] for call in calls]
     for entry in trace:
-        place = bisect_right(begins, entry["at"] + _CLOCK) - 1
-        inside = place >= 0 and entry["at"] <= (calls[place]["end"] or entry["at"]) + _CLOCK
-        waits = inside and calls[place]["state"] != "a"
-        yield {**entry, "where": calls[place]["where"]} if waits else entry
+        index = bisect_right(begins, entry["at"] + _CLOCK) - 1
+        inside = index >= 0 and entry["at"] <= (calls[index]["end"] or entry["at"]) + _CLOCK
+        waits = inside and calls[index]["state"] != "a"
+        yield {**entry, "where": calls[index]["where"]} if waits else entry

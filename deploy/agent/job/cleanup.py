@@ -98,11 +98,11 @@ def _newest(folder: Path) -> float:
     """When a job last wrote something: a folder's time changes with its entries, a log's with each line."""
     paths = JobPaths(str(folder))
     logs = [*Path(paths.logs).glob("*"), *Path(paths.run, "logs").glob("*")]
-    places = [folder, Path(paths.run), Path(paths.out), *logs]
-    return max(path.stat().st_mtime for path in places if path == folder or path.exists())
+    paths_of_job = [folder, Path(paths.run), Path(paths.out), *logs]
+    return max(path.stat().st_mtime for path in paths_of_job if path == folder or path.exists())
 
 
 def _size(folder: Path) -> int:
     return sum(
-        os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(folder) for name in names
+        os.lstat(os.path.join(path, name)).st_size for path, _, names in os.walk(folder) for name in names
     )

@@ -1,6 +1,6 @@
 """Asks ranks of this host through their consoles (in_rank/muster_console.py): all at once, or one in a talk.
 
-The sockets lie in the private folder of the job's agent, and their names say which ranks have one. What a
+The sockets lie in the private folder of the job's agent, named after their ranks. What a
 rank answers is a claim of the user's program: every size is bounded.
 """
 
@@ -20,7 +20,7 @@ from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
 
 AT_ONCE = 64
-GRACE_SECONDS = 2.0  # beyond what a rank gives an expression: the rank breaks it off and says so
+GRACE_SECONDS = 2.0  # beyond what a rank gives an expression: the rank interrupts it and reports that
 CONNECT_SECONDS = 5.0
 MOST_LINE = 1 << 18
 NOT_AN_ANSWER = "protocol error: not an answer of a console"
@@ -35,12 +35,12 @@ class Consoles:
 
     def __init__(self, home: Path) -> None:
         self._paths = MusterPaths(str(home))
-        self._talk: _Talk | None = None
+        self._conversation: _Conversation | None = None
 
     def close(self) -> None:
         """Leave the console that is open, if one is: its rank goes on."""
-        if self._talk:
-            self._talk.close()
+        if self._conversation:
+            self._conversation.close()
 
     def do_console_eval(self, request: Frame, payload: bytes) -> Frame:
         """The value of an expression in each rank here; none if the job is not on this host, or has ended."""
@@ -51,13 +51,13 @@ class Consoles:
         seconds = float(request["seconds"])
         question = {"do": "eval", "expression": request["expression"], "seconds": seconds, "code": paths.code}
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            asked = {rank: pool.submit(_ask, path, question, seconds) for rank, path in sockets.items()}
-        room = max(LEAST_TEXT, min(MOST_TEXT, MOST_ANSWERS // max(1, len(asked))))
-        answers = {str(rank): answer for rank, future in asked.items() if (answer := future.result())}
+            pending = {rank: pool.submit(_ask, path, question, seconds) for rank, path in sockets.items()}
+        room = max(LEAST_TEXT, min(MOST_TEXT, MOST_ANSWERS // max(1, len(pending))))
+        answers = {str(rank): answer for rank, future in pending.items() if (answer := future.result())}
         return {
             "recorded": _is_recorded(paths),
             "ranks": {
-                rank: {name: text[:room] for name, text in said.items()} for rank, said in answers.items()
+                rank: {name: text[:room] for name, text in answer.items()} for rank, answer in answers.items()
             },
         }
 
@@ -65,22 +65,24 @@ class Consoles:
         """Begin to talk to a rank; `here` is false if it is not on this host."""
         paths = self._paths.job(request["job"])
         path = _sockets(paths, request["host"]).get(request["rank"])
-        found = {"recorded": _is_recorded(paths), "here": path is not None}
+        opened = {"recorded": _is_recorded(paths), "here": path is not None}
         if path is None:
-            return found
+            return opened
         try:
-            self._talk = _Talk(path, {"do": "debug", "hold": request["hold"], "code": paths.code})
+            self._conversation = _Conversation(
+                path, {"do": "debug", "hold": request["hold"], "code": paths.code}
+            )
         except (FileNotFoundError, ConnectionRefusedError):
-            return {**found, "here": False}
-        return found
+            return {**opened, "here": False}
+        return opened
 
     def do_console_say(self, request: Frame, payload: bytes) -> Frame:
         """Give the rank a line, if there is one, and hear it for so many seconds at most."""
-        if self._talk is None:
+        if self._conversation is None:
             raise ValueError("no console is open")
         if "line" in request:
-            self._talk.say(request["line"])
-        return self._talk.hear(request["hear"])
+            self._conversation.write(request["line"])
+        return self._conversation.read(request["hear"])
 
 
 def _is_recorded(paths: JobPaths) -> bool:
@@ -94,8 +96,8 @@ def _sockets(paths: JobPaths, host: str) -> dict[int, str]:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    found = [match for match in map(re.compile(r"console-(\d{1,7})").fullmatch, names) if match]
-    return {int(match[1]): os.path.join(folder, match[0]) for match in found}
+    matches = [match for match in map(re.compile(r"console-(\d{1,7})").fullmatch, names) if match]
+    return {int(match[1]): os.path.join(folder, match[0]) for match in matches}
 
 
 def _ask(path: str, question: Frame, seconds: float) -> dict[str, str] | None:
@@ -110,8 +112,8 @@ def _ask(path: str, question: Frame, seconds: float) -> dict[str, str] | None:
         return None
     except OSError:  # a time-out is one too
         return {"error": SILENT}
-    said = {name: text for name in ("at", "value", "error") if isinstance(text := answer.get(name), str)}
-    return said if "value" in said or "error" in said else {"error": NOT_AN_ANSWER}
+    texts = {name: text for name in ("at", "value", "error") if isinstance(text := answer.get(name), str)}
+    return texts if "value" in texts or "error" in texts else {"error": NOT_AN_ANSWER}
 
 
 def _connect(path: str) -> socket.socket:
@@ -133,7 +135,7 @@ def _decoded(line: bytes) -> dict[str, Any]:
     return {}
 
 
-class _Talk:
+class _Conversation:
     """A console or debugger of one rank, until one of both sides leaves."""
 
     def __init__(self, path: str, request: Frame) -> None:
@@ -145,12 +147,12 @@ class _Talk:
         """Leave; the rank notices."""
         self._connection.close()
 
-    def say(self, line: str) -> None:
+    def write(self, line: str) -> None:
         """A line that the rank has asked for."""
-        with contextlib.suppress(OSError):  # `hear` finds out
+        with contextlib.suppress(OSError):  # `read` notices
             self._send({"line": line})
 
-    def hear(self, seconds: float) -> Frame:
+    def read(self, seconds: float) -> Frame:
         """What the rank writes until it asks for a line, has left, has written much, or time is over."""
         deadline, text = time.monotonic() + seconds, ""
         while len(text) < MOST_TEXT:

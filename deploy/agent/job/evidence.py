@@ -64,8 +64,8 @@ class RankEvidence:
 
     def _py_spy(self, digest: str | None) -> str:
         """The host's own py-spy, else the py-spy that the driver has sent."""
-        places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-        installed = shutil.which("py-spy", path=os.pathsep.join(places))
+        folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        installed = shutil.which("py-spy", path=os.pathsep.join(folders))
         if installed or not digest:
             return installed or "py-spy"
         tools = Path(self._paths.tools, digest)
@@ -90,7 +90,7 @@ def _ask_agent(folder: str, hello: Frame) -> Frame:
 def take_stacks(tool: str, programs: Mapping[int, tuple[int, str]], *, code: str = "") -> Frame:
     """For each rank its frames, innermost first, or why there are none.
 
-    With `code`, the folder of the user's files, each frame also says whether it is of such a file.
+    With `code`, the folder of the user's files, each frame has a mark if it is of such a file.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         taken = {rank: pool.submit(_take, tool, *program, code) for rank, program in programs.items()}
@@ -149,30 +149,30 @@ def collect(tool: str, ranks: Ranks, folder: str, code: str, *, recorded: bool) 
     programs = ranks.programs()
     before = {rank: (read_stat(pid), time.monotonic()) for rank, (pid, _) in programs.items()}
     taken = take_stacks(tool, programs, code=code)
-    known = sorted({*programs, *ranks.ends})
-    most = max(8, min(MOST_ENTRIES, MOST_OF_HOST // max(1, len(known))))
+    every = sorted({*programs, *ranks.ends})
+    most = max(8, min(MOST_ENTRIES, MOST_OF_HOST // max(1, len(every))))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         traces = {
-            rank: pool.submit(read_trace, os.path.join(folder, f"torch-{rank}"), most) for rank in known
+            rank: pool.submit(read_trace, os.path.join(folder, f"torch-{rank}"), most) for rank in every
         }
         unread = [rank for rank in programs if "error" in taken[str(rank)]]  # as where py-spy is not there
-        told = {
+        answers = {
             rank: pool.submit(read_stack, os.path.join(folder, f"console-{rank}"), code) for rank in unread
         }
-    taken.update({str(rank): {"frames": frames} for rank, of in told.items() if (frames := of.result())})
+    taken.update({str(rank): {"frames": frames} for rank, of in answers.items() if (frames := of.result())})
     evidence = {}
-    for rank in known:
+    for rank in every:
         record = {"missing": UNRECORDED}
         if recorded:
             record = read_ring(os.path.join(folder, f"ring-{rank}"), most)
         trace = traces[rank].result()
-        found: Frame = {"now": time.time(), **record, "trace": trace}
+        of_rank: Frame = {"now": time.time(), **record, "trace": trace}
         if rank in programs:
-            found["process"] = _process(*programs[rank], before[rank])
-            found.update(taken[str(rank)])
+            of_rank["process"] = _process(*programs[rank], before[rank])
+            of_rank.update(taken[str(rank)])
         elif end := ranks.ends.get(rank):
-            found["end"] = {"code": end["code"], "out_of_memory": "out_of_memory" in end}
-        evidence[str(rank)] = found
+            of_rank["end"] = {"code": end["code"], "out_of_memory": "out_of_memory" in end}
+        evidence[str(rank)] = of_rank
     return evidence
 
 

@@ -40,9 +40,9 @@ def sweep_in_thread() -> None:
     threading.Thread(target=sweep, args=(Path(tempfile.gettempdir()),), daemon=True).start()
 
 
-def sweep(place: Path) -> None:
+def sweep(temporary: Path) -> None:
     """Remove what killed agents of this user have left in a temporary folder. Others may write there too."""
-    with contextlib.suppress(OSError), os.scandir(place) as entries:
+    with contextlib.suppress(OSError), os.scandir(temporary) as entries:
         for entry, _ in zip(entries, range(MOST_ENTRIES)):
             if _NAME.fullmatch(entry.name):
                 with contextlib.suppress(OSError):
@@ -51,31 +51,31 @@ def sweep(place: Path) -> None:
 
 def _remove_if_left(folder: str) -> None:
     """Remove a folder whose lock nobody holds. OSError for one that is not this user's, or is in use."""
-    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        status = os.fstat(place)
+        status = os.fstat(opened)
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != 0o700:
             return
-        lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=place)
+        lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=opened)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in os.listdir(place):
+            for name in os.listdir(opened):
                 if name != LOCK:  # last, so that an interrupted sweep is continued
-                    _remove(name, place)
-            os.unlink(LOCK, dir_fd=place)
+                    _remove(name, opened)
+            os.unlink(LOCK, dir_fd=opened)
             os.rmdir(folder)
         finally:
             os.close(lock)
     finally:
-        os.close(place)
+        os.close(opened)
 
 
-def _remove(name: str, place: int) -> None:
-    """Remove a file, or a folder with its content, and follow no link. `place`: the folder that it is in."""
-    if stat.S_ISDIR(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode):
-        shutil.rmtree(f"/proc/self/fd/{place}/{name}")  # it goes through descriptors
+def _remove(name: str, opened: int) -> None:
+    """Remove a file, or a folder with its content, and follow no link. `opened`: its folder."""
+    if stat.S_ISDIR(os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode):
+        shutil.rmtree(f"/proc/self/fd/{opened}/{name}")  # it goes through descriptors
     else:
-        os.unlink(name, dir_fd=place)
+        os.unlink(name, dir_fd=opened)
 
 
 def require_targets(links: Iterable[tuple[str, str]]) -> None:
@@ -84,6 +84,6 @@ def require_targets(links: Iterable[tuple[str, str]]) -> None:
     if absent:
         more = [f"and {len(absent) - MOST_LINKS} more"] if len(absent) > MOST_LINKS else []
         raise OSError(
-            f"links of the code lead to nothing here: {', '.join([*absent[:MOST_LINKS], *more])}; mount the "
+            f"links of the code have no target here: {', '.join([*absent[:MOST_LINKS], *more])}; mount the "
             "target on this host, list the link in .musterignore, or bring the files with muster data push"
         )

@@ -65,7 +65,7 @@ class LocalSocket:
                 }
                 answers[hello["hello"]](hello, stream)
         except (OSError, ImportError, ValueError, KeyError, TypeError):
-            with contextlib.suppress(OSError):  # who asked must not wait for an answer
+            with contextlib.suppress(OSError):  # the client must not wait for an answer
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _rank(self, hello: Frame, stream: Any) -> None:
@@ -104,17 +104,17 @@ class LocalSocket:
         self._send({"event": "shell", "number": number, "host": hello["host"], "command": hello["command"]})
 
     def _stacks(self, hello: Frame, stream: Any) -> None:
-        from .evidence import take_stacks  # noqa: PLC0415  # few jobs are ever asked
+        from .evidence import take_stacks  # noqa: PLC0415  # needed by muster stacks and muster why alone
 
         write_frame(stream, {"stacks": take_stacks(hello["tool"], self.ranks.programs())})
 
     def _why(self, hello: Frame, stream: Any) -> None:
-        from .evidence import collect  # noqa: PLC0415  # few jobs are ever asked
+        from .evidence import collect  # noqa: PLC0415  # needed by muster stacks and muster why alone
 
         code = JobPaths(self.job["folder"]).code
         recorded = self.job.get("env", {}).get("MUSTER_RECORD") == "1"
-        found = collect(hello["tool"], self.ranks, self._folder, code, recorded=recorded)
-        write_frame(stream, {"ranks": found})
+        evidence = collect(hello["tool"], self.ranks, self._folder, code, recorded=recorded)
+        write_frame(stream, {"ranks": evidence})
 
     def _stop(self, hello: Frame, stream: Any) -> None:
         self._send({"event": "stop-asked", "by": hello["by"]})

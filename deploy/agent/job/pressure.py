@@ -62,10 +62,10 @@ def _between(before: Counters, now: Counters) -> Frame:
 
 def counters(pid: int, root: str = "") -> Counters | None:
     """What is counted by now; None where the kernel counts nothing, or the process is gone."""
-    words = [*map(int, peek(f"{root}/proc/{pid}/schedstat", 128).split())]
-    if len(words) < 2:
+    counts = [*map(int, peek(f"{root}/proc/{pid}/schedstat", 128).split())]
+    if len(counts) < 2:
         return None
-    return Counters(time.monotonic(), words[0] * NANO, words[1] * NANO, dict(_quotas(pid, root)))
+    return Counters(time.monotonic(), counts[0] * NANO, counts[1] * NANO, dict(_quotas(pid, root)))
 
 
 def _quotas(pid: int, root: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -120,10 +120,10 @@ def unsent_share(root: str = "", uid: int | None = None) -> float:
     return waited / READINGS
 
 
-def _waits(words: list[str], owner: str) -> bool:
+def _waits(fields: list[str], owner: str) -> bool:
     """Whether a line of /proc/net/tcp is a connection to another host with unsent data."""
-    if len(words) < 8 or words[3] != _ESTABLISHED or words[7] != owner:
+    if len(fields) < 8 or fields[3] != _ESTABLISHED or fields[7] != owner:
         return False
-    address = words[2].partition(":")[0]
+    address = fields[2].partition(":")[0]
     local = address in _LOOPBACK if len(address) == 32 else address.endswith(_LOOPBACK[0])
-    return not local and int(words[4].partition(":")[0], 16) >= LEAST_BYTES
+    return not local and int(fields[4].partition(":")[0], 16) >= LEAST_BYTES

@@ -38,10 +38,10 @@ LAST_SECONDS = 10.0  # then, to pass on what there is; those children may print 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def place(environment: Mapping[str, str]) -> dict[str, int]:
+def position_of(environment: Mapping[str, str]) -> dict[str, int]:
     """Which rank this is. torchrun's variables come first: its workers inherit what an outer mpirun set."""
     if "MUSTER_STEP" in environment:
-        return place_in_step(environment)
+        return position_in_step(environment)
     if "TORCHELASTIC_RUN_ID" in environment:
         prefix, size = "", "WORLD_SIZE"
     else:
@@ -54,7 +54,7 @@ def place(environment: Mapping[str, str]) -> dict[str, int]:
     }
 
 
-def place_in_step(environment: Mapping[str, str]) -> dict[str, int]:
+def position_in_step(environment: Mapping[str, str]) -> dict[str, int]:
     """Which rank this is of a step of Slurm (srun(1), OUTPUT ENVIRONMENT VARIABLES)."""
     counts: list[int] = []
     for part in environment["SLURM_STEP_TASKS_PER_NODE"].split(","):  # 2(x3),1
@@ -137,7 +137,7 @@ def feed(parts: SimpleQueue[bytes], program: BinaryIO, agent: AgentConnection) -
 
 def run(argv: list[str]) -> int:
     """Run Python with these arguments to its end; returns its exit code, negative for a signal."""
-    ranks = place(os.environ)
+    ranks = position_of(os.environ)
     if "MUSTER_STEP" in os.environ:
         find_agent()
     agent = AgentConnection({"hello": "rank", "pid": os.getpid(), **ranks})

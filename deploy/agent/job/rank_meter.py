@@ -111,6 +111,6 @@ def _children(wrapper: int) -> list[int]:
     pids: list[int] = []
     level = [wrapper]
     while level:
-        level = [int(word) for pid in level for word in peek(f"/proc/{pid}/task/{pid}/children").split()]
+        level = [int(child) for pid in level for child in peek(f"/proc/{pid}/task/{pid}/children").split()]
         pids += level
     return pids

@@ -97,7 +97,7 @@ class TrainingMeter:
         self._newest: Frame | None = None
 
     def read(self) -> Frame | None:
-        """The step, and what is known of it; None as long as there is none."""
+        """The step and its figures; None before the first step."""
         try:
             size = os.stat(self._path).st_size
         except OSError:
@@ -115,14 +115,14 @@ def last_step(tail: bytes) -> Frame | None:
         with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line)
             if isinstance(record, dict) and type(step := record.get("step")) is int and step >= 0:
-                known = {name: record[name] for name in FIGURES if _is_number(record.get(name))}
-                return {"step": step, **known}
+                figures = {name: record[name] for name in FIGURES if _is_number(record.get(name))}
+                return {"step": step, **figures}
     return None
 
 
 def _is_number(value: Any) -> bool:
-    known = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return known and math.isfinite(value) and abs(value) < 1e300
+    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return numeric and math.isfinite(value) and abs(value) < 1e300
 
 
 def _tail(path: str, size: int) -> bytes:

@@ -164,7 +164,7 @@ class JobSupervisor:
         """A heartbeat of the driver. From the first one on, the driver's silence ends the job too."""
         first, self._heard = self._heard is None, time.monotonic()
         if first:
-            threading.Thread(target=self._mind_silence, daemon=True).start()
+            threading.Thread(target=self._end_after_silence, daemon=True).start()
         if request.get("pulse"):
             self.send({"event": "pulse", "ranks": self.ranks.pulse()})
         return {}
@@ -183,7 +183,7 @@ class JobSupervisor:
         if self._sampler:
             self._sampler.close()
 
-    def _mind_silence(self) -> None:
+    def _end_after_silence(self) -> None:
         """A network that drops packets closes no lifeline: after a silence, the agent ends itself.
 
         What the driver sends while the agent works on a request waits unread, and is no silence either.
@@ -234,8 +234,8 @@ class JobSupervisor:
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:
         """The files and bytes in the job's folder for outputs, and whether there is more than was counted."""
         paths = (
-            os.path.join(place, name)
-            for place, _, names in os.walk(JobPaths(self.job["folder"]).out)
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(JobPaths(self.job["folder"]).out)
             for name in names
         )
         counted = [_size(path) for path in itertools.islice(paths, MOST_OUTPUTS)]

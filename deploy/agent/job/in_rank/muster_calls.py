@@ -63,7 +63,7 @@ class PassRecorder(Protocol):
     """Notes the beginning and the end of a backward pass; neither method raises."""
 
     def begin_pass(self, group: Any) -> int: ...
-    def end_work(self, place: int, *, failed: bool = False) -> None: ...
+    def end_work(self, slot: int, *, failed: bool = False) -> None: ...
 
 
 class _NextPass(threading.local):
@@ -89,13 +89,13 @@ def watch_backward(torch: Any, recorder: PassRecorder) -> None:
     @functools.wraps(backward)
     def noted(*args: Any, **kwargs: Any) -> Any:
         group, coming.group = coming.group, None
-        place, failed = (recorder.begin_pass(group) if group else 0), True
+        slot, failed = (recorder.begin_pass(group) if group else 0), True
         try:
             result = backward(*args, **kwargs)
             failed = False
             return result
         finally:
-            recorder.end_work(place, failed=failed)
+            recorder.end_work(slot, failed=failed)
 
     reducer.prepare_for_backward = prepare_for_backward
     torch.autograd.backward = noted

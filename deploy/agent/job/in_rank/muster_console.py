@@ -3,8 +3,8 @@
 `sitecustomize.py` loads this into a rank of a job with `--record`. A thread waits at the Unix socket
 `console-RANK` in the agent's private folder, and talks to processes of the same user only, in lines of JSON.
 
-What is asked is evaluated in a thread of its own, with the variables that the main thread's frames have at
-that moment. The program goes on meanwhile. No name of it is bound anew: names live in a copy, and only the
+An expression is evaluated in a thread of its own, with the variables that the main thread's frames have at
+that moment. The program continues meanwhile. No name of it is bound anew: names live in a copy, and only the
 objects that they name are the program's own.
 
 A mistake in here must not reach the program. Standard library only, Python 3.9.
@@ -149,7 +149,7 @@ def send(stream: Any, frame: dict[str, Any]) -> None:
 def evaluate(expression: str, code: str, seconds: float) -> dict[str, str]:
     """The value of an expression as text, or the error that it raised; `at`: where the program was."""
     frames = program_frames(code)
-    at = place(frames[0], code) if frames else ""
+    at = location(frames[0], code) if frames else ""
 
     def act() -> dict[str, str]:
         try:
@@ -266,7 +266,7 @@ def _locals(frame: FrameType) -> dict[str, Any]:
     return {}
 
 
-def place(frame: FrameType, code: str) -> str:
+def location(frame: FrameType, code: str) -> str:
     """`train (train.py:88)`."""
     path = _file(frame)
     for folder in (code + os.sep, os.path.realpath(code) + os.sep):

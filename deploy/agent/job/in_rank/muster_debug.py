@@ -1,7 +1,7 @@
 """A console beside a running rank, and pdb that holds it. muster_console.py loads this when it is asked.
 
 The console runs statements in a thread of its own, with the variables of a frame of the main thread, while
-the program goes on. pdb begins in the main thread, between two lines of the program, and holds the program
+the program continues. pdb begins in the main thread, between two lines of the program, and holds the program
 until it is let go. Both speak through `Wire`. Standard library only, Python 3.9.
 """
 
@@ -35,7 +35,7 @@ up, down    to the frame that called, and back
 locals    the variables of the frame
 threads    the stack of every thread
 quit    leave, as Ctrl-D does
-Anything else is Python. The program goes on meanwhile; what you assign stays in this console, what you
+Anything else is Python. The program continues meanwhile; what you assign stays in this console, what you
 change in an object is changed in the program.
 """
 
@@ -93,7 +93,7 @@ class Beside:
             "down": lambda: self._move(-1),
             "locals": self._locals,
             "threads": self._threads,
-            "help": lambda: self._say(HELP),
+            "help": lambda: self._write(HELP),
         }
 
     def run(self) -> None:
@@ -101,11 +101,11 @@ class Beside:
         self._where()
         pending = ""
         while line := self._wire.readline():
-            word = line.strip()
-            if not pending and word in {"quit", "exit", "quit()", "exit()"}:
+            command = line.strip()
+            if not pending and command in {"quit", "exit", "quit()", "exit()"}:
                 return
-            if not pending and word in self._commands:
-                self._commands[word]()
+            if not pending and command in self._commands:
+                self._commands[command]()
                 continue
             pending = self._take(pending + line)
             self._wire.prompt = "... " if pending else ">>> "
@@ -117,10 +117,10 @@ class Beside:
             if source and self._compile(source[:-1], "<console>") is None:
                 return source
         except (SyntaxError, ValueError, OverflowError) as error:
-            self._say("".join(traceback.format_exception_only(type(error), error)))
+            self._write("".join(traceback.format_exception_only(type(error), error)))
             return ""
         if source and base.bounded(lambda: self._run(source), STATEMENT_SECONDS) is None:
-            self._say(f"it took longer than {STATEMENT_SECONDS:.0f} s and was broken off\n")
+            self._write(f"it took longer than {STATEMENT_SECONDS:.0f} s and was broken off\n")
         return ""
 
     def _run(self, source: str) -> bool:
@@ -133,12 +133,12 @@ class Beside:
             result = eval(value, self._names)  # noqa: S307
             if result is not None:
                 self._names["_"] = result
-                self._say(base.shown(result) + "\n")
+                self._write(base.shown(result) + "\n")
         except base.TooLongError:
             raise
         except BaseException as error:  # noqa: BLE001  # the user sees it
             frames = traceback.extract_tb(error.__traceback__)[1:]
-            self._say("".join(traceback.format_list(frames)) + base.named(error) + "\n")
+            self._write("".join(traceback.format_list(frames)) + base.named(error) + "\n")
         return True
 
     # -- the commands --
@@ -150,11 +150,11 @@ class Beside:
 
     def _stack(self) -> None:
         for number, frame in reversed([*enumerate(self._frames)]):
-            self._say(f"{number:3} {base.place(frame, self._code)}\n")
+            self._write(f"{number:3} {base.location(frame, self._code)}\n")
 
     def _move(self, by: int) -> None:
         if not 0 <= self._at + by < len(self._frames):
-            self._say("there is no frame of the program beyond this one\n")
+            self._write("no frame of the program beyond this one\n")
             return
         self._choose(self._at + by)
 
@@ -162,20 +162,20 @@ class Beside:
         self._at = at
         frames = self._frames[at:]
         if frames:
-            self._say(f"in {base.place(frames[0], self._code)}\n")
+            self._write(f"in {base.location(frames[0], self._code)}\n")
         self._names = base.namespace(frames)
         self._names["print"] = functools.partial(print, file=self._wire)
 
     def _locals(self) -> None:
         for name, value in base.own_names(self._frames[self._at]) if self._frames else ():
-            self._say(f"{name} = {base.shown(value)[:200]}\n")
+            self._write(f"{name} = {base.shown(value)[:200]}\n")
 
     def _threads(self) -> None:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for number, frame in sys._current_frames().items():
-            self._say(f"{names.get(number, number)}\n{''.join(traceback.format_stack(frame))}")
+            self._write(f"{names.get(number, number)}\n{''.join(traceback.format_stack(frame))}")
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         self._wire.write(text)
 
 
@@ -226,7 +226,7 @@ class Holder(pdb.Pdb):
 def _hold(connection: socket.socket, wire: Wire, code: str) -> None:
     holder, left = Holder(wire), threading.Event()
     if frames := base.program_frames(code):
-        wire.write(f"it is in {base.place(frames[0], code)}, and is held at its next line\n")
+        wire.write(f"in {base.location(frames[0], code)}, held at its next line\n")
     del frames
 
     def begin() -> None:

@@ -94,20 +94,20 @@ class Recorder:
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if getattr(inside, "call", False):  # torch's own functions call each other
                 return original(*args, **kwargs)
-            ring, place, state = self._ring, 0, FAILED
+            ring, slot, state = self._ring, 0, FAILED
             inside.call = True
             try:
                 with contextlib.suppress(Exception):
                     described = describe(name, CallArguments(positions, args, kwargs))
                     ring = self._ring
-                    place = ring.begin(*described) if ring and described else 0
+                    slot = ring.begin(*described) if ring and described else 0
                 result = original(*args, **kwargs)
                 state = DONE if result is None or not hasattr(result, "wait") else BEGUN
                 return result
             finally:
                 inside.call = False
-                if ring and place:
-                    ring.end(place, state)
+                if ring and slot:
+                    ring.end(slot, state)
 
         return recorded
 
@@ -153,31 +153,31 @@ class Recorder:
         name = world.pg_names.get(group)
         if name is None:
             return None
-        known = self._ring.groups.get((kind, name))
-        return known or self._ring.group(kind, name, sorted(world.pg_group_ranks[group]))
+        recorded = self._ring.groups.get((kind, name))
+        return recorded or self._ring.group(kind, name, sorted(world.pg_group_ranks[group]))
 
     # -- for Muster's MPI backend --
 
     def begin_pass(self, group: Any) -> int:
         """A backward pass of DDP that sums gradients; returns what `end_work` takes. Raises nothing."""
         with contextlib.suppress(Exception):
-            if self._ring and not self._has_works and (known := self._group(group)):
-                return self._ring.begin(known, text_of("all_reduce", self._where(), "", 0, 0))
+            if self._ring and not self._has_works and (counted := self._group(group)):
+                return self._ring.begin(counted, text_of("all_reduce", self._where(), "", 0, 0))
         return 0
 
     def begin_work(self, group: Any, op: str, tensors: Any) -> int:
         """A collective that a backend in Python has begun; returns what `end_work` takes. Raises nothing."""
         self._has_works = True
         with contextlib.suppress(Exception):
-            known = self._group(group, "work")
-            if known and self._ring:
-                return self._ring.begin(known, text_of(op, self._where(), *sizes_of(tensors)))
+            counted = self._group(group, "work")
+            if counted and self._ring:
+                return self._ring.begin(counted, text_of(op, self._where(), *sizes_of(tensors)))
         return 0
 
-    def end_work(self, place: int, *, failed: bool = False) -> None:
+    def end_work(self, slot: int, *, failed: bool = False) -> None:
         """It is complete, or has failed."""
-        if self._ring and place:
-            self._ring.end(place, FAILED if failed else DONE)
+        if self._ring and slot:
+            self._ring.end(slot, FAILED if failed else DONE)
 
     # -- the file and torch's server --
 
@@ -221,15 +221,15 @@ class Recorder:
 
     def _short(self, path: str) -> str:
         """A file as a reader knows it; empty for a file of torch, of Muster's backend, or this one."""
-        known = self._names.get(path)
-        if known is None:
+        short = self._names.get(path)
+        if short is None:
             foreign = (
                 path.startswith(_HERE) or path.startswith("<") or "/torch/" in path or "/mpi_backend/" in path
             )
             inside = os.path.relpath(path) if os.path.isabs(path) else path
-            known = "" if foreign else (os.path.basename(path) if inside.startswith("..") else inside)
-            self._names[path] = known
-        return known
+            short = "" if foreign else (os.path.basename(path) if inside.startswith("..") else inside)
+            self._names[path] = short
+        return short
 
 
 _kept: list[Any] = []

@@ -19,8 +19,8 @@ SLOT = 512
 GROUPS, ENTRIES = 64, 256
 MOST_NAME = 64  # bytes of the name of a group
 MOST_SPANS = 180  # characters of the list of a group's ranks; a slot has room for no more
-UNSAID = "?"
-"""In place of a longer list: then its members are the ranks that have recorded the group."""
+OMITTED = "?"
+"""In slot of a longer list: then its members are the ranks that have recorded the group."""
 IN, BEGUN, DONE, FAILED = b"i", b"a", b"d", b"f"
 """In the call; the call returned and the work goes on; complete; the call raised an error."""
 
@@ -42,43 +42,43 @@ class Ring:
 
     def group(self, kind: str, name: str, ranks: Sequence[int]) -> Group:
         """The group of this name; `kind` says whose collectives are counted: of calls or of a backend."""
-        known = self.groups.get((kind, name))
-        if known is None:
-            place = len(self.groups) + 1
-            known = self.groups[kind, name] = Group(place if place <= GROUPS else 0, kind, name, ranks)
-        return known
+        group = self.groups.get((kind, name))
+        if group is None:
+            slot = len(self.groups) + 1
+            group = self.groups[kind, name] = Group(slot if slot <= GROUPS else 0, kind, name, ranks)
+        return group
 
     def begin(self, group: Group, what: bytes) -> int:
-        """Write the next collective or message of a group; returns its place, for `end`."""
+        """Write the next collective or message of a group; returns its slot, for `end`."""
         group.count += 1
-        if group.place:
-            self._put(group.place, group.text % group.count)
+        if group.slot:
+            self._put(group.slot, group.text % group.count)
         number = next(self._numbers)
-        place = 1 + GROUPS + number % ENTRIES
+        slot = 1 + GROUPS + number % ENTRIES
         text = b'{"state":"i","end":%17.6f,"number":%d,"group":%s,"kind":%s,"seq":%d,"at":%.6f,%s}'
-        self._put(place, text % (0.0, number, group.name, group.kind, group.count, time.time(), what))
-        return place
+        self._put(slot, text % (0.0, number, group.name, group.kind, group.count, time.time(), what))
+        return slot
 
-    def end(self, place: int, state: bytes) -> None:
+    def end(self, slot: int, state: bytes) -> None:
         """Write how a collective or message went on."""
-        at = place * SLOT
+        at = slot * SLOT
         self._memory[at + 10 : at + 11] = state
         self._memory[at + 19 : at + 36] = b"%17.6f" % time.time()
 
-    def _put(self, place: int, text: bytes) -> None:
+    def _put(self, slot: int, text: bytes) -> None:
         if len(text) < SLOT:
-            at = place * SLOT
+            at = slot * SLOT
             self._memory[at : at + SLOT] = text.ljust(SLOT)
 
 
 class Group:
     """A process group, with the number of collectives that this rank has begun in it."""
 
-    def __init__(self, place: int, kind: str, name: str, ranks: Sequence[int]) -> None:
-        self.place, self.count = place, 0
+    def __init__(self, slot: int, kind: str, name: str, ranks: Sequence[int]) -> None:
+        self.slot, self.count = slot, 0
         self.name, self.kind = quoted(name, MOST_NAME), json.dumps(kind).encode()
         spans = _spans(ranks)
-        members = json.dumps(spans if len(spans) <= MOST_SPANS else UNSAID).encode()
+        members = json.dumps(spans if len(spans) <= MOST_SPANS else OMITTED).encode()
         self.text = b'{"group":%s,"kind":%s,"ranks":%s,"count":%%d}' % (self.name, self.kind, members)
 
 

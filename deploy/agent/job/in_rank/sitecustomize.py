@@ -5,7 +5,7 @@ It imports muster_over.py, and with `--record` the recorder and the console, whi
 Three kinds of failure look like success, or like no end, from outside:
 
 * A rank under torchrun is no rank to MPI: each has a world of size 1. N models are trained, and all end with
-  0. Such a rank leaves a file, by which `rank.py` knows that the rank has failed.
+  0. Such a rank leaves a file, which tells `rank.py` that the rank has failed.
 * A rank that fails waits in MPI_Finalize for the others, which wait for it. `python -m mpi4py` makes that an
   MPI_Abort for programs that import mpi4py. For those that do not, as with torch's own MPI backend, the rank
   ends here without MPI_Finalize.
