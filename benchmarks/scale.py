@@ -109,7 +109,7 @@ def deliver_here() -> None:
     from muster.deploy.connect.cluster import Cluster  # noqa: PLC0415
     from muster.deploy.connect.opener import opener  # noqa: PLC0415
     from muster.deploy.hosts import hostfile  # noqa: PLC0415  # only this process needs them
-    from muster.deploy.jobs.programs import tools  # noqa: PLC0415
+    from muster.deploy.jobs.planning import tools  # noqa: PLC0415
     from muster.deploy.launch.deliver import deliver  # noqa: PLC0415
     from muster.deploy.plan.launcher import place_ranks  # noqa: PLC0415
     from muster.deploy.plan.planner import plan  # noqa: PLC0415

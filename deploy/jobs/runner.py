@@ -26,11 +26,9 @@ from ..launch.job_events import JobEvent, OnEvent
 from ..launch.loop import LaunchLoop
 from ..launch.rank_io import StdinFeeder, outputs
 from ..launch.result import Failure, LaunchResult, interruption
-from ..plan.container import found_inside
 from ..plan.launch_plan import LaunchPlan
 from ..plan.launcher import place_ranks
 from ..plan.placement import Placement
-from ..plan.planner import plan
 from ..plan.spec import LaunchSpec
 from ..timings import Timings
 from . import restart_policy as restart
@@ -38,7 +36,7 @@ from .hints import left_behind, missing_module, refused_option
 from .history import FirstLines, JobHistory
 from .launched import launched, texts
 from .metrics import Metrics
-from .programs import tools
+from .planning import make_plan
 from .restart_policy import Decision, Policy
 from .run_folder import RunFolder
 from .verdict import verdict
@@ -50,38 +48,6 @@ class Observer(Watcher, Protocol):
     def say(self, text: str) -> None:
         """A line of the driver itself."""
         ...
-
-
-def make_plan(  # noqa: PLR0917  # what an attempt has
-    spec: LaunchSpec,
-    placement: Placement,
-    cluster: Cluster,
-    timings: Timings,
-    packages: Packages | None = None,
-    images: LaunchImages | None = None,
-    *,
-    pull: bool = True,
-) -> LaunchPlan:
-    """The plan of one attempt, on hosts that are connected. `packages` are brought before.
-
-    `images`: if the hosts were asked before. `pull`: hosts that lack the image fetch it.
-    """
-    if packages:
-        with timings.part("packages"):
-            cluster.facts.update(packages.furnish(cluster))
-    containers = None
-    if spec.image:
-        with timings.part("image"):
-            containers = (images or LaunchImages(spec, lambda line: None)).require(cluster, pull=pull)
-    facts = cluster.survey()
-    with timings.part("plan"):
-        if packages:
-            spec = dataclasses.replace(spec, environment=packages.key, packages=packages.described)
-        texts = tools(inside=containers is not None)
-        made = plan(spec, placement, facts, tools=texts, containers=containers)
-    if containers:  # the records of the run say what the ranks have
-        cluster.facts.update(found_inside(spec, facts.hosts, containers))
-    return made
 
 
 Blame = Callable[[LaunchResult], LaunchResult]

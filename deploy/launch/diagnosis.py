@@ -1,27 +1,31 @@
 """Explains a job that stands still: the stacks of its ranks, why they wait (deploy/why), unreachable hosts.
 
-py-spy reads the stacks on the hosts (deploy/why/gather.py). Equal stacks are folded.
+py-spy reads the stacks on the hosts (deploy/why/gather.py). Equal stacks are folded. Hosts are asked
+whether they reach each other where their ranks talk.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..connect.channel import Channel
 from ..connect.cluster import Cluster
-from ..connect.fanout import on_every
+from ..connect.fanout import ask_every, on_every
+from ..connect.requests.hosts import OPEN_PORT, REACH, Reached
 from ..connect.requests.launch import STACKS, Stack, StackFrame
 from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import span
 from ..errors import lines_of
+from ..hosts.rendezvous import Rendezvous, peers
 from ..plan.launch_plan import LaunchPlan
 from ..plan.spec import LaunchSpec
-from .pairs import unreached_pairs
+from ..why.gather import gather, own_py_spy, send_py_spy, with_silent
 from .result import Failure
 from .state import LaunchState
 
@@ -68,8 +72,6 @@ class RankStacks:
 
 def gather_stacks(job: str, channels: Mapping[str, Channel]) -> RankStacks:
     """Ask all hosts at once for the stacks of a job."""
-    from ..why.gather import own_py_spy  # noqa: PLC0415  # few jobs are ever asked
-
     tool = own_py_spy()
     asked = on_every(channels, lambda host: _ask(job, channels[host], tool))
     by_rank = {int(rank): stack for stacks in asked.results.values() for rank, stack in stacks.items()}
@@ -97,8 +99,6 @@ def of_evidence(ranks: Sequence[Rank], problems: Mapping[str, str]) -> RankStack
 
 
 def _ask(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Stack]:
-    from ..why.gather import send_py_spy  # noqa: PLC0415
-
     digest = send_py_spy(channel, tool, STACKS_SECONDS)
     answer = channel.ask(STACKS, job=job, host=channel.host, digest=digest, seconds=STACKS_SECONDS)
     return answer.stacks
@@ -144,8 +144,7 @@ def gather_explanation(
     failure: Failure, plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]
 ) -> Explanation:
     """Ask the hosts of `channels`, before the job is ended."""
-    from ..why.gather import gather, with_silent  # noqa: PLC0415  # few jobs stand still, and every launch would pay
-    from ..why.verdict import explain  # noqa: PLC0415
+    from ..why.verdict import explain  # noqa: PLC0415  # 6 ms, only for a job that stands still
 
     ranks, problems = gather(plan.spec.job, channels)
     names = [host.host.name for host in plan.hosts]
@@ -170,3 +169,56 @@ def explained(failure: Failure, explanation: Explanation, state: LaunchState) ->
     if explanation.unreached:  # then no rank is to blame for where it is
         reason = "; ".join((failure.reason, *explanation.unreached[:MOST_PAIRS]))
     return replace(failure, reason=reason, tail=(*failure.tail, *str(stacks).splitlines()))
+
+
+ANSWER_SECONDS = 10.0
+MOST_PEERS = 16
+
+
+def unreached_pairs(plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, Channel]) -> list[str]:
+    """A sentence for each host that does not reach another one at the addresses of its ranks.
+
+    Hosts without an answer say nothing about the others.
+    """
+    addresses = _rank_addresses(plan, cluster)
+    nonces = {name: secrets.token_hex(8) for name in channels}
+    ports = {
+        name: answer.port
+        for name, answer in ask_every(
+            channels, OPEN_PORT, ANSWER_SECONDS, lambda name: {"nonce": nonces[name], "probe": True}
+        ).results.items()
+        if answer.port and addresses[name]
+    }
+    names = [*ports]
+
+    def words(name: str) -> dict[str, Any]:
+        tried = (names[number] for number in peers(names.index(name), len(names), MOST_PEERS))
+        return {"targets": [target(other) for other in tried if other != name]}
+
+    def target(name: str) -> dict[str, Any]:
+        return {"host": name, "addresses": addresses[name], "port": ports[name], "nonce": nonces[name]}
+
+    asked = ask_every({name: channels[name] for name in names}, REACH, ANSWER_SECONDS, words)
+    return [
+        f"{source} does not reach {host} at {_reason(reached)}"
+        for source, answer in asked.results.items()
+        for host, reached in answer.reached.items()
+        if host in names and reached.refused and not reached.interfaces
+    ]
+
+
+def _rank_addresses(plan: LaunchPlan, cluster: Cluster) -> dict[str, list[str]]:
+    """The addresses of each host where its ranks listen; all of them where the interface is not known.
+
+    The environment of the ranks has the interface, which the user may have chosen.
+    """
+    head = plan.hosts[0]
+    interfaces = {host.host.name: host.env.get("GLOO_SOCKET_IFNAME") for host in plan.hosts}
+    rendezvous = Rendezvous(head.env["MASTER_ADDR"], int(head.env["MASTER_PORT"]), interfaces)
+    addresses = {host.host.name: cluster.addresses(host.host) for host in plan.hosts}
+    listening = rendezvous.rank_addresses(head.host.name, addresses, cluster.facts)
+    return {name: list(listening.get(name, own)) for name, own in addresses.items()}
+
+
+def _reason(reached: Reached) -> str:
+    return ", ".join(f"{address} ({why})" for address, why in reached.refused.items())

@@ -214,7 +214,7 @@ class LaunchState:
         return (*self.notes, *short, *lingering)
 
     def launcher_said(self, text: str) -> None:
-        """OnSample the last lines of mpirun or torchrun. Add a note if MPI_Comm_spawn found no free slot."""
+        """Keep the last lines of mpirun or torchrun. Add a note if MPI_Comm_spawn found no free slot."""
         if openmpi.is_full(text) and openmpi.FULL not in self.notes:
             self.notes.append(openmpi.FULL)
         self.launcher_tail = [*self.launcher_tail[1 - LAUNCHER_TAIL :], text.rstrip("\n")]

@@ -7,7 +7,7 @@ generation, it ignores them: then every rank starts on the head, and mpirun repo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..errors import HostError
 from ..hosts.facts import Facts
@@ -72,36 +72,6 @@ def is_full(line: str) -> bool:
     return line.startswith(_FULL)
 
 
-def command(
-    *,
-    version: str,
-    ranks: int,
-    hostfile: str,
-    remote_shell: str,
-    as_root: bool,
-    rank: Sequence[str],
-) -> tuple[str, ...]:
-    """The argv of mpirun for a version such as `5.0.7`, to be run on the head.
-
-    `--bind-to none`: by default both versions bind each of two ranks to a single core, with torch's threads.
-    `remote_shell` and `rank` are looked up on PATH, which differs from host to host.
-    """
-    options = _GENERATIONS[_generation(version)]
-    return (
-        "mpirun",
-        *(("--allow-run-as-root",) if as_root else ()),
-        *("--np", str(ranks)),
-        *("--hostfile", hostfile),
-        *("--map-by", "slot"),
-        *("--bind-to", "none"),
-        *options["full_names"],
-        *options["from_the_head"],
-        *options["remote_shell"],
-        remote_shell,
-        *rank,
-    )
-
-
 # The command that mpirun runs through its remote shell (setup_launch in 4.1's plm_rsh_module.c and 5.0's
 # plm_ssh_module.c): it sets these variables in the language of the login shell, then starts the daemon. No
 # shell expands any of the characters allowed here, so the command starts nothing but the daemon.
@@ -130,22 +100,6 @@ OPEN_MPI_FAMILIES = ("4.1", "5.0")
 """The versions that this module can start."""
 
 
-def unfit_for_mpirun(facts: Facts) -> HostError | None:
-    """The reason why a host cannot run its part of an Open MPI job; None if it can."""
-    if facts.mpirun is None:
-        text = f"no mpirun beside {facts.executable} nor on PATH"
-        return HostError("mpi.missing", text, "install Open MPI 4.1 or 5.0 there")
-    if facts.mpi_error:
-        text = f"{facts.mpirun} --version fails: {facts.mpi_error}"
-        return HostError("mpi.failing", text, "run it there")
-    if facts.mpi is None:
-        text = f"{facts.mpirun} is not Open MPI's"
-        return HostError("mpi.foreign", text, "put Open MPI 4.1 or 5.0 first on PATH")
-    if not facts.mpi.startswith(tuple(f"{family}." for family in OPEN_MPI_FAMILIES)):
-        return HostError("mpi.unsupported", f"Open MPI {facts.mpi} is not supported", "install 4.1 or 5.0")
-    return None
-
-
 class Mpirun:
     """mpirun on the head starts the ranks of all hosts."""
 
@@ -157,7 +111,20 @@ class Mpirun:
 
     def unfit(self, facts: Facts) -> HostError | None:
         """The error of a host without an Open MPI of a known generation."""
-        return unfit_for_mpirun(facts)
+        if facts.mpirun is None:
+            text = f"no mpirun beside {facts.executable} nor on PATH"
+            return HostError("mpi.missing", text, "install Open MPI 4.1 or 5.0 there")
+        if facts.mpi_error:
+            text = f"{facts.mpirun} --version fails: {facts.mpi_error}"
+            return HostError("mpi.failing", text, "run it there")
+        if facts.mpi is None:
+            text = f"{facts.mpirun} is not Open MPI's"
+            return HostError("mpi.foreign", text, "put Open MPI 4.1 or 5.0 first on PATH")
+        if not facts.mpi.startswith(tuple(f"{family}." for family in OPEN_MPI_FAMILIES)):
+            return HostError(
+                "mpi.unsupported", f"Open MPI {facts.mpi} is not supported", "install 4.1 or 5.0"
+            )
+        return None
 
     def differences(self, facts: Mapping[str, Facts]) -> list[tuple[str, str]]:
         """Daemons of different versions do not understand each other: every host must have the same."""
@@ -173,17 +140,27 @@ class Mpirun:
         """Nothing to refuse: mpirun starts any backend with any numbers of ranks."""
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
-        """The argv of mpirun for the head; None for other hosts."""
+        """The argv of mpirun for the head; None for other hosts.
+
+        `--bind-to none`: by default both versions bind each of two ranks to a single core, with torch's
+        threads. muster-rsh and muster-rank are looked up on PATH, which differs from host to host.
+        """
         if host != layout.head:
             return None
         facts = layout.facts[host]
-        return command(
-            version=facts.mpi or "",
-            ranks=sum(layout.ranks.values()),
-            hostfile=layout.hostfile,
-            remote_shell="muster-rsh",
-            as_root=facts.uid == 0,
-            rank=layout.rank_command(mpi=self.uses_mpi),
+        options = _GENERATIONS[_generation(facts.mpi or "")]
+        return (
+            "mpirun",
+            *(("--allow-run-as-root",) if facts.uid == 0 else ()),
+            *("--np", str(sum(layout.ranks.values()))),
+            *("--hostfile", layout.hostfile),
+            *("--map-by", "slot"),
+            *("--bind-to", "none"),
+            *options["full_names"],
+            *options["from_the_head"],
+            *options["remote_shell"],
+            "muster-rsh",
+            *layout.rank_command(mpi=self.uses_mpi),
         )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:

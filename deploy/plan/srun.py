@@ -6,7 +6,7 @@ Never pmi2, with which each rank of Open MPI 5 is alone in a world of one; never
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..common.paths import JobPaths
 from ..errors import HostError
@@ -18,27 +18,6 @@ OUTSIDE = (
     '--launcher srun starts the ranks as a step of Slurm: give --slurm "-N 2 -t 60", or start it inside of '
     "an allocation; elsewhere use mpirun or torchrun"
 )
-
-
-def command(*, allocation: str, ranks: Mapping[str, int], rank: Sequence[str]) -> tuple[str, ...]:
-    """The argv of srun, to be run on the head.
-
-    --distribution=arbitrary: the list of hosts has a name for each rank, in the order of the ranks; srun
-    takes no --nodes with it.
-    --overlap: beside the steps of the agents, with all that the job has. --wait=0: a rank that ends well
-    long before the others does not end them. `rank` is looked up on PATH, the same on every host.
-    """
-    names = ",".join(name for name, number in ranks.items() for _ in range(number))
-    return (
-        "srun",
-        f"--jobid={allocation}",
-        f"--ntasks={sum(ranks.values())}",
-        *("--distribution=arbitrary", f"--nodelist={names}"),
-        *("--overlap", "--mpi=pmix", "--cpu-bind=none"),
-        *("--kill-on-bad-exit=1", "--wait=0", "--input=none", "--unbuffered"),
-        "--job-name=muster-ranks",
-        *rank,
-    )
 
 
 class Srun:
@@ -68,11 +47,25 @@ class Srun:
         """Nothing to refuse: srun starts any numbers of ranks."""
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
-        """The argv of srun for the head; None for other hosts."""
+        """The argv of srun for the head; None for other hosts.
+
+        --distribution=arbitrary: the list of hosts has a name for each rank, in the order of the ranks; srun
+        takes no --nodes with it.
+        --overlap: beside the steps of the agents, with all that the job has. --wait=0: a rank that ends well
+        long before the others does not end them. muster-rank is looked up on PATH, the same on every host.
+        """
         if host != layout.head:
             return None
-        return command(
-            allocation=layout.spec.allocation, ranks=layout.ranks, rank=layout.rank_command(mpi=self.uses_mpi)
+        names = ",".join(name for name, number in layout.ranks.items() for _ in range(number))
+        return (
+            "srun",
+            f"--jobid={layout.spec.allocation}",
+            f"--ntasks={sum(layout.ranks.values())}",
+            *("--distribution=arbitrary", f"--nodelist={names}"),
+            *("--overlap", "--mpi=pmix", "--cpu-bind=none"),
+            *("--kill-on-bad-exit=1", "--wait=0", "--input=none", "--unbuffered"),
+            "--job-name=muster-ranks",
+            *layout.rank_command(mpi=self.uses_mpi),
         )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:

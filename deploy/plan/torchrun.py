@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..errors import HostError, UsageError
 from ..hosts.facts import Facts
-from ..hosts.rendezvous import Rendezvous
 from .placement import Layout
 
 IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 """With this variable, torchrun computes ranks as if every host had as many as its own. A site may set it."""
-
-
-def command(
-    *,
-    python: str,
-    job: str,
-    hosts: int,
-    host_index: int,
-    ranks_per_host: int,
-    rendezvous: Rendezvous,
-    rank: Sequence[str],
-) -> tuple[str, ...]:
-    """The argv of torchrun for one host.
-
-    Static rendezvous: the driver knows every host, so nothing has to be discovered. The run id is the job id,
-    because two jobs with the same id at the same endpoint merge (torch.distributed.run, "Definitions").
-    Its agents tell each other through the store how many ranks each host has, so the numbers may differ
-    (`SimpleElasticAgent._assign_worker_ranks`; tried with torch 2.6 and 2.13).
-    The driver does the restarts: an agent of torchrun would restart only its own host.
-    """
-    return (
-        python,
-        *("-m", "torch.distributed.run"),
-        *("--nnodes", str(hosts)),
-        *("--node-rank", str(host_index)),
-        *("--nproc-per-node", str(ranks_per_host)),
-        *("--rdzv-backend", "static"),
-        *("--rdzv-id", job),
-        *("--master-addr", rendezvous.address),
-        *("--master-port", str(rendezvous.port)),
-        *("--max-restarts", "0"),
-        "--no-python",
-        *rank,
-    )
 
 
 def unfit_for_torch(facts: Facts) -> HostError | None:
@@ -78,15 +43,27 @@ class Torchrun:
             raise UsageError("--backend mpi needs MPI to start the ranks; use --launcher mpirun")
 
     def command(self, host: str, layout: Layout) -> tuple[str, ...] | None:
-        """The argv of torchrun for each host."""
-        return command(
-            python=layout.facts[host].executable,
-            job=layout.spec.job,
-            hosts=len(layout.ranks),
-            host_index=layout.index[host],
-            ranks_per_host=layout.ranks[host],
-            rendezvous=layout.rendezvous,
-            rank=layout.rank_command(mpi=self.uses_mpi),
+        """The argv of torchrun for each host.
+
+        Static rendezvous: the driver knows every host, so nothing has to be discovered. The run id is the job
+        id, because two jobs with the same id at the same endpoint merge (torch.distributed.run,
+        "Definitions"). Its agents exchange through the store how many ranks each host has, so the numbers may
+        differ (`SimpleElasticAgent._assign_worker_ranks`; tried with torch 2.6 and 2.13).
+        The driver does the restarts: an agent of torchrun would restart only its own host.
+        """
+        return (
+            layout.facts[host].executable,
+            *("-m", "torch.distributed.run"),
+            *("--nnodes", str(len(layout.ranks))),
+            *("--node-rank", str(layout.index[host])),
+            *("--nproc-per-node", str(layout.ranks[host])),
+            *("--rdzv-backend", "static"),
+            *("--rdzv-id", layout.spec.job),
+            *("--master-addr", layout.rendezvous.address),
+            *("--master-port", str(layout.rendezvous.port)),
+            *("--max-restarts", "0"),
+            "--no-python",
+            *layout.rank_command(mpi=self.uses_mpi),
         )
 
     def environment(self, host: str, layout: Layout) -> dict[str, str]:

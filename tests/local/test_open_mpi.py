@@ -23,7 +23,7 @@ from muster.deploy.connect.cluster import Cluster
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import UnfitError
 from muster.deploy.hosts import hostfile
-from muster.deploy.jobs.programs import tools
+from muster.deploy.jobs.planning import tools
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.deliver import deliver

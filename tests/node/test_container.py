@@ -22,7 +22,7 @@ from muster.deploy.connect.requests.launch import CONTAINER, CONTAINER_START, PR
 from muster.deploy.connect.transports.process import LocalPipe
 from muster.deploy.errors import MusterError, UnfitError
 from muster.deploy.hosts.containers import HostImage
-from muster.deploy.jobs.programs import AGENT, tools
+from muster.deploy.jobs.planning import AGENT, tools
 from muster.deploy.launch.deliver import LaunchImages
 from muster.deploy.plan.program import Program
 from muster.deploy.plan.spec import LaunchSpec

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import muster.deploy.agent.job
-from muster.deploy.jobs.programs import IN_EVERY_RANK
+from muster.deploy.jobs.planning import IN_EVERY_RANK
 
 pytestmark = pytest.mark.slow  # several processes a test
 

@@ -22,7 +22,7 @@ from muster.deploy.connect.transports.srun import SrunPipe, command
 from muster.deploy.errors import HostError, MusterError, UnfitError, UsageError
 from muster.deploy.hosts.hostfile import Host
 from muster.deploy.launch.result import Failure
-from muster.deploy.plan import srun
+from muster.deploy.plan.program import Program
 from muster.deploy.slurm import blame, grant, programs
 from muster.deploy.slurm.allocation import Allocation, allocation_of, repeated
 from tests.processes import wait_until_gone
@@ -357,10 +357,12 @@ def test_slurm_that_does_not_answer_changes_no_verdict(slurm: Callable[..., None
 
 
 def test_srun_starts_the_ranks_as_one_step_with_pmix() -> None:
-    argv = srun.command(allocation="17", ranks={"n1": 2, "n2": 1}, rank=("muster-rank", "train.py"))
+    text, program = "n1 slots=2\nn2 slots=1", Program(script="train.py")
+    argv = make_plan(text, launcher="srun", allocation="17", program=program).hosts[0].command
+    assert argv is not None
     assert argv[:2] == ("srun", "--jobid=17")
     assert {"--mpi=pmix", "--kill-on-bad-exit=1", "--ntasks=3", "--nodelist=n1,n1,n2"} < {*argv}
-    assert argv[-2:] == ("muster-rank", "train.py")
+    assert argv[-4:] == ("muster-rank", "-m", "mpi4py", "train.py")
     assert not any(word.startswith(("--nodes=", "--oversubscribe", "--mpi=pmi2")) for word in argv)
 
 

@@ -1,0 +1,72 @@
+"""The plan of one attempt, made on hosts that are connected."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..connect.cluster import Cluster
+from ..envs.present import Packages
+from ..launch.deliver import LaunchImages
+from ..plan.container import found_inside
+from ..plan.launch_plan import LaunchPlan
+from ..plan.placement import Placement
+from ..plan.planner import Tools, plan
+from ..plan.spec import LaunchSpec
+from ..timings import Timings
+
+AGENT = Path(__file__).parents[1] / "agent"
+IN_EVERY_RANK = ("sitecustomize.py", "muster_over.py")
+"""The other files of in_rank/ are for ranks of a job with `--record`."""
+CONTAINER = ("container/keeper.py", "container/enter.py", "processes.py")
+
+
+def tools(*, inside: bool = False) -> Tools:
+    """The programs of the agent that a job's folder gets, as texts; `inside`: with those of containers."""
+    job, in_rank = AGENT / "job", AGENT / "job" / "in_rank"
+    recorders = sorted({path.name for path in in_rank.glob("muster_*.py")} - {*IN_EVERY_RANK})
+    return Tools(
+        rank=(job / "rank.py").read_text(),
+        rank_log=(job / "rank_log.py").read_text(),
+        rsh=(job / "rsh.py").read_text(),
+        in_rank=_texts(in_rank, IN_EVERY_RANK),
+        recorder=_texts(in_rank, recorders),
+        container=_texts(AGENT, CONTAINER) if inside else {},
+    )
+
+
+def _texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    return {Path(name).name: (folder / name).read_text() for name in names}
+
+
+def make_plan(  # noqa: PLR0917  # what an attempt has
+    spec: LaunchSpec,
+    placement: Placement,
+    cluster: Cluster,
+    timings: Timings,
+    packages: Packages | None = None,
+    images: LaunchImages | None = None,
+    *,
+    pull: bool = True,
+) -> LaunchPlan:
+    """The plan of one attempt, on hosts that are connected. `packages` are brought before.
+
+    `images`: if the hosts were asked before. `pull`: hosts that lack the image fetch it.
+    """
+    if packages:
+        with timings.part("packages"):
+            cluster.facts.update(packages.furnish(cluster))
+    containers = None
+    if spec.image:
+        with timings.part("image"):
+            containers = (images or LaunchImages(spec, lambda line: None)).require(cluster, pull=pull)
+    facts = cluster.survey()
+    with timings.part("plan"):
+        if packages:
+            spec = dataclasses.replace(spec, environment=packages.key, packages=packages.described)
+        texts = tools(inside=containers is not None)
+        made = plan(spec, placement, facts, tools=texts, containers=containers)
+    if containers:  # the records of the run say what the ranks have
+        cluster.facts.update(found_inside(spec, facts.hosts, containers))
+    return made
