@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ..connect.requests.jobs import JobState
 from ..console import text
 from ..console.terminal import harmless
+from .printed import figures_of, seconds_left
 
 COLUMNS = ("job", "state", "launcher", "ranks", "started", "duration", "last line")
 
@@ -28,6 +29,7 @@ def details(state: JobState) -> str:
         "attempt": f"{state.attempt} (restarted)" if state.attempt else "",
         "outcome": "" if state.running else outcome(state),
         "rank 0": state.last_line,
+        "left": _left(state),
     }
     lines = [f"{name:<9}{harmless(value)}\n" for name, value in facts.items() if value]
     return table([state]) + "\n" + "".join(lines)
@@ -36,6 +38,14 @@ def details(state: JobState) -> str:
 def outcome(state: JobState) -> str:
     """`failed: rank 4 on node3: exit status 1`."""
     return f"{state.state}: {state.why}" if state.why else state.state
+
+
+def _left(state: JobState) -> str:
+    """`about 12 min 5 s` of a running job that prints its step and the number of steps."""
+    if not state.running or state.attempt:  # after a restart, the program may have begun at any step
+        return ""
+    left = seconds_left(figures_of(state.last_line).done, time.time() - state.started)
+    return "" if left is None else f"about {text.duration(left)}"
 
 
 def _row(state: JobState) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def test_a_job_that_stalls_says_who_waits_in_what_and_who_does_not_come(project:
     why = launched.result["why"]
     assert (why["kind"], why["culprits"], why["waiting"]) == ("absent", [1], [0]), launched.output
     assert why["where"] == ["train.py:5"]
-    assert "why: rank 0 waits in all_reduce #2 of group 0 (4 kB, train.py:10)" in launched.output
+    assert "why: rank 0 waits in all_reduce #2 of group 0 (3.9 KiB, train.py:10)" in launched.output
     assert "why: rank 1 on localhost never came: it is in read_shard (train.py:5)" in launched.output
 
 

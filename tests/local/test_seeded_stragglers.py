@@ -37,7 +37,7 @@ def test_the_verdict_and_the_page_of_a_recorded_run_name_the_rank_that_is_late(p
     (late,) = launched.result["late"]
     assert (late["rank"], late["host"], late["regular"]) == (1, "localhost", True)
     assert "slow: rank 1 on localhost was late: the others waited " in launched.output
-    assert "in all_reduce of group 0 (4 kB, train.py:9)" in launched.output
+    assert "in all_reduce of group 0 (3.9 KiB, train.py:9)" in launched.output
     looks = [json.loads(line) for line in (launched.folder / "pace.jsonl").read_text().splitlines()]
     assert [rank["late"] for rank in looks[-1]["ranks"]] == [False, True]
     assert "rank 1 on localhost was late" in (launched.folder / "report.html").read_text()

@@ -95,6 +95,12 @@ def test_throughput_has_its_spread_and_its_change(tmp_path: Path) -> None:
     assert [line.name for line in came.charts[0].lines] == [FIRST, SECOND]
 
 
+def test_the_file_that_a_figure_is_from_is_named(pair: list[Records]) -> None:
+    came = outcome(pair)
+    assert "Last values are from metrics.jsonl." in text.as_text(pair, [], came)
+    assert {chart.title for chart in came.charts} >= {"loss, metrics.jsonl", "loss, steps.jsonl"}
+
+
 def test_the_page_and_the_text_show_what_hosts_say_as_text(pair: list[Records]) -> None:
     found, came = differences(pair), outcome(pair)
     html = render("compare.html", found=found, came=came, unrecorded=[], compared=text.COMPARED)

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -417,6 +418,13 @@ def test_the_table_shows_nothing_that_drives_a_terminal(tmp_path: Path) -> None:
     make_run(tmp_path, launcher="mpi\x1b[2Jrun")
     assert "\x1b" not in job_table.table([only(tmp_path).state])
     assert "\x1b" not in job_table.details(only(tmp_path).state)
+
+
+def test_a_running_job_that_prints_its_steps_has_a_time_that_is_left(tmp_path: Path) -> None:
+    make_run(tmp_path, started=time.time() - 100)
+    state = dataclasses.replace(only(tmp_path).state, state="running", last_line="step 50/200 loss 1.0")
+    assert "left     about 5 min " in job_table.details(state)
+    assert "left  " not in job_table.details(dataclasses.replace(state, attempt=1))
 
 
 @pytest.mark.parametrize(

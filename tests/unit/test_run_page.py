@@ -291,3 +291,24 @@ def test_without_jinja2_a_page_says_what_to_install(monkeypatch: pytest.MonkeyPa
     _environment.cache_clear()
     with pytest.raises(MusterError, match="pip install jinja2"):
         write_report(write_run(tmp_path))
+
+
+def test_a_program_that_only_prints_its_loss_has_a_curve_of_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, restarts=True, lines=7)
+    for name in ("metrics.jsonl", "steps.jsonl"):
+        (folder / name).unlink()
+    records = read(folder)
+    assert records.printed[-1] == {"step": 6, "loss": pytest.approx(1 / 7, abs=1e-4)}
+    (curves,) = run_page(records, AT).curves
+    assert (curves.file, [chart.title for chart in curves.charts]) == ("the output of rank 0", ["loss"])
+    assert curves.charts[0].x_name == "step"
+
+
+def test_the_lines_of_the_failure_are_shown_once(tmp_path: Path) -> None:
+    page = page_of(read(write_run(tmp_path, fails=True)))
+    assert page.count("ValueError") == 1
+
+
+def test_the_legend_has_the_states_that_occur(tmp_path: Path) -> None:
+    legend = re.search(r'<p class="legend".*?</p>', page_of(read(write_run(tmp_path))))
+    assert legend and re.findall(r'key (\w+)"', legend[0]) == ["waiting", "done"]

@@ -136,7 +136,7 @@ def test_a_filter_and_an_order_are_asked_for_by_a_key() -> None:
         await pilot.press("slash", *"node2", "enter")
         await until(pilot, lambda: [line.key for line in table(app).lines[1:]] == ["node2"])
         await pilot.press("escape", "o")
-        assert app.view.sort == "cpu" and len(table(app).lines) == 4
+        assert app.view.sort == "name" and len(table(app).lines) == 4
 
     try_out(Recorded(3), session)
 

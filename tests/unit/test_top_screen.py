@@ -77,9 +77,19 @@ def test_every_order_shows_every_host_and_rank(sort: str) -> None:
     assert len(keys(known, View(sort=sort, ranks=True))) == 8
 
 
-def test_trouble_comes_first_where_that_is_the_order() -> None:
-    assert keys(troubled(), View(sort="trouble"))[:2] == ["node1", "node2"]
-    assert keys(troubled(), View(sort="trouble", ranks=True))[0] == "rank 6"
+def test_trouble_comes_first() -> None:
+    assert keys(troubled(), View())[:2] == ["node1", "node2"]
+    assert keys(troubled(), View(ranks=True))[0] == "rank 6"
+
+
+def test_the_time_that_is_left_follows_from_the_steps_that_rank_0_prints() -> None:
+    known = history(1)
+    for heard, step in ((100.0, 200), (110.0, 250)):
+        assert "left" not in everything(known, heard, START)
+        known.take(PrintedText(0, "node0", f"step {step}/500 loss 2.5\n"), heard)
+    assert "about 45 s left" in everything(known, 115.0, START)
+    known.take(job(1, 2, "done", ended=START), 115.0)
+    assert "left" not in everything(known, 115.0, START)
 
 
 def test_a_filter_looks_at_names_notes_and_last_lines() -> None:

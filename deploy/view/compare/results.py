@@ -11,7 +11,7 @@ from ...console.terminal import harmless
 from ...console.text import duration, number, table
 from ..page.chart import SERIES, Chart, chart
 from ..page.metrics import axis_of, keys_of, points_of
-from ..page.records import Records, RunRecord, number_of
+from ..page.records import PRINTED, Records, RunRecord, number_of
 from .differences import RunDifference, unrecorded
 
 RATES = ("tokens_per_second", "samples_per_second", "step_seconds")
@@ -57,6 +57,8 @@ class Comparison:
 
     rates: tuple[str, ...]
     last: tuple[str, ...]
+    sources: tuple[str, ...]
+    """The files that the last values are from."""
     rows: tuple[RunFigures, ...]
     charts: tuple[Chart, ...]
 
@@ -65,12 +67,13 @@ def outcome(runs: Sequence[Records]) -> Comparison:
     """The figures and the curves of these runs."""
     every = [[_rate(run, name, None) for run in runs] for name in RATES]
     names = [name for name, rates in zip(RATES, every, strict=True) if any(rates)]
-    metrics = [run.metrics or run.steps for run in runs]
+    metrics = [_metrics(run)[1] for run in runs]
     keys = list(dict.fromkeys(key for lines in metrics for key in keys_of(lines)))
     keys = [key for key in keys if key not in RATES and not key.endswith("_seconds")]
     return Comparison(
         rates=tuple(names),
         last=tuple(keys[:8]),
+        sources=tuple(dict.fromkeys(file for run in runs if (file := _metrics(run)[0]))) if keys else (),
         rows=tuple(_figures(run, place, runs[0], names, keys[:8]) for place, run in enumerate(runs)),
         charts=tuple(_charts(runs)),
     )
@@ -80,7 +83,7 @@ def _figures(
     run: Records, place: int, first: Records, rates: Sequence[str], keys: Sequence[str]
 ) -> RunFigures:
     started, ended = number_of(run.state.get("started")), number_of(run.state.get("ended"))
-    lines = run.metrics or run.steps
+    _, lines = _metrics(run)
     return RunFigures(
         job=run.name,
         colour=place % SERIES,
@@ -103,6 +106,12 @@ def _rate(run: Records, name: str, first: StepRate | None) -> StepRate | None:
     return StepRate(name, middle, values[round(last * 0.1)], values[round(last * 0.9)], change)
 
 
+def _metrics(run: Records) -> tuple[str, Sequence[RunRecord]]:
+    """The lines that have the last values of a run, and the file that they are from."""
+    files = (("metrics.jsonl", run.metrics), ("steps.jsonl", run.steps), (PRINTED, run.printed))
+    return next(((file, lines) for file, lines in files if lines), ("", ()))
+
+
 def _last(lines: Sequence[RunRecord], key: str) -> str:
     values = [value for line in lines if (value := number_of(line.get(key))) is not None]
     return number(values[-1]) if values else "-"
@@ -110,14 +119,20 @@ def _last(lines: Sequence[RunRecord], key: str) -> str:
 
 def _charts(runs: Sequence[Records]) -> Sequence[Chart]:
     charts: list[Chart | None] = []
-    for lines in ([run.metrics for run in runs], [run.steps for run in runs]):
+    for file, lines in (
+        ("metrics.jsonl", [run.metrics for run in runs]),
+        ("steps.jsonl", [run.steps for run in runs]),
+        (PRINTED, [run.printed for run in runs]),
+    ):
         keys = dict.fromkeys(key for of_run in lines for key in keys_of(of_run))
         for key in keys:
             series = [
                 (run.name, points_of(of_run, key, axis_of(of_run)))
                 for run, of_run in zip(runs, lines, strict=True)
             ]
-            charts.append(chart(key, axis_of(next(of_run for of_run in lines if of_run)), series))
+            charts.append(
+                chart(f"{key}, {file}", axis_of(next(of_run for of_run in lines if of_run)), series)
+            )
     return [drawn for drawn in charts if drawn is not None][:MOST_CHARTS]
 
 
@@ -152,6 +167,8 @@ def as_text(runs: Sequence[Records], found: Sequence[RunDifference], came: Compa
         if came.rates
         else []
     )
+    if came.sources:
+        note.append(f"Last values are from {' or '.join(came.sources)}.")
     return "".join(f"{harmless(line)}\n" for line in [*lines, "", *table(figures), *note])
 
 

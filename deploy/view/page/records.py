@@ -25,6 +25,7 @@ from ...jobs.bounded import (
     unzipped_content_of,
     value_of,
 )
+from ...jobs.printed import figures_of
 
 RunRecord = Mapping[str, Any]
 MOST_LINES = 200_000
@@ -32,6 +33,9 @@ MOST_LINES = 200_000
 MOST_SAMPLES = 50_000
 """Samples that are read, spread over the whole run: an hour of 256 hosts has ten times as many."""
 TAIL_BYTES = 6000
+LONGEST_LINE = 500
+"""Characters of a line in which figures are looked for."""
+PRINTED = "the output of rank 0"
 MOST_MEMORY = 1 << 29
 """Bytes of memory that the records of one run may take, but for its samples."""
 MOST_SAMPLE_MEMORY = 5 << 27
@@ -68,6 +72,8 @@ class Records:
     events: tuple[RunRecord, ...]
     metrics: tuple[RunRecord, ...]
     steps: tuple[RunRecord, ...]
+    printed: tuple[RunRecord, ...]
+    """Steps and losses that rank 0 printed; read only without metrics.jsonl and steps.jsonl."""
     pace: tuple[RunRecord, ...]
     """How the ranks of a recorded job went through their steps, a line for each look."""
     samples: tuple[RunRecord, ...]
@@ -90,6 +96,8 @@ def read(folder: Path) -> Records:
     notes: list[str] = []
     room = Room(MOST_MEMORY)
     first = sorted(folder.glob("launch*.json"), key=lambda path: attempt_in(path.name))
+    metrics = tuple(_lines(folder / "metrics.jsonl", room, notes))
+    steps = tuple(_lines(folder / "steps.jsonl", room, notes))
     plans = sorted(folder.glob("plan*.txt"), key=lambda path: attempt_in(path.name))
     return Records(
         name=folder.name,
@@ -99,8 +107,9 @@ def read(folder: Path) -> Records:
         plan=_text(plans[-1], notes) if plans else "",
         verdict=_text(folder / "verdict.txt", notes),
         events=tuple(event for event in _lines(folder / "events.jsonl", room, notes) if _is_event(event)),
-        metrics=tuple(_lines(folder / "metrics.jsonl", room, notes)),
-        steps=tuple(_lines(folder / "steps.jsonl", room, notes)),
+        metrics=metrics,
+        steps=steps,
+        printed=() if metrics or steps else tuple(_printed(folder / "logs", room, notes)),
         pace=tuple(_lines(folder / "pace.jsonl", room, notes)),
         samples=tuple(_samples(folder / "samples.jsonl.gz", notes)),
         tails=tuple(_tails(folder / "logs", room, notes)),
@@ -240,6 +249,24 @@ def _tails(logs: Path, room: Room, notes: list[str]) -> Iterator[Tail]:
                 notes.append(f"logs: only those before rank {rank} are shown: the rest takes too much memory")
                 return
             yield Tail(rank, host, attempt, stream, lines)
+
+
+def _printed(logs: Path, room: Room, notes: list[str]) -> Iterator[RunRecord]:
+    """The losses that rank 0 printed in its last attempt, each with its step, or the step before it."""
+    found = (RankLog.of_name(path.name) for path in logs.glob("rank-0000@*.out"))
+    last = max((log for log in found if log and not log.rank), key=lambda log: log.attempt, default=None)
+    if last is None:
+        return
+    step: int | None = None
+    with contextlib.suppress(OSError, TooLargeError), (logs / last.name).open("rb") as file:
+        for number, line in enumerate(lines_of(pieces_of(file))):
+            if number >= MOST_LINES:
+                notes.append(f"{last.name}: only the figures of its first {number} lines are shown")
+                return
+            figures = figures_of(line.decode(errors="replace")[:LONGEST_LINE])
+            step = step if figures.step is None else figures.step
+            if figures.loss is not None and room.take(4 * VALUE):
+                yield {"loss": figures.loss} if step is None else {"step": step, "loss": figures.loss}
 
 
 def _end_of(path: Path) -> tuple[str, ...]:

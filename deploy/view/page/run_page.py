@@ -14,7 +14,7 @@ from ...jobs.launched import hidden_values
 from .chart import Chart
 from .course import Attempt, RankCourse, course, how
 from .metrics import RankSteps, curves, own_times, slow_lines, step_times
-from .records import Records, RunRecord, Tail, number_of
+from .records import PRINTED, Records, RunRecord, Tail, number_of
 from .resources import Resources, resources
 from .timeline import Timeline, timeline
 
@@ -28,7 +28,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Curves:
-    """The charts of one file of metrics."""
+    """The charts of one file of metrics, or of what rank 0 printed."""
 
     file: str
     charts: tuple[Chart, ...]
@@ -107,7 +107,7 @@ def run_page(records: Records, at: float | None = None) -> RunPage:
         versions=tuple(_versions(launch)),
         options=tuple((name, _plain(value)) for name, value in _pairs(launch.get("options"))),
         plan=_plan(records.plan),
-        outputs=tuple(_outputs(records.tails, last)),
+        outputs=tuple(_outputs(records.tails, last, _tail(records.result))),
         notes=(*records.notes, *_notes(records)),
         made=_date(made),
     )
@@ -175,7 +175,11 @@ def _rank_rows(attempts: Sequence[Attempt]) -> Sequence[tuple[str, RankCourse, s
 
 
 def _curves(records: Records) -> Sequence[Curves]:
-    files = (("metrics.jsonl", records.metrics), ("steps.jsonl", records.steps))
+    files = (
+        ("metrics.jsonl", records.metrics),
+        ("steps.jsonl", records.steps),
+        (PRINTED, records.printed),
+    )
     made = [(name, *curves(lines)) for name, lines in files if lines]
     return [Curves(name, tuple(charts), more) for name, charts, more in made if charts]
 
@@ -200,8 +204,13 @@ def _plan(plan: str) -> str:
     return f"{shown[:LONGEST_PLAN]}\n… the rest is in plan.txt of the run's folder"
 
 
-def _outputs(tails: Sequence[Tail], last: dict[int, RankCourse]) -> Sequence[RankOutput]:
-    """The last lines of every rank, those that failed first; fewer lines of each where there are many."""
+def _outputs(
+    tails: Sequence[Tail], last: dict[int, RankCourse], shown: tuple[str, ...]
+) -> Sequence[RankOutput]:
+    """The last lines of every rank, those that failed first; fewer lines of each where there are many.
+
+    `shown`: the last lines of the failed rank, which the head of the page has. They are not repeated.
+    """
     ranks = max(1, len({tail.rank for tail in tails}))
     lines = max(3, min(30, LOG_CHARACTERS // (ranks * 160)))
     outputs = []
@@ -211,9 +220,12 @@ def _outputs(tails: Sequence[Tail], last: dict[int, RankCourse]) -> Sequence[Ran
         failed = row is not None and row.outcome == "failed"
         kept = tuple(line[:LONGEST_LINE] for line in tail.lines[-(30 if failed else lines) :])
         room = LOG_CHARACTERS // max(1, len(tails)) * (4 if failed else 1)
+        if failed and shown and kept[-len(shown) :] == shown:
+            kept = kept[: -len(shown)]
         while len(kept) > 1 and sum(map(len, kept)) > room:
             kept = kept[1:]
-        outputs.append(RankOutput(tail.rank, tail.host, tail.stream, outcome, failed, kept))
+        if kept:
+            outputs.append(RankOutput(tail.rank, tail.host, tail.stream, outcome, failed, kept))
     return sorted(outputs, key=lambda output: (not output.failed, output.rank, output.stream == "out"))
 
 

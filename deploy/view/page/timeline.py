@@ -23,6 +23,15 @@ CLASSES: dict[RankOutcome, str] = {
     "running": "running",
     "never started": "never",
 }
+LEGEND = {
+    "waiting": "starting",
+    "done": "ended well",
+    "running": "running",
+    "failed": "failed first",
+    "with": "ended with it",
+    "never": "never started",
+    "quiet": "printed nothing more",
+}
 QUIET_SHARE = 0.05
 """A rank that printed nothing for this share of the attempt before its end is drawn as quiet there."""
 
@@ -71,6 +80,8 @@ class Timeline:
     """Everything that the template draws."""
 
     height: float
+    legend: tuple[tuple[str, str], ...]
+    """The states that occur: a class of style.css and its name."""
     bands: tuple[Band, ...]
     bars: tuple[Bar, ...]
     marks: tuple[FailureMark, ...]
@@ -106,6 +117,7 @@ def timeline(attempts: Sequence[Attempt]) -> Timeline | None:
     ]
     return Timeline(
         height=height,
+        legend=tuple((kind, LEGEND[kind]) for kind in LEGEND if kind in _kinds(bars)),
         bands=tuple(_band(attempt, number, x) for number, attempt in enumerate(attempts)),
         bars=tuple(_without_titles(bars)),
         marks=tuple(
@@ -116,6 +128,14 @@ def timeline(attempts: Sequence[Attempt]) -> Timeline | None:
         ticks=tuple((x(began + tick), _tick(tick)) for tick in _ticks(span)),
         hidden=len(rows) - len(shown),
     )
+
+
+def _kinds(bars: Sequence[Bar]) -> set[str]:
+    parts = {
+        "waiting": any(bar.x > bar.wait for bar in bars),
+        "quiet": any(bar.quiet is not None for bar in bars),
+    }
+    return {bar.kind for bar in bars} | {kind for kind, occurs in parts.items() if occurs}
 
 
 def _ticks(span: float) -> list[float]:

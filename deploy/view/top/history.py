@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...connect.requests.jobs import JobState
 from ...hosts.samples import HostSample, RankSample, TrainingSample
+from ...jobs.printed import figures_of, seconds_left
 
 KEPT = 64  # samples of a host or rank: what a sparkline can show
-KEPT_LINES, LONGEST_LINE = 200, 500
-_STEP = re.compile(r"\b(?:step|iter|iteration)s?\b\W{0,3}(\d{1,12})", re.IGNORECASE)
-_LOSS = re.compile(r"\bloss\b\W{0,3}(-?\d+(?:\.\d*)?(?:e[-+]?\d+)?)", re.IGNORECASE)
+KEPT_LINES, KEPT_PROGRESS, LONGEST_LINE = 200, 500, 500
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,8 @@ class RankTrack:
     """Seconds of a step that it does not wait for others, of a job that records."""
     late: float = 0.0
     """Seconds of each step that the others wait for it."""
+    progress: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_PROGRESS))
+    """When it had done which share of its steps or epochs."""
     running: bool = True
     """Whether the newest sample of its host had it."""
 
@@ -85,6 +85,14 @@ class RankTrack:
     def last(self) -> RankSample | None:
         """The newest sample."""
         return self.samples[-1] if self.samples else None
+
+    def seconds_left(self, now: float) -> float | None:
+        """The time until it has done everything, by the pace since this reader began to watch."""
+        if not self.progress:
+            return None
+        (began, before), (last, done) = self.progress[0], self.progress[-1]
+        left = seconds_left(done, last - began, before=before)
+        return None if left is None else max(0.0, left - (now - last))
 
 
 class TopHistory:
@@ -165,7 +173,8 @@ class TopHistory:
         rank.lines.extend(said)
         rank.printed = None if printed.old else heard
         for line in said[-20:]:
-            if match := _STEP.search(line):
-                rank.step = int(match[1])
-            if match := _LOSS.search(line):
-                rank.loss = float(match[1])
+            figures = figures_of(line)
+            rank.step = rank.step if figures.step is None else figures.step
+            rank.loss = rank.loss if figures.loss is None else figures.loss
+            if figures.done is not None and rank.printed is not None:
+                rank.progress.append((heard, figures.done))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...console.terminal import harmless
 from .judge import Note
 
-SORTS = ("name", "cpu", "memory", "gpu", "trouble")
+SORTS = ("trouble", "name", "cpu", "memory", "gpu")
 SPARK = 8
 NAME = 12
 
@@ -37,7 +37,7 @@ class View:
 
     ranks: bool = False
     """The ranks, not the hosts."""
-    sort: str = "name"
+    sort: str = "trouble"
     wanted: str = ""
     """Only hosts and ranks whose name, note or last line has this."""
     chosen: str = ""

@@ -34,7 +34,7 @@ def head(history: TopHistory, now: float, clock: float) -> list[ScreenLine]:
         lines.append(ScreenLine((Span(harmless(job.why), "bad"),)))
     if job and not any(track.last for track in history.hosts.values()) and _should_have(job, clock):
         lines.append(ScreenLine((Span(NO_SAMPLES, "dim"),)))
-    words = [Span(_training(history)), *_trouble(history, now)]
+    words = [Span(_training(history, now)), *_trouble(history, now)]
     return [*lines, ScreenLine(tuple(words))] if any(span.text for span in words) else lines
 
 
@@ -60,15 +60,17 @@ def everything(history: TopHistory, now: float, clock: float) -> str:
     return "\n\n".join("\n".join(map(str, part)) for part in parts if part) + "\n"
 
 
-def _training(history: TopHistory) -> str:
+def _training(history: TopHistory, now: float) -> str:
     """`step 120, 0.21 s a step, loss 0.35`, as rank 0 wrote it to steps.jsonl, or printed it."""
     training, first = history.training, history.ranks.get(0)
     step = training.step if training else first.step if first else None
     loss = training.loss if training else first.loss if first else None
+    left = first.seconds_left(now) if first and not (history.job and not history.job.running) else None
     parts = [
         f"step {step}" if step is not None else "",
         f"{duration(training.step_seconds)} a step" if training and training.step_seconds else "",
         f"loss {loss:.4g}" if loss is not None else "",
+        f"about {duration(left)} left" if left is not None else "",
     ]
     return ", ".join(part for part in parts if part)
 

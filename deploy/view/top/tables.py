@@ -29,7 +29,7 @@ def host_table(history: TopHistory, view: View, judge: Judge) -> list[ScreenLine
     """A line for each host that is wanted, below the names of the columns."""
     gpus = any(track.last and track.last.gpus for track in history.hosts.values())
     gpu = "GPU".ljust(11) if gpus else ""
-    title = f"{'host':<{NAME}} {'CPU':<{11 + SPARK}} {'memory':<10} {gpu}{'net in/out':<10}"
+    title = f"{'host':<{NAME}} {'CPU':<{11 + SPARK}} {'memory B':<10} {gpu}{'in/out B/s':<10}"
     rows = [(track, judge.host(track)) for track in history.hosts.values()]
     rows = [row for row in rows if has(view.wanted, row[0].name, row[1])]
     rows.sort(key=lambda row: _host_key(view.sort, *row))
@@ -132,7 +132,12 @@ def rank_table(history: TopHistory, view: View, judge: Judge) -> list[ScreenLine
 def rank_title() -> ScreenLine:
     """The names of the columns."""
     return ScreenLine(
-        (Span(f"{'rank':>5} {'host':<{NAME}} {'CPU':<{5 + SPARK}} {'mem':>4}    step last line", "dim"),)
+        (
+            Span(
+                f"{'rank':>5} {'host':<{NAME}} {'CPU cores':<{5 + SPARK}} {'mem B':>5}   step last line",
+                "dim",
+            ),
+        )
     )
 
 
