@@ -30,7 +30,7 @@ from ..plan.launcher import place_ranks
 from ..plan.spec import LAUNCHERS, LauncherName, LaunchSpec
 from .command import Exit, flag
 from .inventory import Inventory, inventory_of, require_one_source, salloc_words
-from .shared import HERE, JSON, RUNS_FOLDER, SLOTS, SlurmOptions
+from .shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions
 
 if TYPE_CHECKING:
     from .bench_job import Benched
@@ -46,7 +46,7 @@ class Check(SlurmOptions):
         "",
         "check a Slurm site, and the hosts that Slurm gives for these options of salloc",
         "OPTIONS",
-        alone=HERE,
+        alone=THIS_ALLOCATION,
     )
     launcher: LauncherName = flag(
         "mpirun",
@@ -150,7 +150,7 @@ def examined(
 
 def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path) -> Checkup:
     """The same with links and hosts measured, each as a job on the hosts that are fit."""
-    from .bench_job import benched  # noqa: PLC0415  # most checks measure nothing
+    from .bench_job import benched  # noqa: PLC0415  # 170 ms, only with --bench
 
     fit = [host for host in checkup.hosts if host.name not in checkup.unfit]
     measured = benched(inventory, fit, checkup.launcher, python, runs)
@@ -159,14 +159,14 @@ def _with_bench(checkup: Checkup, inventory: Inventory, python: str, runs: Path)
 
 def _judge_site(slurm: str, launcher: LauncherName) -> tuple[Finding, ...]:
     """What is wrong with the Slurm site of this machine, for these options of salloc."""
-    from ..slurm.programs import site  # noqa: PLC0415  # most checks need no Slurm
+    from ..slurm.programs import site  # noqa: PLC0415  # 4 ms, only with --slurm
 
-    return judge_site(site(_partition([] if slurm == HERE else salloc_words(slurm))), launcher)
+    return judge_site(site(_partition([] if slurm == THIS_ALLOCATION else salloc_words(slurm))), launcher)
 
 
 def _has_hosts(slurm: str) -> bool:
-    """Whether there are options to ask Slurm for hosts with, or an allocation that is HERE."""
-    return slurm != HERE or "SLURM_JOB_ID" in os.environ
+    """Whether there are options to ask Slurm for hosts with, or an allocation that is THIS_ALLOCATION."""
+    return slurm != THIS_ALLOCATION or "SLURM_JOB_ID" in os.environ
 
 
 def _partition(options: Sequence[str]) -> str:

@@ -195,12 +195,12 @@ def _named(field: dataclasses.Field[Any]) -> Flag:
 
 def execute(command: Command) -> None:
     """Run a command; `Exit` for every end that is not a success."""
-    with explained(command.interrupted):
+    with exit_on_error(command.interrupted):
         command.run()
 
 
 @contextlib.contextmanager
-def explained(interrupted: str = "interrupted") -> Iterator[None]:
+def exit_on_error(interrupted: str = "interrupted") -> Iterator[None]:
     """Print errors as plain text and exit with their status. SIGTERM, SIGHUP and SIGQUIT act like Ctrl-C.
 
     A signal after the result of the command is known does not change its status.

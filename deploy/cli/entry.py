@@ -19,6 +19,6 @@ def main() -> None:
     """`muster`."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # nohup means it
         signal.signal(signal.SIGINT, _end)
-    from .program import main as program  # noqa: PLC0415  # this import takes most of the time until then
+    from .program import main as program  # noqa: PLC0415  # 60 ms, in which Ctrl-C must work
 
     program()

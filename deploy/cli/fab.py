@@ -26,7 +26,7 @@ def commands() -> Collection:
         raise Exit(f"--hosts comes after the command: fab {words[0]} --hosts {fab.args.hosts.value}", 2)
     # fab makes Python compile every module again at each start. From here on, compiled modules are kept.
     sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
-    from .program import main  # noqa: PLC0415  # fab needs it for Muster's commands alone
+    from .program import main  # noqa: PLC0415  # 5 ms, only for Muster's commands
 
     # fab put the fabfile's folder first. A json.py or docker/ there belongs to the project and is not for us.
     del sys.path[0]

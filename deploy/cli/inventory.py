@@ -20,7 +20,7 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..hosts.slots import counted_slots, slot_rule
 from ..jobs.hosts_record import HostsRecord
-from .shared import HERE, HOSTS_FILE, HostOptions, SlurmOptions
+from .shared import HOSTS_FILE, THIS_ALLOCATION, HostOptions, SlurmOptions
 
 if TYPE_CHECKING:  # most commands launch nothing
     from ..connect.cluster import Cluster
@@ -86,7 +86,7 @@ def with_slots(inventory: Inventory, slots: str) -> tuple[Host, ...]:
     return hosts
 
 
-def later() -> Inventory:
+def without_hosts() -> Inventory:
     """No hosts yet: those of a batch job, which Slurm gives when it starts."""
 
     def open_pipe(host: Host) -> Pipe:
@@ -105,13 +105,13 @@ def cluster_of(options: HostOptions) -> Cluster:
 
 @contextlib.contextmanager
 def allocated(options: SlurmOptions, seconds: float | None) -> Iterator[Inventory]:
-    """The hosts of an allocation: one that salloc gives for these words, or the one that is HERE."""
-    from ..slurm import grant  # noqa: PLC0415  # most commands need no Slurm
+    """The hosts of an allocation: one that salloc gives for these words, or the one of this process."""
+    from ..slurm import grant  # noqa: PLC0415  # 70 ms, only with --slurm
     from ..slurm.allocation import steps  # noqa: PLC0415
     from ..slurm.blame import blame_for_unfit, blame_slurm  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
-        if options.slurm == HERE:
+        if options.slurm == THIS_ALLOCATION:
             given = grant.own_allocation(os.environ)
         else:
             given = stack.enter_context(
@@ -146,9 +146,9 @@ def slurm_of(launcher: str, slurm: str) -> str:
     """
     if launcher != "srun":
         return slurm
-    slurm = slurm or (HERE if os.environ.get("SLURM_JOB_ID") else "")
+    slurm = slurm or (THIS_ALLOCATION if os.environ.get("SLURM_JOB_ID") else "")
     if slurm:
-        from ..slurm.programs import require_pmix  # noqa: PLC0415  # most launches need no Slurm
+        from ..slurm.programs import require_pmix  # noqa: PLC0415  # 4 ms, only with srun
 
         require_pmix()
     return slurm
@@ -182,11 +182,11 @@ def batch_words(slurm: str, login: str = "", *, detach: bool, **needing_hosts: o
 
     `UsageError` for options that need hosts which nobody knows yet, with Slurm's own word in their place.
     """
-    if login and slurm in {"", HERE}:
+    if login and slurm in {"", THIS_ALLOCATION}:
         raise UsageError('--slurm-login needs options for salloc: --slurm "-N 2 -t 60"')
     if not (slurm and (detach or login)):
         return None
-    if slurm == HERE:
+    if slurm == THIS_ALLOCATION:
         raise UsageError(
             "--detach with --slurm submits a batch job, and that asks for hosts of its own; "
             'say which: --slurm "-N 2 -t 60" --detach'

@@ -32,21 +32,21 @@ LOOKED = "here or on the hosts"
 Default = Literal["newest", "running"]
 
 
-class Asked(NamedTuple):
+class ConnectedHosts(NamedTuple):
     """Hosts that are connected, and how."""
 
     access: Access
     cluster: Cluster
 
 
-class Found(NamedTuple):
+class JobSearch(NamedTuple):
     """The jobs that this machine and the asked hosts know, and why a host could not be asked."""
 
     job: str
     """The id that was looked for, or its end."""
     known: list[LocatedJob]
     silent: dict[str, str]
-    asked: list[Asked]
+    asked: list[ConnectedHosts]
 
     @property
     def lines(self) -> list[str]:
@@ -71,13 +71,13 @@ class Found(NamedTuple):
 
 
 @contextlib.contextmanager
-def look(job: str, options: RecordOptions) -> Iterator[Found]:
+def look(job: str, options: RecordOptions) -> Iterator[JobSearch]:
     """Look for a job, or without an id for all jobs, while the hosts that may know it are connected.
 
     A job that this machine knows needs no host.
     """
     with contextlib.ExitStack() as stack:
-        asked, silent = list[Asked](), dict[str, MusterError]()
+        asked, silent = list[ConnectedHosts](), dict[str, MusterError]()
         known = jobs.jobs_at([_here(options.runs_folder)], on_error=silent.__setitem__)
         is_here = any(job and entry.state.job.endswith(job) for entry in known)
         for chosen, access in () if is_here else _ways(job, options):
@@ -87,16 +87,16 @@ def look(job: str, options: RecordOptions) -> Iterator[Found]:
             more = jobs.jobs_at([*cluster.channels.values()], on_error=errors.__setitem__)
             cluster.leave_out(errors)
             silent |= errors
-            asked.append(Asked(access, cluster))
+            asked.append(ConnectedHosts(access, cluster))
             known = jobs.merged([*known, *more])
-        yield Found(job, known, {host: error.reason for host, error in silent.items()}, asked)
+        yield JobSearch(job, known, {host: error.reason for host, error in silent.items()}, asked)
 
 
 def _here(runs: Path) -> JobRecords:
     """The runs of this machine; Slurm is asked where one of them is its batch job."""
     if not any_mark(runs):
         return LocalRuns(runs)
-    from ..slurm.batch_runs import BatchRuns  # noqa: PLC0415  # most runs are none
+    from ..slurm.batch_runs import BatchRuns  # noqa: PLC0415  # 70 ms, only for jobs of Slurm
 
     return BatchRuns(runs, LocalRuns(runs))
 
@@ -115,7 +115,7 @@ def _ways(job: str, options: RecordOptions) -> Iterator[tuple[Sequence[Host], Ac
         yield hostfile.load(file), access_beside(file, python)
 
 
-def way_to(state: JobState, found: Found, options: RecordOptions) -> tuple[Sequence[Host], Access]:
+def way_to(state: JobState, found: JobSearch, options: RecordOptions) -> tuple[Sequence[Host], Access]:
     """The hosts that a job may use, and how to reach them: by its record, else by the hosts file."""
     hosts, runs, python = options.hosts, options.runs_folder, options.python
     record, is_said = hosts_record.find(runs, state.job), bool(found.job and found.asked)

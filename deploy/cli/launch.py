@@ -12,10 +12,10 @@ from ..plan.launcher import place_ranks
 from ..timings import Timings
 from . import launch_request as request
 from . import options as parse
-from .habits import HINTS
-from .inventory import inventory_of, later, with_slots
+from .inventory import inventory_of, with_slots, without_hosts
 from .launch_options import LaunchOptions
-from .shared import HERE
+from .other_launchers import HINTS
+from .shared import THIS_ALLOCATION
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ def _launch(options: LaunchOptions, stack: contextlib.ExitStack) -> None:
     screen = Screen(shown, parse.ranks(options.rank), may_drop=True)
     spec = request.spec_of(options, screen.columns)
     # Mistakes are reported before the job waits for Slurm's hosts; other hosts are connected meanwhile.
-    waits = options.slurm not in {"", HERE}
+    waits = options.slurm not in {"", THIS_ALLOCATION}
     if waits:
         spec = request.with_code(spec, options, clock)
     if slurm_options:
-        inventory = later()
+        inventory = without_hosts()
     else:
         inventory = stack.enter_context(inventory_of(options, options.start_timeout or None))
     hosts = parse.per_host(with_slots(inventory, options.slots), options.per_host)

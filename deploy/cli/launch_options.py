@@ -10,7 +10,6 @@ from .command import flag
 from .options import BACKENDS
 from .shared import (
     EXCLUDE,
-    HERE,
     HOSTS,
     HOSTS_ALSO,
     HOSTS_FILE,
@@ -19,6 +18,7 @@ from .shared import (
     PYTHON,
     RUNS_FOLDER,
     SLOTS,
+    THIS_ALLOCATION,
     SlurmOptions,
 )
 
@@ -179,7 +179,7 @@ class LaunchOptions(SlurmOptions):
         "",
         "take hosts from Slurm: salloc's options in one argument; without a value, this allocation",
         "OPTIONS",
-        alone=HERE,
+        alone=THIS_ALLOCATION,
     )
     slurm_login: str = flag(
         "", "a login node of Slurm, for --slurm from another machine: the driver runs there", "HOST"

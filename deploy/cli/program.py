@@ -46,7 +46,7 @@ def run(words: Sequence[str], called: str = "muster") -> int:
 
 def _run(words: Sequence[str], called: str) -> None:
     if words[:1] == ["--complete"]:  # of the scripts of completion.py
-        from .completion import candidates  # noqa: PLC0415  # a shell asks, no user
+        from .completion import candidates  # noqa: PLC0415  # 5 ms, only for shells
 
         offered = candidates(" ".join(words[2:]), commands())
         sys.stdout.writelines(f"{word}\n" for word in offered)

@@ -17,7 +17,7 @@ from ..hosts import hostfile
 from ..hosts.hostfile import Host
 from ..jobs.table import outcome
 from .command import Exit
-from .job_lookup import Found, look, say_which, way_to
+from .job_lookup import JobSearch, look, say_which, way_to
 from .shared import JobOptions, RecordOptions
 
 
@@ -49,7 +49,7 @@ def running(options: JobOptions, select: tuple[str, str] = ("", "")) -> Iterator
 
 @contextlib.contextmanager
 def job_hosts(
-    state: JobState, found: Found, options: RecordOptions, select: tuple[str, str] = ("", "")
+    state: JobState, found: JobSearch, options: RecordOptions, select: tuple[str, str] = ("", "")
 ) -> Iterator[Running]:
     """The hosts on which a job runs, connected as its launch did. `MusterError` if it has none yet."""
     if not state.hosts:
@@ -66,7 +66,7 @@ def job_hosts(
 
 @contextlib.contextmanager
 def connected(
-    wanted: Sequence[Host], access: Access, found: Found
+    wanted: Sequence[Host], access: Access, found: JobSearch
 ) -> Iterator[tuple[dict[str, Channel], dict[str, str]]]:
     """The channels to these hosts, and why there is none to a host; those that were asked before stay so."""
     before = [asked.cluster for asked in found.asked if asked.access == access]

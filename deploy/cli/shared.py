@@ -14,7 +14,7 @@ HOSTS_FILE = "hosts.txt"
 """The hosts file of a command that names none."""
 RUNS_FOLDER = "runs"
 """The folder of the runs of a command that names none."""
-HERE = "here"
+THIS_ALLOCATION = "here"
 """The value of `--slurm` without words: the allocation in which this command runs."""
 
 MUSTER = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ class SlurmOptions(HostOptions):
         "",
         "take hosts from Slurm: salloc's options in one argument; without a value, this allocation",
         "OPTIONS",
-        alone=HERE,
+        alone=THIS_ALLOCATION,
     )
 
 

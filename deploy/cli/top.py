@@ -24,7 +24,7 @@ from ..view.top.history import TopHistory
 from ..view.top.screen import as_json, everything
 from ..view.top.sources import HostSource, JobSource, RecordSource
 from .command import flag
-from .job_lookup import Found, look, require_logs
+from .job_lookup import JobSearch, look, require_logs
 from .running import job_hosts
 from .shared import EXCLUDE, HOSTS_ALSO, INCLUDE, JOB_HOSTS, RUNS_FOLDER, RunningJobOptions
 
@@ -70,17 +70,17 @@ class Top(RunningJobOptions):
 
 
 def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], str] | None) -> None:
-    """Draw until the user ends it. Only now textual is loaded: it takes a third of a second."""
+    """Draw until the user ends it."""
     if not (sys.stdout.isatty() and sys.stderr.isatty() and sys.stdin.isatty()):
         raise UsageError("top needs a terminal; top --once prints the figures, top --json for programs")
-    from ..view.top.app import Top as Application  # noqa: PLC0415  # 330 ms
+    from ..view.top.app import Top as Application  # noqa: PLC0415  # 130 ms
 
     # Textual would read a terminal that is gone forever, with a whole processor.
     signal.signal(signal.SIGHUP, lambda *_: os._exit(128 + signal.SIGHUP))
     Application(source, history, read_stacks).run()
 
 
-def _stacks(known: LocatedJob, found: Found, options: Top) -> str:
+def _stacks(known: LocatedJob, found: JobSearch, options: Top) -> str:
     """The stacks of a job's ranks, over connections of their own."""
     with job_hosts(state_of(known), found, options) as (_, channels, silent):
         gathered = gather_stacks(known.state.job, channels)
@@ -88,7 +88,7 @@ def _stacks(known: LocatedJob, found: Found, options: Top) -> str:
 
 
 @contextlib.contextmanager
-def _job(options: Top) -> Iterator[tuple[LocatedJob, Found]]:
+def _job(options: Top) -> Iterator[tuple[LocatedJob, JobSearch]]:
     """The job with this id, or the newest that runs."""
     with look(options.job, options) as found:
         running = [entry for entry in found.known if entry.state.running]

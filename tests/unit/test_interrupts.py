@@ -200,9 +200,9 @@ def test_what_nohup_ignores_stays_ignored() -> None:
 
 def test_a_signal_after_the_result_keeps_the_status_of_the_job() -> None:
     text = """
-from muster.deploy.cli.command import Exit, explained
+from muster.deploy.cli.command import Exit, exit_on_error
 try:
-    with explained(None):
+    with exit_on_error(None):
         interrupts.decide(5)
         print("ready", flush=True)
         time.sleep(1)

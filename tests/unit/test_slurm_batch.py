@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from muster.deploy.cli import inventory
-from muster.deploy.cli.shared import HERE, SlurmOptions
+from muster.deploy.cli.shared import THIS_ALLOCATION, SlurmOptions
 from muster.deploy.common.runs import identity
 from muster.deploy.connect.pipe import OpenPipe
 from muster.deploy.connect.requests.jobs import JobState
@@ -103,7 +103,7 @@ def to_batch_job(python: str) -> OpenPipe:
 
 
 def to_attached_launch(python: str) -> OpenPipe:
-    with inventory.allocated(SlurmOptions(slurm=HERE, python=python), None) as found:
+    with inventory.allocated(SlurmOptions(slurm=THIS_ALLOCATION, python=python), None) as found:
         return found.open_pipe
 
 

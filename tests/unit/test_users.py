@@ -10,7 +10,7 @@ import pytest
 
 from muster.deploy.agent.host.health import health
 from muster.deploy.agent.job.rsh import login_shell
-from muster.deploy.cli.command import Exit, explained
+from muster.deploy.cli.command import Exit, exit_on_error
 from muster.deploy.cli.shared import cache_folder
 from muster.deploy.common.users import own_name
 from muster.deploy.connect.transports.ssh_config import _route
@@ -44,7 +44,7 @@ def test_a_host_is_examined_also_for_a_user_without_an_entry(
 @pytest.mark.usefixtures("unknown")
 def test_a_user_without_a_home_is_told_to_set_one() -> None:
     with pytest.raises(Exit, match=f"here: user {os.getuid()} has no home folder; set HOME"):  # noqa: SIM117
-        with explained():
+        with exit_on_error():
             cache_folder()
 
 

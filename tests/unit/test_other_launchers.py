@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.cli.habits import HINTS
+from muster.deploy.cli.other_launchers import HINTS
 from muster.deploy.cli.parser import parse
 from muster.deploy.errors import UsageError
 from muster.deploy.hosts import hostfile
