@@ -149,11 +149,11 @@ def test_a_folder_goes_to_every_host_and_comes_back_as_it_was(project: Project, 
     again = project.fab("put", "data", "place/")
     assert again.returncode == 3
     assert (
-        "node1: cannot write the file: /home/muster/place/data is there already; remove it, or"
+        "node[1-3]: cannot write the file: /home/muster/place/data is there already; remove it, or"
         in again.stderr
     )
     again = project.fab("get", "place/data", "back")
-    assert "node1: back/data@node1 is here already; remove it, or give another place" in again.stderr
+    assert "node[1-3]: back/data@node[1-3] is here already; remove it, or give another place" in again.stderr
 
 
 def test_a_folder_that_one_host_cannot_take_goes_to_none(project: Project, cluster: Cluster) -> None:

@@ -126,7 +126,7 @@ def test_steps_start_the_same_python(
         started.append(python)
 
     monkeypatch.setattr(allocation, "SrunPipe", pipe)
-    monkeypatch.setattr(grant, "here", lambda environ: TWO)
+    monkeypatch.setattr(grant, "own_allocation", lambda environ: TWO)
     way(python)(TWO.hosts[0])
     assert started == [meant]
 
