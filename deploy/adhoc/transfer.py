@@ -56,11 +56,11 @@ def put(cluster: Cluster, source: Path, target: str, tell: Tell = lambda more, t
     size = _bytes(source, what)
     total, sent = size * len(cluster.channels), dict.fromkeys(cluster.channels, 0)
     content = listing_digest(what["entries"]) if source.is_dir() else what["digest"]
-    words: dict[str, Any] = {"path": target, "name": source.resolve().name, "folder": source.is_dir()}
+    arguments: dict[str, Any] = {"path": target, "name": source.resolve().name, "folder": source.is_dir()}
 
     def send(host: str) -> str:
         channel = cluster.channels[host]
-        asked = channel.post(DRAFT, digest=content, length=size, **words)
+        asked = channel.post(DRAFT, digest=content, length=size, **arguments)
         made = channel.wait(asked, TRANSFER_SECONDS)
         draft, have = made.draft, min(made.have, size)
         tell(have, total)
@@ -170,11 +170,11 @@ def _parts_to(source: Path, draft: str, what: Mapping[str, Any], have: int) -> I
             have = max(0, have - entry.length)
 
 
-def _parts(path: Path, words: Mapping[str, str], start: int) -> Iterator[_Question[Nothing]]:
+def _parts(path: Path, arguments: Mapping[str, str], start: int) -> Iterator[_Question[Nothing]]:
     with path.open("rb") as file:
         file.seek(start)
         while part := file.read(PART):
-            yield _Question(APPEND, words, len(part), part)
+            yield _Question(APPEND, arguments, len(part), part)
 
 
 def _came(tell: Tell, sizes: Mapping[str, int], more: int) -> None:
@@ -214,17 +214,17 @@ def _fetch(channel: Channel, draft: Path, files: Iterable[tuple[str, str, int]],
     )
     for part, answer in _answers(channel, parts):
         if len(answer.payload) < part.weight:
-            raise MusterError(f"{part.words['path']} became shorter on the way; try again")
+            raise MusterError(f"{part.arguments['path']} became shorter on the way; try again")
         append(str(draft), part.target, answer.payload[: part.weight])
         came(part.weight)
 
 
 @dataclass(frozen=True)
 class _Question(Generic[Answer]):
-    """A request with its words. `weight`: the bytes that it brings, or asks for."""
+    """A request with its arguments. `weight`: the bytes that it brings, or asks for."""
 
     request: Request[Answer]
-    words: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     weight: int
     payload: bytes = b""
     target: str = ""
@@ -243,7 +243,7 @@ def _answers(
         ):
             first, future = flying.popleft()
             yield first, channel.wait(future, TRANSFER_SECONDS)
-        flying.append((question, channel.post(question.request, question.payload, **question.words)))
+        flying.append((question, channel.post(question.request, question.payload, **question.arguments)))
     for question, future in flying:
         yield question, channel.wait(future, TRANSFER_SECONDS)
 

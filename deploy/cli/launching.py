@@ -101,7 +101,7 @@ class PreparedLaunch:
         spec, open_pipe, packages = self.spec, self.inventory.open_pipe, self._packages()
         if packages:
             with Cluster(placement.hosts, open_pipe, network=spec.network) as cluster:
-                packages.furnish(cluster)
+                packages.provide(cluster)
             spec = replace(spec, environment=packages.key, packages=packages.described)
         with Cluster(spec.hosts[:1], open_pipe) as cluster:
             self.screen.say(harmless(detach(spec, cluster)))

@@ -163,7 +163,7 @@ def _from_here(content: bytes, bundle: Bundle) -> Transfer:
         size=bundle.size,
         hosts=bundle.missing_on,
         open=partial(io.BytesIO, content),
-        words={"chunks": bundle.chunks},
+        arguments={"chunks": bundle.chunks},
         forget=bool(bundle.chunks),
     )
 

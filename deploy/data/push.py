@@ -133,8 +133,8 @@ class DataTransfer:
     def _read_by_head(self, transfers: Transfers, head: str) -> Content:
         """Let the head read its folder, or fetch the file; its manifest is checked here as a host's word."""
         if self._source.url:
-            words = {"url": self._source.url, "most": self._most, "sha256": self._source.sha256}
-            bundle = transfers.answer(head, DATA_FETCH, LONG_SECONDS, **words)
+            arguments = {"url": self._source.url, "most": self._most, "sha256": self._source.sha256}
+            bundle = transfers.answer(head, DATA_FETCH, LONG_SECONDS, **arguments)
         else:
             bundle = transfers.answer(head, DATA_SCAN, LONG_SECONDS, path=self._source.there)
         packed = bring_here(self._cluster.channels[head], bundle)
@@ -144,7 +144,7 @@ class DataTransfer:
         """Learn what each host lacks; `UnfitError` names those that have no room for it."""
         parts = {host: (shard, len(hosts)) if self._shard else (0, 1) for shard, host in enumerate(hosts)}
 
-        def words(host: str) -> dict[str, Any]:
+        def arguments(host: str) -> dict[str, Any]:
             shard, of = parts[host]
             return {"name": self._source.name, "manifest": digest, "shard": shard, "of": of}
 
@@ -152,7 +152,7 @@ class DataTransfer:
             files = [content.manifest.files[index] for index in content.manifest.shard(shard, of)]
             self.pushed.hosts[host] = DataPushOutcome(len(files), sum(file.size for file in files))
         channels = {host: self._cluster.channels[host] for host in hosts}
-        return ask_every(channels, DATA_BEGIN, _seconds_for(content.manifest), words).require_all()
+        return ask_every(channels, DATA_BEGIN, _seconds_for(content.manifest), arguments).require_all()
 
     def _bundles(self, chunks: Chunks, begun: Mapping[str, DataBegun]) -> list[Bundle]:
         sets: dict[str, tuple[set[int], set[int]]] = {}

@@ -66,7 +66,7 @@ class PackageDelivery(EnvironmentsAsked):
         self._wanted, self._launcher, self._cache, self._dry = wanted, launcher, cache, dry
         self._tell, self._progress = tell, progress
 
-    def furnish(self, cluster: Cluster) -> Mapping[str, Facts]:
+    def provide(self, cluster: Cluster) -> Mapping[str, Facts]:
         """What the launch finds on each host, inside of its environment, which is made where it is not."""
         there = self.of(cluster)
         facts = {host: cluster.facts[host] for host in there}
@@ -212,8 +212,8 @@ class EnvironmentBuild:
         return self.made
 
     def _begin(self, host: str) -> None:
-        text, words = self._request(host)
-        self.cluster.channels[host].ask(ENVIRONMENT_MAKE, text.encode(), **words)
+        text, arguments = self._request(host)
+        self.cluster.channels[host].ask(ENVIRONMENT_MAKE, text.encode(), **arguments)
 
     def _request(self, host: str) -> tuple[str, dict[str, Any]]:
         online = host in self.online

@@ -118,8 +118,8 @@ def _built(package: Package, python: str, cache: Path, folder: Path, over: threa
     folder.parent.mkdir(parents=True, exist_ok=True)
     what = f"{package.name} {package.version} has no wheel for the hosts"
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
-        words = ["build", "--quiet", "--wheel", "--python", python, "--out-dir", place, str(archive)]
-        uv.run(words, f"{what}, and cannot be built here", os.environ, Path(place))
+        arguments = ["build", "--quiet", "--wheel", "--python", python, "--out-dir", place, str(archive)]
+        uv.run(arguments, f"{what}, and cannot be built here", os.environ, Path(place))
         made = next(Path(place).glob("*.whl"))
         if not made.stem.endswith("-none-any"):
             raise MusterError(

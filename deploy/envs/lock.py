@@ -95,32 +95,43 @@ def _kept(path: Path) -> Lock | None:
 def _resolve(asked: Requirements, platform: Platform) -> str:
     """The text of the lock, as uv writes it for this platform."""
     source = asked.file.resolve()
-    words = ["pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml"]
-    words += ["--python-version", platform.python, "--python-platform", platform.uv_name, *_ANY_PYTHON]
+    arguments = ["pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml"]
+    arguments += ["--python-version", platform.python, "--python-platform", platform.uv_name, *_ANY_PYTHON]
     environment = dict(os.environ)
     if asked.torch_backend == "auto" and not asked.system_torch:
-        words += ["--torch-backend", "auto" if platform.driver else "cpu"]
+        arguments += ["--torch-backend", "auto" if platform.driver else "cpu"]
         environment["UV_CUDA_DRIVER_VERSION"] = platform.driver
     elif asked.torch_backend not in {"auto", "none"}:
-        words += ["--torch-backend", asked.torch_backend]
+        arguments += ["--torch-backend", asked.torch_backend]
     with tempfile.TemporaryDirectory() as place:
         files = [str(source)]
         if source.name == "uv.lock":
             exported, indexes = _exported(source, environment)
-            files, words = [_written(place, "exported.txt", exported)], [*words, "--no-deps", *indexes]
+            files, arguments = (
+                [_written(place, "exported.txt", exported)],
+                [*arguments, "--no-deps", *indexes],
+            )
         if platform.mpi:
             files.append(_written(place, "mpi.txt", _MPI))
         if asked.system_torch:
-            words += ["--override", _written(place, "override.txt", _NO_TORCH)]
+            arguments += ["--override", _written(place, "override.txt", _NO_TORCH)]
         doing = f"{asked.file}: cannot be locked for Python {platform.python} on {platform.uv_name}"
-        return uv.run([*words, *files], doing, environment, source.parent)
+        return uv.run([*arguments, *files], doing, environment, source.parent)
 
 
 def _exported(source: Path, environment: Mapping[str, str]) -> tuple[str, list[str]]:
     """The packages of a uv.lock as requirements, and uv's options for the indexes that they are from."""
-    words = ["export", "--quiet", "--frozen", "--no-emit-project", "--no-header", "--no-annotate", "--no-dev"]
-    words += _ANY_PYTHON
-    text = uv.run(words, f"{source}: cannot be read", environment, source.parent)
+    arguments = [
+        "export",
+        "--quiet",
+        "--frozen",
+        "--no-emit-project",
+        "--no-header",
+        "--no-annotate",
+        "--no-dev",
+    ]
+    arguments += _ANY_PYTHON
+    text = uv.run(arguments, f"{source}: cannot be read", environment, source.parent)
     if problems := exported_problems(source, text):
         raise UsageError("\n".join(problems))
     registries = dict.fromkeys(re.findall(r'registry = "(https?://[^"]+)"', source.read_text()))

@@ -27,7 +27,7 @@ class Packages(Protocol):
         """Ask a host for its environments while other hosts are still connecting."""
         ...
 
-    def furnish(self, cluster: Cluster) -> Mapping[str, Facts]:
+    def provide(self, cluster: Cluster) -> Mapping[str, Facts]:
         """What the launch finds on each host, inside of its environment."""
         ...
 
@@ -59,7 +59,7 @@ class Present(EnvironmentsAsked):
         super().__init__()
         self.key, self.described = key, described
 
-    def furnish(self, cluster: Cluster) -> Mapping[str, Facts]:
+    def provide(self, cluster: Cluster) -> Mapping[str, Facts]:
         """What the launch finds on each host; `UnfitError` for hosts without the environment."""
         there = self.of(cluster)
         lacking = [host for host, known in there.items() if self.key not in known.environments]

@@ -23,10 +23,10 @@ def program() -> Path:
     return Path(found).resolve()
 
 
-def run(words: Sequence[str], doing: str, environment: Mapping[str, str], place: Path) -> str:
+def run(arguments: Sequence[str], doing: str, environment: Mapping[str, str], place: Path) -> str:
     """What uv printed; `MusterError` with its own last lines if it failed."""
     done = subprocess.run(
-        [str(program()), *words, "--no-progress", "--color", "never"],
+        [str(program()), *arguments, "--no-progress", "--color", "never"],
         cwd=place,
         env=dict(environment),
         stdin=subprocess.DEVNULL,

@@ -70,8 +70,8 @@ def command(
     recipe: Recipe = Recipe(),
 ) -> list[str]:
     """The command line of the build. A source is NAME=FOLDER; the archive in it replaces the download."""
-    words = ["docker", "buildx", "bake", "--file", str(FOLDER / "docker-bake.json"), target]
-    words += ["--set", f"{target}.context={FOLDER.parent}"]
+    arguments = ["docker", "buildx", "bake", "--file", str(FOLDER / "docker-bake.json"), target]
+    arguments += ["--set", f"{target}.context={FOLDER.parent}"]
     for source in sources:
         name, equals, folder = source.partition("=")
         if not equals or name not in _SOURCES or not Path(folder).is_dir():
@@ -80,21 +80,21 @@ def command(
             )
         if target.startswith("cpu") and (name, target.removesuffix("-devel")) != ("pytorch", "cpu-source"):
             raise UsageError(f"--source {source}: the target {target} does not compile {name}")
-        words += ["--set", f"{target}.contexts.{name}-source={folder}"]
+        arguments += ["--set", f"{target}.contexts.{name}-source={folder}"]
     if ca and not Path(ca).is_file():
         raise UsageError(f"--ca: no file {ca}")
-    words += recipe.settings(target)
-    return words + (["--set", f"{target}.secrets=id=ca,src={ca}"] if ca else [])
+    arguments += recipe.settings(target)
+    return arguments + (["--set", f"{target}.secrets=id=ca,src={ca}"] if ca else [])
 
 
 def base_commands(target: str, track: Track, ca: str = "") -> list[list[str]]:
     """The command lines that build the base images of a target, if no registry has them; often none."""
     if not track.base or target.startswith("cpu"):
         return []
-    words = ["docker", "build", "--file", str(FOLDER.parent / track.base)]
-    words += ["--secret", f"id=ca,src={ca}"] if ca else []
+    arguments = ["docker", "build", "--file", str(FOLDER.parent / track.base)]
+    arguments += ["--secret", f"id=ca,src={ca}"] if ca else []
     stages = {"devel": track.devel, "runtime": track.runtime}
-    return [[*words, "--target", stage, "--tag", name, str(FOLDER)] for stage, name in stages.items()]
+    return [[*arguments, "--target", stage, "--tag", name, str(FOLDER)] for stage, name in stages.items()]
 
 
 def without_sum(target: str, track: Track) -> list[str]:

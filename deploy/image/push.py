@@ -47,8 +47,8 @@ class ImagePushResult:
 
 def survey(cluster: Cluster, image: Image) -> dict[str, tuple[str, ...] | None]:
     """The layers that each host lacks (diff IDs); None if it has the image. `UnfitError` for failed hosts."""
-    words = {"name": image.name, "layers": list(image.layers)}
-    answers = ask_every(cluster.channels, IMAGE, ANSWER_SECONDS, lambda host: words).require_all()
+    arguments = {"name": image.name, "layers": list(image.layers)}
+    answers = ask_every(cluster.channels, IMAGE, ANSWER_SECONDS, lambda host: arguments).require_all()
     return {
         host: None if _same(image, held) else image.layers[held.common :] for host, held in answers.items()
     }

@@ -56,7 +56,7 @@ def make_plan(  # noqa: PLR0917  # what an attempt has
     """
     if packages:
         with timings.part("packages"):
-            cluster.facts.update(packages.furnish(cluster))
+            cluster.facts.update(packages.provide(cluster))
     containers = None
     if spec.image:
         with timings.part("image"):

@@ -123,21 +123,21 @@ def test_hosts_that_lack_the_packages_get_them_and_this_machine_sends_each_file_
 ) -> None:
     cluster, said = cluster_of(APART), list[str]()
     first = bringing(asked, said)
-    facts = first.furnish(cluster)
+    facts = first.provide(cluster)
     assert {known.executable for known in facts.values()} == {MADE.executable}
     assert {known.mpirun for known in facts.values()} == {NODE.mpirun}
     assert sum(channel.brought > 1 << 20 for channel in cluster.channels.values()) == 1
     assert "node1: 1 package, made in 1.0 s" in said
     again = bringing(asked)
-    assert again.furnish(cluster) == facts
+    assert again.provide(cluster) == facts
     assert all(channel.asked[-1] == "envs" for channel in cluster.channels.values())
     assert again.described == first.described.replace("get them", "have them")
-    assert Present(first.key, "").furnish(cluster) == facts
+    assert Present(first.key, "").provide(cluster) == facts
 
 
 def test_hosts_that_share_a_home_make_it_once(asked: Requirements) -> None:
     cluster = cluster_of(["aa" * 16, "aa" * 16, "cc" * 16])
-    assert len(bringing(asked).furnish(cluster)) == 3
+    assert len(bringing(asked).provide(cluster)) == 3
     making = [name for name, channel in cluster.channels.items() if "env_make" in channel.asked]
     assert making == ["node1", "node3"]
 
@@ -145,7 +145,7 @@ def test_hosts_that_share_a_home_make_it_once(asked: Requirements) -> None:
 def test_the_words_of_every_host_that_cannot_make_it_are_quoted(asked: Requirements) -> None:
     cluster = cluster_of(APART, {"node2": "Failed to build `broken==1`", "node3": "no space left"})
     with pytest.raises(UnfitError) as failed:
-        bringing(asked).furnish(cluster)
+        bringing(asked).provide(cluster)
     assert str(failed.value).splitlines() == [
         "node2: cannot make the environment: Failed to build `broken==1`",
         "node3: cannot make the environment: no space left",
@@ -159,14 +159,14 @@ def test_a_host_that_never_makes_it_is_named(asked: Requirements, monkeypatch: p
     says, node2 = cluster.channels["node2"].report, cluster.channels["node2"]
     node2.report = lambda report: None if isinstance(report, EnvironmentMade) else says(report)
     with pytest.raises(UnfitError) as failed:
-        bringing(asked).furnish(cluster)
+        bringing(asked).provide(cluster)
     assert str(failed.value) == "node2: cannot make the environment: not done after 0 hours"
 
 
 def test_a_dry_run_asks_and_makes_nothing(asked: Requirements) -> None:
     cluster = cluster_of(APART)
     dry = bringing(asked, dry=True)
-    facts = dry.furnish(cluster)
+    facts = dry.provide(cluster)
     assert {known.executable for known in facts.values()} == {
         f"{NODE.home}/.muster/envs/{dry.key}/bin/python"
     }
@@ -175,18 +175,18 @@ def test_a_dry_run_asks_and_makes_nothing(asked: Requirements) -> None:
 
 def test_torchrun_needs_torch_among_the_packages_or_the_hosts_own(asked: Requirements) -> None:
     with pytest.raises(UsageError, match="names no torch, which torchrun needs; add it, or"):
-        bringing(asked, launcher="torchrun").furnish(cluster_of(APART))
-    own = bringing(replace(asked, system_torch=True), launcher="torchrun").furnish(cluster_of(APART))
+        bringing(asked, launcher="torchrun").provide(cluster_of(APART))
+    own = bringing(replace(asked, system_torch=True), launcher="torchrun").provide(cluster_of(APART))
     assert len(own) == 3
 
 
 def test_a_restart_says_which_host_has_lost_the_environment(asked: Requirements) -> None:
     cluster = cluster_of(APART)
     first = bringing(asked)
-    first.furnish(cluster)
+    first.provide(cluster)
     cluster.channels["node2"].made.clear()
     with pytest.raises(UnfitError, match=f"node2: its environment {first.key} is gone; launch again"):
-        Present(first.key, "").furnish(cluster)
+        Present(first.key, "").provide(cluster)
 
 
 def test_programs_of_the_environment_come_before_those_of_the_host() -> None:

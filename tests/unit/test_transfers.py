@@ -207,7 +207,7 @@ def test_a_host_that_gets_a_byte_now_and_then_does_not_keep_a_push_from_its_end(
 
 
 def test_the_same_bytes_for_something_else_wait_for_their_turn(cluster: Any) -> None:
-    twice = transfer(words={"chunks": (1,)}), transfer(words={"chunks": (2, 3)})
+    twice = transfer(arguments={"chunks": (1,)}), transfer(arguments={"chunks": (2, 3)})
     transfers = bring(cluster, *twice)
     assert transfers.lost == {}
     assert cluster.channels["node1"].count("blob_complete") == 2

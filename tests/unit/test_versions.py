@@ -36,15 +36,15 @@ def test_every_track_works(name: str) -> None:
         (
             replace(GOOD, python="3.9"),
             "Python and PyTorch",
-            "wants Python 3.10 or newer, below 3.15, not 3.9",
+            "needs Python 3.10 or newer, below 3.15, not 3.9",
         ),
-        (replace(TRACKS["current"], python="3.10"), "Python and PyTorch", "wants Python 3.11 or newer"),
+        (replace(TRACKS["current"], python="3.10"), "Python and PyTorch", "needs Python 3.11 or newer"),
         (
             replace(TRACKS["current"], python="3.16"),
             "Python and PyTorch",
             "below 3.16, not 3.16",
         ),
-        (replace(TRACKS["cpu"], python="3.14"), "Python and PyTorch", "2.6.0 wants Python 3.9 or newer"),
+        (replace(TRACKS["cpu"], python="3.14"), "Python and PyTorch", "2.6.0 needs Python 3.9 or newer"),
         (
             replace(TRACKS["current"], cuda="12.9.1", architectures=("9.0",)),
             "CUDA and PyTorch",

@@ -27,7 +27,7 @@ class Identity(NamedTuple):
     client: ssl.SSLContext
 
 
-def identity(words: Mapping[str, str]) -> Identity:
+def identity(texts: Mapping[str, str]) -> Identity:
     """The identity in PEM texts: `authority`, `certificate`, `key`. It accepts hosts of the push alone."""
     try:
         import ssl  # noqa: PLC0415  # it takes longer to load than all the rest, and a Python may lack it
@@ -37,8 +37,8 @@ def identity(words: Mapping[str, str]) -> Identity:
     for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_verify_locations(cadata=words["authority"])
-        with _readable(words["certificate"]) as certificate, _readable(words["key"]) as key:
+        context.load_verify_locations(cadata=texts["authority"])
+        with _readable(texts["certificate"]) as certificate, _readable(texts["key"]) as key:
             context.load_cert_chain(certificate, key)
         context.verify_mode = ssl.CERT_REQUIRED
         made.append(context)

@@ -38,7 +38,7 @@ class Transfer:
     """Opens it; OSError if it is not on this machine."""
     source: str = ""
     """The host that has all of it, if it comes from a host."""
-    words: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     """The arguments of requests about it, beside its digest."""
     forget: bool = False
     """Whether hosts remove it when every host has it."""
@@ -87,7 +87,7 @@ def serve(
     """
     identity = identities(digests)
 
-    def words(host: str) -> dict[str, Any]:
+    def arguments(host: str) -> dict[str, Any]:
         return {
             "folder": folder,
             "identity": identity[host],
@@ -97,7 +97,7 @@ def serve(
         }
 
     channels = {host: cluster.channels[host] for host in digests}
-    return ask_every(channels, BLOB_SERVE, SERVE_SECONDS, words).require_all()
+    return ask_every(channels, BLOB_SERVE, SERVE_SECONDS, arguments).require_all()
 
 
 def transfers_of(files: Iterable[LocalFile], needed: Mapping[str, Sequence[str]]) -> list[Transfer]:

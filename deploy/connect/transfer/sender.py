@@ -58,8 +58,13 @@ class Sender:
     def pull(self, host: str, transfer: Transfer, sources: Iterable[str]) -> None:
         """Let a host get a file from the first of other hosts that can give it."""
         addresses = [address for source in sources for address in self._addresses(source)]
-        words = {"digest": transfer.digest, "bytes": transfer.size, "sources": addresses, **transfer.words}
-        self._cluster.channels[host].post(BLOB_PULL, **words)
+        self._cluster.channels[host].post(
+            BLOB_PULL,
+            digest=transfer.digest,
+            bytes=transfer.size,
+            sources=addresses,
+            **transfer.arguments,
+        )
 
     def _addresses(self, host: str) -> list[tuple[str, str, int]]:
         served = self._served[host]
@@ -102,7 +107,7 @@ class Sender:
                 offset += len(piece)
                 self.sent += len(piece)
                 channel.report(FileSent(digest, offset))
-        channel.post(BLOB_COMPLETE, digest=digest, **transfer.words)
+        channel.post(BLOB_COMPLETE, digest=digest, **transfer.arguments)
 
 
 def _report_refusal(channel: Channel, digest: str, future: Future[Nothing]) -> None:

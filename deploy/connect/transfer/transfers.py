@@ -89,11 +89,11 @@ class Transfers:
                 else:
                     self._hear(HEAR_SECONDS)
 
-    def answer(self, host: str, request: Request[Answer], seconds: float, **words: Any) -> Answer:
+    def answer(self, host: str, request: Request[Answer], seconds: float, **arguments: Any) -> Answer:
         """The answer of a host that may take long, and reports meanwhile how far it is."""
         channel = self.cluster.channels[host]
         with self.cluster.keeping_alive():
-            future = channel.post(request, **words)
+            future = channel.post(request, **arguments)
             while not (future.done() or host in self.lost or channel.is_stuck()):
                 self._hear(HEAR_SECONDS / 4)
         return channel.wait(future, seconds)
