@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.deploy.agent.job import evidence, supervisor
+from muster.deploy.agent.job import evidence, folders, supervisor
 from muster.deploy.agent.job import ranks as ranks_here
 from muster.deploy.agent.job.evidence import take_stacks
 from muster.deploy.agent.job.ranks import Ranks, memory_limit
@@ -129,5 +129,5 @@ def test_the_outputs_of_a_job_are_counted_and_not_endlessly(
     for name in ("a", "deep/b", "deep/c"):
         (tmp_path / "out" / name).write_bytes(b"12345")
     assert work.do_outputs({}, b"") == {"files": 3, "bytes": 15, "more": False}
-    monkeypatch.setattr(supervisor, "MOST_OUTPUTS", 2)
+    monkeypatch.setattr(folders, "MOST_OUTPUTS", 2)
     assert work.do_outputs({}, b"") == {"files": 2, "bytes": 10, "more": True}

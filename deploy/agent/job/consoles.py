@@ -18,11 +18,10 @@ from typing import Any
 
 from ...common.frames import Frame
 from ...common.paths import JobPaths, MusterPaths
+from .records import CONNECT_SECONDS, MOST_ANSWER, ask_console, connect_to
 
 AT_ONCE = 64
 GRACE_SECONDS = 2.0  # beyond what a rank gives an expression: the rank interrupts it and reports that
-CONNECT_SECONDS = 5.0
-MOST_LINE = 1 << 18
 NOT_AN_ANSWER = "protocol error: not an answer of a console"
 MOST_TEXT = 1 << 14
 MOST_ANSWERS = 1 << 21  # characters from all ranks of a host: they come in one line
@@ -103,28 +102,17 @@ def _sockets(paths: JobPaths, host: str) -> dict[int, str]:
 def _ask(path: str, question: Frame, seconds: float) -> dict[str, str] | None:
     """The answer of a rank; None if the rank is gone."""
     try:
-        with contextlib.closing(_connect(path)) as connection, connection.makefile("rwb") as stream:
-            connection.settimeout(seconds + GRACE_SECONDS)
-            stream.write(json.dumps(question).encode() + b"\n")
-            stream.flush()
-            answer = _decoded(stream.readline(MOST_LINE))
+        answer = ask_console(path, question, seconds + GRACE_SECONDS)
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except OSError:  # a time-out is one too
         return {"error": SILENT}
+    except (ValueError, RecursionError):
+        return {"error": NOT_AN_ANSWER}
+    if not isinstance(answer, dict):
+        return {"error": NOT_AN_ANSWER}
     texts = {name: text for name in ("at", "value", "error") if isinstance(text := answer.get(name), str)}
     return texts if "value" in texts or "error" in texts else {"error": NOT_AN_ANSWER}
-
-
-def _connect(path: str) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(CONNECT_SECONDS)
-        connection.connect(path)
-    except OSError:
-        connection.close()
-        raise
-    return connection
 
 
 def _decoded(line: bytes) -> dict[str, Any]:
@@ -139,7 +127,7 @@ class _Conversation:
     """A console or debugger of one rank, until one of both sides leaves."""
 
     def __init__(self, path: str, request: Frame) -> None:
-        self._connection = _connect(path)
+        self._connection = connect_to(path)
         self._pending = b""
         self._send(request)
 
@@ -177,7 +165,7 @@ class _Conversation:
                 return None
             except OSError:
                 return b""
-            if not part or len(self._pending) > MOST_LINE:
+            if not part or len(self._pending) > MOST_ANSWER:
                 return b""
             self._pending += part
         line, _, self._pending = self._pending.partition(b"\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
-import itertools
 import json
 import os
 import shutil
@@ -37,13 +36,12 @@ from ..processes import (
     prctl,
     trees,
 )
-from .folders import make_private_folder, require_targets, sweep_in_thread
+from .folders import count_outputs, make_private_folder, require_targets, sweep_in_thread
 from .local_socket import LocalSocket
 from .ranks import Ranks
 
 KEPT_FOR_SRUN = {"SLURM_CONF"}  # where it finds its site
 LONGEST_LINE = 1 << 16  # a longer line is passed on in pieces
-MOST_OUTPUTS = 10_000  # the most files that are counted: a job's verdict waits for the count
 OPEN_MPI_DAEMONS = {"orted", "prted"}
 SILENCE_SECONDS = 12.0  # the driver pings every 2 s (deploy/connect/listener.py)
 STDIN = 0
@@ -233,13 +231,7 @@ class JobSupervisor:
 
     def do_outputs(self, request: Frame, payload: bytes) -> Frame:
         """The files and bytes in the job's folder for outputs, and whether there is more than was counted."""
-        paths = (
-            os.path.join(folder, name)
-            for folder, _, names in os.walk(JobPaths(self.job["folder"]).out)
-            for name in names
-        )
-        counted = [_size(path) for path in itertools.islice(paths, MOST_OUTPUTS)]
-        return {"files": len(counted), "bytes": sum(counted), "more": next(paths, None) is not None}
+        return count_outputs(JobPaths(self.job["folder"]).out)
 
     def do_fetch(self, request: Frame, payload: bytes) -> Frame:
         """Bytes of a file of the job from `start` on, as many as are asked for; none if there is no file."""
@@ -287,12 +279,6 @@ class JobSupervisor:
     def _pump_launcher(self, stream: IO[bytes]) -> None:
         while line := stream.readline(LONGEST_LINE):
             self.send({"event": "launcher", "text": line.decode(errors="surrogateescape")})
-
-
-def _size(path: str) -> int:
-    with contextlib.suppress(OSError):  # the file is gone by now
-        return os.lstat(path).st_size
-    return 0
 
 
 def unread(descriptor: int) -> int:
