@@ -107,7 +107,7 @@ def deliver_here() -> None:
     from muster.deploy.cli.launch_program import program_of  # noqa: PLC0415  # only this process needs them
     from muster.deploy.cli.options import new_job  # noqa: PLC0415
     from muster.deploy.connect.cluster import Cluster  # noqa: PLC0415
-    from muster.deploy.connect.opener import opener  # noqa: PLC0415
+    from muster.deploy.connect.opener import access_beside  # noqa: PLC0415
     from muster.deploy.hosts import hostfile  # noqa: PLC0415  # only this process needs them
     from muster.deploy.jobs.planning import tools  # noqa: PLC0415
     from muster.deploy.launch.deliver import deliver  # noqa: PLC0415
@@ -124,7 +124,7 @@ def deliver_here() -> None:
         program=program_of(tree, code, script=tree.files[0].path, module="", args=""),
     )
     hosts_file = Path("hosts.txt")
-    with Cluster(hostfile.load(hosts_file), opener(hosts_file, "")) as cluster:
+    with Cluster(hostfile.load(hosts_file), access_beside(hosts_file, "").open) as cluster:
         placement = place_ranks(cluster.hosts, spec)
         deliver(plan(spec, placement, cluster.survey(), tools=tools()), cluster)
 

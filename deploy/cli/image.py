@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..common.users import expanded
 from ..connect.cluster import Cluster
-from ..connect.opener import opener_with
+from ..connect.opener import access_with
 from ..console.progress import Progress
 from ..errors import UnfitError, UsageError
 from ..hosts import hostfile
@@ -175,7 +175,7 @@ class ImagePush(HostOptions):
         engine = LocalEngine()
         inspected, archive = engine.image(self.image), Archive(cache_folder() / "images")
         began = time.monotonic()
-        with archive.used(), Cluster(chosen, opener_with(config, self.python)) as cluster:
+        with archive.used(), Cluster(chosen, access_with(config, self.python).open) as cluster:
             lacking = survey(cluster, inspected)
             with Progress(sys.stdout, f"compressing {self.image}") as progress:
                 configuration = prepare(engine, inspected, archive, lacking, progress.show)

@@ -14,7 +14,7 @@ from json import dumps
 from pathlib import Path
 
 from ..connect.cluster import Cluster
-from ..connect.opener import opener
+from ..connect.opener import access_beside
 from ..errors import UsageError
 from ..hosts import hostfile
 from ..jobs.control import LocatedJob, state_of
@@ -105,7 +105,9 @@ def _job(options: Top) -> Iterator[tuple[LocatedJob, JobSearch]]:
 def _hosts(options: Top) -> Iterator[tuple[RecordSource, TopHistory]]:
     path = Path(options.hosts)
     chosen = hostfile.select(hostfile.load(path), options.include, options.exclude)
-    with contextlib.closing(Cluster(chosen, opener(path, options.python), facts=False)) as cluster:
+    with contextlib.closing(
+        Cluster(chosen, access_beside(path, options.python).open, facts=False)
+    ) as cluster:
         errors = cluster.connect()
         yield HostSource(cluster, errors), TopHistory(host.name for host in chosen)
 

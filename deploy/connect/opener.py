@@ -137,16 +137,6 @@ def require_usable(access: Access) -> None:
         raise UsageError(f"{access.ssh_config}: the SSH configuration of the launch is gone; put it back")
 
 
-def opener(hosts_file: Path, python: str) -> OpenPipe:
-    """How to connect to a host of a hosts file."""
-    return access_beside(hosts_file, python).open
-
-
-def opener_with(ssh_config: Path | None, python: str) -> OpenPipe:
-    """How to connect to a host by this SSH configuration, or by the user's own."""
-    return access_with(ssh_config, python).open
-
-
 class _ShortTurns:
     """Threads take short turns while any early connection logs in, and then turns of the usual length."""
 

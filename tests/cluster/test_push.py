@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.connect.cluster import Cluster as Hosts
-from muster.deploy.connect.opener import opener_with
+from muster.deploy.connect.opener import access_with
 from muster.deploy.hosts import hostfile
 from muster.deploy.image.archive import Archive
 from muster.deploy.image.engine import LocalEngine
@@ -183,7 +183,7 @@ def push_and_lose(engines: Engines, lost: str) -> ImagePushResult:
     engine, archive = LocalEngine(), Archive(engines.cache / "muster" / "images")
     image = engine.image(IMAGE)
     with Hosts(
-        hostfile.load(engines.cluster.hosts_file), opener_with(engines.cluster.ssh_config, "")
+        hostfile.load(engines.cluster.hosts_file), access_with(engines.cluster.ssh_config, "").open
     ) as hosts:
         lacking = survey(hosts, image)
         assert [lacking[node] and len(lacking[node] or ()) for node in NODES] == [None, engines.lacks, 2]

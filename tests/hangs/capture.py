@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from muster.deploy.connect.cluster import Cluster, expect_ranks
-from muster.deploy.connect.opener import opener
+from muster.deploy.connect.opener import access_beside
 from muster.deploy.connect.requests.why import Evidence
 from muster.deploy.decode import from_json
 from muster.deploy.hosts import hostfile
@@ -89,7 +89,9 @@ def _ask(job: str, project: Project, seconds: float, looks: int) -> tuple[list[R
     deadline = time.monotonic() + seconds
     hosts = project.path / "hosts.txt"
     os.environ["HOME"] = project.env["HOME"]
-    with contextlib.closing(Cluster(hostfile.load(hosts), opener(hosts, ""), facts=False)) as cluster:
+    with contextlib.closing(
+        Cluster(hostfile.load(hosts), access_beside(hosts, "").open, facts=False)
+    ) as cluster:
         cluster.connect()
         (host,) = cluster.channels
         expect_ranks(cluster.channels, dict.fromkeys(range(3), host))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.cli.shared import TRAIN
-from muster.deploy.connect.opener import opener_with
+from muster.deploy.connect.opener import access_with
 from muster.deploy.hosts import hostfile
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.runner import Attempts
@@ -76,7 +76,7 @@ def launch(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch
                 start_timeout=120.0,
             )
             folder, listener = RunFolder(Path(project.path, "runs"), spec.job), Listener()
-            result = Attempts(spec, opener_with(None, ""), folder, (folder, listener), steal).run()
+            result = Attempts(spec, access_with(None, "").open, folder, (folder, listener), steal).run()
             return result, [*listener.said, verdict(result, folder)]
 
         yield carry_out

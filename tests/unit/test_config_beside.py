@@ -100,7 +100,7 @@ def test_the_users_python_goes_before_setups_and_that_before_the_hosts(
 
     monkeypatch.setattr(opener, "resolve", lambda host, config: host.name)
     monkeypatch.setattr(ssh, "SshPipe", lambda route, python: (route, python))
-    way: object = opener.opener(tmp_path / "hosts.txt", given)(Host(host))
+    way: object = opener.access_beside(tmp_path / "hosts.txt", given).open(Host(host))
     assert way == (host, started)
 
 
@@ -109,4 +109,4 @@ def test_this_machine_has_its_own_python_whatever_setup_gave_other_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opener, "LocalPipe", lambda python: python)
-    assert opener.opener(tmp_path / "hosts.txt", "")(Host("localhost")) is None
+    assert opener.access_beside(tmp_path / "hosts.txt", "").open(Host("localhost")) is None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from muster.deploy.connect.bootstrap import GREETING
-from muster.deploy.connect.opener import opener_with
+from muster.deploy.connect.opener import access_with
 from muster.deploy.connect.transports import process
 from muster.deploy.connect.transports.openssh import OpenSshPipe, command
 from muster.deploy.errors import UsageError
@@ -120,11 +120,11 @@ def test_a_host_gets_nothing_of_the_user(ssh: Fake) -> None:
 def test_the_client_is_the_users_choice(ssh: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ssh(f'echo "$@" >{tmp_path}/words; {GREETS}')
     monkeypatch.setenv("MUSTER_SSH", "openssh")
-    assert isinstance(opener_with(Path("/some/ssh_config"), "")(Host("node2")), OpenSshPipe)
+    assert isinstance(access_with(Path("/some/ssh_config"), "").open(Host("node2")), OpenSshPipe)
     assert "-F /some/ssh_config" in (tmp_path / "words").read_text()
     monkeypatch.setenv("MUSTER_SSH", "dropbear")
     with pytest.raises(UsageError, match="MUSTER_SSH is paramiko or openssh, got 'dropbear'"):
-        opener_with(None, "")
+        access_with(None, "")
 
 
 def test_a_host_that_takes_nothing_does_not_hold_up_the_end(
