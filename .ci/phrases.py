@@ -36,6 +36,14 @@ PHRASES = {
     r"\brooms? of (the code|deploy|train)\b|\bfloors? (below|above)\b": "package, layer",
     r"nobody has (confirmed|told)": "is not pinned; is missing",
     r"\bin vain\b": "without success",
+    r"\bthat nobody\b|\bnobody knows\b": "unused, unknown, unfinished; name who does not",
+    r"\bwhat(ever)? (came|comes|has come) of\b": "the outcome of, the results of",
+    r"\bg(ives?|ave) no answer\b": "does not answer",
+    r"\bwants a login\b": "asks for a login",
+    r"\bby itself\b": "on its own, alone, without options",
+    r"(?<!there) is no (file|folder|path|program|range|rank|URL)\b": "is not a ...",
+    r"\ba word or two\b|\bin a word\b": "briefly",
+    r"\bnever heard of\b": "does not use",
 }
 """A regular expression, without regard to case, and what to write instead."""
 OWN = {".ci/phrases.py"}

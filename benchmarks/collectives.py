@@ -39,7 +39,7 @@ from muster.train.mpi_backend.direct import MPI
 
 SIZES = [4 * 4**power for power in range(13)]  # 4 B to 64 MiB
 Call = Callable[[torch.Tensor], object]
-BUSY = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"  # ends by itself
+BUSY = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"  # ends on its own
 
 
 def contestants() -> dict[str, Call]:

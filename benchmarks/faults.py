@@ -48,7 +48,7 @@ Seconds from the fault to the verdict / until no process of the job is left on a
 - The agent recognises a SIGKILL by the kernel for lack of memory from the counters of the host's memory
   cgroup (v1 and v2). If other programs share the cgroup, and the kernel kills one of them just before a
   rank gets SIGKILL, the rank is reported as out of memory too.
-- A host that is frozen, or whose packets are dropped, ends its part of the job by itself after 12 s of
+- A host that is frozen, or whose packets are dropped, ends its part of the job on its own after 12 s of
   silence, as soon as it runs again.
 
 ## Before a job runs

@@ -42,7 +42,7 @@ def main(run: Path, boards: Path) -> None:
     writers: dict[str, SummaryWriter] = {}
 
     def write(folder: str, record: dict[str, Any], tag: str, step: int) -> None:
-        name = re.sub(r"[^\w.-]|^\.+", "_", folder)  # the name of a host is no path
+        name = re.sub(r"[^\w.-]|^\.+", "_", folder)  # the name of a host is not a path
         if name not in writers:
             writers[name] = SummaryWriter(str(boards / run.name / name))
         for path, number in numbers(record, tag):

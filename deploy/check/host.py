@@ -1,4 +1,4 @@
-"""What is wrong with one host by itself: software, slots, room, GPUs, its name, jobs left there."""
+"""What is wrong with one host on its own: software, slots, room, GPUs, its name, jobs left there."""
 
 from __future__ import annotations
 

@@ -32,6 +32,6 @@ def _write(folder: Path) -> str:
         return explain(error)
     except KeyboardInterrupt:
         return "interrupted; make it with muster report"
-    except Exception as error:  # noqa: BLE001  # also a mistake of ours, or a record that nobody expected
+    except Exception as error:  # noqa: BLE001  # also a mistake of ours, or an unexpected record
         return f"{type(error).__name__}: {error}"
     return ""

@@ -180,7 +180,7 @@ def batch_words(slurm: str, login: str = "", *, detach: bool, **needing_hosts: o
 
     It is a batch job, or the driver is on the login node `login`.
 
-    `UsageError` for options that need hosts which nobody knows yet, with Slurm's own word in their place.
+    `UsageError` for options that need hosts while none is known, and Slurm's own option instead.
     """
     if login and slurm in {"", THIS_ALLOCATION}:
         raise UsageError('--slurm-login needs options for salloc: --slurm "-N 2 -t 60"')

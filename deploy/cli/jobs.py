@@ -76,7 +76,7 @@ class Logs(NewestJobOptions):
             known = reconnecting(found, _note)
             pattern = _pattern(self.grep)
             require_logs(known)
-            # Before a restart a job may have had more ranks, and before Slurm gives its hosts nobody knows.
+            # Before a restart a job may have had more ranks, and without hosts of Slurm it has none yet.
             if self.rank != ALL and known.state.ranks and not known.state.attempt:
                 require_rank(self.rank, known.state.ranks)
             screen = Screen(sys.stdout)

@@ -190,5 +190,5 @@ class LaunchOptions(SlurmOptions):
 
     @property
     def is_away(self) -> bool:
-        """Whether the driver runs elsewhere, so that nobody reads its terminal."""
+        """Whether the driver runs elsewhere, without a terminal."""
         return self.detach or bool(self.slurm_login)

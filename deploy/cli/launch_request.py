@@ -22,7 +22,7 @@ from .shared import HOSTS_FILE, TRAIN
 
 
 def with_allocation(options: LaunchOptions) -> LaunchOptions:
-    """The options with the allocation that `--launcher srun` means by itself."""
+    """The options with the allocation that `--launcher srun` means on its own."""
     if options.slurm_login:
         return options
     return replace(options, slurm=slurm_of(options.launcher, options.slurm))

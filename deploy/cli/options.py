@@ -169,7 +169,7 @@ def ranks(text: str) -> frozenset[int] | None:
             raise UsageError(f"--rank {text}: write numbers and ranges of ranks: 0,4-7")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise UsageError(f"--rank {text}: {part} is no range; write {last}-{first}")
+            raise UsageError(f"--rank {text}: {part} is not a range; write {last}-{first}")
         if last - first + len(chosen) > MOST_RANKS:
             raise UsageError(f"--rank {clip(text)}: more than {MOST_RANKS} ranks")
         chosen |= set(range(first, last + 1))

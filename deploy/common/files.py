@@ -98,7 +98,7 @@ def entries(folder: str) -> Iterator[Entry]:
             elif os.path.isfile(path):
                 yield Entry(inner, "file", mode, status.st_size, digest(path))
             else:
-                raise ValueError(f"{path} is no file, no folder and no link")
+                raise ValueError(f"{path} is neither file, folder nor link")
 
 
 def newest_in(folder: str | os.PathLike[str]) -> float:
@@ -168,10 +168,10 @@ def require_harmless(made: Iterable[Entry]) -> None:
     links = {entry.path for entry in made if entry.kind == "link"}
     for entry in made:
         if entry.kind not in KINDS:
-            raise ValueError(f"{entry.path} is no file, no folder and no link")
+            raise ValueError(f"{entry.path} is neither file, folder nor link")
         require_inside(entry.path, entry.link if entry.kind == "link" else "")
         if os.path.normpath(entry.path) != entry.path or entry.path == ".":
-            raise ValueError(f"{entry.path} is no path in the folder")
+            raise ValueError(f"{entry.path} is not a path in the folder")
         if entry.kind == "link":
             # Whether a path stays inside depends on the links on its way, so there must be none.
             place = os.path.dirname(entry.path).split(os.sep) if os.sep in entry.path else []

@@ -30,7 +30,7 @@ _TABLE = {
     errno.EISDIR: ("{path} is a folder", ""),
     errno.ELOOP: ("the links of {path} lead to each other", "see where: namei -l {path}"),
     errno.ENAMETOOLONG: ("the name {path} is too long", ""),
-    errno.ENOEXEC: ("{path} is no program for this machine", "look at its first line: head -c 99 {path}"),
+    errno.ENOEXEC: ("{path} is not a program for this machine", "look at its first line: head -c 99 {path}"),
     errno.EIO: ("the disk of {path} gives errors", "look at dmesg"),
     errno.ESTALE: ("{path} is on a network file system that is gone", "mount it again"),
     errno.EPIPE: ("broken pipe", ""),

@@ -1,6 +1,6 @@
 """Brings the files of a lock to this machine, for hosts that reach no index. What is here already stays.
 
-A package without a wheel is built here, if what comes of it runs anywhere.
+A package without a wheel is built here, if its wheel runs anywhere.
 """
 
 from __future__ import annotations

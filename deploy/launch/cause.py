@@ -176,7 +176,7 @@ class Suspension:
     @staticmethod
     def _follows(failure: Failure, long: Standstill) -> bool:
         if failure.kind == "rank" and failure.exit_status < SIGNALLED:
-            return False  # the rank ended by itself
+            return False  # the rank ended on its own
         return long.began + PATIENCE_SECONDS <= failure.at <= long.ended + AFTERMATH_SECONDS
 
     def _stood_still(self, long: Standstill) -> str:

@@ -29,7 +29,7 @@ from ..plan.spec import LaunchSpec
 
 # A host that lacks the image fetches it: as long as it reports that it is busy, it has time.
 LOOK_SECONDS, PULL_SECONDS = 300.0, 6 * 3600.0
-# What engines say where a registry wants a login; Docker's own says it of unknown names too.
+# What engines say where a registry asks for a login; Docker's own says it of unknown names too.
 _REFUSED = re.compile(r"(?i)no basic auth credentials|unauthorized|denied|authentication required")
 _SURVEY = Path(__file__).parents[1] / "agent" / "container" / "survey.py"
 

@@ -225,7 +225,7 @@ class LaunchLoop:
         asked: dict[str, Future[Stopped]] = {
             name: channel.post(STOP)
             for name, channel in self.cluster.channels.items()
-            if name not in self.cluster.silent  # a silent agent ends everything by itself, when it can
+            if name not in self.cluster.silent  # a silent agent ends everything on its own, when it can
         }
         silent, deadline = self.cluster.silent, time.monotonic() + STOP_SECONDS
         while (
@@ -250,4 +250,4 @@ def _left(future: Future[Stopped]) -> int:
     try:
         return len(future.result(0.0).left)
     except (MusterError, TimeoutError, FutureTimeoutError):
-        return 0  # the lifeline is cut there: its agent ends everything by itself
+        return 0  # the lifeline is cut there: its agent ends everything on its own

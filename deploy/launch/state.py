@@ -105,7 +105,7 @@ LAUNCHER_TAIL = 40
 
 
 class ImpossibleReport(MusterError):
-    """A report that cannot be true: about another host, or about something that nobody asked for."""
+    """A report that cannot be true: about another host, or without a request."""
 
 
 class LaunchState:

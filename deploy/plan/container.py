@@ -48,7 +48,7 @@ def container_name(spec: LaunchSpec, host: str) -> str:
 
 
 def passwd(facts: Facts, there: HostImage) -> str | None:
-    """The /etc/passwd of the container: the image's with the user added. None if the image knows the number.
+    """The /etc/passwd of the container: the image's with the user added. None if the image has the number.
 
     mpirun, and Python's getpass, fail for a user without an entry.
     """

@@ -77,7 +77,7 @@ class Ignored:
         return cls([pattern for line in lines if (pattern := _pattern(line))])
 
     def has(self, path: str) -> bool:
-        """Whether a file is ignored, by itself or with a folder that it is in."""
+        """Whether a file is ignored, on its own or with a folder that it is in."""
         folder = ""
         for part in path.split("/")[:-1]:
             folder = f"{folder}/{part}" if folder else part

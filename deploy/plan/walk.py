@@ -38,7 +38,7 @@ def walk(root: Path, *, gitignore: bool = False, leave_out: Ignored | None = Non
             with os.scandir(root / below) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError:
-            continue  # a folder that nobody may read holds no code
+            continue  # an unreadable folder holds no code
         if ignored:
             ignored.enter(below, any(entry.name == GITIGNORE for entry in entries))
         for entry in entries:

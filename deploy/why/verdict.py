@@ -220,7 +220,7 @@ class _Case:
         return sorted(rank for rank in awaited if rank not in still or self._is_certain(rank))
 
     def _is_certain(self, rank: int) -> bool:
-        """Whether a rank cannot come any more by itself."""
+        """Whether a rank cannot come any more on its own."""
         evidence = self.ranks[rank].evidence
         return evidence is not None and bool(
             evidence.end or (evidence.process and evidence.process.state == "T")

@@ -49,7 +49,7 @@ def waits(positions: Positions) -> list[Wait]:
                 if awaited is None:
                     awaited = absent[group, entry.seq] = _absent(positions, group, entry)
                 shown = entry if entry.where else replace(entry, where=stack_line(rank.evidence))
-                # A collective that goes on in the background ends by itself once every rank has come.
+                # A collective that goes on in the background ends on its own once every rank has come.
                 if (entry.state == "i" and not ended) or (
                     entry.state in ("f" if ended else "af") and awaited
                 ):

@@ -2,7 +2,7 @@
 
     python docs/scripts/packages.py
 
-A package is a folder right below deploy/ or train/, or a module that lies there by itself. A package stands
+A package is a folder right below deploy/ or train/, or a module that lies there on its own. A package stands
 above every package that it imports from. Packages that import each other, directly or through others, share a
 layer and have a dashed frame.
 """

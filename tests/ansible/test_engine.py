@@ -149,7 +149,7 @@ def test_a_private_registry_is_asked_as_the_engine_asks_it(owner: Hosts, tmp_pat
         texts = []
         for lack, fix, words in (
             ("x509", trust, images.certificate),
-            ("wants a login", login, images.settings(registry.NAME)),
+            ("asks for a login", login, images.settings(registry.NAME)),
         ):
             done = owner.play("setup", node_image=image)
             texts.append(done.text)

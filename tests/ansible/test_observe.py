@@ -291,8 +291,8 @@ class EngineThatSays(BaseHTTPRequestHandler):
     [
         (200, "", ""),
         (404, "manifest unknown: manifest unknown", "has no such image"),
-        (401, "unauthorized", "wants a login (`docker login images.test:5000`, as root there)"),
-        (500, 'Head "https://a/": no basic auth credentials', "wants a login"),
+        (401, "unauthorized", "asks for a login (`docker login images.test:5000`, as root there)"),
+        (500, 'Head "https://a/": no basic auth credentials', "asks for a login"),
         (500, 'Get "https://a/v2/": x509: unknown authority', "cannot be asked: x509: unknown authority"),
         (503, "", "answers with status 503"),
     ],

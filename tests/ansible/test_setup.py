@@ -232,7 +232,7 @@ def test_the_clusters_key_is_good_from_the_first_host_and_this_machine_and_forwa
 
 @pytest.mark.usefixtures("set_up")
 def test_an_auditor_finds_no_fault_in_sshd(hosts: Hosts) -> None:
-    # Its test of denial of service would be one. By itself it waits 5 s for sshd.
+    # Its test of denial of service would be one. On its own it waits 5 s for sshd.
     audit = ("ssh_audit", "--json", "--skip-rate-test", "--timeout=60", ADDRESSES["node1"])
     done = run(sys.executable, "-m", *audit, timeout=540)
     report = json.loads(done.stdout)

@@ -12,7 +12,7 @@ from tests.wheel import build_wheel, install
 
 @pytest.fixture
 def bare_host(operator: Path, clock: str, tmp_path_factory: pytest.TempPathFactory) -> Hosts:
-    """A host that nobody has set up, of a cluster of its own."""
+    """A host without setup, of a cluster of its own."""
     # A short name: ssh's sockets lie there, and their paths have at most 107 bytes (unix(7)).
     hosts = Hosts(tmp_path_factory.mktemp("host"), ["node4"])
     for name in ("operator", "operator.pub"):

@@ -322,7 +322,7 @@ def test_a_command_names_the_liar_and_shows_no_traceback(tmp_path: Path, name: s
 def told(name: str) -> list[str]:
     """The lies that a command hears: every third one, so that six commands hear each, and silence.
 
-    One function reads what a host says for all of them (deploy/connect/channel.py).
+    One function reads the messages of a host for all of them (deploy/connect/channel.py).
     """
     others = sorted({*LIES} - {"empty", "escape", "end", "silence"})
     return [*others[[*COMMANDS].index(name) % 3 :: 3], "silence"]

@@ -121,7 +121,7 @@ def network(cluster: Cluster, action: str, *alias: str) -> None:
 
 
 def lose_packets(struck: Struck) -> float:
-    """Send node3's packets to a MAC address that nobody has: node3 falls silent, without any error."""
+    """Send node3's packets to an unused MAC address: node3 falls silent, without any error."""
     command = for_each_other(struck.cluster, f"ip neigh replace $one lladdr {NOBODY} nud permanent dev $card")
     return float(struck.cluster.beside("node3", f"{command}; date +%s.%N"))
 

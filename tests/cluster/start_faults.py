@@ -105,7 +105,7 @@ def listener(project: Project, *, accepts: bool) -> Iterator[None]:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen(64 if accepts else 0)
-        # A full queue of connections that nobody takes: the kernel drops what comes next.
+        # A full queue of connections: the kernel drops what comes next.
         waiting = [socket.socket() for _ in range(0 if accepts else 4)]
         for one in waiting:
             one.setblocking(False)

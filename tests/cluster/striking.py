@@ -1,4 +1,4 @@
-"""Strikes a running job and measures what comes of it."""
+"""Strikes a running job and measures the outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOOK = 0.05 if os.environ.get("MUSTER_FAULTS_RECORD") else 0.2
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a fault. Seconds are from the fault; no verdict: its driver is gone."""
+    """The outcome of a fault. Seconds are from the fault; no verdict: its driver is gone."""
 
     verdict: float | None
     clean: float

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE, read_until, wait_until
 if TYPE_CHECKING:
     from tests.cluster.conftest import Cluster
 
-# Rank 5 waits for a file that nobody writes; the others wait for it. No rank needs torch for that.
+# Rank 5 waits for a file without a writer; the others wait for it. No rank needs torch for that.
 PROGRAM = """
 import os, time
 def read_shard():

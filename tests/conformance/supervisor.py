@@ -1,4 +1,4 @@
-"""Runs the conformance job to its end, whatever hangs or crashes in between, and says what came of each test.
+"""Runs the conformance job to its end, whatever hangs or crashes, and records the outcome of each test.
 
 python -m tests.conformance.supervisor mpi          # our backend; `built-in`: torch's own MPI backend
 python -m tests.conformance.supervisor gloo
@@ -25,7 +25,7 @@ GRACE = 5.0  # seconds for the other ranks once one has failed: they may wait fo
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one test: pass, fail, hang, crash or skip, and why."""
+    """The outcome of one test: pass, fail, hang, crash or skip, and why."""
 
     outcome: str
     reason: str = ""

@@ -322,7 +322,7 @@ def test_a_driver_that_speaks_while_the_agent_works_is_not_silent(monkeypatch: p
         work._heard = time.monotonic() - 100.0
         if rounds:
             rounds.pop()
-            os.write(writer, b"a ping that nobody reads")
+            os.write(writer, b"an unread ping")
 
     rounds = [1, 2, 3]
     monkeypatch.setattr(supervisor, "STDIN", reader)

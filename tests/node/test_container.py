@@ -67,7 +67,7 @@ def look(home: Path, image: str = "me/it:1", *, engine: str = "", pull: bool = F
     return CONTAINER.read(json.loads(json.dumps(answer)))
 
 
-# -- what a host says of an image --
+# -- a host's description of an image --
 
 
 def test_an_image_is_looked_into_once(engine: Path, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_at_the_end_nothing_is_left_not_even_what_ignores_sigterm(host: Host, en
     assert host.channel.ask(STOP, seconds=60).left == ()
     assert not is_alive(daemon)
     assert host.processes() == []
-    assert "rm" not in asked(engine)  # it went by itself
+    assert "rm" not in asked(engine)  # it went on its own
 
 
 @pytest.mark.soak

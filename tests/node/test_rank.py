@@ -259,7 +259,7 @@ def test_a_signal_for_the_wrapper_reaches_the_program(agent: Agent) -> None:
     process = agent.start("-c", handler + "print('ready', flush=True); time.sleep(60)")
     agent.stream.readline()
     process.terminate()
-    assert process.wait(50) == 5  # by itself it would end after 60 s, with 0
+    assert process.wait(50) == 5  # on its own it would end after 60 s, with 0
 
 
 @pytest.mark.parametrize("who", ["agent", "wrapper"])

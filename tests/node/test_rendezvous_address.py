@@ -108,7 +108,7 @@ def test_no_port_left_is_an_error_that_says_which_were_tried(monkeypatch: pytest
 
 def test_every_host_is_reached_or_it_is_said_why_not() -> None:
     own, other = ReservedPort("secret"), ReservedPort("another")
-    closed = socket.socket()  # bound, so that nobody else can listen there
+    closed = socket.socket()  # bound, so that no other process can listen there
     closed.bind(("127.0.0.1", 0))
     targets = [
         {"host": "good", "addresses": ["127.0.0.1", "127.0.0.2"], "port": own.port, "nonce": "secret"},

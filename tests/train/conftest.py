@@ -99,7 +99,7 @@ def at_free_port() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A free port that nobody else takes before rank 0 gets to it.
+    """A free port that no other process takes before rank 0 gets to it.
 
     It is below the ephemeral range, which mpirun takes ports from, and below that of rendezvous.PORTS.
     """

@@ -1,4 +1,4 @@
-"""The MPI backend is a package by itself: it needs torch and mpi4py, and nothing else of ours."""
+"""The MPI backend is a package on its own: it needs torch and mpi4py, and nothing else of ours."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_rank_0_listens_at_the_address_of_the_rendezvous_alone(init: str) -> Non
 
 def test_a_second_group_of_rank_0_shares_the_port_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    for name, value in environ.items():  # torch reads them by itself
+    for name, value in environ.items():  # torch reads them on its own
         monkeypatch.setenv(name, value)
     patient = timedelta(seconds=TIME_LIMIT)
 

@@ -1,4 +1,4 @@
-"""What hostile words, hosts and output try, and what comes of it.
+"""What hostile words, hosts and output try, and the outcome.
 
 Elsewhere: reports that break the protocol and shell requests beyond the job (test_execute.py), host keys
 (test_ssh.py, tests/cluster), layers and users of the image (tests/cluster/test_image.py).
@@ -308,7 +308,7 @@ def test_a_host_changes_the_mode_of_nothing_outside_of_its_folder(
     draft.mkdir()
     (draft / "u").symlink_to("..")  # however it came to be there
     (draft / "secret").symlink_to(secret)
-    with pytest.raises(ValueError, match="no file, no folder and no link"):
+    with pytest.raises(ValueError, match="neither file, folder nor link"):
         complete(str(draft), [Entry(path, kind, 0o777)])
     empty = hashlib.sha256(b"").hexdigest()
     with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
@@ -318,7 +318,7 @@ def test_a_host_changes_the_mode_of_nothing_outside_of_its_folder(
 
 @pytest.mark.parametrize("path", ["", ".", "a/.", "a//b", "./a"])
 def test_what_a_host_puts_into_a_folder_has_one_name(path: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no path in the folder"):
+    with pytest.raises(ValueError, match="not a path in the folder"):
         complete(str(tmp_path), [Entry(path, "folder")])
 
 

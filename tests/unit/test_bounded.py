@@ -30,7 +30,7 @@ def bomb() -> bytes:
 
 
 class Counted(io.BytesIO):
-    """A file that knows the most bytes that it was asked for at once."""
+    """A file that records the most bytes read at once."""
 
     most = 0
 

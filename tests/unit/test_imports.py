@@ -104,7 +104,7 @@ def test_in_train_a_package_imports_only_what_is_below_it(name: str) -> None:
 
 
 def test_no_two_modules_of_train_have_one_name() -> None:
-    """The MPI backend is a package by itself: its names are its own."""
+    """The MPI backend is a package on its own: its names are its own."""
     stems = Counter(path.stem for name, path in TRAINING.items() if package(name) != "mpi_backend")
     assert [stem for stem, count in stems.items() if count > 1 and not stem.startswith("__")] == []
 

@@ -120,7 +120,7 @@ def test_ranks_of_one_host_need_no_clock() -> None:
 
 
 def test_equal_collectives_of_which_only_the_first_of_a_step_is_late_are_taken_together() -> None:
-    """As where a program reduces the gradient of each of twelve equal layers by itself."""
+    """As where a program reduces the gradient of each of twelve equal layers on its own."""
     layers = (GRADIENTS,) * 12
     for seed in SEEDS:
         run = Run(3, 20, lambda rank, _, part: 0.06 * (rank == 2 and part == 0), layers, seed=seed)

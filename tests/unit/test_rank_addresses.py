@@ -30,7 +30,7 @@ IPV6 = {"fd00::%d": "eth0", "10.0.0.%d": "eth0"}
 
 
 class Case(NamedTuple):
-    """A cluster of three hosts, or one, and what follows. `cut`: addresses that nobody else reaches."""
+    """A cluster of three hosts, or one, and what follows. `cut`: addresses that no other host reaches."""
 
     interfaces: Interfaces
     meet: str

@@ -18,7 +18,7 @@ from tests.unit.test_job_states import RECORD, make_run
 
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """node1, which cannot be reached, and node2, which knows no job."""
+    """node1, which cannot be reached, and node2, which has no job."""
     here = HostsHere(tmp_path / "homes", 2)
 
     def open_pipe(host: Host) -> Pipe:

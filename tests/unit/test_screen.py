@@ -37,7 +37,7 @@ def test_remote_output_cannot_drive_the_terminal(text: str, shown: str) -> None:
 
 @pytest.mark.parametrize("text", ["5-2", "0,7-6"])
 def test_a_range_of_ranks_goes_up(text: str) -> None:
-    with pytest.raises(UsageError, match=f"--rank {text}: .* is no range; write"):
+    with pytest.raises(UsageError, match=f"--rank {text}: .* is not a range; write"):
         ranks(text)
 
 

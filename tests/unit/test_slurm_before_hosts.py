@@ -76,7 +76,7 @@ def test_slurm_is_asked_where_nothing_is_wrong(asked: Path, capsys: pytest.Captu
 def test_a_driver_on_a_login_node_gets_neither_input_nor_terminal_of_this_machine(
     asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0 would wait forever for the end of an input that nobody feeds."""
+    """Rank 0 would wait forever for the end of an input that never comes."""
     jobs: list[LaunchSpec] = []
     monkeypatch.setattr(batch, "start_on_login_node", lambda job, *_, **__: jobs.append(job))
     monkeypatch.setattr(options, "feeds", lambda stdin: True)

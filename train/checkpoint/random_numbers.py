@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of each rank by itself: its random number generators, and its sum of losses."""
+"""What a checkpoint keeps of each rank on its own: its random number generators, and its sum of losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends the job when a collective cannot end by itself: a rank has left, or does not come in time.
+"""Ends the job when a collective cannot end on its own: a rank has left, or does not come in time.
 
 MPI cannot take back a collective that has begun, so an exception would reach nobody: the thread that should
 get it is inside MPI. So this prints which rank waits where and for whom, and ends every rank.

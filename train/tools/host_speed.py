@@ -1,4 +1,4 @@
-"""Measure what each host does by itself: memory, matrices, disk, /dev/shm, and a loader's work.
+"""Measure what each host does on its own: memory, matrices, disk, /dev/shm, and a loader's work.
 
     muster bench hosts                                                  one rank on each host, and a report
     torchrun --nproc-per-node 1 ... -m muster.train.tools.host_speed    the same, without a report
@@ -38,7 +38,7 @@ SIDE_OF_IMAGE, IMAGES_OF_BATCH = 224, 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostConfig(RankOptions):
-    """Measure what each host does by itself."""
+    """Measure what each host does on its own."""
 
     timeout: float = option(RANKS, 300.0, "seconds to wait for other ranks")
     seconds: float = option(OUTPUT, 0.5, "how long to measure each figure, at least")

@@ -103,7 +103,7 @@ class Printer:
         self._line(f"# {name}: refused: {message}")
 
     def end(self) -> None:
-        """Say what came of it."""
+        """Print the outcome."""
         mean = sum(self._bus) / len(self._bus) if self._bus else 0.0
         self._line(f"# Out of bounds values : {self.wrong} {'FAILED' if self.wrong else 'OK'}")
         self._line(f"# Avg bus bandwidth    : {mean:g} \n#")

@@ -45,7 +45,7 @@ def ask(mpirun: str) -> tuple[int, str]:
 
 
 def passwd() -> str:
-    """The users that the image knows."""
+    """The users of the image."""
     try:
         with open("/etc/passwd", errors="replace", encoding="utf-8") as file:
             return file.read(1 << 16)

@@ -20,7 +20,7 @@ from ...common.files import Entry, append, complete, digest, entries, listing_di
 from ...common.frames import Frame
 
 KEPT_FROM = 1 << 22  # bytes; fewer are quickly sent again
-OLD_SECONDS = 7 * 86400.0  # of puts that nobody has gone on with
+OLD_SECONDS = 7 * 86400.0  # of unfinished puts
 
 
 class _Draft(NamedTuple):

@@ -32,7 +32,7 @@ def for_sh(command: str, login_shell: str) -> str:
 
 
 def login_shell() -> str:
-    """The login shell of this user; empty if no user database knows the user."""
+    """The login shell of this user; empty if no user database has the user."""
     try:
         return pwd.getpwuid(os.getuid()).pw_shell
     except KeyError:

@@ -17,9 +17,9 @@ DISCARD = 9  # a port that is never called: to connect a UDP socket sends nothin
 def addresses_for(chosen: Sequence[str], peers: Sequence[str]) -> list[str]:
     """The addresses of this host at which other hosts shall reach it.
 
-    `chosen`: what the user says of this host (addr=, --network). Without it, and where it is an address that
-    only a router has (NAT): those from which this host would call its peers. If these are on this machine:
-    all that it has.
+    `chosen`: the user's settings for this host (addr=, --network). Without it, and where it is an address
+    that only a router has (NAT): those from which this host would call its peers. If these are on this
+    machine: all that it has.
     """
     named = dict.fromkeys(address for one in chosen for address in _resolved(one))
     if own := [address for address in named if _is_own(address)]:

@@ -176,7 +176,7 @@ def require_sound(manifest: Manifest) -> None:
         raise ValueError(f"a manifest with a path of more than {MOST_NAMES} names: {deep[0]!r:.80}")
     paths.sort()
     if above := [leaf for leaf in leaves if has_below(paths, leaf + "/")]:
-        raise ValueError(f"a manifest with something below {min(above)!r}, which is no folder")
+        raise ValueError(f"a manifest with something below {min(above)!r}, which is not a folder")
     require_harmless([Entry(link.path, "link", link=link.target) for link in manifest.links])
 
 

@@ -71,7 +71,7 @@ def find(root: str) -> FoundFiles:
             found.files.append(name)
             size += entry.stat(follow_symlinks=False).st_size
         else:
-            refused.append(f"{name!r} is no file, no folder and no link: a socket, pipe or device")
+            refused.append(f"{name!r} is neither file, folder nor link: a socket, pipe or device")
     if refused:
         more = [f"and {len(refused) - MOST_REFUSALS} more"] if len(refused) > MOST_REFUSALS else []
         raise ValueError("\n".join(f"{root}: {text}" for text in refused[:MOST_REFUSALS] + more))

@@ -29,7 +29,7 @@ from .request import Nothing, Pids, Request
 
 @message(frozen=True)
 class Time:
-    """The host's time of day, and its steady clock that nobody sets (deploy/common/clock.py)."""
+    """The host's time of day, and its monotonic clock (deploy/common/clock.py)."""
 
     time: Seconds
     steady: Seconds

@@ -1,4 +1,4 @@
-"""Certificates by which the hosts of one push know each other. No host gets into a push by itself.
+"""Certificates by which the hosts of one push know each other. No host gets into a push on its own.
 
 An authority is made for each push, and signs a certificate for each host. Its own key ends with the call; the
 key of a host goes to that host alone, over SSH.

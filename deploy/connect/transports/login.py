@@ -90,7 +90,7 @@ class Login:
 
         A server takes few keys (MaxAuthTries), so those that the configuration names come first: as the agent
         has them, which needs no password, else from their files. Then come the other keys of the agent, and
-        last the files that ssh tries by itself.
+        last the files that ssh tries on its own.
         """
         certificates = [
             certificate for path in self._route.certificate_files if (certificate := _certificate(path))

@@ -48,7 +48,7 @@ class Route:
     known_hosts_command: bool
     """Whether a command names known keys (KnownHostsCommand)."""
     default_identities: bool
-    """Whether the identity files are those that ssh tries by itself."""
+    """Whether the identity files are those that ssh tries on its own."""
 
     @property
     def known_as(self) -> str:

@@ -1,1 +1,1 @@
-"""The comparison of runs: what differs between them first, then what came of it."""
+"""The comparison of runs: what differs between them first, then their results."""

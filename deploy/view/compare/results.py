@@ -53,7 +53,7 @@ class RunFigures:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of all runs: the names of the columns of rates and last values, and a row for each run."""
+    """The results of all runs: the names of the columns of rates and last values, and a row for each run."""
 
     rates: tuple[str, ...]
     last: tuple[str, ...]

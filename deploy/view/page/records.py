@@ -218,7 +218,7 @@ def _samples(path: Path, notes: list[str]) -> Iterator[RunRecord]:
                 kept = [line for line in kept if not zlib.crc32(line) & mask]
                 held = sum(map(memory_of, kept))
             if mask == _EVERY_BIT:  # lines that are made to have one hash cannot be thinned out
-                notes.append(f"{path.name} is not read to its end: it is no file of samples")
+                notes.append(f"{path.name} is not read to its end: it is not a file of samples")
                 break
     if mask:
         notes.append(f"{path.name}: of {mask + 1} samples one is shown, so that short peaks may be missing")

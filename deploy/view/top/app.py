@@ -1,4 +1,4 @@
-"""Draws the screen of `muster top` with textual, and turns keys into what the user wants to see."""
+"""Draws the screen of `muster top` with textual, and turns keys into the user's view."""
 
 from __future__ import annotations
 

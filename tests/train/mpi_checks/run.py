@@ -1,4 +1,4 @@
-"""Runs checks on every rank of a job and says what came of each: `mpirun -np 3 python -m ...run collectives`.
+"""Runs checks on every rank of a job and prints their outcomes: `mpirun -np 3 python -m ...run collectives`.
 
 A check is a function `check_*` that raises on the rank where something is wrong. One job runs many, as each
 process spends two seconds to import torch. Ends with JSON on rank 0: of each check, what was wrong, or "".

@@ -1,4 +1,4 @@
-"""Inputs that every rank can compute for all ranks, so that each knows the right answer by itself."""
+"""Inputs that every rank can compute for all ranks, so that each knows the right answer on its own."""
 
 from __future__ import annotations
 

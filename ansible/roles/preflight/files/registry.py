@@ -2,7 +2,7 @@
 
 It pulls nothing. The host's engine asks the registry for the image's manifest, with root's login for that
 registry: it knows proxies, mirrors and certificates of its own (Docker's API, "Distribution inspect"). Where
-no Docker engine answers, this program asks the registry by itself.
+no Docker engine answers, this program asks the registry directly.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def problem(image: str) -> str:
     if status == 200:
         return ""
     if status in {401, 403} or REFUSED.search(words):
-        return f"the registry {registry} wants a login (`docker login {registry}`, as root there)"
+        return f"the registry {registry} asks for a login (`docker login {registry}`, as root there)"
     if status == 404:
         return f"the registry {registry} has no such image"
     if words:

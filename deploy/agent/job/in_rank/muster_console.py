@@ -90,7 +90,7 @@ class Console:
             self._forking.release()
 
     def _leave(self) -> None:
-        """In the child, which is no rank."""
+        """In the child, which is not a rank."""
         self._left = True
         self._listener.close()
 

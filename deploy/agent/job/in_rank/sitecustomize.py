@@ -4,8 +4,8 @@ It imports muster_over.py, and with `--record` the recorder and the console, whi
 
 Three kinds of failure look like success, or like no end, from outside:
 
-* A rank under torchrun is no rank to MPI: each has a world of size 1. N models are trained, and all end with
-  0. Such a rank leaves a file, which tells `rank.py` that the rank has failed.
+* A rank under torchrun is not a rank to MPI: each has a world of size 1. N models are trained, and all end
+  with 0. Such a rank leaves a file, which tells `rank.py` that the rank has failed.
 * A rank that fails waits in MPI_Finalize for the others, which wait for it. `python -m mpi4py` makes that an
   MPI_Abort for programs that import mpi4py. For those that do not, as with torch's own MPI backend, the rank
   ends here without MPI_Finalize.
@@ -136,7 +136,7 @@ def _show_the_program(kind: type[BaseException], error: BaseException, trace: Tr
 
 
 def _leave_the_path(folder: str) -> None:
-    """Remove this folder from the path: what the program starts is no rank, and must not import this file."""
+    """Remove this folder from the path: a child of the program is not a rank and must not import it."""
     sys.path[:] = [path for path in sys.path if path != folder]
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     left = os.pathsep.join(path for path in paths if path != folder)
