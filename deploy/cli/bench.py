@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from json import dumps
 from pathlib import Path
+from typing import Any
 
 from ..bench import collectives as sweep
 from ..bench import hosts as by_host
@@ -35,7 +35,7 @@ from .bench_job import (
 )
 from .command import Exit, flag
 from .options import per_host, size
-from .shared import require_rank
+from .shared import require_rank, write_json
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class BenchLinks(KeptOptions):
         if self.html:
             write_page(render("links.html", page=links_page([found])), Path(self.html))
         if self.json:
-            sys.stdout.write(dumps(links_text.as_json(found, slow, worse, problems), indent=2) + "\n")
+            write_json(links_text.as_json(found, slow, worse, problems))
         else:
             text = links_text.as_text(found, slow, worse, baseline=_named(path, before), problems=problems)
             sys.stdout.write(harmless_lines(text + _kept(path, before)))
@@ -102,7 +102,7 @@ class BenchHosts(KeptOptions):
         before, path = kept.compare(found, "hosts", Path(self.hosts), self.baseline, keep_this=self.keep)
         slow, worse = by_host.slow_hosts(found), by_host.slower_hosts(found, before) if before else None
         if self.json:
-            sys.stdout.write(dumps(by_host.as_json(found, slow, worse, problems), indent=2) + "\n")
+            write_json(by_host.as_json(found, slow, worse, problems))
         else:
             text = by_host.as_text(found, slow, worse, baseline=_named(path, before), problems=problems)
             sys.stdout.write(harmless_lines(text + _kept(path, before)))
@@ -180,7 +180,7 @@ class BenchCollectives(BenchOptions):
             require_rank(self.root, sum(place_ranks(listed, spec).counts.values()), "--root")
             ran = run_benchmark(spec, inventory, Path(self.runs), table=not self.json)
         if self.json and ran.printed.get(0):
-            sys.stdout.write(_swept(ran))
+            write_json(_swept(ran))
         require_done(ran)
 
     def _arguments(self) -> dict[str, object]:
@@ -212,10 +212,10 @@ class BenchCollectives(BenchOptions):
         }
 
 
-def _swept(ran: BenchmarkRun) -> str:
-    """What rank 0 has printed, as JSON; else the end of the job says why it did not come so far."""
+def _swept(ran: BenchmarkRun) -> dict[str, Any]:
+    """What rank 0 has printed, for JSON; else the end of the job says why it did not come so far."""
     try:
-        return dumps(sweep.as_json(ran.job, ran.hosts[0], ran.printed), indent=2) + "\n"
+        return sweep.as_json(ran.job, ran.hosts[0], ran.printed)
     except MusterError:
         require_done(ran)
         raise

@@ -9,9 +9,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..check import report
 from ..check.finding import Finding, of_error
@@ -30,7 +29,7 @@ from ..plan.launcher import place_ranks
 from ..plan.spec import LAUNCHERS, LauncherName, LaunchSpec
 from .command import Exit, flag
 from .inventory import Inventory, inventory_of, require_one_source, salloc_words
-from .shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions
+from .shared import JSON, RUNS_FOLDER, SLOTS, THIS_ALLOCATION, SlurmOptions, write_json
 
 if TYPE_CHECKING:
     from .bench_job import Benched
@@ -84,7 +83,10 @@ class Check(SlurmOptions):
                     checkup = _with_bench(checkup, inventory, self.python, Path(self.runs))
         if self.html:
             checkup.write_page(Path(self.html), Path(self.hosts))
-        sys.stdout.write(checkup.as_json() if self.json else checkup.as_text())
+        if self.json:
+            write_json(checkup.as_json())
+        else:
+            sys.stdout.write(checkup.as_text())
         if checkup.unfit:
             raise Exit(code=UnfitError.exit_status)
 
@@ -110,10 +112,10 @@ class Checkup:
         text = report.as_text(self.hosts, self.measurements, self.findings)
         return f"{self.measured.text}\n{text}" if self.measured else text
 
-    def as_json(self) -> str:
+    def as_json(self) -> dict[str, Any]:
         """For programs."""
         found = report.as_json(self.hosts, self.measurements, self.findings, self.launcher)
-        return dumps({**found, **(self.measured.as_json if self.measured else {})}, indent=2) + "\n"
+        return {**found, **(self.measured.as_json if self.measured else {})}
 
     def write_page(self, page: Path, hosts_file: Path) -> None:
         """Write the page of a check, with the links that were measured now, or else last."""

@@ -6,7 +6,6 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
-from json import dumps
 from pathlib import Path
 
 from ..common.data.manifest import require_name
@@ -24,7 +23,7 @@ from ..errors import UnfitError, UsageError
 from .command import Exit, flag
 from .inventory import cluster_of, of_file
 from .options import size
-from .shared import JSON, HostOptions
+from .shared import JSON, HostOptions, write_json
 
 KEPT = "interrupted; partial data is kept: run the command again to resume"
 WHICH = "which data set?"
@@ -87,7 +86,7 @@ class DataList(HostOptions):
         sets = {host: answer.sets for host, answer in listed.items()}
         if self.json:
             rows = {host: [asdict(one) for one in found] for host, found in sets.items()}
-            sys.stdout.write(dumps(rows, indent=2) + "\n")
+            write_json(rows)
         else:
             sys.stdout.write(harmless_lines(report.listed_as_text(sets)))
 
@@ -111,7 +110,7 @@ class DataVerify(HostOptions):
         if self.json:
             rows = {host: {**asdict(answer), "error": ""} for host, answer in answers.items()}
             failed = {host: {"digest": "", "damaged": [], "error": error} for host, error in errors.items()}
-            sys.stdout.write(dumps({**rows, **failed}, indent=2) + "\n")
+            write_json({**rows, **failed})
         else:
             sys.stdout.write(harmless_lines(report.verified_as_text(self.name, answers, errors)))
         versions = {answer.digest for answer in answers.values()}

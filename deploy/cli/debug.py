@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import dataclass
-from json import dumps
 
 from ..console.terminal import harmless, harmless_lines
 from ..debug.consoles import gather, open_talk, talk
 from .command import Exit, flag
 from .running import exit_if_silent, running
-from .shared import JSON, RunningJobOptions, require_rank
+from .shared import JSON, RunningJobOptions, require_rank, write_json
 
 ALL = -1
 DEFAULT_SECONDS, MOST_SECONDS = 5, 60
@@ -65,7 +64,7 @@ class Eval(RunningJobOptions):
             )
         if self.json:
             fields = {"job": state.job, "expression": self.expression, **gathered.as_json()}
-            sys.stdout.write(dumps(fields, indent=2) + "\n")
+            write_json(fields)
         else:
             sys.stdout.write(str(gathered))
         exit_if_silent(gathered.silent)

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from json import dumps
 
 from ..connect.fanout import ask_every, ask_in_turn
 from ..connect.requests.packages import ENVIRONMENT_FACTS, ENVIRONMENT_REMOVE, ENVIRONMENTS
@@ -19,7 +18,7 @@ from ..errors import UsageError
 from ..hosts.facts import KEY, Environment
 from .command import flag
 from .inventory import cluster_of
-from .shared import JSON, HostOptions
+from .shared import JSON, HostOptions, write_json
 
 SECONDS, REMOVE_SECONDS = 30.0, 600.0
 DAY = 86400.0
@@ -38,7 +37,7 @@ class EnvList(HostOptions):
         found = {host: answer.environments for host, answer in answers.items()}
         if self.json:
             plain = {host: {key: asdict(one) for key, one in each.items()} for host, each in found.items()}
-            sys.stdout.write(dumps(plain, indent=2) + "\n")
+            write_json(plain)
             return
         sys.stdout.write(_listing(found) or "no environments; muster launch --requirements FILE makes one\n")
 
@@ -94,7 +93,7 @@ class EnvDiff(HostOptions):
             asked = ask_every(cluster.channels, ENVIRONMENT_FACTS, SECONDS, lambda host: fields)
         found = differences({host: answer.facts for host, answer in asked.require_all().items()})
         if self.json:
-            sys.stdout.write(dumps([asdict(difference) for difference in found], indent=2) + "\n")
+            write_json([asdict(difference) for difference in found])
         else:
             text = as_text(found, len(cluster.hosts))
             sys.stdout.write("".join(f"{harmless(line)}\n" for line in text.splitlines()))

@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from json import dumps
 from pathlib import Path
 
 from ..common.durable import write_atomically
@@ -24,7 +23,7 @@ from ..roster.additions import Additions, Seen, additions
 from ..roster.candidates import Candidate
 from ..roster.sources import aliases, load_inventory
 from .command import Command, Exit, flag
-from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, JSON, PYTHON, SLOTS
+from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, JSON, PYTHON, SLOTS, write_json
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class HostsScan(RosterOptions):
             )
         seen = roster.scan(chosen)
         if self.json:
-            sys.stdout.write(dumps(report.as_json(chosen, seen, names), indent=2) + "\n")
+            write_json(report.as_json(chosen, seen, names))
         else:
             sys.stdout.write(report.as_table(chosen, seen, names, self.hosts))
         sys.stderr.write("".join(f"{each}: {reason}\n" for each, reason in refused.items()))

@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from json import dumps
 from pathlib import Path
 
 from ..adhoc import run as fanout
@@ -24,7 +23,7 @@ from ..errors import MusterError, UnfitError, UsageError, lines_of
 from ..hosts import hostfile
 from .command import Command, Exit, flag
 from .inventory import cluster_of
-from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, JSON, HostOptions
+from .shared import HOSTS, HOSTS_ALSO, HOSTS_FILE, JSON, HostOptions, write_json
 
 DAY = 86400.0
 DEFAULT_DAYS = 7
@@ -152,9 +151,7 @@ class Clean(HostOptions):
         with _reached(self) as (cluster, errors):
             cleanups = fanout.clean(cluster, self.older_than * DAY)
         if self.json:
-            sys.stdout.write(
-                dumps({host: asdict(cleanup) for host, cleanup in cleanups.items()}, indent=2) + "\n"
-            )
+            write_json({host: asdict(cleanup) for host, cleanup in cleanups.items()})
         else:
             for host, cleanup in cleanups.items():
                 jobs = f"{len(cleanup.removed)} jobs removed, {len(cleanup.kept)} kept"

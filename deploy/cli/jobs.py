@@ -6,7 +6,6 @@ import re
 import socket
 import sys
 from dataclasses import asdict, dataclass
-from json import dumps
 from pathlib import Path
 
 from .. import interrupts
@@ -24,7 +23,15 @@ from ..jobs.reconnect import reconnecting
 from .command import Exit, flag
 from .ending import PAGE, end_with_page
 from .job_lookup import look, one, require_logs
-from .shared import HOSTS_ALSO, JSON, JobOptions, NewestJobOptions, RunningJobOptions, require_rank
+from .shared import (
+    HOSTS_ALSO,
+    JSON,
+    JobOptions,
+    NewestJobOptions,
+    RunningJobOptions,
+    require_rank,
+    write_json,
+)
 
 ALL = -1
 LOST_STATUS = 3
@@ -47,7 +54,7 @@ class Status(JobOptions):
             shown = [found.named(self.job)] if self.job else found.known
             states = [entry.state for entry in shown]
             if self.json:
-                sys.stdout.write(dumps([asdict(state) for state in states], indent=2) + "\n")
+                write_json([asdict(state) for state in states])
             else:
                 sys.stdout.write(job_table.details(states[0]) if self.job else job_table.table(states))
             sys.stderr.write("".join(f"{harmless(line)}\n" for line in found.lines))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,6 +110,11 @@ class SlurmOptions(HostOptions):
         "OPTIONS",
         alone=THIS_ALLOCATION,
     )
+
+
+def write_json(value: object) -> None:
+    """Print a value for programs."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def cache_folder() -> Path:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from json import dumps
 from pathlib import Path
 
 from ..connect.cluster import Cluster
@@ -26,7 +25,7 @@ from ..view.top.sources import HostSource, JobSource, RecordSource
 from .command import flag
 from .job_lookup import JobSearch, look, require_logs
 from .running import job_hosts
-from .shared import EXCLUDE, HOSTS_ALSO, INCLUDE, JOB_HOSTS, RUNS_FOLDER, RunningJobOptions
+from .shared import EXCLUDE, HOSTS_ALSO, INCLUDE, JOB_HOSTS, RUNS_FOLDER, RunningJobOptions, write_json
 
 FIRST_SECONDS, PAUSE_SECONDS = 8.0, 0.5  # how long --once waits for a first sample of each host
 
@@ -63,8 +62,10 @@ class Top(RunningJobOptions):
             if self.once or self.json:
                 _fill(source, history)
                 now, clock = time.monotonic(), time.time()
-                text = f"{dumps(as_json(history, now), indent=2)}\n" if self.json else ""
-                sys.stdout.write(text or everything(history, now, clock))
+                if self.json:
+                    write_json(as_json(history, now))
+                else:
+                    sys.stdout.write(everything(history, now, clock))
                 return
             _live(source, history, read_stacks)
 

@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from json import dumps
 from pathlib import Path
 
 from ..console.terminal import harmless
@@ -21,7 +20,7 @@ from ..view.page.records import Records, read
 from ..view.page.render import NAME, render, write_page, write_report
 from .command import flag
 from .job_lookup import one, require_logs
-from .shared import JSON, NewestJobOptions, RecordOptions
+from .shared import JSON, NewestJobOptions, RecordOptions, write_json
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,10 @@ class Compare(RecordOptions):
                 compared=results.COMPARED,
             )
             write_page(page, Path(self.html))
-        as_json = dumps(results.as_json(records, found, came), indent=2) + "\n"
-        sys.stdout.write(as_json if self.json else results.as_text(records, found, came))
+        if self.json:
+            write_json(results.as_json(records, found, came))
+        else:
+            sys.stdout.write(results.as_text(records, found, came))
 
 
 def _records(job: str, options: RecordOptions, copies: Path) -> Records:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from json import dumps
 
 from ..console.terminal import harmless_lines
 from ..errors import UnfitError
@@ -15,7 +14,7 @@ from ..why.stragglers import lines
 from ..why.verdict import explain
 from .command import Exit, flag
 from .running import exit_if_silent, no_rank, running
-from .shared import EXCLUDE, INCLUDE, JSON, RunningJobOptions
+from .shared import EXCLUDE, INCLUDE, JSON, RunningJobOptions, write_json
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Why(RunningJobOptions):
             silent |= {host: channel.lost.reason for host, channel in channels.items() if channel.lost}
         if self.json:
             fields = {**verdict.as_json(), "late": [one.as_json() for one in late], "silent": silent}
-            sys.stdout.write(dumps({"job": name, **fields}, indent=2) + "\n")
+            write_json({"job": name, **fields})
         else:
             slow = "".join(f"{line}\n" for line in lines(late, time.time()))
             sys.stdout.write(harmless_lines(slow + str(verdict)))
