@@ -15,6 +15,7 @@ from ...common.frames import Frame, read_frame, write_frame
 from ...common.os_errors import explain
 from ...common.paths import JobPaths
 from ...common.rank_logs import rank_stem
+from ..host.disks import disk_of, unanswered
 from .ranks import Ranks
 
 
@@ -104,12 +105,12 @@ class LocalSocket:
         self._send({"event": "shell", "number": number, "host": hello["host"], "command": hello["command"]})
 
     def _stacks(self, hello: Frame, stream: Any) -> None:
-        from .evidence import take_stacks  # noqa: PLC0415  # needed by muster stacks and muster why alone
+        from .evidence import take_stacks  # noqa: PLC0415  # 60 ms, only for muster stacks and why
 
         write_frame(stream, {"stacks": take_stacks(hello["tool"], self.ranks.programs())})
 
     def _why(self, hello: Frame, stream: Any) -> None:
-        from .evidence import collect  # noqa: PLC0415  # needed by muster stacks and muster why alone
+        from .evidence import collect  # noqa: PLC0415  # 60 ms, only for muster stacks and why
 
         code = JobPaths(self.job["folder"]).code
         recorded = self.job.get("env", {}).get("MUSTER_RECORD") == "1"
@@ -126,8 +127,6 @@ def _explained(frame: Frame) -> Frame:
     if frame["event"] != "log-ended":
         return frame
     if frame["errno"] is None:
-        from ..host.disks import disk_of, unanswered  # noqa: PLC0415  # most disks answer
-
         return {"event": "log-ended", "why": unanswered(disk_of(frame["path"]))}
     error = OSError(frame["errno"], os.strerror(frame["errno"]), frame["path"])
     return {"event": "log-ended", "why": explain(error)}
