@@ -327,7 +327,7 @@ def test_a_host_without_that_python_is_named(project: Project) -> None:
     done = refused(project, "--python", "/opt/python")
     assert done.status == 3
     assert (
-        "node1: no /opt/python there; install Python 3.9 or newer, or name another with --python"
+        "node[1-3]: no /opt/python there; install Python 3.9 or newer, or name another with --python"
         in done.output
     )
 
