@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ..connect.requests.why import SETUP, Evidence, RecordedCall
 
@@ -126,6 +127,18 @@ class Positions:
         """Every collective and message of a rank, by time."""
         entries = [entry for each in self.collectives.values() for entry in each.get(rank, ())]
         return sorted([*entries, *self.messages(rank)], key=lambda entry: entry.at)
+
+    def usual_gap(self) -> float | None:
+        """The longest time that a rank has lately had between two collectives; None if they are few.
+
+        Lately: in the later half of the record, as the first steps of a program take longer.
+        """
+        longest, seen = 0.0, 0
+        for rank in self.ranks:
+            entries = [entry for entry in self.all_entries(rank) if entry.group != SETUP]
+            gaps = [later.at - one.at for one, later in pairwise(entries)]
+            longest, seen = max([longest, *gaps[len(gaps) // 2 :]]), max(seen, len(gaps))
+        return longest if seen >= 3 else None
 
     # -- joining --
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
-from ..connect.requests.why import SETUP, RecordedCall
+from ..connect.requests.why import RecordedCall
 from ..console.fold import fold
 from ..console.text import span
 from . import waits as waiting
@@ -82,7 +81,7 @@ class _Case:
 
     def _different(self, found: Mismatch) -> Verdict:
         """Ranks that call different things as the same collective: the smaller part is the odd one."""
-        sides = fold((rank, _meaning(entry, found.what)) for rank, entry in sorted(found.entries.items()))
+        sides = fold((rank, found.meaning(entry)) for rank, entry in sorted(found.entries.items()))
         most, others = sides[0][0], sides[1:]
         shape = found.what in {"size", "type"}
         parts = [f"{span(most)} {waits_or_wait(most)} in {operation(found.entries[most[0]], shape=shape)}"]
@@ -200,7 +199,7 @@ class _Case:
         seconds = self._waited(wait) if wait else 0.0
         hang = self.stalled or (certain and (wait is None or seconds >= SURE_SECONDS))
         if wait and not hang:
-            usual = self._usual()
+            usual = self.positions.usual_gap()
             bound = LONG_WITHOUT_HISTORY if usual is None else max(LONG_SECONDS, TIMES * usual)
             hang = seconds > bound
             if not hang:
@@ -287,24 +286,3 @@ class _Case:
             ),
             default=0.0,
         )
-
-    def _usual(self) -> float | None:
-        """The longest time that a rank has lately had between two collectives; None if they are few.
-
-        Lately: in the later half of what is known, as the first steps of a program take longer.
-        """
-        longest, seen = 0.0, 0
-        for rank in self.ranks:
-            entries = [entry for entry in self.positions.all_entries(rank) if entry.group != SETUP]
-            gaps = [later.at - one.at for one, later in pairwise(entries)]
-            longest, seen = max([longest, *gaps[len(gaps) // 2 :]]), max(seen, len(gaps))
-        return longest if seen >= 3 else None
-
-
-def _meaning(entry: RecordedCall, what: str) -> tuple[object, ...]:
-    return {
-        "operation": (entry.op,),
-        "size": (entry.op, entry.elements),
-        "type": (entry.op, entry.dtype),
-        "root": (entry.op, entry.root),
-    }[what]

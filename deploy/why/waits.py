@@ -32,6 +32,15 @@ class Mismatch:
     what: str
     """`operation`, `size`, `type` or `root`."""
 
+    def meaning(self, entry: RecordedCall) -> tuple[object, ...]:
+        """The properties of a call in which the ranks differ."""
+        return {
+            "operation": (entry.op,),
+            "size": (entry.op, entry.elements),
+            "type": (entry.op, entry.dtype),
+            "root": (entry.op, entry.root),
+        }[self.what]
+
 
 def waits(positions: Positions) -> list[Wait]:
     """Every wait of every rank that is still there, the oldest first."""
