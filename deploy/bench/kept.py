@@ -66,7 +66,7 @@ def read(path: Path, kind: type[Result]) -> Result | None:
     except OSError as error:
         raise UsageError(f"{path}: {explain(error)}") from None
     except MALFORMED as error:
-        raise UsageError(f"{path}: no such result of muster bench: {error}; remove it") from None
+        raise UsageError(f"{path}: not a result of muster bench: {error}; remove the file") from None
 
 
 def newest_links(folder: Path) -> list[Links]:

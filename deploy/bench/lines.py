@@ -51,7 +51,7 @@ def values(text: str, bench: str, kind: type[_Kind], most: int) -> tuple[list[_K
         try:
             found.append(from_json(kind, line))
         except MALFORMED as error:
-            return found, f"a line of {bench} that no program of ours prints: {error}"
+            return found, f"malformed line of {bench}: {error}"
     return found, ""
 
 

@@ -202,8 +202,8 @@ def median_of_rest(ordered: Sequence[float], removed: Sequence[float]) -> float:
     if left < 1:
         return 0.0
     lower, upper = (left - 1) // 2, left // 2
-    place = -1
+    index = -1
     for value in removed:
-        place = max(place + 1, bisect_left(ordered, value))
-        lower, upper = lower + (place <= lower), upper + (place <= upper)
+        index = max(index + 1, bisect_left(ordered, value))
+        lower, upper = lower + (index <= lower), upper + (index <= upper)
     return (ordered[lower] + ordered[upper]) / 2

@@ -56,10 +56,10 @@ def run(  # noqa: PLR0917  # what a benchmark's job has
         spec, open_pipe, folder, (folder, *observers), lambda plan: keep(record, folder.path), blame=blame
     )
     result = attempts.run()
-    places = [(host.host.name, place.rank) for host in result.plan.hosts for place in host.ranks]
-    places.sort(key=lambda place: place[1])
-    printed = {rank: _head_of(folder.log_of(rank, host, "out")) for host, rank in places}
-    return BenchmarkRun(result, folder, tuple(host for host, _ in places), printed)
+    placement = [(host.host.name, place.rank) for host in result.plan.hosts for place in host.ranks]
+    placement.sort(key=lambda place: place[1])
+    printed = {rank: _head_of(folder.log_of(rank, host, "out")) for host, rank in placement}
+    return BenchmarkRun(result, folder, tuple(host for host, _ in placement), printed)
 
 
 def _head_of(path: Path) -> str:

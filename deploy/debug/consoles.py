@@ -17,7 +17,7 @@ from ..errors import MusterError, UsageError
 
 # Connecting to the ranks, and what an agent waits beyond the time that a rank has.
 GRACE_SECONDS = 20.0
-NO_CONSOLE = "no answer: it has ended, or has not begun"
+NO_CONSOLE = "no answer: the rank has ended, or has not started"
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def gather(  # what is asked of whom
     UsageError if the job was launched without `--record`.
     """
     only = wanted[0] if len(wanted) == 1 else None
-    there = {places[rank] for rank in wanted}
+    wanted_hosts = {places[rank] for rank in wanted}
     asked = ask_every(
-        {host: channel for host, channel in channels.items() if host in there},
+        {host: channel for host, channel in channels.items() if host in wanted_hosts},
         EVAL,
         seconds + GRACE_SECONDS,
         lambda host: {"job": job, "host": host, "expression": expression, "seconds": seconds, "only": only},
@@ -88,7 +88,7 @@ def gather(  # what is asked of whom
     found = {
         rank: said.get(rank, Answer(error=NO_CONSOLE)) for rank in wanted if places[rank] in asked.results
     }
-    unreached = {host: reason for host, reason in silent.items() if host in there}
+    unreached = {host: reason for host, reason in silent.items() if host in wanted_hosts}
     return RankAnswers(found, {**unreached, **{host: error.reason for host, error in asked.errors.items()}})
 
 
@@ -129,15 +129,15 @@ def talk(channel: Channel, write: Callable[[str], object], read: Callable[[str],
 
     `read`: takes the prompt and returns the line; EOFError if the person leaves.
     """
-    words: dict[str, Any] = {}
+    reply: dict[str, Any] = {}
     while True:
-        said = channel.ask(SAY, seconds=SAY_SECONDS + HEAR_SECONDS, **words, hear=HEAR_SECONDS)
+        said = channel.ask(SAY, seconds=SAY_SECONDS + HEAR_SECONDS, **reply, hear=HEAR_SECONDS)
         write(said.text)
         if said.over:
             return
-        words = {}
+        reply = {}
         if said.ask is not None:
             with contextlib.suppress(EOFError):
-                words = {"line": read(said.ask)}
-            if not words:
+                reply = {"line": read(said.ask)}
+            if not reply:
                 return

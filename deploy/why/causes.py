@@ -43,30 +43,30 @@ class Surroundings:
     unsent: Mapping[str, float] = field(default_factory=dict)
 
 
-def likely_cause(rank: RankPace, late: set[int], known: Surroundings) -> str:
+def likely_cause(rank: RankPace, late: set[int], surroundings: Surroundings) -> str:
     """What explains the lateness of a rank and is not so of the others; empty if nothing does.
 
     `late`: the ranks that are late, which are not compared with each other.
     """
-    place = usual_place(known.looks, rank.rank, late)
+    location = usual_location(surroundings.looks, rank.rank, late)
     kept = (
-        _kept_from_running(rank, late, known)
-        or _heat(rank.host, known.samples)
-        or slow_link(rank.host, known.unsent)
+        _kept_from_running(rank, late, surroundings)
+        or _heat(rank.host, surroundings.samples)
+        or slow_link(rank.host, surroundings.unsent)
     )
-    return f"{kept}; it {place}" if kept and place else kept or (f"it {place}" if place else "")
+    return f"{kept}; it {location}" if kept and location else kept or (f"it {location}" if location else "")
 
 
-def _kept_from_running(rank: RankPace, late: set[int], known: Surroundings) -> str:
-    mine = known.pressures.get(rank.rank)
+def _kept_from_running(rank: RankPace, late: set[int], surroundings: Surroundings) -> str:
+    mine = surroundings.pressures.get(rank.rank)
     if mine is None:
         return ""
-    others = [pressure for other, pressure in known.pressures.items() if other not in late]
+    others = [pressure for other, pressure in surroundings.pressures.items() if other not in late]
     if _exceeds(mine.throttled, [other.throttled for other in others], THROTTLED):
         return f"its CPU quota, which is used up in {percent(mine.throttled or 0.0)} of its periods"
     if _exceeds(mine.queued, [other.queued for other in others], QUEUED):
         waits = percent(mine.queued or 0.0)
-        return f"it waits for a processor {waits} of the time, {_neighbours(rank.host, known)}"
+        return f"it waits for a processor {waits} of the time, {_neighbours(rank.host, surroundings)}"
     return ""
 
 
@@ -75,9 +75,9 @@ def _exceeds(mine: float | None, others: Sequence[float | None], least: float) -
     return mine is not None and mine >= least and mine >= MORE * usual
 
 
-def _neighbours(host: str, known: Surroundings) -> str:
+def _neighbours(host: str, surroundings: Surroundings) -> str:
     """Whose work has the processors of a host: that of others, or that of its own ranks."""
-    sample = known.samples.get(host)
+    sample = surroundings.samples.get(host)
     if sample is None or sample.cpu is None or not sample.cpus:
         return f"other work on {harmless(host)} has them"
     mine = sum(entry.cpu or 0.0 for entry in sample.ranks)
@@ -122,10 +122,10 @@ def mean_unsent(readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {host: sum(reading[host] for reading in readings) / len(readings) for host in sorted(hosts)}
 
 
-def usual_place(looks: Sequence[Sequence[Rank]], rank: int, late: set[int]) -> str:
+def usual_location(looks: Sequence[Sequence[Rank]], rank: int, late: set[int]) -> str:
     """Where a rank is in many more looks than the ranks that are not late; empty if there is no such line."""
     mine, others = Counter[str](), Counter[str]()
-    told: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     counts = [0, 0]
     for look in looks:
         for one in look:
@@ -139,10 +139,10 @@ def usual_place(looks: Sequence[Sequence[Rank]], rank: int, late: set[int]) -> s
             key = f"{line.file}:{line.function}"
             counter[key] += 1
             if which == 0:
-                told[key] = doing(one.evidence)
+                descriptions[key] = doing(one.evidence)
     more = {key: mine[key] / counts[0] - others[key] / max(1, counts[1]) for key in mine}
     best = max(more, key=lambda key: more[key], default="")
-    return told[best] if best and more[best] >= OFTEN_THERE else ""
+    return descriptions[best] if best and more[best] >= OFTEN_THERE else ""
 
 
 def waits(evidence: Evidence) -> bool:

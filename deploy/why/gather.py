@@ -65,13 +65,15 @@ def gather(job: str, channels: Mapping[str, Channel]) -> tuple[list[Rank], dict[
     return sorted(ranks, key=lambda rank: rank.number), problems
 
 
-def with_silent(ranks: Sequence[Rank], places: Mapping[int, str], silent: Collection[str]) -> list[Rank]:
+def with_silent(ranks: Sequence[Rank], placement: Mapping[int, str], silent: Collection[str]) -> list[Rank]:
     """The ranks, and those of hosts without an answer, with nothing known of them."""
     known = {rank.number for rank in ranks}
-    lacking = [
-        Rank(number, host, None) for number, host in places.items() if host in silent and number not in known
+    unknown = [
+        Rank(number, host, None)
+        for number, host in placement.items()
+        if host in silent and number not in known
     ]
-    return sorted([*ranks, *lacking], key=lambda rank: rank.number)
+    return sorted([*ranks, *unknown], key=lambda rank: rank.number)
 
 
 def _ask_evidence(job: str, channel: Channel, tool: bytes | None) -> Mapping[str, Evidence]:
@@ -100,7 +102,7 @@ class GatheredPace:
 
 
 @dataclass(frozen=True)
-class _Here:
+class _HostArrivals:
     ranks: Mapping[str, Arrivals]
     clock: HostClock
     unsent: float
@@ -112,22 +114,22 @@ def gather_pace(job: str, channels: Mapping[str, Channel]) -> GatheredPace:
     asked = on_every(channels, lambda host: _ask_arrivals(job, channels[host]))
     arriving = [
         Arriving(int(number), host, arrivals)
-        for host, here in asked.results.items()
-        for number, arrivals in here.ranks.items()
+        for host, answer in asked.results.items()
+        for number, arrivals in answer.ranks.items()
     ]
     arriving.sort(key=lambda rank: rank.number)
     return GatheredPace(
-        pace(arriving, {host: here.clock for host, here in asked.results.items()}),
+        pace(arriving, {host: answer.clock for host, answer in asked.results.items()}),
         {rank.number: rank.arrivals.pressure for rank in arriving if rank.arrivals.pressure},
-        {host: here.unsent for host, here in asked.results.items()},
-        max((here.cost for here in asked.results.values()), default=0.0),
+        {host: answer.unsent for host, answer in asked.results.items()},
+        max((answer.cost for answer in asked.results.values()), default=0.0),
     )
 
 
-def _ask_arrivals(job: str, channel: Channel) -> _Here:
-    here = channel.ask(ARRIVALS, job=job, host=channel.host, seconds=ARRIVALS_SECONDS)
-    ahead, wrong = channel.measure_clock() if here.ranks else (0.0, 0.0)
-    return _Here(here.ranks, HostClock(ahead, wrong), here.unsent, here.cost)
+def _ask_arrivals(job: str, channel: Channel) -> _HostArrivals:
+    answer = channel.ask(ARRIVALS, job=job, host=channel.host, seconds=ARRIVALS_SECONDS)
+    ahead, wrong = channel.measure_clock() if answer.ranks else (0.0, 0.0)
+    return _HostArrivals(answer.ranks, HostClock(ahead, wrong), answer.unsent, answer.cost)
 
 
 def gather_stragglers(job: str, channels: Mapping[str, Channel]) -> list[Straggler]:
@@ -149,7 +151,7 @@ def gather_stragglers(job: str, channels: Mapping[str, Channel]) -> list[Straggl
 
 
 def gather_samples(channels: Mapping[str, Channel]) -> dict[str, HostSample]:
-    """What each host does, of those that say it."""
+    """The newest sample of each host that answers."""
     asked = on_every(channels, lambda host: channels[host].ask(SAMPLE).sample)
     samples = {}
     for host, text in asked.results.items():

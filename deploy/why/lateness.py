@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import median
 
 from ..connect.requests.why import CallSite
-from .meetings import Arriving, HostClock, Meetings, groups, join, told_apart
+from .meetings import Arriving, HostClock, Meetings, groups, join, with_distinct_groups
 
 STEPS = 30
 """The steps that are judged: the last of those that are known."""
@@ -73,7 +73,7 @@ class Pace:
 
 def pace(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Pace | None:
     """The pace of the group with the latest rank, or with most ranks; None where nothing can be compared."""
-    ranks = told_apart(ranks)
+    ranks = with_distinct_groups(ranks)
     paces = [
         found
         for group in groups(ranks)
@@ -125,15 +125,15 @@ def _new_lateness(meetings: Meetings) -> list[list[float]]:
     new: list[list[float]] = [[] for _ in range(count)]
     carried = [0.0] * count
     before = [-math.inf] * count
-    for place in range(len(meetings.seqs)):
-        times = [meetings.at[rank][place] for rank in range(count)]
+    for index in range(len(meetings.seqs)):
+        times = [meetings.at[rank][index] for rank in range(count)]
         ordered = sorted(times)
         for rank, at in enumerate(times):
             others = _median_without(ordered, at)
             late = at - others
             late = late if late > meetings.guard[rank] else 0.0
             waited_for = others >= before[rank]
-            background = not meetings.sites[place].waits
+            background = not meetings.sites[index].waits
             new[rank].append(late if waited_for or background else max(0.0, late - carried[rank]))
             carried[rank] = late
         before = times
@@ -142,12 +142,12 @@ def _new_lateness(meetings: Meetings) -> list[list[float]]:
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
     """The median of sorted numbers, one of them left out."""
-    place, rest = bisect_left(ordered, value), len(ordered) - 1
+    index, rest = bisect_left(ordered, value), len(ordered) - 1
     middle = rest // 2
-    upper = ordered[middle + (middle >= place)]
+    upper = ordered[middle + (middle >= index)]
     if rest % 2:
         return upper
-    return (ordered[middle - 1 + (middle - 1 >= place)] + upper) / 2
+    return (ordered[middle - 1 + (middle - 1 >= index)] + upper) / 2
 
 
 @dataclass(frozen=True)
@@ -188,20 +188,20 @@ def _by_steps(meetings: Meetings, new: Sequence[Sequence[float]], size: int, *, 
     last = min(STEPS, len(cut.starts))
     lates = [max(0.0, median(row[-last:])) for row in excess]
     paces = []
-    for place, rank in enumerate(meetings.ranks):
-        own = max(0.0, seconds - (max(lates) - lates[place]))
-        measured = _RankSteps(excess[place], max(SLOW * seconds, meetings.guard[place]), last)
-        found = RankPace(rank.number, rank.host, lates[place], own, measured.often)
+    for index, rank in enumerate(meetings.ranks):
+        own = max(0.0, seconds - (max(lates) - lates[index]))
+        measured = _RankSteps(excess[index], max(SLOW * seconds, meetings.guard[index]), last)
+        found = RankPace(rank.number, rank.host, lates[index], own, measured.often)
         if measured.is_late(len(meetings.ranks)):
-            found = _located(found, measured, cut, new[place])
+            found = _located(found, measured, cut, new[index])
         paces.append(found)
     return Pace(meetings.group, last, seconds, size, regular, tuple(paces))
 
 
 def _whole(new: Sequence[float], sites: Sequence[CallSite], start: int, end: int) -> float:
     """The lateness of a step."""
-    waited = sum(new[place] for place in range(start, end) if sites[place].waits)
-    return waited + max((new[place] for place in range(start, end) if not sites[place].waits), default=0.0)
+    waited = sum(new[index] for index in range(start, end) if sites[index].waits)
+    return waited + max((new[index] for index in range(start, end) if not sites[index].waits), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -245,10 +245,10 @@ def _located(found: RankPace, measured: _RankSteps, cut: _Steps, new: Sequence[f
     """The pace of a rank that is late, with the collective to which it comes late, and from which on."""
     meetings, starts = cut.meetings, cut.starts
     by_site: dict[CallSite, float] = {}
-    for place in range(starts[-measured.last], len(new)):
-        by_site[meetings.sites[place]] = by_site.get(meetings.sites[place], 0.0) + new[place]
+    for index in range(starts[-measured.last], len(new)):
+        by_site[meetings.sites[index]] = by_site.get(meetings.sites[index], 0.0) + new[index]
     step = starts[measured.first()]
-    since = max(range(step, min(step + cut.size, len(new))), key=lambda place: new[place])
+    since = max(range(step, min(step + cut.size, len(new))), key=lambda index: new[index])
     return replace(
         found,
         is_late=True,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from ..connect.requests.why import SETUP, Arrivals, CallSite, GroupArrivals
-from .positions import names_apart
+from .positions import distinct_names
 
 UNCERTAINTIES = 3.0
 """Lateness below this multiple of the clock uncertainty is ignored."""
@@ -45,9 +45,9 @@ class Meetings:
     """For each rank, what is no lateness: clocks, and a little."""
 
 
-def told_apart(ranks: Sequence[Arriving]) -> list[Arriving]:
+def with_distinct_groups(ranks: Sequence[Arriving]) -> list[Arriving]:
     """The ranks, with groups of one name but other members under names of their own."""
-    names = names_apart((track.group, track.ranks) for rank in ranks for track in rank.arrivals.tracks)
+    names = distinct_names((track.group, track.ranks) for rank in ranks for track in rank.arrivals.tracks)
     return [replace(rank, arrivals=_renamed(rank.arrivals, names)) for rank in ranks] if names else [*ranks]
 
 
@@ -80,7 +80,7 @@ def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, HostClock])
     known = dict(zip(of_first.seqs, of_first.sites, strict=False))
     sites = tuple(_site(first, known.get(seq, -1)) for seq in seqs)
     ahead = [clocks.get(rank.host, HostClock()).ahead for rank, _ in tracks]
-    at = tuple(tuple(row[seq] - ahead[place] for seq in seqs) for place, row in enumerate(rows))
+    at = tuple(tuple(row[seq] - ahead[index] for seq in seqs) for index, row in enumerate(rows))
     members = tuple(rank for rank, _ in tracks)
     return Meetings(group, members, tuple(seqs), sites, at, _guards(members, clocks))
 
@@ -99,9 +99,9 @@ def _track(rank: Arriving, group: str, kind: str) -> GroupArrivals | None:
     return next((track for track in rank.arrivals.tracks if (track.group, track.kind) == (group, kind)), None)
 
 
-def _site(rank: Arriving, place: int) -> CallSite:
+def _site(rank: Arriving, index: int) -> CallSite:
     sites = rank.arrivals.sites
-    return sites[place] if 0 <= place < len(sites) else CallSite("", "", 0, True)
+    return sites[index] if 0 <= index < len(sites) else CallSite("", "", 0, True)
 
 
 def _guards(ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> tuple[float, ...]:

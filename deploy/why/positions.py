@@ -12,13 +12,13 @@ from ..connect.requests.why import SETUP, Evidence, RecordedCall
 OMITTED = "?"  # muster_ring.OMITTED
 
 
-def names_apart(said: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
+def distinct_names(named: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
     """A name of its own for each group that has its name in common with a group of other ranks.
 
     `said`: the name of each group with its ranks. `split_group` of torch 2.6 calls all its parts the same.
     """
     by_name: dict[str, set[str]] = {}
-    for name, ranks in said:
+    for name, ranks in named:
         by_name.setdefault(name, set()).add(ranks)
     return {
         (name, ranks): f"{name} of ranks {ranks}"
@@ -47,7 +47,7 @@ class Positions:
     """The collectives of every group by rank, and the messages of every rank."""
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
-        ranks = _told_apart(ranks)
+        ranks = _with_distinct_groups(ranks)
         self.ranks = {rank.number: rank for rank in ranks}
         self._members: dict[str, list[int]] = {}
         self._reached: dict[tuple[int, str], int | None] = {}
@@ -187,10 +187,10 @@ class Positions:
                 yield replace(entry, where=where)
 
 
-def _told_apart(ranks: Sequence[Rank]) -> list[Rank]:
+def _with_distinct_groups(ranks: Sequence[Rank]) -> list[Rank]:
     """The ranks, with groups of one name but other members under names of their own."""
     known = [known for rank in ranks if rank.evidence for known in rank.evidence.groups]
-    names = names_apart((group.group, group.ranks) for group in known)
+    names = distinct_names((group.group, group.ranks) for group in known)
     return [replace(rank, evidence=_renamed(rank.evidence, names)) for rank in ranks] if names else [*ranks]
 
 

@@ -70,7 +70,7 @@ def stragglers(pace: Pace | None, known: Surroundings) -> list[Straggler]:
 
 
 def lines(found: Sequence[Straggler], now: float, *, ended: bool = False) -> list[str]:
-    """What is said of stragglers, those of one host with the same cause together.
+    """The lines about stragglers, those of one host with the same cause together.
 
     `now`: a time of the driver's clock; `ended`: the job ended then.
     """

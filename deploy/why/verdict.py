@@ -110,10 +110,10 @@ class _Case:
         """Ranks that others wait for, and that wait for nobody."""
         wait = next(wait for wait in self.waits if {*wait.awaited} & {*culprits})
         culprits = [rank for rank in culprits if rank in wait.awaited]
-        told = fold((rank, fate(self.ranks[rank]) or self._where(rank)) for rank in culprits)
+        reasons = fold((rank, fate(self.ranks[rank]) or self._where(rank)) for rank in culprits)
         cause = "; ".join(
             f"{named([self.ranks[rank] for rank in numbers])} {self._coming(numbers, words)}"
-            for numbers, words in told
+            for numbers, words in reasons
         )
         fated = [rank for rank in culprits if fate(self.ranks[rank])]
         sure = any(self._is_certain(rank) for rank in culprits)
@@ -153,12 +153,12 @@ class _Case:
         """No rank waits in anything that is recorded: stacks and processes are left."""
         fated = self._fated()
         recorded = [rank for rank in self.ranks.values() if rank.evidence and not rank.evidence.missing]
-        places = fold((number, self._where(number)) for number in self.ranks if number not in fated)
-        parts = [f"{span(numbers)} {plural(numbers, words)}" for numbers, words in places[:4]]
+        locations = fold((number, self._where(number)) for number in self.ranks if number not in fated)
+        parts = [f"{span(numbers)} {plural(numbers, words)}" for numbers, words in locations[:4]]
         missing = next((rank.evidence.missing for rank in self.ranks.values() if rank.evidence), "")
         note = "no rank waits in a collective" if recorded else f"only stacks and /proc are known ({missing})"
-        odd = [rank for numbers, _ in places[1:] for rank in numbers]
-        clear = bool(places) and 2 * len(places[0][0]) > len(self.ranks)
+        odd = [rank for numbers, _ in locations[1:] for rank in numbers]
+        clear = bool(locations) and 2 * len(locations[0][0]) > len(self.ranks)
         culprits = fated or (odd if clear and not recorded else [])
         if fated:
             stops = any(self._is_certain(rank) and not self._ended_well(rank) for rank in fated)

@@ -90,7 +90,7 @@ def doing(evidence: Evidence) -> str:
     does = next((words for sign, words in _DOES if any(sign in line.file for line in above)), "")
     if not does and evidence.process and evidence.process.busy >= BUSY:
         does = "computes"
-    return f"{does}, in {place(at)}" if does else f"is in {place(at)}"
+    return f"{does}, in {location(at)}" if does else f"is in {location(at)}"
 
 
 def own_line(frames: Sequence[StackLine]) -> StackLine | None:
@@ -108,7 +108,7 @@ def stack_line(evidence: Evidence) -> str:
     return f"{line.file}:{line.line}" if line else ""
 
 
-def place(line: StackLine) -> str:
+def location(line: StackLine) -> str:
     """`read_shard (loader.py:40)`."""
     return harmless(f"{line.function} ({line.file}:{line.line})")
 

@@ -112,7 +112,7 @@ def test_a_host_that_prints_nonsense_ends_the_benchmark_with_3(
         ("collectives allreduce", "allreduce: must be one of all_reduce"),
         ("collectives --minbytes 8x", "--minbytes 8x"),
         ("collectives --datatype float32", "--datatype float32: must be one of"),
-        ("hosts --baseline hosts.txt", "hosts.txt: no such result of muster bench"),
+        ("hosts --baseline hosts.txt", "hosts.txt: not a result of muster bench"),
     ],
 )
 def test_a_mistake_ends_with_2_before_anything_runs(

@@ -206,7 +206,7 @@ def test_a_result_survives_its_file(tmp_path: Path) -> None:
 def test_a_file_that_is_no_result_is_refused_by_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "links.json"
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"links\.json: no such result of muster bench"):
+    with pytest.raises(UsageError, match=r"links\.json: not a result of muster bench"):
         kept.read(path, Links)
 
 

@@ -194,9 +194,9 @@ def test_many_files_and_lines_share_one_bound(
     (folder / "logs" / "rank-0009@node9.out").write_text("\n" * 4000)
     found = read(folder)
     assert sum(map(len, found.launches)) < 30
-    assert said(found, "launch.restart-19.json", "take too much memory")
-    assert said(found, "metrics.jsonl: only its first", "takes too much memory")
-    assert said(found, "logs: ", "takes too much memory")
+    assert said(found, "launch.restart-19.json", "exceed the memory limit")
+    assert said(found, "metrics.jsonl: only its first", "the memory limit is reached")
+    assert said(found, "logs: ", "the memory limit is reached")
 
 
 def test_samples_are_thinned_out_by_their_memory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_samples_that_share_a_hash_end_the_reading(tmp_path: Path, monkeypatch: 
     (folder / "samples.jsonl.gz").write_bytes(gzip.compress((line + b"\n") * 5000, 0))
     found = read(folder)
     assert len(found.samples) <= 101
-    assert said(found, "samples.jsonl.gz is not read to its end")
+    assert said(found, "samples.jsonl.gz is not a file of samples")
 
 
 def _with_hash_0(start: bytes) -> bytes:

@@ -220,7 +220,7 @@ def test_a_cut_file_of_samples_is_shown_as_far_as_it_goes(tmp_path: Path) -> Non
     (folder / "samples.jsonl.gz").write_bytes(whole[: len(whole) * 3 // 4])
     records = read(folder)
     assert records.samples
-    assert any("ends in the middle" in note for note in records.notes)
+    assert any("is incomplete" in note for note in records.notes)
 
 
 def test_slow_ranks_are_named() -> None:

@@ -55,7 +55,7 @@ def _described(launch: RunRecord) -> dict[tuple[str, str], str]:
     """Everything that a launch was given, as texts by section and name."""
     described = {("launch", name): _plain(launch[name]) for name in PLAIN if name in launch}
     arguments = launch.get("args")
-    for name, value in options_of([str(word) for word in arguments] if isinstance(arguments, list) else []):
+    for name, value in options_of([str(token) for token in arguments] if isinstance(arguments, list) else []):
         described["arguments", name] = value
     for section, key in (("environment", "env"), ("options", "options")):
         values = launch.get(key)
@@ -73,28 +73,28 @@ def _described(launch: RunRecord) -> dict[tuple[str, str], str]:
     return described
 
 
-def options_of(words: Sequence[str]) -> list[tuple[str, str]]:
+def options_of(tokens: Sequence[str]) -> list[tuple[str, str]]:
     """The options of a command line with their values; words without an option are one entry.
 
     `--lr 0.1`, `--lr=0.1` and `-v` are options; an option that is given twice has both values.
     A word after an option is taken for its value.
     """
     options: dict[str, list[str]] = {}
-    left = list(words)
+    left = list(tokens)
     while left:
-        word = left.pop(0)
-        if not _is_option(word):
-            options.setdefault("words", []).append(word)
+        token = left.pop(0)
+        if not _is_option(token):
+            options.setdefault("words", []).append(token)
             continue
-        name, equals, value = word.partition("=")
+        name, equals, value = token.partition("=")
         if not equals:
             value = left.pop(0) if left and not _is_option(left[0]) else "given"
         options.setdefault(name, []).append(value)
     return [(name, " ".join(values)) for name, values in options.items()]
 
 
-def _is_option(word: str) -> bool:
-    return word.startswith("-") and len(word) > 1 and not word[1:2].isdigit() and word[1:2] != "."
+def _is_option(token: str) -> bool:
+    return token.startswith("-") and len(token) > 1 and not token[1:2].isdigit() and token[1:2] != "."
 
 
 def _of_hosts(hosts: Sequence[RunRecord]) -> Iterator[tuple[tuple[str, str], str]]:
@@ -113,7 +113,7 @@ def _by_host(values: Sequence[tuple[str, str]]) -> str:
     """`2.6.0` where all hosts have the same, otherwise `2.6.0; node3: 2.5.1`."""
     groups = fold(values)
     return "; ".join(
-        value if not place else f"{fold_names(names)}: {value}" for place, (names, value) in enumerate(groups)
+        value if not index else f"{fold_names(names)}: {value}" for index, (names, value) in enumerate(groups)
     )
 
 
@@ -158,7 +158,7 @@ def _versions(digests: Sequence[str | None]) -> Iterator[str]:
 
 def _diff(path: str, digests: Sequence[str | None], runs: Sequence[Records]) -> Iterator[str]:
     """The changed lines between the first run that has another content than the first, and the first."""
-    other = next(place for place, digest in enumerate(digests) if digest != digests[0])
+    other = next(index for index, digest in enumerate(digests) if digest != digests[0])
     texts = [
         "" if digest is None else run.texts.get(digest)
         for digest, run in ((digests[0], runs[0]), (digests[other], runs[other]))
@@ -170,6 +170,6 @@ def _diff(path: str, digests: Sequence[str | None], runs: Sequence[Records]) -> 
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="", n=2)
     for number, line in enumerate(lines):
         if number == MOST_DIFF_LINES:
-            yield "… the rest is left out"
+            yield "… more lines are left out"
             return
         yield line

@@ -74,23 +74,23 @@ def outcome(runs: Sequence[Records]) -> Comparison:
         rates=tuple(names),
         last=tuple(keys[:8]),
         sources=tuple(dict.fromkeys(file for run in runs if (file := _metrics(run)[0]))) if keys else (),
-        rows=tuple(_figures(run, place, runs[0], names, keys[:8]) for place, run in enumerate(runs)),
+        rows=tuple(_figures(run, index, runs[0], names, keys[:8]) for index, run in enumerate(runs)),
         charts=tuple(_charts(runs)),
     )
 
 
 def _figures(
-    run: Records, place: int, first: Records, rates: Sequence[str], keys: Sequence[str]
+    run: Records, index: int, first: Records, rates: Sequence[str], keys: Sequence[str]
 ) -> RunFigures:
     started, ended = number_of(run.state.get("started")), number_of(run.state.get("ended"))
     _, lines = _metrics(run)
     return RunFigures(
         job=run.name,
-        colour=place % SERIES,
+        colour=index % SERIES,
         state=str(run.state.get("state") or "unknown"),
         took=duration(ended - started) if started is not None and ended is not None else "-",
         ranks=str(run.state.get("ranks") or "-"),
-        rates=tuple(_rate(run, name, _rate(first, name, None) if place else None) for name in rates),
+        rates=tuple(_rate(run, name, _rate(first, name, None) if index else None) for name in rates),
         last=tuple(_last(lines, key) for key in keys),
     )
 

@@ -66,7 +66,7 @@ def course(records: Records, now: float) -> list[Attempt]:
         _attempt(
             by_attempt.get(number, ()),
             results.get(number, {}),
-            _places(records.launches, number),
+            _placement(records.launches, number),
             now if running and number == numbers[-1] else None,
         )
         for number in numbers
@@ -80,7 +80,7 @@ def _results(result: RunRecord) -> dict[int, RunRecord]:
     return {one["attempt"]: one for one in every if isinstance(one, dict) and type(one.get("attempt")) is int}
 
 
-def _places(launches: Sequence[RunRecord], attempt: int) -> Iterator[tuple[int, str]]:
+def _placement(launches: Sequence[RunRecord], attempt: int) -> Iterator[tuple[int, str]]:
     for launch in launches:
         if launch.get("attempt") == attempt:
             for host in _records(launch.get("hosts")):
@@ -95,7 +95,7 @@ def _records(value: object) -> Iterator[RunRecord]:
 
 
 def _attempt(
-    events: Sequence[RunRecord], result: RunRecord, places: Iterable[tuple[int, str]], now: float | None
+    events: Sequence[RunRecord], result: RunRecord, placement: Iterable[tuple[int, str]], now: float | None
 ) -> Attempt:
     times = [_time(event["at"]) for event in events]
     ended = number_of(result.get("ended")) or now or max(times, default=0.0)
@@ -105,7 +105,7 @@ def _attempt(
         began=min([began, *times]),
         ended=max([ended, *times]),
         running=now is not None,
-        ranks={rank: RankCourse(rank, host) for rank, host in places},
+        ranks={rank: RankCourse(rank, host) for rank, host in placement},
     )
     for event in events:
         _take(attempt, event)
@@ -157,14 +157,14 @@ def _failure(first: object, events: Sequence[RunRecord]) -> FirstFailure | None:
             rank if isinstance(rank, int) else None,
             str(first.get("reason") or ""),
         )
-    told = [
+    reported = [
         event
         for event in events
         if event.get("exit_status") is not None and event.get("type") not in {"attempt.ended", "job.ended"}
     ]
-    if not told:
+    if not reported:
         return None
-    event = min(told, key=lambda event: _time(event["at"]))
+    event = min(reported, key=lambda event: _time(event["at"]))
     rank = event.get("rank")
     return FirstFailure(
         _time(event["at"]),

@@ -112,10 +112,10 @@ def _shades(grid: Sequence[Sequence[int]], size: int) -> tuple[Shade, ...]:
 
 
 def _figures(links: Links, quantity: Quantity, size: int) -> Iterator[Label]:
-    places = {name: number for number, name in enumerate(links.hosts)}
+    indexes = {name: number for number, name in enumerate(links.hosts)}
     _, scale = unit_of(links, quantity)
     for (a, b), value in links.of(quantity).items():
-        x, y = _middle(LABELS, size, places[b]), _middle(TOP, size, places[a])
+        x, y = _middle(LABELS, size, indexes[b]), _middle(TOP, size, indexes[a])
         yield Label(x, y + 3.5, number(value * scale, 3))
 
 

@@ -42,8 +42,8 @@ def points_of(records: Sequence[RunRecord], key: str, axis: str) -> list[Point]:
     """The values of a key over the axis, in the order of the axis."""
     began = number_of(records[0].get("time")) or 0.0 if records and axis == "time" else 0.0
     points = [
-        ((number_of(record.get(axis)) or 0.0) - began if axis != "line" else float(place), value)
-        for place, record in enumerate(records)
+        ((number_of(record.get(axis)) or 0.0) - began if axis != "line" else float(index), value)
+        for index, record in enumerate(records)
         if (value := number_of(record.get(key))) is not None
     ]
     return sorted(points, key=lambda point: point[0])
@@ -128,7 +128,7 @@ def _ranks(look: RunRecord) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def slow_lines(records: Records, at: float) -> list[str]:
-    """What the verdict says of late ranks; of a job that still runs, what the last look has found."""
+    """The lines of the verdict on late ranks; of a running job, those of the last look."""
     if records.result:
         ended = number_of(records.result.get("ended"))
         return lines(_stragglers(records.result), ended or at, ended=True)

@@ -151,7 +151,7 @@ def _object(path: Path, room: Room, notes: list[str]) -> RunRecord:
     try:
         content = content_of(path)
         if not room.take(memory_of(content)):
-            raise TooLargeError("the records of this run take too much memory")
+            raise TooLargeError("the records of this run exceed the memory limit")
         loaded = value_of(content)
     except FileNotFoundError:
         return {}
@@ -188,7 +188,7 @@ def _decoded(lines: Iterable[bytes], name: str, room: Room, notes: list[str]) ->
             notes.append(f"{name}: only its first {MOST_LINES} lines are shown")
             break
         if not room.take(memory_of(line)):
-            notes.append(f"{name}: only its first {number} lines are shown: the rest takes too much memory")
+            notes.append(f"{name}: only its first {number} lines are shown: the memory limit is reached")
             break
         try:
             record = json.loads(line)
@@ -218,7 +218,7 @@ def _samples(path: Path, notes: list[str]) -> Iterator[RunRecord]:
                 kept = [line for line in kept if not zlib.crc32(line) & mask]
                 held = sum(map(memory_of, kept))
             if mask == _EVERY_BIT:  # lines that are made to have one hash cannot be thinned out
-                notes.append(f"{path.name} is not read to its end: it is not a file of samples")
+                notes.append(f"{path.name} is not a file of samples: the rest is left out")
                 break
     if mask:
         notes.append(f"{path.name}: of {mask + 1} samples one is shown, so that short peaks may be missing")
@@ -230,7 +230,7 @@ def _unzipped(path: Path, notes: list[str]) -> Iterator[bytes]:
         with path.open("rb") as file:
             yield from lines_of(unzipped(file))
     except EOFError:
-        notes.append(f"{path.name} ends in the middle: its driver still runs, or was killed")
+        notes.append(f"{path.name} is incomplete: the driver still runs, or was killed")
     except (OSError, zlib.error, TooLargeError) as error:
         notes.append(f"{path.name} cannot be read to its end: {error}")
 
@@ -246,7 +246,7 @@ def _tails(logs: Path, room: Room, notes: list[str]) -> Iterator[Tail]:
     for (rank, stream), (attempt, host, path) in sorted(last.items()):
         if lines := _end_of(path):
             if not room.take(sum(VALUE + len(line) for line in lines)):
-                notes.append(f"logs: only those before rank {rank} are shown: the rest takes too much memory")
+                notes.append(f"logs: only those before rank {rank} are shown: the memory limit is reached")
                 return
             yield Tail(rank, host, attempt, stream, lines)
 

@@ -147,13 +147,13 @@ def _cell(
     values = [value for _, value in measured]
     buckets: dict[int, list[float]] = {}
     for at, value in measured:
-        place = int((at - times.began) / times.span * times.points)
-        buckets.setdefault(min(times.points - 1, place), []).append(value)
+        bucket = int((at - times.began) / times.span * times.points)
+        buckets.setdefault(min(times.points - 1, bucket), []).append(value)
     drawn = [
         (
-            round((place + 0.5) / times.points * SPARK_WIDTH, 1),
+            round((bucket + 0.5) / times.points * SPARK_WIDTH, 1),
             round(1 + (1 - min(max(sum(group) / len(group) / top, 0.0), 1.0)) * (SPARK_HEIGHT - 2), 1),
         )
-        for place, group in sorted(buckets.items())
+        for bucket, group in sorted(buckets.items())
     ]
     return Cell(text(sum(values) / len(values)), text(max(values)), path_of(drawn))

@@ -118,12 +118,10 @@ def _headline(records: Records, state: str) -> str:
     if state in {"failed", "lost"}:
         if records.state.get("why"):
             return str(records.state["why"])
-        return str(first.get("reason")) if isinstance(first, dict) else "it did not end well"
+        return str(first.get("reason")) if isinstance(first, dict) else "failed, without a recorded reason"
     if state == "done":
         return str(records.state.get("last_line") or "every rank ended with status 0")
-    return {"running": "it still runs: this page shows how far it has come"}.get(
-        state, "no record of its end"
-    )
+    return {"running": "running: the records up to now"}.get(state, "the end is not recorded")
 
 
 def _tail(result: RunRecord) -> tuple[str, ...]:
@@ -255,4 +253,4 @@ def _date(at: float) -> str:
     try:
         return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
-        return "at no time that exists"
+        return "invalid time"

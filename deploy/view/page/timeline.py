@@ -101,7 +101,7 @@ def timeline(attempts: Sequence[Attempt]) -> Timeline | None:
         return None
     shown = rows[:MOST_ROWS]
     step = 18.0 if len(shown) <= 24 else 10.0 if len(shown) <= 72 else 4.0
-    places = {key: TOP + number * step for number, key in enumerate(shown)}
+    tops = {key: TOP + number * step for number, key in enumerate(shown)}
     began = min(attempt.began for attempt in attempts)
     span = max(max(attempt.ended for attempt in attempts) - began, 0.1)
 
@@ -110,10 +110,10 @@ def timeline(attempts: Sequence[Attempt]) -> Timeline | None:
 
     height = TOP + len(shown) * step + FOOT
     bars = [
-        _bar(row, attempt, places[key], step, x)
+        _bar(row, attempt, tops[key], step, x)
         for attempt in attempts
         for row in attempt.ranks.values()
-        if (key := (row.host, row.rank)) in places
+        if (key := (row.host, row.rank)) in tops
     ]
     return Timeline(
         height=height,
@@ -121,10 +121,10 @@ def timeline(attempts: Sequence[Attempt]) -> Timeline | None:
         bands=tuple(_band(attempt, number, x) for number, attempt in enumerate(attempts)),
         bars=tuple(_without_titles(bars)),
         marks=tuple(
-            _mark(attempt, attempt.failure, places, step, x) for attempt in attempts if attempt.failure
+            _mark(attempt, attempt.failure, tops, step, x) for attempt in attempts if attempt.failure
         ),
-        labels=tuple(_labels(shown, places, step, _failed(attempts))),
-        hosts=tuple(_host_backgrounds(shown, places, step)),
+        labels=tuple(_labels(shown, tops, step, _failed(attempts))),
+        hosts=tuple(_host_backgrounds(shown, tops, step)),
         ticks=tuple((x(began + tick), _tick(tick)) for tick in _ticks(span)),
         hidden=len(rows) - len(shown),
     )
@@ -159,7 +159,7 @@ def _rows(attempts: Sequence[Attempt]) -> list[tuple[str, int]]:
     return [(host, rank) for host, ranks in hosts.items() for rank in sorted(ranks)]
 
 
-def _bar(row: RankCourse, attempt: Attempt, y: float, step: float, place: Scale) -> Bar:
+def _bar(row: RankCourse, attempt: Attempt, y: float, step: float, scale: Scale) -> Bar:
     started = row.started if row.started is not None else row.printed
     end = row.ended if row.ended is not None else attempt.ended
     last = row.last_printed if row.last_printed is not None else started
@@ -169,17 +169,17 @@ def _bar(row: RankCourse, attempt: Attempt, y: float, step: float, place: Scale)
         and last is not None
         and end - last > QUIET_SHARE * (attempt.ended - attempt.began)
     ):
-        quiet = place(max(last, started or last))
+        quiet = scale(max(last, started or last))
     begin = started if started is not None else end
     return Bar(
         y=round(y + step * 0.14, 1),
         height=round(step * 0.72, 1),
         kind=CLASSES[row.outcome],
-        wait=place(attempt.began),
-        x=place(min(begin, end)),
-        end=place(end),
+        wait=scale(attempt.began),
+        x=scale(min(begin, end)),
+        end=scale(end),
         quiet=quiet,
-        printed=place(row.printed) if row.printed is not None and step > 8 else None,
+        printed=scale(row.printed) if row.printed is not None and step > 8 else None,
         title=f"rank {row.rank} on {row.host}: {how(row)}, {duration(max(0.0, end - begin))}",
     )
 
@@ -190,25 +190,25 @@ def _without_titles(bars: Sequence[Bar]) -> Sequence[Bar]:
     return [replace(bar, title="") for bar in bars]
 
 
-def _band(attempt: Attempt, number: int, place: Scale) -> Band:
-    left = place(attempt.began)
+def _band(attempt: Attempt, number: int, scale: Scale) -> Band:
+    left = scale(attempt.began)
     name = "first attempt" if attempt.number == 0 else f"restart {attempt.number}"
-    return Band(left, round(place(attempt.ended) - left, 1), name, odd=number % 2 == 1)
+    return Band(left, round(scale(attempt.ended) - left, 1), name, odd=number % 2 == 1)
 
 
 def _mark(
-    attempt: Attempt, failure: FirstFailure, places: dict[tuple[str, int], float], step: float, place: Scale
+    attempt: Attempt, failure: FirstFailure, tops: dict[tuple[str, int], float], step: float, scale: Scale
 ) -> FailureMark:
-    of_host = [y for (host, _), y in places.items() if host == failure.host]
+    of_host = [y for (host, _), y in tops.items() if host == failure.host]
     y: float | None = None
     height = step
     if failure.rank is not None:
-        y = places.get((failure.host, failure.rank))
+        y = tops.get((failure.host, failure.rank))
     elif of_host:
         y, height = of_host[0], step * len(of_host)
-    at, left = place(failure.at), place(attempt.began)
+    at, left = scale(failure.at), scale(attempt.began)
     anchor = "end" if at > WIDTH * 0.6 else "start"
-    width = round(place(attempt.ended) - left, 1)
+    width = round(scale(attempt.ended) - left, 1)
     return FailureMark(at, left, width, y, height, failure.headline[:90], anchor)
 
 
@@ -220,18 +220,16 @@ def _failed(attempts: Sequence[Attempt]) -> set[tuple[str, int]]:
 
 def _labels(
     rows: Sequence[tuple[str, int]],
-    places: dict[tuple[str, int], float],
+    tops: dict[tuple[str, int], float],
     step: float,
     failed: set[tuple[str, int]],
 ) -> list[tuple[float, str, bool]]:
     """A label for each rank where there is room, otherwise for each host that has room, and for failures."""
     if step > 12:
-        return [(places[row] + step * 0.7, f"{_short(row[0])} · {row[1]}", row in failed) for row in rows]
-    labels = [
-        (places[row] + step * 0.9, f"{_short(row[0])} · {row[1]}", True) for row in rows if row in failed
-    ]
+        return [(tops[row] + step * 0.7, f"{_short(row[0])} · {row[1]}", row in failed) for row in rows]
+    labels = [(tops[row] + step * 0.9, f"{_short(row[0])} · {row[1]}", True) for row in rows if row in failed]
     taken = [y for y, _, _ in labels]
-    for host, _, y in _groups(rows, places):
+    for host, _, y in _groups(rows, tops):
         if all(abs(y + 9 - other) >= 11 for other in taken):
             labels.append((y + 9, _short(host), False))
             taken.append(y + 9)
@@ -243,17 +241,17 @@ def _short(name: str) -> str:
 
 
 def _groups(
-    rows: Sequence[tuple[str, int]], places: dict[tuple[str, int], float]
+    rows: Sequence[tuple[str, int]], tops: dict[tuple[str, int], float]
 ) -> list[tuple[str, int, float]]:
     """Each host with the number of its rows and the top of its first."""
     groups: dict[str, tuple[int, float]] = {}
     for row in rows:
-        count, y = groups.get(row[0], (0, places[row]))
+        count, y = groups.get(row[0], (0, tops[row]))
         groups[row[0]] = (count + 1, y)
     return [(host, count, y) for host, (count, y) in groups.items()]
 
 
 def _host_backgrounds(
-    rows: Sequence[tuple[str, int]], places: dict[tuple[str, int], float], step: float
+    rows: Sequence[tuple[str, int]], tops: dict[tuple[str, int], float], step: float
 ) -> list[tuple[float, float]]:
-    return [(y, count * step) for _, count, y in _groups(rows, places)[1::2]]
+    return [(y, count * step) for _, count, y in _groups(rows, tops)[1::2]]

@@ -1,4 +1,4 @@
-"""What is known of hosts and ranks so far, from records in the order in which they came. Pure."""
+"""The state of hosts and ranks, from records in the order of their arrival. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PrintedText:
 
 @dataclass(frozen=True)
 class Unreached:
-    """A host that cannot be asked, and why."""
+    """A host that does not answer, and the reason."""
 
     host: str
     why: str
@@ -146,13 +146,13 @@ class TopHistory:
             self._newest, self._heard = sample.at, heard
         if sample.training:
             self.training = sample.training
-        there = {entry.rank for entry in sample.ranks}
+        present = {entry.rank for entry in sample.ranks}
         for entry in sample.ranks:
             rank = self.ranks.setdefault(entry.rank, RankTrack(entry.rank, sample.host))
             rank.samples.append(entry)
         for rank in self.ranks.values():
             if rank.host == sample.host:
-                rank.running = rank.rank in there
+                rank.running = rank.rank in present
 
     def _paced(self, paced: Paced) -> None:
         if paced.attempt == self._attempt:
@@ -168,11 +168,11 @@ class TopHistory:
     def _printed(self, printed: PrintedText, heard: float) -> None:
         rank = self.ranks.setdefault(printed.rank, RankTrack(printed.rank, printed.host))
         lines = [line.strip()[:LONGEST_LINE] for line in printed.text.replace("\r", "\n").split("\n")]
-        if not (said := [line for line in lines if line]):
+        if not (printed_lines := [line for line in lines if line]):
             return
-        rank.lines.extend(said)
+        rank.lines.extend(printed_lines)
         rank.printed = None if printed.old else heard
-        for line in said[-20:]:
+        for line in printed_lines[-20:]:
             figures = figures_of(line)
             rank.step = rank.step if figures.step is None else figures.step
             rank.loss = rank.loss if figures.loss is None else figures.loss

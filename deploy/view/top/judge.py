@@ -19,7 +19,7 @@ BUSY_GPU = 0.3
 
 
 class Note(NamedTuple):
-    """What is to be said. `bad`: somebody must act; otherwise it is only unusual."""
+    """A remark. `bad`: somebody must act; otherwise it is only unusual."""
 
     text: str
     bad: bool
@@ -38,7 +38,7 @@ class Judge:
         self._over = history.job is not None and not history.job.running
 
     def host(self, track: HostTrack) -> Note | None:
-        """The worst that is known of a host."""
+        """The worst problem of a host."""
         if track.why:
             return Note(track.why, bad=True)
         if track.last is None:
@@ -49,7 +49,7 @@ class Judge:
         return self._figures(track.last)
 
     def rank(self, track: RankTrack) -> Note | None:
-        """The worst that is known of a rank."""
+        """The worst problem of a rank."""
         last = track.last
         if not track.running:
             return Note("ended", bad=False)

@@ -24,18 +24,18 @@ def head(history: TopHistory, now: float, clock: float) -> list[ScreenLine]:
     if job is None:
         first = f"{count(hosts, 'host')}, no job"
     else:
-        went = max(0.0, (job.ended or clock) - job.started)
+        seconds = max(0.0, (job.ended or clock) - job.started)
         again = f", attempt {job.attempt}" if job.attempt else ""
         what = f"{count(job.ranks, 'rank')} on {count(len(job.hosts), 'host')}"
-        first = f"{job.job}  {job.state}{again}  {job.launcher}, {what}, {_clock(went)}"
+        first = f"{job.job}  {job.state}{again}  {job.launcher}, {what}, {_clock(seconds)}"
     style = "bad" if job and job.state in {"failed", "lost"} else "title"
     lines = [ScreenLine((Span(harmless(first), style),))]
     if job and job.why:
         lines.append(ScreenLine((Span(harmless(job.why), "bad"),)))
     if job and not any(track.last for track in history.hosts.values()) and _should_have(job, clock):
         lines.append(ScreenLine((Span(NO_SAMPLES, "dim"),)))
-    words = [Span(_training(history, now)), *_trouble(history, now)]
-    return [*lines, ScreenLine(tuple(words))] if any(span.text for span in words) else lines
+    spans = [Span(_training(history, now)), *_trouble(history, now)]
+    return [*lines, ScreenLine(tuple(spans))] if any(span.text for span in spans) else lines
 
 
 def _should_have(job: JobState, clock: float) -> bool:
@@ -80,12 +80,12 @@ def _trouble(history: TopHistory, now: float) -> Sequence[Span]:
     judge = Judge(history, now)
     hosts = sum(bool(note and note.bad) for note in map(judge.host, history.hosts.values()))
     ranks = sum(bool(note and note.bad) for note in map(judge.rank, history.ranks.values()))
-    words = [count(number, word) for number, word in ((hosts, "host"), (ranks, "rank")) if number]
-    return [Span(f"  in trouble: {', '.join(words)}", "bad")] if words else []
+    counts = [count(number, word) for number, word in ((hosts, "host"), (ranks, "rank")) if number]
+    return [Span(f"  in trouble: {', '.join(counts)}", "bad")] if counts else []
 
 
-def _clock(went: float) -> str:
-    hours, rest = divmod(int(went), 3600)
+def _clock(seconds: float) -> str:
+    hours, rest = divmod(int(seconds), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
 
 

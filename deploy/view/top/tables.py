@@ -147,7 +147,7 @@ def rank_line(track: RankTrack, judge: Judge) -> ScreenLine:
     cpu = f"{last.cpu:4.1f}" if last and last.cpu is not None else "    "
     most = max(1.0, max((entry.cpu or 0.0 for entry in track.samples), default=1.0))
     step = "" if track.step is None else str(track.step)
-    said = f"{note.text}: " if note else ""
+    note_text = f"{note.text}: " if note else ""
     return ScreenLine(
         (
             Span(f"{track.rank:>5} {harmless(track.host)[:NAME]:<{NAME}} ", style_of(note)),
@@ -155,7 +155,7 @@ def rank_line(track: RankTrack, judge: Judge) -> ScreenLine:
             Span(spark([entry.cpu for entry in track.samples], SPARK, most), "spark"),
             Span(f" {short_size(last.memory if last else None):>4} {last.state or ' ' if last else ' '} "),
             Span(f"{step[-6:]:>5} "),
-            Span(harmless(said), style_of(note)),
+            Span(harmless(note_text), style_of(note)),
             Span(harmless(_last_line(track)), "dim"),
         ),
         f"rank {track.rank}",
