@@ -90,9 +90,7 @@ def test_a_launch_whose_port_was_taken_starts_again_with_another(
     assert result.exit_status == 0, said
     taken = f"a program of user {getpass.getuser()} took the rendezvous port"
     assert [taken in line for line in said] == [False, True, False, False]
-    assert said[1].endswith(
-        "where the ranks meet, before rank 0 had it; the launch starts again with another port"
-    )
+    assert said[1].endswith("before rank 0 bound it; the launch starts again with another port")
 
 
 def test_a_port_that_is_taken_again_and_again_is_the_verdict(launch: Launch) -> None:

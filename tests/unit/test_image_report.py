@@ -39,7 +39,7 @@ def test_the_table_of_an_image_is_the_golden_one() -> None:
 
 @pytest.mark.parametrize("said", ["", "{}", "[1]", '{"flavor": 1, "checks": []}', "exec: no such file"])
 def test_what_is_no_proof_is_quoted(said: str) -> None:
-    with pytest.raises(UsageError, match="x does not prove what it is"):
+    with pytest.raises(UsageError, match="x has no proof of its versions"):
         capabilities.parse(said, "x")
 
 
