@@ -23,7 +23,7 @@ class EventCopies:
         self._file, self._name = file, name
         self._failed = False
 
-    def tell(self, event: JobEvent) -> None:
+    def write(self, event: JobEvent) -> None:
         """Write an event at once."""
         if self._failed:
             return
@@ -42,14 +42,14 @@ def copies(events: str) -> Iterator[tuple[OnEvent, ...]]:
     if not events:
         yield ()
     elif events == STDOUT:
-        yield (EventCopies(sys.stdout, events).tell,)
+        yield (EventCopies(sys.stdout, events).write,)
     else:
         try:
             file = Path(events).open("w", encoding="utf-8")  # noqa: SIM115  # closed below
         except OSError as error:
             raise UsageError(f"--events {events}: {explain(error)}") from None
         try:
-            yield (EventCopies(file, events).tell,)
+            yield (EventCopies(file, events).write,)
         finally:
             with contextlib.suppress(OSError):  # a full disk shows only now
                 file.close()

@@ -26,7 +26,7 @@ class JobRecords(Protocol):
     @property
     def host(self) -> str: ...
     def ask(
-        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
+        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **fields: Any
     ) -> Answer: ...
 
 
@@ -46,11 +46,11 @@ class LocalRuns:
         }
 
     def ask(
-        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
+        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **fields: Any
     ) -> Answer:
         """The answer that an agent would give."""
         try:
-            answer = self._answers[request](words, payload)
+            answer = self._answers[request](fields, payload)
             return request.read(answer, answer.get("payload", b""))
         except OSError as error:
             raise MusterError(f"{error.filename}: {error.strerror}") from None

@@ -52,8 +52,8 @@ def _explain_module(name: str, plan: LaunchPlan) -> str:
         there = shlex.quote(nearest)
         return f"the tree has a module {name}, where Python does not look; add --env PYTHONPATH={there}"
     program = PurePosixPath(plan.spec.tree.within, plan.spec.program.script or "").parent
-    places = (program, PurePosixPath(plan.spec.tree.within), PurePosixPath("."))
-    for listing in (place / name for place in places for name in _REQUIREMENTS):
+    searched = (program, PurePosixPath(plan.spec.tree.within), PurePosixPath("."))
+    for listing in (folder / name for folder in searched for name in _REQUIREMENTS):
         if listing in sent and not plan.spec.environment:
             path = os.path.relpath(listing, plan.spec.tree.within)
             return (
@@ -119,7 +119,7 @@ def _in_tree(name: str, plan: LaunchPlan) -> str:
 def _is_here(root: Path, path: str) -> str:
     """`file` or `folder`; empty for the tree itself, and for a path that does not exist."""
     try:
-        place = root / path
-        return "" if path == "." or not place.exists() else "folder" if place.is_dir() else "file"
+        full = root / path
+        return "" if path == "." or not full.exists() else "folder" if full.is_dir() else "file"
     except OSError:  # for example, a name that is too long
         return ""

@@ -54,7 +54,7 @@ class JobHistory:
         names = tuple(host.host.name for host in plan.hosts)
         self._pass_on(self._event("attempt.started", hosts=names, ranks=len(plan.ranks), text=plan.title))
 
-    def tell(self, event: JobEvent) -> None:
+    def add(self, event: JobEvent) -> None:
         """Something that the loop has learned."""
         if event.exit_status is not None:
             key = (event.type, event.host, event.rank)
@@ -81,7 +81,7 @@ class JobHistory:
     def ended(self, result: LaunchResult) -> None:
         """The attempt has ended. Emit the failure event first if it is missing."""
         if result.failure:
-            self.tell(of_failure(result.failure, result.plan))
+            self.add(of_failure(result.failure, result.plan))
         if result.why:
             text = f"{result.why.headline}\n{result.why.cause}"
             self._pass_on(self._event("job.explained", text=text[:LONGEST_TEXT]))
@@ -90,9 +90,9 @@ class JobHistory:
             self._pass_on(self._event("rank.cut-off", host=host, rank=rank, printed=printed))
         self._end("attempt.ended", result)
 
-    def restarted(self, said: str, hosts: Sequence[str]) -> None:
+    def restarted(self, message: str, hosts: Sequence[str]) -> None:
         """The job starts again on these hosts."""
-        self._pass_on(self._event("job.restarted", text=said[:LONGEST_TEXT], hosts=tuple(hosts)))
+        self._pass_on(self._event("job.restarted", text=message[:LONGEST_TEXT], hosts=tuple(hosts)))
 
     def verdict(self, result: LaunchResult) -> None:
         """The job is over; told once, also where an interrupt makes the driver end it again."""

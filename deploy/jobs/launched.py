@@ -59,7 +59,7 @@ def launched(plan: LaunchPlan, facts: Mapping[str, Facts]) -> dict[str, Any]:
         "hosts": [
             {
                 "name": host.host.name,
-                "ranks": [place.rank for place in host.ranks],
+                "ranks": [placed.rank for placed in host.ranks],
                 **(_facts(facts[host.host.name]) if host.host.name in facts else {}),
             }
             for host in plan.hosts

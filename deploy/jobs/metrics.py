@@ -49,17 +49,17 @@ class Metrics:
 
     def missing(self) -> list[str]:
         """Which files are missing or incomplete here, and where the rest is."""
-        told = []
+        lines = []
         for (head, out), names in self._unfetched.items():
             if here := [name for name in names if name in self.texts]:
                 verb = "is" if len(here) == 1 else "are"
                 rest = f"the rest could not be fetched from {head}, where it is in {out}"
-                told.append(f"{' and '.join(here)} {verb} incomplete: {rest}")
+                lines.append(f"{' and '.join(here)} {verb} incomplete: {rest}")
             if gone := [name for name in names if name not in self.texts]:
                 why = "could not be fetched; if the program wrote"
                 it = "it, it is" if len(gone) == 1 else "them, they are"
-                told.append(f"{' and '.join(gone)} {why} {it} in {out} on {head}")
-        return told
+                lines.append(f"{' and '.join(gone)} {why} {it} in {out} on {head}")
+        return lines
 
 
 def _fetched(head: Channel, name: str, deadline: float) -> bytes:

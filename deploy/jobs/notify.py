@@ -37,13 +37,15 @@ def require_notify(target: str, *, here: bool = True) -> str:
             )
         return target
     try:
-        words = shlex.split(target)
+        command_line = shlex.split(target)
     except ValueError as error:
         raise UsageError(f"--notify: {error}; quote the command as in a shell") from None
-    if target and not (words and words[0].strip()):
+    if target and not (command_line and command_line[0].strip()):
         raise UsageError("--notify: write a command or a URL")
-    if target and here and not shutil.which(words[0]):
-        raise UsageError(f"--notify: no program {words[0]} here; write a command or a URL: https://HOST/PATH")
+    if target and here and not shutil.which(command_line[0]):
+        raise UsageError(
+            f"--notify: no program {command_line[0]} here; write a command or a URL: https://HOST/PATH"
+        )
     return target
 
 
@@ -96,13 +98,13 @@ def _post(url: str, content: bytes) -> str:
 
 
 def _run(command: str, content: bytes) -> str:
-    words = shlex.split(command)
+    command_line = shlex.split(command)
     try:
         done = subprocess.run(
-            words, input=content, stdout=subprocess.DEVNULL, timeout=COMMAND_SECONDS, check=False
+            command_line, input=content, stdout=subprocess.DEVNULL, timeout=COMMAND_SECONDS, check=False
         )
     except OSError as error:
-        return f"--notify {words[0]}: {error.strerror}"
+        return f"--notify {command_line[0]}: {error.strerror}"
     except subprocess.TimeoutExpired:
-        return f"--notify {words[0]}: it had not ended after {COMMAND_SECONDS:.0f} s"
-    return f"--notify {words[0]}: it ended with status {done.returncode}" if done.returncode else ""
+        return f"--notify {command_line[0]}: it had not ended after {COMMAND_SECONDS:.0f} s"
+    return f"--notify {command_line[0]}: it ended with status {done.returncode}" if done.returncode else ""

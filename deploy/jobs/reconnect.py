@@ -38,15 +38,15 @@ class Reconnecting:
         """How much of the output was read. A new agent begins there."""
 
     def ask(
-        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **words: Any
+        self, request: Request[Answer], payload: bytes = b"", *, seconds: float = 30.0, **fields: Any
     ) -> Answer:
         """Ask, if need be over a new connection; `LostError` that says how to come back if there is none."""
         until = 0.0
         while True:
             if request is OUTPUT:
-                words["start"] = self._at
+                fields["start"] = self._at
             try:
-                answer = self._channel.ask(request, payload, seconds=seconds, **words)
+                answer = self._channel.ask(request, payload, seconds=seconds, **fields)
             except LostError as error:
                 if error.kind in FINAL:
                     raise

@@ -39,7 +39,7 @@ class Decision:
     """The hosts of the next attempt, none if there is no next one, and a line that tells the user."""
 
     hosts: tuple[Host, ...]
-    said: str = ""
+    message: str = ""
 
     @property
     def again(self) -> bool:

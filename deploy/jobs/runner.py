@@ -194,10 +194,10 @@ class Attempts:
 
     def _next(self, decision: Decision, attempt: int) -> tuple[Host, ...]:
         self._again = decision.again  # before the message: an interrupt may follow it at once
-        if decision.said:
-            self._say(decision.said)
+        if decision.message:
+            self._say(decision.message)
         if decision.again:
-            self._history.restarted(decision.said, [host.name for host in decision.hosts])
+            self._history.restarted(decision.message, [host.name for host in decision.hosts])
             time.sleep(restart.backoff(attempt))
         return decision.hosts
 
@@ -236,7 +236,7 @@ class Attempts:
 
     def _on_event(self, event: JobEvent) -> None:
         """Keep what the loop has learned; say what cannot wait for the verdict."""
-        self._history.tell(event)
+        self._history.add(event)
         if event.type == "rank.lingers":
             self._say(event.text)
 

@@ -56,21 +56,23 @@ def verdict(result: LaunchResult, folder: RunFolder, page: str = "") -> str:
 
 
 def _ranks_of(host: HostPlan) -> str:
-    return f"{host.host.name}: {span([place.rank for place in host.ranks])}"
+    return f"{host.host.name}: {span([placed.rank for placed in host.ranks])}"
 
 
 def _outputs(result: LaunchResult) -> Iterator[str]:
     """`3 files, 12 MiB in ~/.muster/jobs/JOB/out on node[1-3]`, one line for hosts with equal outputs."""
-    place = JobPaths.of("~", result.plan.spec.job).out
+    folder = JobPaths.of("~", result.plan.spec.job).out
     for names, left in fold(result.outputs.items()):
         more = "more than " if left.more else ""
-        yield f"{more}{count(left.files, 'file')}, {size(left.bytes)} in {place} on {fold_names(names)}"
+        yield f"{more}{count(left.files, 'file')}, {size(left.bytes)} in {folder} on {fold_names(names)}"
 
 
 def _others(result: LaunchResult, failure: Failure) -> str:
     """The ranks that did not end well after the first failure: `ranks 0-3,5`."""
     ended_well = {rank for rank, end in result.ends.items() if end.code == 0}
-    return span([place.rank for place in result.plan.ranks if place.rank not in {failure.rank} | ended_well])
+    return span(
+        [placed.rank for placed in result.plan.ranks if placed.rank not in {failure.rank} | ended_well]
+    )
 
 
 def _where(failure: Failure | None, folder: RunFolder) -> str:

@@ -21,7 +21,7 @@ from ..console.fold import fold
 from ..console.terminal import harmless
 from ..console.text import span
 from ..errors import HostError, MusterError
-from .result import Failure, LaunchResult, RankEnd
+from .result import Failure, LaunchResult, RankExit
 from .state import SETTLE_SECONDS
 
 LAUNCHER_SIGNALS = frozenset({"SIGTERM (15)", "SIGKILL (9)"})
@@ -62,7 +62,7 @@ def prefer_silent_host(failure: Failure | None, silent: Mapping[str, SilentError
     return Failure("host", silent[others[0]].text, 3, host=others[0], at=failure.at, tail=tail)
 
 
-def blame_network(failure: Failure | None, remote: Mapping[str, HostError | None]) -> Failure | None:
+def prefer_lost_network(failure: Failure | None, remote: Mapping[str, HostError | None]) -> Failure | None:
     """The failure; or what all hosts share, if the connections to all of them broke.
 
     `remote`: the hosts that are reached over a network, and why each was lost, if it was.
@@ -95,8 +95,8 @@ _IMPROPER = re.compile(r"has exited due to process rank (\d+)\b")
 
 
 def ended_early(
-    failure: Failure | None, ends: Mapping[int, RankEnd], launcher_tail: Sequence[str]
-) -> tuple[RankEnd, ...]:
+    failure: Failure | None, ends: Mapping[int, RankExit], launcher_tail: Sequence[str]
+) -> tuple[RankExit, ...]:
     """The ranks that ended with status 0 before the failure, if the failure is one of ranks that miss a peer.
 
     Where data is uneven, the others fail next, and seem the cause.
@@ -122,11 +122,11 @@ def _misses_a_peer(tail: Sequence[str]) -> bool:
     return bool(_OF_RANKS.search(text) and _GONE.search(text))
 
 
-def early_lines(early: Sequence[RankEnd], began: float) -> list[str]:
+def early_lines(early: Sequence[RankExit], began: float) -> list[str]:
     """What the verdict says about them; nothing if there are none."""
     if not early:
         return []
-    by_host = fold(sorted((end.place.rank, end.place.host) for end in early))
+    by_host = fold(sorted((end.placed.rank, end.placed.host) for end in early))
     who = ", ".join(f"{span(ranks)} on {host}" for ranks, host in by_host[:MOST_NAMED])
     who += " and others" if len(by_host) > MOST_NAMED else ""
     after = f"{max(0.0, early[0].at - began):.1f} s"

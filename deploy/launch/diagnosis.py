@@ -148,13 +148,13 @@ def gather_explanation(
 
     ranks, problems = gather(plan.spec.job, channels)
     names = [host.host.name for host in plan.hosts]
-    places = {place.rank: place.host for place in plan.ranks}
+    host_of = {placed.rank: placed.host for placed in plan.ranks}
     silent = [name for name in names if name in problems or name not in channels]
     recorded = plan.spec.record and failure.kind != "start"
     stands_still = failure.kind == "stall" and failure.rank is None
     return Explanation(
         of_evidence(ranks, problems),
-        explain(with_silent(ranks, places, silent), stalled=True) if recorded else None,
+        explain(with_silent(ranks, host_of, silent), stalled=True) if recorded else None,
         tuple(unreached_pairs(plan, cluster, channels)) if stands_still else (),
     )
 
@@ -191,14 +191,14 @@ def unreached_pairs(plan: LaunchPlan, cluster: Cluster, channels: Mapping[str, C
     }
     names = [*ports]
 
-    def words(name: str) -> dict[str, Any]:
+    def request(name: str) -> dict[str, Any]:
         tried = (names[number] for number in peers(names.index(name), len(names), MOST_PEERS))
         return {"targets": [target(other) for other in tried if other != name]}
 
     def target(name: str) -> dict[str, Any]:
         return {"host": name, "addresses": addresses[name], "port": ports[name], "nonce": nonces[name]}
 
-    asked = ask_every({name: channels[name] for name in names}, REACH, ANSWER_SECONDS, words)
+    asked = ask_every({name: channels[name] for name in names}, REACH, ANSWER_SECONDS, request)
     return [
         f"{source} does not reach {host} at {_reason(reached)}"
         for source, answer in asked.results.items()

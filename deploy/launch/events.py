@@ -93,7 +93,7 @@ class ReportHandlers:
         """Handle an event. A report that cannot be true is a failure of its host."""
         try:
             if type(report) not in self._handlers:
-                raise ImpossibleReport("a report that has no place in a launch")
+                raise ImpossibleReport("an unexpected report")
             self._handlers[type(report)](host, report)
         except ImpossibleReport as error:
             reason = f"protocol error: {error}; {DISTRUST}"
@@ -108,14 +108,14 @@ class ReportHandlers:
     # -- ranks --
 
     def _rank_start(self, host: str, report: RankStart) -> None:
-        rank, places = report.rank, self.state.places
-        planned = places.get(rank)
+        rank, ranks = report.rank, self.state.placed
+        planned = ranks.get(rank)
         real = (host, report.local_rank, report.world_size)
-        if planned is None or real != (planned.host, planned.local_rank, len(places)):
+        if planned is None or real != (planned.host, planned.local_rank, len(ranks)):
             expected = f"local rank {planned.local_rank} on {planned.host}" if planned else "not planned"
             reason = (
                 f"rank {rank} started as local rank {real[1]} on {host} in a world of {real[2]}; "
-                f"the plan says {expected} in a world of {len(places)}"
+                f"the plan says {expected} in a world of {len(ranks)}"
             )
             self.state.fail(Failure("placement", reason, 1, host=host, rank=rank, at=now()))
         if rank == 0 and self.stdin and rank not in self.state.started:
@@ -142,8 +142,8 @@ class ReportHandlers:
 
     def _program_over(self, host: str, report: ProgramOver) -> None:
         self.state.require_own(host, report.rank)
-        place, at = self.state.places[report.rank], self._when(host, report.time)
-        self.state.program_over(Lingering(place, at, report))
+        placed, at = self.state.placed[report.rank], self._when(host, report.time)
+        self.state.program_over(Lingering(placed, at, report))
 
     def _rank_end(self, host: str, report: RankEnded) -> None:
         rank = report.rank
@@ -151,7 +151,7 @@ class ReportHandlers:
         if rank in self.state.ends:
             return
         at, why = self._when(host, report.time), _why(report.out_of_memory)
-        end = result.RankEnd(self.state.places[rank], report.code, at, report.tail, why)
+        end = result.RankExit(self.state.placed[rank], report.code, at, report.tail, why)
         self.state.rank_ended(end)
         if report.code != 0:
             self.state.fail(end.as_failure())

@@ -21,7 +21,7 @@ from ..connect.silence import FROZEN
 from ..errors import MusterError
 from ..plan.launch_plan import LaunchPlan
 from ..timings import Timings
-from .cause import Suspension, blame_network, ended_early, first_of, prefer_silent_host
+from .cause import Suspension, ended_early, first_of, prefer_lost_network, prefer_silent_host
 from .diagnosis import Explanation, explained, gather_explanation, needed
 from .events import ReportHandlers, Watcher
 from .job_events import OnEvent, ignore
@@ -102,7 +102,7 @@ class LaunchLoop:
         first = first_of(self.state.failures, self.plan.hosts[0].host.name)
         channels = self.cluster.channels.items()
         remote = {name: channel.lost for name, channel in channels if channel.remote}
-        return self.suspension.explain(blame_network(first, remote))
+        return self.suspension.explain(prefer_lost_network(first, remote))
 
     def _result(self, explanation: Explanation | None, left: dict[str, int]) -> LaunchResult:
         failure = prefer_silent_host(self._first_failure, self._silent_at_end)

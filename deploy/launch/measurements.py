@@ -78,9 +78,9 @@ class SampleCollector:
             self._malformed[host] += 1
             return
         self._last[host] = at
-        places = self._state.places
+        placed = self._state.placed
         ranks = {entry.rank: entry for entry in report.sample.ranks}
-        planned = (entry for rank, entry in ranks.items() if rank in places and places[rank].host == host)
+        planned = (entry for rank, entry in ranks.items() if rank in placed and placed[rank].host == host)
         attempt = self._state.plan.spec.attempt
         sample = dataclasses.replace(report.sample, at=at, host=host, attempt=attempt, ranks=tuple(planned))
         self.newest[host] = sample

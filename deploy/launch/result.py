@@ -84,10 +84,10 @@ def describe_out_of_memory(limit: int | None) -> str:
 
 
 @dataclass(frozen=True)
-class RankEnd:
+class RankExit:
     """How one rank ended: its exit code (negative for a signal), when, and its last lines."""
 
-    place: PlacedRank
+    placed: PlacedRank
     code: int
     at: float
     tail: tuple[str, ...] = ()
@@ -100,8 +100,8 @@ class RankEnd:
             kind="rank",
             reason=": ".join(part for part in (describe_code(self.code), self.why) if part),
             exit_status=status_of(self.code),
-            host=self.place.host,
-            rank=self.place.rank,
+            host=self.placed.host,
+            rank=self.placed.rank,
             at=self.at,
             tail=self.tail,
         )
@@ -114,7 +114,7 @@ _ALONE_BY = {
 }
 
 
-def alone(end: RankEnd, plan: LaunchPlan) -> Failure:
+def alone(end: RankExit, plan: LaunchPlan) -> Failure:
     """The failure of a rank that ended well, but was alone in an MPI world of its own."""
     by = _ALONE_BY[plan.spec.launcher]
     reason = f"to MPI it was the only rank of a world of one, of {len(plan.ranks)} ranks in the job: {by}"
@@ -129,7 +129,7 @@ class LaunchResult:
     started: float
     ended: float
     failure: Failure | None
-    ends: Mapping[int, RankEnd]
+    ends: Mapping[int, RankExit]
     left: Mapping[str, int] = field(default_factory=dict)
     last_line: str = ""
     """What rank 0 said last on stdout."""
@@ -142,7 +142,7 @@ class LaunchResult:
     """Why a recorded job stood still."""
     late: tuple[Straggler, ...] = ()
     """The ranks of a recorded job that the others waited for, the latest first."""
-    early: tuple[RankEnd, ...] = ()
+    early: tuple[RankExit, ...] = ()
     """The ranks that ended well before the failure, where it is one of ranks that miss a peer (cause.py)."""
     launcher_said: bool = False
     """Whether mpirun or torchrun printed anything."""
@@ -164,7 +164,7 @@ class LaunchResult:
             "launcher": self.plan.spec.launcher,
             "attempt": self.plan.spec.attempt,
             "hosts": [host.host.name for host in self.plan.hosts],
-            "ranks": [self._rank_json(place) for place in self.plan.ranks],
+            "ranks": [self._rank_json(placed) for placed in self.plan.ranks],
             "first_failure": None
             if failure is None
             else {
@@ -177,7 +177,7 @@ class LaunchResult:
             },
             "why": self.why.as_json() if self.why else None,
             "ended_early": [
-                {"rank": end.place.rank, "host": end.place.host, "time": end.at} for end in self.early
+                {"rank": end.placed.rank, "host": end.placed.host, "time": end.at} for end in self.early
             ],
             "late": [one.as_json() for one in self.late],
             "left": dict(self.left),
@@ -188,12 +188,12 @@ class LaunchResult:
             "earlier_attempts": [attempt.as_json() for attempt in earlier],
         }
 
-    def _rank_json(self, place: PlacedRank) -> dict[str, Any]:
-        end = self.ends.get(place.rank)
+    def _rank_json(self, placed: PlacedRank) -> dict[str, Any]:
+        end = self.ends.get(placed.rank)
         return {
-            "rank": place.rank,
-            "host": place.host,
-            "local_rank": place.local_rank,
+            "rank": placed.rank,
+            "host": placed.host,
+            "local_rank": placed.local_rank,
             "code": end.code if end else None,
             "ended": end.at if end else None,
         }

@@ -15,7 +15,7 @@ from ..plan import openmpi
 from ..plan.launch_plan import LaunchPlan
 from ..plan.placement import PlacedRank
 from .job_events import EventType, JobEvent, OnEvent, ignore, of_failure
-from .result import Failure, RankEnd
+from .result import Failure, RankExit
 
 Action = Callable[[], None]
 
@@ -59,7 +59,7 @@ class Lingering:
     `at`: on the driver's clock.
     """
 
-    place: PlacedRank
+    placed: PlacedRank
     at: float
     report: ProgramOver
 
@@ -72,7 +72,7 @@ class Lingering:
     def sentence(self) -> str:
         """`rank 1 (node2): ValueError: boom; thread 'writer' in save (a.py:3) keeps its process alive`."""
         report, alive = self.report, self._alive
-        who, seconds = f"rank {self.place.rank} ({self.place.host})", f"{self.report.ends_in:.0f} s"
+        who, seconds = f"rank {self.placed.rank} ({self.placed.host})", f"{self.report.ends_in:.0f} s"
         if not self.failed:
             return f"{who}: {self.reason}"
         if report.ended:
@@ -95,8 +95,8 @@ class Lingering:
 
     def as_failure(self) -> Failure:
         """The exception as the reason of a failed launch."""
-        place, tail = self.place, tuple(f"{line}\n" for line in self.report.error)
-        return Failure("rank", self.error, 1, host=place.host, rank=place.rank, at=self.at, tail=tail)
+        placed, tail = self.placed, tuple(f"{line}\n" for line in self.report.error)
+        return Failure("rank", self.error, 1, host=placed.host, rank=placed.rank, at=self.at, tail=tail)
 
 
 # Failures that arrive within this time are compared by when they happened: victims often report first.
@@ -111,17 +111,17 @@ class ImpossibleReport(MusterError):
 class LaunchState:
     """One launch from its start to its end."""
 
-    def __init__(self, plan: LaunchPlan, tell: OnEvent = ignore) -> None:
-        self.plan, self._tell = plan, tell
+    def __init__(self, plan: LaunchPlan, on_event: OnEvent = ignore) -> None:
+        self.plan, self._on_event = plan, on_event
         self.deadlines = Deadlines()
-        self.places = {place.rank: place for place in plan.ranks}
+        self.placed = {placed.rank: placed for placed in plan.ranks}
         self.commands = {host.host.name for host in plan.hosts if host.command}
         self.phases = {host.host.name: "code delivered" for host in plan.hosts}
         """How far the start on each host has come. It no longer matters for a rank that has started."""
         self.daemons: dict[str, int] = {}
         """The hosts on which mpirun has asked for its daemon, with the number of each request."""
         self.started: set[int] = set()
-        self.ends: dict[int, RankEnd] = {}
+        self.ends: dict[int, RankExit] = {}
         self.lingering: dict[int, Lingering] = {}
         """The ranks whose program is over; also of those that have ended since."""
         self.failures: list[Failure] = []
@@ -135,14 +135,14 @@ class LaunchState:
 
     def require_own(self, host: str, rank: int) -> None:
         """`ImpossibleReport` unless this rank was planned for this host."""
-        if rank not in self.places or self.places[rank].host != host:
+        if rank not in self.placed or self.placed[rank].host != host:
             raise ImpossibleReport(f"a report of rank {rank}, which the plan does not have there")
 
     def fail(self, failure: Failure) -> None:
         """Note a failure. The launch ends SETTLE_SECONDS later: reports of earlier ones may still come."""
         self.failures += [failure, *self._hidden(failure)]
         if not self.over:  # later ones are consequences of the end
-            self._tell(of_failure(failure, self.plan))
+            self._on_event(of_failure(failure, self.plan))
         self.deadlines.after(SETTLE_SECONDS, self.finish)
 
     def _hidden(self, failure: Failure) -> Iterable[Failure]:
@@ -153,7 +153,7 @@ class LaunchState:
 
     def program_over(self, over: Lingering) -> None:
         """Note that the program of a rank is over. It has failed once it ends, or does not end in time."""
-        rank, again = over.place.rank, over.place.rank in self.lingering
+        rank, again = over.placed.rank, over.placed.rank in self.lingering
         if rank in self.ends:
             return
         self.lingering[rank] = over
@@ -166,8 +166,8 @@ class LaunchState:
     def _show(self, rank: int) -> None:
         if rank not in self.ends:
             over = self.lingering[rank]
-            event = self._of_rank("rank.lingers", rank, over.place.host, over.at)
-            self._tell(replace(event, text=over.sentence))
+            event = self._of_rank("rank.lingers", rank, over.placed.host, over.at)
+            self._on_event(replace(event, text=over.sentence))
 
     def _did_not_end(self, rank: int) -> None:
         if rank not in self.ends:
@@ -175,18 +175,18 @@ class LaunchState:
 
     def rank_started(self, rank: int, host: str) -> None:
         """Note the start of a rank. Only its first counts."""
-        if rank not in self.started and rank in self.places:
-            self._tell(self._of_rank("rank.started", rank, host, now()))
+        if rank not in self.started and rank in self.placed:
+            self._on_event(self._of_rank("rank.started", rank, host, now()))
         self.started.add(rank)
 
-    def rank_ended(self, end: RankEnd) -> None:
+    def rank_ended(self, end: RankExit) -> None:
         """Note the end of a rank."""
-        self.ends[end.place.rank] = end
-        event = self._of_rank("rank.ended", end.place.rank, end.place.host, end.at)
-        self._tell(replace(event, code=end.code, text=end.why))
+        self.ends[end.placed.rank] = end
+        event = self._of_rank("rank.ended", end.placed.rank, end.placed.host, end.at)
+        self._on_event(replace(event, code=end.code, text=end.why))
 
     def _of_rank(self, kind: EventType, rank: int, host: str, at: float) -> JobEvent:
-        spec, local_rank = self.plan.spec, self.places[rank].local_rank
+        spec, local_rank = self.plan.spec, self.placed[rank].local_rank
         return JobEvent(
             at=at, type=kind, job=spec.job, attempt=spec.attempt, host=host, rank=rank, local_rank=local_rank
         )
@@ -222,13 +222,13 @@ class LaunchState:
     @property
     def all_started(self) -> bool:
         """Whether every planned rank has reported its start."""
-        return len(self.started) == len(self.places)
+        return len(self.started) == len(self.placed)
 
     @property
     def missing(self) -> list[int]:
         """The ranks that have not reported their end."""
-        return sorted(self.places.keys() - self.ends.keys())
+        return sorted(self.placed.keys() - self.ends.keys())
 
     def name(self, ranks: Iterable[int]) -> str:
         """`rank 2 (node2), rank 3 (node2)`."""
-        return ", ".join(f"rank {rank} ({self.places[rank].host})" for rank in ranks)
+        return ", ".join(f"rank {rank} ({self.placed[rank].host})" for rank in ranks)

@@ -87,8 +87,8 @@ class StallWatchdog:
     def _fail(self, reason: str, odd: list[int]) -> None:
         if len(odd) > 1:
             reason = f"{self._state.name(odd)}: {reason}"
-        place = self._state.places[odd[0]] if len(odd) == 1 else None
-        host, rank = (place.host, place.rank) if place else (None, None)
+        placed = self._state.placed[odd[0]] if len(odd) == 1 else None
+        host, rank = (placed.host, placed.rank) if placed else (None, None)
         self._state.fail(Failure("stall", reason, 3, host=host, rank=rank, at=now()))
 
 
@@ -109,8 +109,8 @@ class StartWatchdog:
     def _missing(self) -> str:
         """`rank 1 (node1: mpirun started), ranks 2-3 (node2: daemon asked for)`."""
         state = self._state
-        unstarted = [place for rank, place in state.places.items() if rank not in state.started]
+        unstarted = [placed for rank, placed in state.placed.items() if rank not in state.started]
         return ", ".join(
-            f"{span([place.rank for place in places])} ({host}: {state.phases[host]})"
-            for host, places in groupby(unstarted, lambda place: place.host)
+            f"{span([placed.rank for placed in ranks])} ({host}: {state.phases[host]})"
+            for host, ranks in groupby(unstarted, lambda placed: placed.host)
         )

@@ -31,11 +31,11 @@ def plan_container(spec: LaunchSpec, host: str, facts: Facts, there: HostImage) 
     image = spec.image if apptainer else there.id
     keeper = ("-IS", f"{paths.programs}/keeper.py")
     python = there.inside.executable if there.inside else "python3"
-    words = _apptainer(spec, facts, there) if apptainer else _engine(spec, name, facts, there)
+    options = _apptainer(spec, facts, there) if apptainer else _engine(spec, name, facts, there)
     command = (image, python, *keeper) if apptainer else ("--entrypoint", python, image, *keeper)
     return ContainerPlan(
         image=f"{spec.image} ({there.engine}, {there.id[:SHOWN]})",
-        argv=(there.program, *words, *command),
+        argv=(there.program, *options, *command),
         remove=() if apptainer else (there.program, "rm", "--force", name),
         launcher_inside=spec.launcher != "mpirun" or bool(there.inside and there.inside.mpirun),
         environment=(("HOME", muster.container_home), ("USER", there.user), ("LOGNAME", there.user)),

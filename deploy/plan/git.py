@@ -40,9 +40,9 @@ _OF_ONE_REPOSITORY = {
 }
 
 
-def git_root(place: Path) -> Path | None:
+def git_root(folder: Path) -> Path | None:
     """The work tree that `place` is in: the next folder with a `.git`; None if there is none."""
-    here = place.resolve()
+    here = folder.resolve()
     return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
 
 

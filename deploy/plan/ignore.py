@@ -126,18 +126,18 @@ def _pattern(line: str) -> _Pattern | None:
 
 def _split(text: str) -> list[str]:
     """The parts of a pattern, between slashes in no class; ValueError for what git takes as broken."""
-    parts, place = [""], 0
-    while place < len(text):
-        end = place + (2 if text[place] == "\\" else 1)
+    parts, position = [""], 0
+    while position < len(text):
+        end = position + (2 if text[position] == "\\" else 1)
         if end > len(text):
             raise ValueError(text)
-        if text[place] == "[":
+        if text[position] == "[":
             _, end = _class(text, end)
-        if text[place] == "/":
+        if text[position] == "/":
             parts.append("")
         else:
-            parts[-1] += text[place:end]
-        place = end
+            parts[-1] += text[position:end]
+        position = end
     return parts
 
 
@@ -161,52 +161,52 @@ def _matcher(name: str) -> _Matches:
 
 def _expressions(name: str) -> Iterator[str]:
     """A regular expression for each character or class, and `*`."""
-    place = 0
-    while place < len(name):
-        letter = name[place]
-        place += 1
+    position = 0
+    while position < len(name):
+        letter = name[position]
+        position += 1
         if letter == STAR:
             yield STAR
         elif letter == "?":
             yield "."
         elif letter == "[":
-            expression, place = _class(name, place)
+            expression, position = _class(name, position)
             yield expression
         else:
             if letter == "\\":
-                letter = name[place]
-                place += 1
+                letter = name[position]
+                position += 1
             yield re.escape(letter)
 
 
-def _class(name: str, place: int) -> tuple[str, int]:
-    """The expression of a class that begins at `place`, after its bracket, and the place after it."""
-    negated = name[place : place + 1] in {"!", "^"}
-    place += negated
-    items, begin = "", place
+def _class(name: str, position: int) -> tuple[str, int]:
+    """The expression of a class that begins at `position`, after its bracket, and the position after it."""
+    negated = name[position : position + 1] in {"!", "^"}
+    position += negated
+    items, begin = "", position
     while True:
-        if place >= len(name):
+        if position >= len(name):
             raise ValueError(name)
-        if name[place] == "]" and place > begin:
+        if name[position] == "]" and position > begin:
             break
-        if known := re.compile(r"\[:(\w*):\]").match(name, place):
+        if known := re.compile(r"\[:(\w*):\]").match(name, position):
             if known[1] not in _CLASSES:
                 raise ValueError(name)
-            items, place = items + _CLASSES[known[1]], known.end()
+            items, position = items + _CLASSES[known[1]], known.end()
             continue
-        first, place = _letter(name, place)
+        first, position = _letter(name, position)
         last = first
-        if name[place : place + 1] == "-" and name[place + 1 : place + 2] not in {"]", ""}:
-            last, place = _letter(name, place + 1)
+        if name[position : position + 1] == "-" and name[position + 1 : position + 2] not in {"]", ""}:
+            last, position = _letter(name, position + 1)
         items += re.escape(first) + (f"-{re.escape(last)}" if first <= last else "")
     if not items:
-        return ("." if negated else "(?!)"), place + 1
-    return f"[{'^' if negated else ''}{items}]", place + 1
+        return ("." if negated else "(?!)"), position + 1
+    return f"[{'^' if negated else ''}{items}]", position + 1
 
 
-def _letter(name: str, place: int) -> tuple[str, int]:
-    """A letter of a class, perhaps after a backslash, and the place after it."""
-    place += name[place] == "\\"
-    if place >= len(name):
+def _letter(name: str, position: int) -> tuple[str, int]:
+    """A letter of a class, perhaps after a backslash, and the position after it."""
+    position += name[position] == "\\"
+    if position >= len(name):
         raise ValueError(name)
-    return name[place], place + 1
+    return name[position], position + 1

@@ -10,7 +10,7 @@ import pytest
 from muster.deploy.jobs.run_folder import RunFolder
 from muster.deploy.jobs.verdict import verdict
 from muster.deploy.launch.cause import ended_early
-from muster.deploy.launch.result import Failure, Kind, LaunchResult, RankEnd
+from muster.deploy.launch.result import Failure, Kind, LaunchResult, RankExit
 from tests.unit.plans import make_plan
 
 PLAN = make_plan("node[1-2] slots=2")
@@ -23,8 +23,8 @@ OWN = "ValueError: boom\n"
 MPIRUN = "prterun has exited due to process rank 3 with PID 71 on node node2 exiting\n"
 
 
-def end(rank: int, code: int = 0, at: float = 112.4) -> RankEnd:
-    return RankEnd(PLAN.ranks[rank], code, at)
+def end(rank: int, code: int = 0, at: float = 112.4) -> RankExit:
+    return RankExit(PLAN.ranks[rank], code, at)
 
 
 def failed(tail: str, reason: str = "exit status 1", kind: Kind = "rank") -> Failure:
@@ -58,17 +58,17 @@ NOT_NAMED = {
 
 @pytest.mark.parametrize(("failure", "ends", "said", "ranks"), NAMED.values(), ids=NAMED.keys())
 def test_a_rank_that_others_miss_is_named(
-    failure: Failure, ends: list[RankEnd], said: str, ranks: list[int]
+    failure: Failure, ends: list[RankExit], said: str, ranks: list[int]
 ) -> None:
-    early = ended_early(failure, {end.place.rank: end for end in ends}, said.splitlines())
-    assert [end.place.rank for end in early] == ranks
+    early = ended_early(failure, {end.placed.rank: end for end in ends}, said.splitlines())
+    assert [end.placed.rank for end in early] == ranks
 
 
 @pytest.mark.parametrize(("failure", "ends", "said"), NOT_NAMED.values(), ids=NOT_NAMED.keys())
 def test_a_rank_that_ended_well_is_not_named_without_a_reason(
-    failure: Failure | None, ends: list[RankEnd], said: str
+    failure: Failure | None, ends: list[RankExit], said: str
 ) -> None:
-    assert ended_early(failure, {end.place.rank: end for end in ends}, said.splitlines()) == ()
+    assert ended_early(failure, {end.placed.rank: end for end in ends}, said.splitlines()) == ()
 
 
 def test_the_verdict_and_the_result_name_it(tmp_path: Path) -> None:

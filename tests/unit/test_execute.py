@@ -83,13 +83,13 @@ class Hosts:
         self.events.put(Event(teller, of_frame(said)))
 
     def start_all(self) -> None:
-        for place in self.plan.ranks:
-            self.start(place.rank)
+        for placed in self.plan.ranks:
+            self.start(placed.rank)
 
     def start(self, rank: int, **other: Any) -> None:
-        place = self.plan.ranks[rank]
-        said = {"rank": rank, "local_rank": place.local_rank, "world_size": len(self.plan.ranks), **other}
-        self.tell(said.pop("host", place.host), "rank-start", **said)
+        placed = self.plan.ranks[rank]
+        said = {"rank": rank, "local_rank": placed.local_rank, "world_size": len(self.plan.ranks), **other}
+        self.tell(said.pop("host", placed.host), "rank-start", **said)
 
     def end(self, *ranks: int, code: int = 0, at: float = 0.0, tail: tuple[str, ...] = ()) -> None:
         for rank in ranks:

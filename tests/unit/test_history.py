@@ -39,7 +39,7 @@ def execute(hosts: Hosts, history: JobHistory) -> None:
     history.began(hosts.plan)
     channels: Any = hosts.channels
     cluster: Any = Listener(hosts.events, channels)
-    result = run.LaunchLoop(hosts.plan, cluster, (history,), on_event=history.tell).run()
+    result = run.LaunchLoop(hosts.plan, cluster, (history,), on_event=history.add).run()
     history.ended(result)
     history.verdict(result)
 
@@ -96,7 +96,7 @@ def test_why_a_job_stood_still_is_an_event_after_its_failure() -> None:
 def test_a_flood_of_failures_is_cut_and_no_failure_is_told_twice(told: list[JobEvent]) -> None:
     history = JobHistory("j", (told.append,))
     for rank in [0, 0, *range(1000)]:
-        history.tell(of_failure(Failure("placement", "x" * 10000, 1, "node1", rank), PLAN))
+        history.add(of_failure(Failure("placement", "x" * 10000, 1, "node1", rank), PLAN))
     assert [event.rank for event in told] == [*range(MOST_FAILURES)]
     assert all(len(event.line()) < 3000 for event in told)
 

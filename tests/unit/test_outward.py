@@ -165,10 +165,10 @@ def test_a_scrape_has_the_ranks_the_events_and_at_the_end_the_exit_status(
         history = JobHistory("j", (scrape.tell,))
         history.began(PLAN)
         for number in (0, 1):
-            history.tell(JobEvent(at=1.0, type="rank.started", job="j", attempt=0, host="node1", rank=number))
+            history.add(JobEvent(at=1.0, type="rank.started", job="j", attempt=0, host="node1", rank=number))
         scrape.output(0, "node1", "out", "12345")
         scrape.output(1, "node9", "out", "█\udc80")
-        history.tell(JobEvent(at=2.0, type="rank.ended", job="j", attempt=0, host="node1", rank=1, code=-9))
+        history.add(JobEvent(at=2.0, type="rank.ended", job="j", attempt=0, host="node1", rank=1, code=-9))
         text = asked()
         assert 'muster_ranks{state="planned"} 4.0' in text
         assert 'muster_ranks{state="started"} 2.0' in text

@@ -31,19 +31,21 @@ def names(failure: Failure | None, attempt: int = 0, policy: Policy = POLICY) ->
 def test_after_success_there_is_nothing_to_do_or_say() -> None:
     decision = decide(None, HOSTS, 0, POLICY)
     assert not decision.again
-    assert not decision.said
+    assert not decision.message
 
 
 def test_a_ranks_failure_leaves_the_hosts_as_they_are() -> None:
     decision = decide(RANK, HOSTS, 0, POLICY)
     assert decision.hosts == HOSTS
-    assert decision.said == "rank 3 on node2: exit status 7; restart 1 of 2 on node1, node2, node3"
+    assert decision.message == "rank 3 on node2: exit status 7; restart 1 of 2 on node1, node2, node3"
 
 
 def test_a_network_that_this_machine_lost_takes_no_host_out() -> None:
     decision = decide(NETWORK, HOSTS, 0, POLICY)
     assert decision.hosts == HOSTS
-    assert decision.said == ("all 3 hosts have been silent for 10 s; restart 1 of 2 on node1, node2, node3")
+    assert decision.message == (
+        "all 3 hosts have been silent for 10 s; restart 1 of 2 on node1, node2, node3"
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,20 +69,22 @@ def test_a_restart_waits_for_the_network_of_this_machine(
 def test_a_hosts_failure_takes_it_out() -> None:
     decision = decide(LOST, HOSTS, 1, POLICY)
     assert [host.name for host in decision.hosts] == ["node1", "node2"]
-    assert decision.said == "node3: the SSH connection to its agent is gone; restart 2 of 2 on node1, node2"
+    assert (
+        decision.message == "node3: the SSH connection to its agent is gone; restart 2 of 2 on node1, node2"
+    )
 
 
 def test_too_few_hosts_are_the_end() -> None:
     decision = decide(LOST, HOSTS, 0, Policy(max_restarts=2, min_hosts=3))
     assert not decision.again
-    assert decision.said == (
+    assert decision.message == (
         "no restart: 2 hosts left, --min-hosts 3 (node3: the SSH connection to its agent is gone)"
     )
 
 
 def test_no_more_restarts_than_were_allowed() -> None:
     assert names(RANK, attempt=1)
-    assert decide(RANK, HOSTS, 2, POLICY).said == "no restart: that was the last of 2 restarts"
+    assert decide(RANK, HOSTS, 2, POLICY).message == "no restart: that was the last of 2 restarts"
     assert not names(RANK, policy=Policy(0, 1))
 
 
@@ -90,7 +94,7 @@ def test_a_launch_whose_port_was_taken_starts_again_twice_beyond_what_was_allowe
     for attempt in range(3):
         decision = decide(taken, HOSTS, attempt, policy)
         policy = policy.after(taken)
-        said.append((len(decision.hosts), decision.said))
+        said.append((len(decision.hosts), decision.message))
     again = "node1: a program of user bob took port 20123; the launch starts again with another port"
     assert said == [(3, again), (3, again), (0, "no restart: that was the last of 2 restarts")]
     assert policy.after(RANK) == policy
@@ -114,7 +118,7 @@ def test_a_launcher_may_do_better_on_the_same_hosts(kind: str) -> None:
 def test_every_host_that_is_unfit_now_is_named() -> None:
     decision = without({"node1": "no answer", "node3": "refused"}, HOSTS, 0, Policy(3, 1))
     assert [host.name for host in decision.hosts] == ["node2"]
-    assert decision.said == "node1: no answer; node3: refused; restart 1 of 3 on node2"
+    assert decision.message == "node1: no answer; node3: refused; restart 1 of 3 on node2"
 
 
 def test_the_pause_before_a_restart_grows_but_not_for_ever() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.deploy.connect.reports import ProgramOver, Pulse, Pulses
-from muster.deploy.launch.result import Failure, RankEnd
+from muster.deploy.launch.result import Failure, RankExit
 from muster.deploy.launch.state import ImpossibleReport, LaunchState, Lingering
 from muster.deploy.launch.watchdogs import StallWatchdog
 from tests.unit.plans import make_plan
@@ -91,14 +91,14 @@ def test_a_rank_that_waits_for_its_disk_now_and_then_is_not_stuck(job: Job) -> N
 
 
 def test_ranks_that_have_ended_are_not_waited_for(job: Job) -> None:
-    job.state.ends = {rank: RankEnd(place, 0, at=0.0) for rank, place in job.state.places.items()}
+    job.state.ends = {rank: RankExit(placed, 0, at=0.0) for rank, placed in job.state.placed.items()}
     job.pass_time(30)
     assert job.failure is None
 
 
 def test_where_nothing_moves_the_rank_whose_program_is_over_is_named(job: Job) -> None:
     over = ProgramOver(2, 0.0, error=(), alive=("thread 'writer' in save (train.py:3)",))
-    job.state.program_over(Lingering(job.state.places[2], 0.0, over))
+    job.state.program_over(Lingering(job.state.placed[2], 0.0, over))
     job.pass_time(14)
     assert job.failure
     assert (job.failure.rank, job.failure.host) == (2, "node2")
