@@ -36,7 +36,7 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class RankOutput:
+class LogExcerpt:
     """The last lines of a rank."""
 
     rank: int
@@ -74,7 +74,7 @@ class RunPage:
     versions: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     options: tuple[tuple[str, str], ...]
     plan: str
-    outputs: tuple[RankOutput, ...]
+    outputs: tuple[LogExcerpt, ...]
     notes: tuple[str, ...]
     made: str
 
@@ -204,7 +204,7 @@ def _plan(plan: str) -> str:
 
 def _outputs(
     tails: Sequence[Tail], last: dict[int, RankCourse], shown: tuple[str, ...]
-) -> Sequence[RankOutput]:
+) -> Sequence[LogExcerpt]:
     """The last lines of every rank, those that failed first; fewer lines of each where there are many.
 
     `shown`: the last lines of the failed rank, which the head of the page has. They are not repeated.
@@ -223,7 +223,7 @@ def _outputs(
         while len(kept) > 1 and sum(map(len, kept)) > room:
             kept = kept[1:]
         if kept:
-            outputs.append(RankOutput(tail.rank, tail.host, tail.stream, outcome, failed, kept))
+            outputs.append(LogExcerpt(tail.rank, tail.host, tail.stream, outcome, failed, kept))
     return sorted(outputs, key=lambda output: (not output.failed, output.rank, output.stream == "out"))
 
 
