@@ -90,7 +90,7 @@ def test_an_image_that_a_host_lacks_is_fetched_only_when_that_is_asked(engine: P
 
 def test_a_host_without_an_engine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(OSError, match="no docker or podman on PATH; install one of them there"):
+    with pytest.raises(OSError, match="no docker or podman on PATH; install one of them on the host"):
         look(tmp_path / "home")
     with pytest.raises(OSError, match="no podman on PATH"):
         look(tmp_path / "home", engine="podman")
