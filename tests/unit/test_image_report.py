@@ -58,7 +58,7 @@ def test_an_unknown_target_is_answered_with_those_that_there_are() -> None:
 def test_versions_that_cannot_work_are_refused_before_anything_is_built() -> None:
     wrong = [replace(track, python="3.8") for track in TRACKS]
     with pytest.raises(
-        UsageError, match=r"(?s)track conservative .* cannot work:.*PyTorch 2.13.0 wants Python"
+        UsageError, match=r"(?s)track conservative .* cannot work:.*PyTorch 2.13.0 needs Python"
     ):
         build.find("cuda", wrong)
 
