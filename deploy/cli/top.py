@@ -74,11 +74,11 @@ def _live(source: RecordSource, history: TopHistory, read_stacks: Callable[[], s
     """Draw until the user ends it."""
     if not (sys.stdout.isatty() and sys.stderr.isatty() and sys.stdin.isatty()):
         raise UsageError("top needs a terminal; top --once prints the figures, top --json for programs")
-    from ..view.top.app import Top as Application  # noqa: PLC0415  # 130 ms
+    from ..view.top.app import TopApp  # noqa: PLC0415  # 130 ms
 
     # Textual would read a terminal that is gone forever, with a whole processor.
     signal.signal(signal.SIGHUP, lambda *_: os._exit(128 + signal.SIGHUP))
-    Application(source, history, read_stacks).run()
+    TopApp(source, history, read_stacks).run()
 
 
 def _stacks(known: LocatedJob, found: JobSearch, options: Top) -> str:

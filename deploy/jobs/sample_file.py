@@ -11,11 +11,14 @@ import contextlib
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from ..decode import MALFORMED, AtMost, Between, from_json
+from ..hosts.bounds import Name, Rank, Seconds
 from ..hosts.samples import HostSample, as_line, of_line
-from ..why.lateness import Pace, RankPace
+from ..why.lateness import Pace
 from ..why.stragglers import Straggler
 from .bounded import GZIP, LONGEST_LINE, MOST_RATIO
 
@@ -141,6 +144,35 @@ def _packer() -> zlib._Compress:
     return zlib.compressobj(6, zlib.DEFLATED, GZIP)
 
 
+@dataclass(frozen=True)
+class RankLook:
+    """A rank in a line of the pace: the seconds of a step that it works, and that the others wait for it."""
+
+    rank: Rank
+    host: Name
+    own_seconds: Seconds
+    late_seconds: Seconds
+    late: bool
+
+
+@dataclass(frozen=True)
+class PaceLook:
+    """The part of a line of the pace that is read."""
+
+    attempt: Annotated[int, Between(0, 1 << 20)]
+    steps: Annotated[int, Between(0, 1 << 20)]
+    ranks: Annotated[tuple[RankLook, ...], AtMost(MOST_RANKS)]
+
+
+def pace_look(record: object) -> PaceLook | None:
+    """A decoded line of pace.jsonl; None for a malformed one."""
+    try:
+        look: PaceLook = from_json(PaceLook, record)
+    except MALFORMED:
+        return None
+    return look
+
+
 def pace_line(at: float, attempt: int, pace: Pace, late: Sequence[Straggler]) -> str:
     """A look at a running attempt as a line, with its newline. Times in seconds."""
     ranks = sorted(sorted(pace.ranks, key=lambda rank: -rank.own)[:MOST_RANKS], key=lambda rank: rank.rank)
@@ -151,17 +183,10 @@ def pace_line(at: float, attempt: int, pace: Pace, late: Sequence[Straggler]) ->
         "steps": pace.steps,
         "step_seconds": round(pace.step_seconds, 6),
         "regular": pace.regular,
-        "ranks": [_rank(rank) for rank in ranks],
+        "ranks": [
+            asdict(RankLook(rank.rank, rank.host, round(rank.own, 6), round(rank.late, 6), rank.is_late))
+            for rank in ranks
+        ],
         "late": [one.as_json() for one in late],
     }
     return json.dumps(record, separators=(",", ":")) + "\n"
-
-
-def _rank(rank: RankPace) -> dict[str, Any]:
-    return {
-        "rank": rank.rank,
-        "host": rank.host,
-        "own_seconds": round(rank.own, 6),
-        "late_seconds": round(rank.late, 6),
-        "late": rank.is_late,
-    }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from ..connect.requests.why import SETUP, Arrivals, CallSite, GroupArrivals
-from .positions import distinct_names
+from .positions import compared_kind, distinct_names, renamed
 
 UNCERTAINTIES = 3.0
 """Lateness below this multiple of the clock uncertainty is ignored."""
@@ -46,19 +46,14 @@ class Meetings:
 
 
 def with_distinct_groups(ranks: Sequence[Arriving]) -> list[Arriving]:
-    """The ranks, with groups of one name but other members under names of their own."""
-    names = distinct_names((track.group, track.ranks) for rank in ranks for track in rank.arrivals.tracks)
-    return [replace(rank, arrivals=_renamed(rank.arrivals, names)) for rank in ranks] if names else [*ranks]
-
-
-def _renamed(arrivals: Arrivals, names: Mapping[tuple[str, str], str]) -> Arrivals:
-    tracks = arrivals.tracks
-    return replace(
-        arrivals,
-        tracks=tuple(
-            replace(track, group=names.get((track.group, track.ranks), track.group)) for track in tracks
-        ),
-    )
+    """The ranks, with distinct names for groups of different members."""
+    names = distinct_names(rank.arrivals.tracks for rank in ranks)
+    return [
+        replace(rank, arrivals=replace(rank.arrivals, tracks=renamed(rank.arrivals.tracks, own)))
+        if own
+        else rank
+        for rank, own in zip(ranks, names, strict=True)
+    ]
 
 
 def groups(ranks: Sequence[Arriving]) -> list[str]:
@@ -70,7 +65,9 @@ def groups(ranks: Sequence[Arriving]) -> list[str]:
 
 def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, HostClock]) -> Meetings | None:
     """What all ranks of a group have in common; None if that is one rank."""
-    kind = _kind(group, ranks)
+    kind = compared_kind(
+        {track.kind: track.count for track in rank.arrivals.tracks if track.group == group} for rank in ranks
+    )
     tracks = [(rank, track) for rank in ranks if (track := _track(rank, group, kind))]
     if len(tracks) < 2:
         return None
@@ -83,16 +80,6 @@ def join(group: str, ranks: Sequence[Arriving], clocks: Mapping[str, HostClock])
     at = tuple(tuple(row[seq] - ahead[index] for seq in seqs) for index, row in enumerate(rows))
     members = tuple(rank for rank, _ in tracks)
     return Meetings(group, members, tuple(seqs), sites, at, _guards(members, clocks))
-
-
-def _kind(group: str, ranks: Sequence[Arriving]) -> str:
-    """Whose count is compared: calls, where they are all; else that of the backend, which has more."""
-    for kind in ("torch", "work"):
-        for rank in ranks:
-            backend, calls = _track(rank, group, kind), _track(rank, group, "call")
-            if backend and backend.count > (calls.count if calls else 0):
-                return kind
-    return "call"
 
 
 def _track(rank: Arriving, group: str, kind: str) -> GroupArrivals | None:

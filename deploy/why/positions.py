@@ -5,33 +5,57 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
+from typing import TypeVar
 
-from ..connect.requests.why import SETUP, Evidence, RecordedCall
+from ..connect.requests.why import SETUP, Evidence, GroupArrivals, GroupCount, RecordedCall
 
 OMITTED = "?"  # muster_ring.OMITTED
-
-
-def distinct_names(named: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
-    """A name of its own for each group that has its name in common with a group of other ranks.
-
-    `said`: the name of each group with its ranks. `split_group` of torch 2.6 calls all its parts the same.
-    """
-    by_name: dict[str, set[str]] = {}
-    for name, ranks in named:
-        by_name.setdefault(name, set()).add(ranks)
-    return {
-        (name, ranks): f"{name} of ranks {ranks}"
-        for name, lists in by_name.items()
-        if len(lists) > 1
-        for ranks in lists - {"", OMITTED}
-    }
 
 
 _BACKENDS = ("torch", "work")
 _CLOCK = 0.001  # seconds: both times are of the same clock, written one after the other
 _MOST_GROUPS = 128
 _PART = r"\d{1,7}(-\d{1,7}(/[1-9]\d{0,6})?)?"
+_Grouped = TypeVar("_Grouped", GroupCount, GroupArrivals, RecordedCall)
+
+
+def distinct_names(
+    groups_of_ranks: Iterable[Sequence[GroupCount] | Sequence[GroupArrivals]],
+) -> list[Mapping[str, str]]:
+    """For each rank, a distinct name for each group whose name is also that of a group of other ranks.
+
+    `split_group` of torch 2.6 gives all its parts the same name.
+    """
+    groups = [dict.fromkeys((group.group, group.ranks) for group in of_rank) for of_rank in groups_of_ranks]
+    members: dict[str, set[str]] = {}
+    for name, ranks in chain.from_iterable(groups):
+        members.setdefault(name, set()).add(ranks)
+    return [
+        {
+            name: f"{name} of ranks {ranks}"
+            for name, ranks in of_rank
+            if len(members[name]) > 1 and ranks not in {"", OMITTED}
+        }
+        for of_rank in groups
+    ]
+
+
+def renamed(items: Iterable[_Grouped], names: Mapping[str, str]) -> tuple[_Grouped, ...]:
+    """The items with the new names of their groups."""
+    return tuple(replace(item, group=names.get(item.group, item.group)) for item in items)
+
+
+def compared_kind(counts: Iterable[Mapping[str, int]]) -> str:
+    """Whose count of a group is compared: that of calls if it is complete, else that of the backend.
+
+    `counts`: for each rank, how many collectives each kind has counted.
+    """
+    known = [*counts]
+    for kind in _BACKENDS:
+        if any(of_rank.get(kind, 0) > of_rank.get("call", 0) for of_rank in known):
+            return kind
+    return "call"
 
 
 @dataclass(frozen=True)
@@ -153,16 +177,11 @@ class Positions:
         return list(names)[:_MOST_GROUPS]
 
     def _kind(self, group: str) -> str:
-        """Whose count is compared: calls, where they are all; else that of the backend, which has more."""
-        for kind in _BACKENDS:
-            pairs = [
-                (_counted(evidence, group, kind), _counted(evidence, group, "call"))
-                for rank in self.ranks.values()
-                if (evidence := rank.evidence)
-            ]
-            if any(backend > calls for backend, calls in pairs):
-                return kind
-        return "call"
+        return compared_kind(
+            {kind: _counted(rank.evidence, group, kind) for kind in ("call", *_BACKENDS)}
+            for rank in self.ranks.values()
+            if rank.evidence
+        )
 
     def _entries(self, rank: Rank, group: str) -> Iterator[RecordedCall]:
         """A rank's collectives of a group: each with the line of its call and the state of its backend."""
@@ -188,25 +207,20 @@ class Positions:
 
 
 def _with_distinct_groups(ranks: Sequence[Rank]) -> list[Rank]:
-    """The ranks, with groups of one name but other members under names of their own."""
-    known = [known for rank in ranks if rank.evidence for known in rank.evidence.groups]
-    names = distinct_names((group.group, group.ranks) for group in known)
-    return [replace(rank, evidence=_renamed(rank.evidence, names)) for rank in ranks] if names else [*ranks]
+    """The ranks, with distinct names for groups of different members."""
+    names = distinct_names(rank.evidence.groups if rank.evidence else () for rank in ranks)
+    return [
+        replace(rank, evidence=_with_names(rank.evidence, own)) if rank.evidence and own else rank
+        for rank, own in zip(ranks, names, strict=True)
+    ]
 
 
-def _renamed(evidence: Evidence | None, names: Mapping[tuple[str, str], str]) -> Evidence | None:
-    if evidence is None:
-        return None
-    own = {
-        group.group: names[group.group, group.ranks]
-        for group in evidence.groups
-        if (group.group, group.ranks) in names
-    }
+def _with_names(evidence: Evidence, names: Mapping[str, str]) -> Evidence:
     return replace(
         evidence,
-        groups=tuple(replace(group, group=own.get(group.group, group.group)) for group in evidence.groups),
-        entries=tuple(replace(entry, group=own.get(entry.group, entry.group)) for entry in evidence.entries),
-        trace=tuple(replace(entry, group=own.get(entry.group, entry.group)) for entry in evidence.trace),
+        groups=renamed(evidence.groups, names),
+        entries=renamed(evidence.entries, names),
+        trace=renamed(evidence.trace, names),
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from muster.deploy.errors import MusterError
 from muster.deploy.jobs.control import LocalRuns, LocatedJob, jobs_at
-from muster.deploy.view.top.app import Top
+from muster.deploy.view.top.app import TopApp
 from muster.deploy.view.top.history import TopHistory
 from muster.deploy.view.top.sources import JobSource
 
@@ -52,7 +52,7 @@ async def picture(runs: Path, launch: subprocess.Popen[bytes]) -> str:
         if launch.poll() is not None:
             raise SystemExit("the job has ended before it ran")
         await asyncio.sleep(0.2)
-    app = Top(JobSource(known[0]), TopHistory())
+    app = TopApp(JobSource(known[0]), TopHistory())
     async with app.run_test(size=(COLUMNS, ROWS)) as pilot:
         await pilot.pause(SECONDS)
         if len(known[0].state.hosts) == 1:  # its ranks are more to look at

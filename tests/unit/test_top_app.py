@@ -13,14 +13,14 @@ import pytest
 
 from muster.deploy.errors import MusterError
 from muster.deploy.view.top import app as app_module
-from muster.deploy.view.top.app import Table, Top
+from muster.deploy.view.top.app import Table, TopApp
 from muster.deploy.view.top.history import TopHistory, TopRecord, Unreached
 from tests.unit.records import START, job, records
 
 pytestmark = pytest.mark.slow  # several processes a test
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-Session = Callable[[Any, Top], Awaitable[None]]
+Session = Callable[[Any, TopApp], Awaitable[None]]
 
 
 class Recorded:
@@ -45,7 +45,7 @@ def try_out(source: Recorded, session: Session, stacks: Callable[[], str] | None
     """Run a session in a terminal of 80 x 24; it begins when the first records are drawn."""
 
     async def run() -> None:
-        app = Top(source, TopHistory(), stacks)
+        app = TopApp(source, TopHistory(), stacks)
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: len(table(app).lines) > 1)
             await session(pilot, app)
@@ -61,17 +61,17 @@ async def until(pilot: Any, look: Callable[[], bool]) -> None:
     raise AssertionError("it is never seen")
 
 
-def table(app: Top) -> Table:
+def table(app: TopApp) -> Table:
     return app.query_one(Table)
 
 
-def drawn(app: Top) -> list[str]:
+def drawn(app: TopApp) -> list[str]:
     """What the terminal shows of the table."""
     height = table(app).size.height
     return ["".join(segment.text for segment in table(app).render_line(y)).rstrip() for y in range(height)]
 
 
-def snapshot(app: Top) -> str:
+def snapshot(app: TopApp) -> str:
     """What the terminal shows, with head and keys, as text."""
     strips = app.screen._compositor.render_strips()
     return "".join(f"{''.join(segment.text for segment in strip).rstrip()}\n" for strip in strips)
@@ -93,7 +93,7 @@ def test_the_whole_screen_is_as_recorded(
 
     golden = (GOLDEN / f"{name}.txt").read_text()
 
-    async def session(pilot: Any, app: Top) -> None:
+    async def session(pilot: Any, app: TopApp) -> None:
         await pilot.press(*keys)
         with contextlib.suppress(AssertionError):
             await until(pilot, lambda: snapshot(app) == golden)
@@ -104,7 +104,7 @@ def test_the_whole_screen_is_as_recorded(
 
 
 def test_256_hosts_are_scrolled_and_the_columns_keep_their_names() -> None:
-    async def session(pilot: Any, app: Top) -> None:
+    async def session(pilot: Any, app: TopApp) -> None:
         assert drawn(app)[0].startswith("host") and drawn(app)[1].startswith("node0 ")
         await pilot.press("end")
         await until(pilot, lambda: drawn(app)[-1].startswith("node255 "))
@@ -117,7 +117,7 @@ def test_256_hosts_are_scrolled_and_the_columns_keep_their_names() -> None:
 
 
 def test_keys_lead_from_hosts_to_ranks_to_a_rank_in_full_and_back() -> None:
-    async def session(pilot: Any, app: Top) -> None:
+    async def session(pilot: Any, app: TopApp) -> None:
         await pilot.press("tab", "down", "down")
         assert table(app).key == "rank 1"
         await pilot.press("enter")
@@ -132,7 +132,7 @@ def test_keys_lead_from_hosts_to_ranks_to_a_rank_in_full_and_back() -> None:
 
 
 def test_a_filter_and_an_order_are_asked_for_by_a_key() -> None:
-    async def session(pilot: Any, app: Top) -> None:
+    async def session(pilot: Any, app: TopApp) -> None:
         await pilot.press("slash", *"node2", "enter")
         await until(pilot, lambda: [line.key for line in table(app).lines[1:]] == ["node2"])
         await pilot.press("escape", "o")
@@ -149,7 +149,7 @@ def test_the_stacks_are_shown_and_an_error_of_theirs_too() -> None:
             return answer
         raise MusterError("node1: ptrace is forbidden")
 
-    async def session(pilot: Any, app: Top) -> None:
+    async def session(pilot: Any, app: TopApp) -> None:
         await pilot.press("s")
         await until(pilot, lambda: "    wait (train.py:7)" in drawn(app))
         await pilot.press("escape")
@@ -163,7 +163,7 @@ def test_the_stacks_are_shown_and_an_error_of_theirs_too() -> None:
 def test_a_host_that_is_lost_is_shown_while_the_screen_is_open() -> None:
     source = Recorded(2)
 
-    async def session(pilot: Any, app: Top) -> None:
+    async def session(pilot: Any, app: TopApp) -> None:
         source.later = [Unreached("node1", "the connection broke")]
         await until(pilot, lambda: drawn(app)[2].endswith("the connection broke"))
 
@@ -173,7 +173,7 @@ def test_a_host_that_is_lost_is_shown_while_the_screen_is_open() -> None:
 def test_a_place_that_does_not_answer_is_said_and_asked_again() -> None:
     source = Recorded(2)
 
-    async def session(pilot: Any, app: Top) -> None:
+    async def session(pilot: Any, app: TopApp) -> None:
         source.error = MusterError("node1: no answer within 30 s")
         await until(pilot, lambda: app.problem == "node1: no answer within 30 s")
         source.error = None
@@ -184,7 +184,7 @@ def test_a_place_that_does_not_answer_is_said_and_asked_again() -> None:
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
 def test_it_ends_by_a_key(key: str) -> None:
-    async def session(pilot: Any, app: Top) -> None:
+    async def session(pilot: Any, app: TopApp) -> None:
         await pilot.press(key)
         await until(pilot, lambda: not app.is_running or app._exit)
 

@@ -17,11 +17,11 @@ from muster.deploy.connect.requests.launch import HostSampled
 from muster.deploy.errors import MusterError
 from muster.deploy.hosts.samples import HostSample
 from muster.deploy.jobs.control import LocalRuns, jobs_at
-from muster.deploy.jobs.sample_file import PACE, SAMPLES, SampleFile, pace_line
+from muster.deploy.jobs.sample_file import PACE, SAMPLES, PaceLook, SampleFile, pace_line
 from muster.deploy.view.top import sources
-from muster.deploy.view.top.history import Paced, PrintedText, TopHistory, Unreached
+from muster.deploy.view.top.history import PrintedText, TopHistory, Unreached
 from muster.deploy.view.top.judge import Judge
-from muster.deploy.view.top.sources import HostSource, JobSource, paced_of
+from muster.deploy.view.top.sources import HostSource, JobSource, look_of
 from muster.deploy.why.lateness import pace
 from tests.unit import paces
 from tests.unit.records import host_sample
@@ -197,12 +197,12 @@ def test_a_recorded_job_gives_the_newest_look_at_its_ranks(tmp_path: Path) -> No
     with path.open("a") as file:
         file.write(look[:40])
         file.flush()
-        assert not [record for record in source.look() if isinstance(record, Paced)]
+        assert not [record for record in source.look() if isinstance(record, PaceLook)]
         file.write(look[40:].replace('"late":true', '"late":false'))
-    (newest,) = [record for record in source.look() if isinstance(record, Paced)]
-    assert newest.late == {}
+    (newest,) = [record for record in source.look() if isinstance(record, PaceLook)]
+    assert not any(entry.late for entry in newest.ranks)
 
 
 @pytest.mark.parametrize("look", EVIL, ids=range(len(EVIL)))
-def test_a_line_that_tells_no_pace_is_none(look: bytes) -> None:
-    assert paced_of(look) is None
+def test_a_malformed_line_of_the_pace_is_none(look: bytes) -> None:
+    assert look_of(look) is None

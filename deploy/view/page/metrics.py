@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from ...decode import MALFORMED, from_json
+from ...jobs.sample_file import pace_look
 from ...why.stragglers import Straggler, lines
 from .chart import Chart, Point, chart
 from .records import Records, RunRecord, number_of
@@ -100,31 +101,20 @@ MOST_STEPS = 1 << 20
 
 
 def own_times(pace: Sequence[RunRecord]) -> list[RankSteps]:
-    """How long each rank works on a step, without what it waits for others; of the last attempt."""
-    numbers = [number_of(record.get("attempt")) or 0.0 for record in pace]
-    last = max(numbers, default=0.0)
-    looks = [record for record, number in zip(pace, numbers, strict=True) if number == last]
+    """How long each rank works on a step, without the waits for others, in the last attempt."""
+    looks = [look for record in pace if (look := pace_look(record))]
+    last = max((look.attempt for look in looks), default=0)
     times: dict[int, list[float]] = {}
-    steps: dict[int, int] = {}
-    late: dict[int, int] = {}
+    steps, late = Counter[int](), Counter[int]()
     for look in looks:
-        for rank, entry in _ranks(look):
-            own = number_of(entry.get("own_seconds"))
-            if own is not None:
-                times.setdefault(rank, []).append(own)
-                steps[rank] = steps.get(rank, 0) + int(number_of(look.get("steps")) or 0)
-                late[rank] = late.get(rank, 0) + (entry.get("late") is True)
+        for entry in look.ranks if look.attempt == last else ():
+            times.setdefault(entry.rank, []).append(entry.own_seconds)
+            steps[entry.rank] += look.steps
+            late[entry.rank] += entry.late
     return [
         RankSteps(rank, steps[rank], median(values), max(values), 2 * late[rank] > len(values))
         for rank, values in sorted(times.items())
     ]
-
-
-def _ranks(look: RunRecord) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    ranks = look.get("ranks")
-    for entry in ranks if isinstance(ranks, list) else []:
-        if isinstance(entry, dict) and type(entry.get("rank")) is int:
-            yield entry["rank"], entry
 
 
 def slow_lines(records: Records, at: float) -> list[str]:

@@ -94,7 +94,7 @@ class Table(ScrollView, can_focus=True):
         return strip.apply_style(Style(reverse=True)) if chosen else strip
 
 
-class Top(App[None]):
+class TopApp(App[None]):
     """The application: a head, a table, a filter, the keys."""
 
     CSS = """
@@ -173,7 +173,9 @@ class Top(App[None]):
         self.draw()
 
     def draw(self) -> None:
-        """Draw the screen as it follows from what is known now."""
+        """Draw the screen from the records so far."""
+        if not self.query("#head"):
+            return  # textual removes the widgets before it ends the worker and the timer
         now = time.monotonic()
         head = screen.head(self.history, now, time.time())
         if self.problem:

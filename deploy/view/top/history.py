@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...connect.requests.jobs import JobState
 from ...hosts.samples import HostSample, RankSample, TrainingSample
 from ...jobs.printed import figures_of, seconds_left
+from ...jobs.sample_file import PaceLook
 
 KEPT = 64  # samples of a host or rank: what a sparkline can show
 KEPT_LINES, KEPT_PROGRESS, LONGEST_LINE = 200, 500, 500
@@ -32,19 +33,7 @@ class Unreached:
     why: str
 
 
-@dataclass(frozen=True)
-class Paced:
-    """What each rank of a recorded job does itself in a step, and how long others wait for the late ranks.
-
-    Seconds, as the driver has found them at its last look.
-    """
-
-    attempt: int
-    own: Mapping[int, float]
-    late: Mapping[int, float]
-
-
-TopRecord = HostSample | PrintedText | Unreached | Paced | JobState
+TopRecord = HostSample | PrintedText | Unreached | PaceLook | JobState
 
 
 @dataclass
@@ -113,8 +102,8 @@ class TopHistory:
             self._sample(record, heard)
         elif isinstance(record, PrintedText):
             self._printed(record, heard)
-        elif isinstance(record, Paced):
-            self._paced(record)
+        elif isinstance(record, PaceLook):
+            self._pace(record)
         elif isinstance(record, Unreached):
             self.hosts.setdefault(record.host, HostTrack(record.host)).why = record.why
         else:
@@ -154,10 +143,13 @@ class TopHistory:
             if rank.host == sample.host:
                 rank.running = rank.rank in present
 
-    def _paced(self, paced: Paced) -> None:
-        if paced.attempt == self._attempt:
+    def _pace(self, look: PaceLook) -> None:
+        if look.attempt == self._attempt:
+            entries = {entry.rank: entry for entry in look.ranks}
             for rank, track in self.ranks.items():
-                track.own, track.late = paced.own.get(rank), paced.late.get(rank, 0.0)
+                entry = entries.get(rank)
+                track.own = entry.own_seconds if entry else None
+                track.late = entry.late_seconds if entry and entry.late else 0.0
 
     def _begin_again(self, attempt: int) -> None:
         """Forget the ranks of an earlier attempt, and the hosts that are not used any more."""

@@ -17,15 +17,14 @@ from ...connect.fanout import in_thread
 from ...connect.pipe import LostError, why_lost
 from ...connect.requests.jobs import FILES, OUTPUT, READ
 from ...connect.requests.launch import SAMPLE, HostSampled
-from ...decode import MALFORMED
 from ...errors import MusterError
 from ...hosts import samples
 from ...hosts.samples import HostSample
 from ...jobs.bounded import value_of
 from ...jobs.control import LocatedJob, line_of, state_of
 from ...jobs.reconnect import TRY_SECONDS
-from ...jobs.sample_file import PACE, SAMPLES, SampleReader
-from .history import Paced, PrintedText, TopRecord, Unreached
+from ...jobs.sample_file import PACE, SAMPLES, PaceLook, SampleReader, pace_look
+from .history import PrintedText, TopRecord, Unreached
 
 PART = 1 << 20
 BACK = 1 << 21  # bytes of samples from before: some minutes of 256 hosts
@@ -97,14 +96,14 @@ class JobSource:
             if line.rank is not None:
                 yield PrintedText(line.rank, line.host, text, old=old)
 
-    def _pace(self) -> Iterator[Paced]:
+    def _pace(self) -> Iterator[PaceLook]:
         """The newest look at when ranks came to collectives, if there is a new one."""
         content = self._read(PACE, self._pace_start, LONGEST_PACE)
         self._pace_start += len(content)
-        *looks, self._pace_rest = (self._pace_rest + content).split(b"\n")
+        *lines, self._pace_rest = (self._pace_rest + content).split(b"\n")
         self._pace_rest = self._pace_rest[-LONGEST_PACE:]
-        found = [paced for look in looks if (paced := paced_of(look))]
-        yield from found[-1:]
+        looks = [look for line in lines if (look := look_of(line))]
+        yield from looks[-1:]
 
     def _read(self, name: str, start: int, most: int) -> bytes:
         """A part of a file of the run; nothing where there is no such file, as in runs of older versions."""
@@ -121,15 +120,11 @@ def _attempt_of(name: str) -> int | None:
     return log.attempt if log and log.stream == "out" else None
 
 
-def paced_of(look: bytes) -> Paced | None:
-    """The pace that a line of pace.jsonl has; None for what is none."""
+def look_of(line: bytes) -> PaceLook | None:
+    """The look of a line of pace.jsonl; None for a malformed line."""
     try:
-        record = value_of(look)
-        ranks = [(entry["rank"], entry) for entry in record["ranks"]]
-        own = {int(rank): float(entry["own_seconds"]) for rank, entry in ranks}
-        late = {int(rank): float(entry["late_seconds"]) for rank, entry in ranks if entry["late"] is True}
-        return Paced(int(record["attempt"]), own, late)
-    except (*MALFORMED, RecursionError):
+        return pace_look(value_of(line))
+    except (ValueError, RecursionError):
         return None
 
 
