@@ -144,7 +144,7 @@ def test_an_sshd_that_reads_no_drop_ins_is_named() -> None:
 
 
 def test_an_sshd_that_says_nothing_is_left_alone() -> None:
-    assert "see what this says there: sshd -T" in problems("bare", sshd_without=SSHD | {"settings": {}})
+    assert "look at the output there of: sshd -T" in problems("bare", sshd_without=SSHD | {"settings": {}})
 
 
 def unit(choices: dict[str, object] | None = None, **seen: object) -> list[str]:

@@ -27,6 +27,7 @@ SHIPPED = (
     "constraints.txt",
     ".dockerignore",
     "fabfile.py",
+    "__main__.py",
 )
 
 
